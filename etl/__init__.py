@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from etl.edges.brokers.simple_consumer import SimpleConsumer
     from etl.embedded.cluster import Cluster
-    from etl.protocol.records.one_by_one import Messages
     from etl.reader.source import OffsetRanges
+    from etl.records.decode import Messages
 
 __version__ = "0.1.0"
 __all__ = ["Cluster", "Messages", "OffsetRanges", "SimpleConsumer", "__version__"]
 
 _HOMES = {
     "Cluster": "etl.embedded.cluster",
-    "Messages": "etl.protocol.records.one_by_one",
+    "Messages": "etl.records.decode",
     "OffsetRanges": "etl.reader.source",
     "SimpleConsumer": "etl.edges.brokers.simple_consumer",
 }

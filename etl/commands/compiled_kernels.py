@@ -26,9 +26,8 @@ def compiled_kernels() -> list[Path]:
     """numba's files of all kernels, for this Python and this CPU: compiled now, if they were not.
     None where it keeps none.
     """
-    from etl.protocol.records.compiled import KERNELS, frozen
-    from etl.protocol.records.kernel import count_records
-    from etl.protocol.records.kernel_cache import files_of
+    from etl.records.batch_kernel import count_records
+    from etl.records.kernel_cache import KERNELS, files_of, frozen
 
     for magic in (1, 2):
         _decode(BrokerPartition("any", 0), _of_kafka(magic), EntryLayout.LOGICAL, len(_VALUES))

@@ -5,7 +5,7 @@
 
 A zip for `--py-files`, where the workers' Python has the libraries; or an archive of this whole
 environment, where it has nothing. In both lie the kernels that numba compiled here, so that no
-worker compiles them again (`etl.protocol.records.kernel_cache`).
+worker compiles them again (`etl.records.kernel_cache`).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from etl.errors import (
 )
 from etl.kafka.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition, FetchTarget
 from etl.model.partitions import BrokerPartition, Isolation, Leader, PartitionOffsets
-from etl.protocol.records.one_by_one import Messages, Record
+from etl.records.decode import DecodedRecord, Messages
 from etl.settings.source import SourceSettings
 
 FETCH_BYTES = 256 << 10
@@ -80,7 +80,7 @@ class PeekedLog:
         self._least_bytes = self._max_bytes = min(FETCH_BYTES, source.fetch_max_bytes)
         self._idle_since, self._failing_since, self._empty_answers = time.monotonic(), math.inf, 0
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[DecodedRecord]:
         """Each record, until there are as many as wanted, the log ends where it ended at first, or
         nothing comes in time.
 
@@ -113,7 +113,7 @@ class PeekedLog:
     def _is_at_end(self) -> bool:
         return self.position >= self.extent.end_offset
 
-    def _given(self, messages: Messages) -> Iterator[Record]:
+    def _given(self, messages: Messages) -> Iterator[DecodedRecord]:
         self._max_bytes, self._empty_answers = self._least_bytes, 0
         for record in messages:
             if record.offset >= self.extent.end_offset:

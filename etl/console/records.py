@@ -15,7 +15,7 @@ from typing import Any
 from etl.commands.decoders import Decoder, Undecoded
 from etl.commands.peeked_log import Ended, PeekedLog
 from etl.errors import EtlError
-from etl.protocol.records.one_by_one import Record
+from etl.records.decode import DecodedRecord
 from etl.report.words import at, counted
 from etl.streams.records import Record as StreamRecord
 
@@ -23,7 +23,7 @@ CUT_AT = 300
 """Characters of a key or value in a line, unless all of it is asked for."""
 _NONE = "-"
 
-Shown = Record | StreamRecord
+Shown = DecodedRecord | StreamRecord
 """What is shown of either is the same."""
 
 
@@ -52,7 +52,7 @@ class Lines:
             f"{peek.log} has offsets {extent.log_start_offset} to {extent.end_offset}; from {peek.from_offset}:"
         )
 
-    def show(self, record: Record) -> None:
+    def show(self, record: DecodedRecord) -> None:
         """One record."""
         print(*fields_of(record, self._decoding), sep="\t")
 
@@ -79,7 +79,7 @@ class Document:
         head = json.dumps({**peek.log.place, **extent, "from": peek.from_offset})
         print(f'{head[:-1]}, "records": [')
 
-    def show(self, record: Record) -> None:
+    def show(self, record: DecodedRecord) -> None:
         """One record."""
         document = document_of(record, self._decoding)
         print(

@@ -5,7 +5,7 @@ Requests and responses of Kafka 0.8 to 4.x that are small: bytes <-> values, no 
 They are encoded and parsed with `kafka.protocol` of kafka-python, and their parts are turned into
 our values, where the wire's -1 ends. Fetch is written and read by hand (`fetch`), because that
 library's decoder copies the frame and the records. What lies inside the records belongs to
-`protocol.records`. Which version a question is asked in is decided in `dialect`; those that are
+`etl.records`. Which version a question is asked in is decided in `dialect`; those that are
 known are in `versions.Api`.
 
 Whether the bytes of a small response are what their schema says, looked at before kafka-python

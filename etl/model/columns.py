@@ -4,7 +4,7 @@ The raw table's schema: the columns of Spark's own Kafka source, same names, typ
 then `log_epoch`.
 
 Owns names, types and order. Building Arrow batches of this schema belongs to
-`protocol.records.arrow`; a unit test holds the two together. Imports neither pyspark nor, until
+`etl.records.arrow`; a unit test holds the two together. Imports neither pyspark nor, until
 asked for an Arrow schema, pyarrow. A row of a table fed by Kafka 0.8 or later is unique by topic,
 log_epoch, partition and offset; a row of a physical log (0.7 family) by those, broker_id and
 message_index.

@@ -4,7 +4,7 @@ The walk through one offset range, without a socket, a clock or Spark.
 
 Owns which offset to ask next and with how many bytes, what of an answer to keep, when the range is
 done, and the ways it can go wrong. Sending the request, waiting, finding the leader and retrying
-are the fetch loop's; bytes to columns is `protocol.records.decode`'s.
+are the fetch loop's; bytes to columns is `etl.records.decode`'s.
 
 What a loop does with it:
 
@@ -60,12 +60,11 @@ from etl.kafka.messages import EntryLayout, FetchedPartition
 from etl.model.columns import raw_columns
 from etl.model.partitions import Cleanup, Isolation
 from etl.model.plans import GAPS_KEPT, OffsetRange, RangeResult
-from etl.protocol.records.decode import decode, walk
-from etl.protocol.records.headers import Walk
-from etl.protocol.records.message_kernel import PHYSICAL_ENTRY_BYTES
-from etl.protocol.records.selection import MAX_UNPACKED_BYTES, Counts, Selection, no_message_at
-from etl.protocol.records.tally import Tally
 from etl.reader.passed_batches import MISSING_MAX, PassedBatches
+from etl.records.decode import decode, walk_entries
+from etl.records.entries import MAX_UNPACKED_BYTES, Counts, Selection, Walk, no_message_at
+from etl.records.kernel_cache import Tally
+from etl.records.message_kernel import PHYSICAL_ENTRY_BYTES
 from etl.settings.choices import MAX_RECORD_BYTES
 
 EMPTY_ANSWERS_THAT_PROVE = 3
@@ -77,7 +76,7 @@ class Cursor:
 
     `fetch_max_bytes` is the size to ask with at first, `fetch_limit_bytes` what it may grow to.
     `columns` are the columns to build, None for all. What `max_record_bytes` and
-    `max_unpacked_bytes` bound is told in `selection.Selection`. `cleanup` is what is known of how
+    `max_unpacked_bytes` bound is told in `entries.Selection`. `cleanup` is what is known of how
     the topic is cleaned up. A cursor that raised is of no further use.
     """
 
@@ -163,7 +162,7 @@ class Cursor:
             raise self._refused(fetched, fetched.refusal)
         self._fetched_bytes += len(fetched.records)
         asked = self.position
-        found = walk(
+        found = walk_entries(
             fetched, asked, self.range.until_offset, max_unpacked_bytes=self._max_unpacked_bytes
         )
         self._move(fetched, found)

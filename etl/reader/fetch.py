@@ -36,7 +36,6 @@ from etl.kafka.messages import EARLIEST, LATEST, FetchAnswer, FetchedPartition, 
 from etl.model.partitions import Broker, BrokerPartition, Cleanup, Isolation, Tail
 from etl.model.plans import OffsetRange, RangeResult
 from etl.model.security import OPEN, Security
-from etl.protocol.records.selection import MAX_UNPACKED_BYTES
 from etl.reader.cursor import Cursor
 from etl.reader.leaders import by_broker, find_leaders
 from etl.reader.range_progress import FetchSettings, RangeProgress, lose_all, place_of
@@ -49,6 +48,7 @@ from etl.reader.refusals import (
     refuse_topic_made_again,
     told_end,
 )
+from etl.records.entries import MAX_UNPACKED_BYTES
 from etl.settings.choices import (
     FETCH_LIMIT_BYTES,
     FETCH_MAX_BYTES,

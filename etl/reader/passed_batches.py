@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from etl.decisions.identity.log_identity import EPOCHS_KEPT
 from etl.model.plans import OffsetRange
-from etl.protocol.records.headers import NO_EPOCH, BatchHeader, Walk
-from etl.protocol.records.tally import MAX_HOLES
+from etl.records.entries import NO_EPOCH, BatchHeader, Walk
+from etl.records.kernel_cache import MAX_HOLES
 
 MISSING_MAX = MAX_HOLES
 """How many stretches of missing offsets are kept; all of them are counted."""

@@ -18,12 +18,12 @@ from etl.errors import (
 from etl.kafka.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition
 from etl.model.columns import raw_columns
 from etl.model.partitions import Isolation
-from etl.protocol.records.batch_v2 import AbortedTransactions
-from etl.protocol.records.decode import decode
-from etl.protocol.records.decode import walk as walk_of
-from etl.protocol.records.selection import Counts, Selection
-from etl.protocol.records.tally import Tally
 from etl.reader.range_progress import RangeProgress, place_of
+from etl.records.batch_v2 import AbortedTransactions
+from etl.records.decode import decode
+from etl.records.decode import walk_entries as walk_of
+from etl.records.entries import Counts, Selection
+from etl.records.kernel_cache import Tally
 
 _END_OF_ALL = 2**63 - 1
 _SEEK = "seek, seek_to_beginning or seek_to_end, which say what is read next"

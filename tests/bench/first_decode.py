@@ -28,7 +28,7 @@ import time
 began = time.perf_counter()
 import etl.reader.source, etl.reader.fetch
 from etl.commands.compiled_kernels import compiled_kernels
-from etl.protocol.records import compiled
+from etl.records import compiled
 imported = time.perf_counter()
 kept = compiled_kernels()
 print(imported - began, time.perf_counter() - imported, len(kept))

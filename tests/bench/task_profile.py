@@ -29,10 +29,10 @@ from etl.embedded.cluster import Cluster
 from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import Codec, FilesWanted, OffsetRange
-from etl.protocol.records import arrow, group
 from etl.reader.reading import Reading
 from etl.reader.tasks import Task
 from etl.reader.written import write_task
+from etl.records import arrow
 from etl.settings.choices import (
     FETCH_LIMIT_BYTES,
     FETCH_MAX_BYTES,
@@ -45,7 +45,7 @@ from tests.bench.whole.workloads import PARTITIONS, WORKLOADS, Workload
 PARTS: dict[str, tuple[Any, str]] = {
     "receive": (connection.Connection, "receive"),
     "CRC": (google_crc32c, "value"),
-    "decompress": (group, "decompress"),
+    "decompress": (arrow, "decompress"),
     "room for columns": (arrow.BatchBuffers, "__init__"),
     "kernel": (arrow.ColumnBuffers, "fill"),
     "Arrow arrays": (arrow.ColumnBuffers, "arrow_batch"),

@@ -26,7 +26,7 @@ from etl.embedded.jars import spark_home
 from etl.embedded.java import find_java
 from etl.embedded.spark import set_spark_environment
 from etl.model.columns import arrow_schema
-from etl.protocol.records import arrow  # noqa: F401  # with the kernels
+from etl.records import arrow  # noqa: F401  # with the kernels
 
 SOURCE = Path(__file__).with_name("java") / "ArrowRows.java"
 _BATCHES = (1 << 16, 1 << 14, 1 << 12, 1 << 10, 1 << 8)

@@ -20,7 +20,7 @@ from etl.errors import BrokerError, BrokerUnreachable, Meaning, SettingsError
 from etl.kafka.messages import EARLIEST, LATEST, FetchTarget
 from etl.kafka.protocol import Reply, Request
 from etl.model.partitions import Broker, BrokerPartition, Leader, Tail
-from etl.protocol.records.one_by_one import Messages
+from etl.records.decode import Messages
 from tests.fakes.jafka import SNAPPY, entry, old_entry, wrapped
 
 SEGMENT_BYTES = 200

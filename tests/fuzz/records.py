@@ -15,11 +15,10 @@ import google_crc32c
 from etl.kafka.messages import FetchedPartition
 from etl.model.partitions import Isolation
 from etl.model.plans import OffsetRange
-from etl.protocol.records import one_by_one
-from etl.protocol.records.decode import walk
-from etl.protocol.records.one_by_one import Messages
-from etl.protocol.records.selection import Selection
 from etl.reader.cursor import Cursor
+from etl.records import decode
+from etl.records.decode import Messages, walk_entries
+from etl.records.entries import Selection
 from tests.fakes.batches import Batch, Codec, answer, compress, encode, record_bytes
 from tests.fakes.message_sets import (
     Entry,
@@ -212,8 +211,10 @@ def one_at_a_time(content: bytes) -> None:
         Selection, max_unpacked_bytes=MAX_UNPACKED_BYTES, max_record_bytes=MAX_RECORD_BYTES
     )
     with (
-        mock.patch.object(one_by_one, "walk", partial(walk, max_unpacked_bytes=MAX_UNPACKED_BYTES)),
-        mock.patch.object(one_by_one, "Selection", selection),
+        mock.patch.object(
+            decode, "walk_entries", partial(walk_entries, max_unpacked_bytes=MAX_UNPACKED_BYTES)
+        ),
+        mock.patch.object(decode, "Selection", selection),
     ):
         messages = Messages(replace(fetched, asked_offset=asked))
         seen = [(record.offset, record.message_index, record.next_offset) for record in messages]

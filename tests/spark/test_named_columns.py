@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
 from etl import OffsetRanges
-from etl.protocol.records import arrow
+from etl.records import arrow
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 

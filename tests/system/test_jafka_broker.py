@@ -11,7 +11,7 @@ from etl.embedded.cluster import Cluster
 from etl.embedded.releases import JAFKA
 from etl.errors import BrokerError
 from etl.kafka.messages import LATEST
-from etl.protocol.records.one_by_one import Messages
+from etl.records.decode import Messages
 from tests.fakes.jafka import entry
 from tests.fakes.jafka_contract import PARTITIONS, SEGMENT_BYTES, JafkaContract, ServedJafka
 

@@ -34,9 +34,9 @@ from etl.errors import (
     TopicMissing,
 )
 from etl.model.partitions import BrokerPartition, Isolation
-from etl.protocol.records.one_by_one import Messages
 from etl.reader.fetch import read_ranges
 from etl.reader.source import OffsetRanges, RangesReader
+from etl.records.decode import Messages
 from etl.run.context import ALONE
 from etl.run.wiring import open_world
 from etl.settings.load import load_settings

@@ -57,8 +57,11 @@ def make(connect: str, zookeeper: ZooKeeper) -> Iterator[Make]:
         ) -> ZooKeeperMember:
             session = opened.enter_context(ZooKeeper(connect))
             wanted = MemberOptions(
-                BrokerFamily.KAFKA, frozenset({"clicks"}), timing=timing, **options
-            )  # type: ignore[arg-type]
+                BrokerFamily.KAFKA,
+                frozenset({"clicks"}),
+                timing=timing,
+                **options,  # type: ignore[arg-type]
+            )
             made = ZooKeeperMember(session, GROUP, "clicks", run_id, wanted)
             opened.callback(made.leave)
             return made

@@ -15,7 +15,7 @@ from etl.errors import BrokerError, BrokerUnreachable, ConsumerInUse, Owned, Set
 from etl.kafka.messages import EARLIEST, LATEST, CommittedOffset, FetchTarget
 from etl.kafka.protocol import Reply, Request
 from etl.model.partitions import BrokerPartition, Isolation
-from etl.protocol.records.one_by_one import Messages
+from etl.records.decode import Messages
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
     FETCH,

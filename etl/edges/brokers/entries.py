@@ -101,7 +101,7 @@ def _checked_one(
     one: DoubtedOffset, fetched: FetchedPartition | None, asked_bytes: int
 ) -> tuple[LookedAt, int]:
     """What the bytes say, and how many are needed where these are too few."""
-    from etl.protocol.records.message_kernel import PHYSICAL_ENTRY_BYTES, SMALLEST_PHYSICAL
+    from etl.records.message_kernel import PHYSICAL_ENTRY_BYTES, SMALLEST_PHYSICAL
 
     left = one.until_offset - one.offset
     if left < PHYSICAL_ENTRY_BYTES + SMALLEST_PHYSICAL:
@@ -114,7 +114,7 @@ def _checked_one(
         return LookedAt(one.offset, None, _NOTHING_GIVEN), 0
     try:
         # The compiled kernels load only where records are decoded.
-        from etl.protocol.records.one_by_one import Messages
+        from etl.records.decode import Messages
 
         messages = Messages(fetched)
         if needed := messages.needed_bytes:
@@ -190,12 +190,12 @@ def _step(
     """Where the entries end that begin from `position` on and are told by these bytes, or what says
     that one reaches beyond the offset.
     """
-    from etl.protocol.records.decode import walk
+    from etl.records.decode import walk_entries
 
     if fetched is None:
         return position
     try:
-        found = walk(fetched, position, one.offset)
+        found = walk_entries(fetched, position, one.offset)
     except OffsetInsideMessage as inside:
         return inside
     reached = found.batches[-1].last_offset + 1 if found.batches else position

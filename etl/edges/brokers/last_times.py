@@ -11,7 +11,7 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, Meaning
 from etl.kafka.messages import FetchAnswer, FetchedPartition, FetchTarget
 from etl.model.partitions import BrokerPartition, Isolation
-from etl.protocol.records.headers import largest_timestamp
+from etl.records.entries import largest_timestamp
 
 _ROUNDS = ((64 * 1024, 256), (1024 * 1024, 16), (1024 * 1024, 1))
 """Bytes of each log, and logs in one request: what does not fit is asked for in the next round, and

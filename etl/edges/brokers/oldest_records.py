@@ -123,7 +123,7 @@ def _told(
         return _grown(look, _SILENT)
     try:
         # The compiled kernels load only where records are decoded.
-        from etl.protocol.records.one_by_one import Messages
+        from etl.records.decode import Messages
 
         messages = Messages(fetched)
         if messages.needed_bytes:

@@ -18,7 +18,7 @@ import pytest
 import etl
 from etl.commands.compiled_kernels import compiled_kernels
 from etl.commands.package import Package, write_zip
-from etl.protocol.records.compiled import KERNELS
+from etl.records.kernel_cache import KERNELS
 from tests.said import said_by
 
 ROOT = Path(etl.__file__).parents[1]
@@ -31,7 +31,7 @@ def ours() -> int:
 
 DECODE = """
 from etl.commands.compiled_kernels import compiled_kernels
-from etl.protocol.records.compiled import KERNELS
+from etl.records.kernel_cache import KERNELS
 kept = compiled_kernels()
 print(len(KERNELS), sum(len(kernel.stats.cache_misses) for kernel in KERNELS), sorted({str(path.parent) for path in kept}))
 """

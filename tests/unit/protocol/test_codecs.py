@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from etl.errors import CorruptData
-from etl.protocol.records import codecs
+from etl.records import codecs
 from tests.fakes.batches import Batch, Codec, Rec, compress, encode, record_bytes
 from tests.fakes.logs import rows_between
 

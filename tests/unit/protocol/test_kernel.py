@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 import etl
 from etl.errors import CorruptData, RecordTooLarge
 from etl.model.plans import GAPS_KEPT
-from etl.protocol.records import arrow, kernel
-from etl.protocol.records.kernel import MAX_RECORD_HEADERS
+from etl.records import arrow, batch_kernel
+from etl.records.batch_kernel import MAX_RECORD_HEADERS
 from tests.fakes.batches import (
     Batch,
     Codec,
@@ -177,7 +177,7 @@ assert doubled.__file__.startswith(sys.argv[1]), doubled.__file__
 print(doubled.double(4), doubled.double(5))
 """
 _DOUBLED = """
-from etl.protocol.records.compiled import kernel
+from etl.records.kernel_cache import kernel
 
 @kernel
 def double(number):
@@ -247,7 +247,7 @@ def test_unpacked_without_any_folder_to_write_to_a_kernel_still_works(tmp_path: 
 def test_the_kernels_of_this_package_can_be_kept() -> None:
     """numba warns, and compiles anew in each process, where a kernel holds an address of this one."""
     assert rows_between(encode(Batch(0, [Rec(0)])), 0, 1)
-    cached = Path(kernel.__file__).parent / "__pycache__"
+    cached = Path(batch_kernel.__file__).parent / "__pycache__"
     assert list(cached.glob("kernel._fill*.nbi")) or not os.access(cached, os.W_OK)
 
 

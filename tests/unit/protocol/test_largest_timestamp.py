@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.protocol.records.headers import largest_timestamp
+from etl.records.entries import largest_timestamp
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.message_sets import Msg, Wrapper, encode_logical
 

@@ -17,12 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.model.plans import GAPS_KEPT
-from etl.protocol.records import arrow, group, message_kernel
-from etl.protocol.records.compiled import frozen, kernel
-from etl.protocol.records.crc32 import crc32
-from etl.protocol.records.fill_state import MOST_ROWS
-from etl.protocol.records.tally import MAX_HOLES
 from etl.reader.cursor import Cursor
+from etl.records import arrow, message_kernel
+from etl.records.kernel_cache import MAX_HOLES, MOST_ROWS, frozen, kernel
+from etl.records.message_kernel import crc32
 from tests.fakes.batches import Codec, answer
 from tests.fakes.logs import cursor_of, rows_in
 from tests.fakes.message_sets import (
@@ -86,7 +84,7 @@ def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_receipt_are_
     rows = rows_in(whole, encoded_old(log))
     with (
         mock.patch.object(arrow, bound, limit),
-        mock.patch.object(group, "GROUP_BYTES", group_bytes),
+        mock.patch.object(arrow, "GROUP_BYTES", group_bytes),
     ):
         assert rows_in(cut, encoded_old(log)) == rows
     assert (cut.receipt, cut.missing) == (whole.receipt, whole.missing)
@@ -101,7 +99,7 @@ def test_however_physical_entries_are_cut_into_arrow_batches_the_rows_are_the_sa
     records = encode_physical(entries)
     with (
         mock.patch.object(arrow, bound, limit),
-        mock.patch.object(group, "GROUP_BYTES", group_bytes),
+        mock.patch.object(arrow, "GROUP_BYTES", group_bytes),
     ):
         rows = physical_rows_in(physical_cursor(9, 9 + len(records)), records)
     assert [(row["offset"], row["message_index"], row["value"]) for row in rows] == physical_rows(

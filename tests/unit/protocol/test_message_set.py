@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.errors import CorruptData, EtlError, RecordTooLarge
-from etl.protocol.records import codecs
+from etl.records import codecs
 from tests.fakes import golden_messages as golden
 from tests.fakes import oracle
 from tests.fakes.batches import Batch, Codec, Rec, compress, control, encode

@@ -11,7 +11,7 @@ import pytest
 
 from etl.errors import CorruptData, MessageTooLarge, OffsetInsideMessage
 from etl.kafka.messages import EntryLayout, FetchedPartition
-from etl.protocol.records.one_by_one import Messages
+from etl.records.decode import Messages
 from tests.fakes.batches import Batch, Codec, Rec, answer, encode
 from tests.fakes.jafka import entry, old_entry, wrapped
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from etl.errors import CorruptData, EtlError, MessageTooLarge, OffsetInsideMessage, RecordTooLarge
 from etl.model.plans import RangeResult
-from etl.protocol.records.physical_set import MOST_NESTED
+from etl.records.message_sets import MOST_NESTED
 from tests.fakes import golden_messages as golden
 from tests.fakes.batches import Codec, compress
 from tests.fakes.message_sets import (

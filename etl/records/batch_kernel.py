@@ -1,4 +1,6 @@
-"""The compiled kernel of record batches: bytes of records (format v2) to Arrow buffers, with no
+"""How does a compiled kernel turn record batches (format v2) into Arrow buffers?
+
+The compiled kernel of record batches: bytes of records (format v2) to Arrow buffers, with no
 Python object per record.
 
 Owns the walk over varints and the bounds it keeps; the buffers belong to `arrow`. Which stretches
@@ -20,12 +22,13 @@ import numpy as np
 from numba import njit
 
 from etl.errors import CorruptData
-from etl.protocol.records.compiled import Bytes, copy, kernel
-from etl.protocol.records.fill_state import (
+from etl.records.kernel_cache import (
     AT,
     BATCH,
+    EXPECTED,
     FILLED,
     FULL,
+    GAPS,
     HEADER_KEY_BYTES,
     HEADER_VALUE_BYTES,
     HEADERS,
@@ -43,11 +46,15 @@ from etl.protocol.records.fill_state import (
     OFFSET,
     RECORD,
     ROWS,
+    SEEN_ROWS,
     TOO_LARGE,
     TOO_MANY_HEADERS,
     VALUE_BYTES,
+    Bytes,
+    Tally,
+    copy,
+    kernel,
 )
-from etl.protocol.records.tally import EXPECTED, GAPS, SEEN_ROWS, Tally
 
 MAX_RECORD_HEADERS = 100_000
 """Headers of one record. A JVM with the default memory still takes 4,000,000 and dies of 8,000,000,

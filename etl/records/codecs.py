@@ -1,4 +1,6 @@
-"""The codecs of all formats: compressed bytes to the bytes of records, as far as Kafka's own Java
+"""How is each compression undone?
+
+The codecs of all formats: compressed bytes to the bytes of records, as far as Kafka's own Java
 clients read them.
 
 Owns what ends a compressed stream and what may follow it. Whose bytes they are is decided in the
@@ -26,7 +28,7 @@ from typing import Any
 import cramjam
 import numpy as np
 
-from etl.protocol.records.compiled import Bytes
+from etl.records.kernel_cache import Bytes
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 NAMES = {GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}

@@ -1,10 +1,12 @@
-"""Record batches of message format v2 (Kafka 0.11 and later): their headers, CRC, compression and
+"""How are record batches (format v2) read: headers, CRC, transactions?
+
+Record batches of message format v2 (Kafka 0.11 and later): their headers, CRC, compression and
 transactions.
 
 Owns what the headers of record batches say, and which of them become rows. The records inside a
 record batch are decompressed by `codecs` and decoded by `kernel`; which offsets are wanted, and
 what an answer means for the range, is `cursor`'s. Knows magic 2 only; older messages are
-`message_set`'s and `physical_set`'s.
+`message_sets`'s and `message_sets`'s.
 
 What holds for every record batch (Kafka protocol, record batch v2; KIP-98):
 
@@ -30,14 +32,11 @@ import google_crc32c
 import pyarrow as pa
 
 from etl.kafka.messages import FetchedPartition
-from etl.protocol.records import codecs
-from etl.protocol.records.arrow import BatchBuffers
-from etl.protocol.records.compiled import frozen
-from etl.protocol.records.group import Group
-from etl.protocol.records.headers import BatchHeader
-from etl.protocol.records.kernel import SMALLEST_RECORD, count_records
-from etl.protocol.records.selection import Counts, Selection, corrupt, place_of
-from etl.protocol.records.tally import Tally
+from etl.records import codecs
+from etl.records.arrow import BatchBuffers, Group
+from etl.records.batch_kernel import SMALLEST_RECORD, count_records
+from etl.records.entries import BatchHeader, Counts, Selection, corrupt, place_of
+from etl.records.kernel_cache import Tally, frozen
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BEFORE_LENGTH_COUNTS = 12

@@ -1,3 +1,0 @@
-"""What the records field of an answer holds: record batches and message sets to Arrow columns, with
-no Python object per record.
-"""

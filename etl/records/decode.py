@@ -1,0 +1,286 @@
+"""How does one fetched records field become batches, or Python objects for a person?
+
+The records field of one fetched partition: whose format each entry is of, and from there to
+Arrow batches.
+
+Since 0.8 every format of Kafka begins an entry alike, and its magic byte tells which it is; one
+answer may hold several. This is the one place that reads it: magic 2 is `batch_v2`'s, 0 and 1 are
+`message_sets`'s. Where offsets are byte positions entries begin otherwise, and only the answer's
+layout tells that: they are `message_sets`'s.
+
+Records of one answer as Python objects, one by one: for a person who looks, and for small
+programs. Rows of tables never come this way.
+
+Decoding is that of the pipelines, checksums and all; only what comes of it is made into objects, a
+thousand rows at a time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, cast
+
+import pyarrow as pa
+
+from etl.errors import CorruptData, MessageTooLarge
+from etl.kafka.messages import EntryLayout, FetchedPartition
+from etl.model.columns import raw_columns
+from etl.records import batch_v2, message_sets
+from etl.records.batch_v2 import AbortedTransactions
+from etl.records.entries import (
+    MAX_UNPACKED_BYTES,
+    BatchHeader,
+    Counts,
+    Header,
+    MessagesHeader,
+    Selection,
+    Walk,
+    corrupt,
+)
+from etl.records.kernel_cache import Tally, frozen
+from etl.settings.choices import FETCH_LIMIT_BYTES_MOST
+
+_START_OF_ENTRY = struct.Struct(">qiib")
+"""Offset, length, four bytes that each format has a use of its own for, magic."""
+_LENGTH_AT = 12
+"""The length counts from here on."""
+_SMALLEST_LENGTHS = {
+    magic: length
+    for magic, length in enumerate((*message_sets.SMALLEST_LENGTHS, batch_v2.SMALLEST_LENGTH))
+}
+
+
+def walk_entries(
+    fetched: FetchedPartition,
+    from_offset: int,
+    until_offset: int,
+    *,
+    max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
+) -> Walk:
+    """Read the headers of the whole entries of an answer, which was asked for at `from_offset`,
+    until they reach `until_offset`.
+
+    A record batch or message that begins at or beyond `until_offset` ends the list: it proves that
+    the log has nothing more below. What follows is not looked at, so damage beyond a range does not
+    stop it. The CRCs are not looked at yet.
+
+    Raises CorruptData with topic, partition and offset for fields that cannot be;
+    OffsetInsideMessage, which is one, where offsets are byte positions and no message begins at
+    one, or one crosses `until_offset`.
+    """
+    if fetched.layout is EntryLayout.PHYSICAL:
+        return message_sets.walk_jafka(fetched, from_offset, until_offset)
+    records, size, at, last_offset = fetched.records, len(fetched.records), 0, -1
+    source, found = frozen(records), list[Header]()
+    while size - at >= _START_OF_ENTRY.size and last_offset + 1 < until_offset:
+        offset, length, _, magic = _START_OF_ENTRY.unpack_from(records, at)
+        if length < _SMALLEST_LENGTHS.get(magic, length + 1):
+            raise _strange_entry(fetched, offset, length, magic)
+        until = at + _LENGTH_AT + length
+        if until > size:
+            return Walk(tuple(found), cut_off_bytes=_LENGTH_AT + length)
+        if offset <= last_offset:
+            called = "record batch" if magic == 2 else "message"
+            raise corrupt(
+                fetched,
+                offset,
+                f"a {called} begins at or below offset {last_offset}, where the one before it ends",
+            )
+        header: Header
+        if magic == 2:
+            header = batch_v2.read_header(fetched, at, until)
+        else:
+            header = message_sets.read_header(
+                fetched,
+                source,
+                at,
+                until,
+                follows=last_offset + 1,
+                until_offset=until_offset,
+                max_unpacked_bytes=max_unpacked_bytes,
+            )
+        found.append(header)
+        at, last_offset = header.until, header.last_offset
+    return Walk(
+        tuple(found), cut_off_bytes=1 if at < size and last_offset + 1 < until_offset else 0
+    )
+
+
+def decode(
+    fetched: FetchedPartition,
+    batches: Sequence[Header],
+    selection: Selection,
+    tally: Tally,
+    counts: Counts,
+    aborted: AbortedTransactions | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of all `batches` that `walk` found, within the selected offsets, as Arrow batches.
+
+    Who decodes them one after the other gives the same `aborted` each time: it is known only to who
+    passes the markers in order.
+
+    Read to the end before the buffer below `fetched.records` is used again; `tally` and `counts`
+    are right only then.
+
+    Raises CorruptData for a wrong CRC or structure, RecordTooLarge for a record batch or wrapper
+    that would decompress to more than `max_unpacked_bytes`, and for a record with more than
+    `max_record_bytes` or too many headers.
+    """
+    if fetched.layout is EntryLayout.PHYSICAL:
+        yield from message_sets.decode_jafka(
+            fetched, cast(Sequence[MessagesHeader], batches), selection, tally
+        )
+        return
+    aborted = aborted or AbortedTransactions(fetched.aborted if selection.skips_aborted else ())
+    for kind, alike in groupby(batches, type):
+        if kind is BatchHeader:
+            yield from batch_v2.decode(
+                fetched, cast(list[BatchHeader], list(alike)), selection, tally, counts, aborted
+            )
+        else:
+            yield from message_sets.decode(
+                fetched, cast(list[MessagesHeader], list(alike)), selection, tally
+            )
+
+
+def _strange_entry(fetched: FetchedPartition, offset: int, length: int, magic: int) -> CorruptData:
+    if magic not in _SMALLEST_LENGTHS:
+        return corrupt(fetched, offset, f"magic {magic} is no message format")
+    called = "record batch" if magic == 2 else f"message of format v{magic}"
+    return corrupt(fetched, offset, f"a {called} with a length of {length} cannot be")
+
+
+_END_OF_ALL = 2**63 - 1
+_ROWS_AT_A_TIME = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRecord:
+    """One record of a log."""
+
+    topic: str
+    partition: int
+    broker_id: int | None
+    """Of a physical log; None where the answer's log is known without it."""
+    offset: int
+    """Its own. In a physical log the byte position of the entry that it came in."""
+    message_index: int
+    """Its place among the messages of that entry; 0 where each record has an offset."""
+    next_offset: int
+    """Where to ask for what follows. Of a message inside a compressed entry of a physical log,
+    which can only be had whole, where that begins, and of its last one where it ends: who goes on
+    behind any other gets some of them again, as the old consumers did."""
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int | None
+    """Milliseconds since 1970; None: the format has none."""
+    is_append_time: bool | None
+    """Whether the broker set the timestamp, and not the producer; None: there is none."""
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class Messages:
+    """The records of one answer, from the offset that was asked for on. Valid as long as the
+    answer's bytes are.
+    """
+
+    def __init__(self, fetched: FetchedPartition) -> None:
+        """Raises CorruptData where the answer holds no records, and OffsetInsideMessage where none
+        begins at the offset.
+        """
+        self._fetched = fetched
+        self._walk = walk_entries(fetched, fetched.asked_offset, _END_OF_ALL)
+
+    @property
+    def next_offset(self) -> int:
+        """Where to ask for what follows: behind the last whole entry. It moves where no record is
+        left, too (compaction, transactions).
+        """
+        found = self._walk.batches
+        return (
+            max(self._fetched.asked_offset, found[-1].last_offset + 1)
+            if found
+            else self._fetched.asked_offset
+        )
+
+    @property
+    def needed_bytes(self) -> int:
+        """How large a fetch must be for the entry that is cut off, of which nothing is given, 0
+        where some whole one came before it.
+
+        1: too little is there to tell.
+        """
+        return 0 if self._walk.batches else self._walk.cut_off_bytes
+
+    def __iter__(self) -> Iterator[DecodedRecord]:
+        """Each record, in order. An entry that is cut off at the end is left for the next fetch.
+
+        Raises CorruptData, RecordTooLarge, and MessageTooLarge where nothing but a cut-off entry is
+        there: ask with more bytes.
+        """
+        if self.needed_bytes:
+            needs = (
+                f"it takes {self.needed_bytes:,}"
+                if self.needed_bytes > 1
+                else "how many it takes, they do not tell"
+            )
+            check = f"max_bytes, which may be up to {FETCH_LIMIT_BYTES_MOST:,}"
+            if self._fetched.layout is EntryLayout.PHYSICAL:
+                check += "; if more bytes bring no more, no message begins at this offset"
+            raise MessageTooLarge(
+                f"a message does not fit into a fetch of {len(self._fetched.records):,} bytes; {needs}",
+                check=check,
+                topic=self._fetched.topic,
+                partition=self._fetched.partition,
+                broker_id=self._fetched.broker_id,
+                offset=self._fetched.asked_offset,
+            )
+        # One after the other, so that those before a damaged one are given.
+        aborted = AbortedTransactions(self._fetched.aborted)
+        for header in self._walk.batches:
+            rows = self._rows(header, aborted)
+            if self._fetched.layout is EntryLayout.PHYSICAL:
+                yield from self._with_next(rows, header.last_offset + 1)
+            else:
+                yield from (self._record(row, next_offset=row["offset"] + 1) for row in rows)
+
+    def _with_next(self, rows: Iterator[dict[str, Any]], end: int) -> Iterator[DecodedRecord]:
+        """Each leads to where the one behind it lies, the last one to the end."""
+        before: dict[str, Any] | None = None
+        for row in rows:
+            if before is not None:
+                yield self._record(before, next_offset=row["offset"])
+            before = row
+        if before is not None:
+            yield self._record(before, next_offset=end)
+
+    def _rows(self, header: Header, aborted: AbortedTransactions) -> Iterator[dict[str, Any]]:
+        columns = raw_columns(physical=self._fetched.layout is EntryLayout.PHYSICAL)
+        selection = Selection(self._fetched.asked_offset, _END_OF_ALL, columns, skips_aborted=True)
+        for arrow_batch in decode(
+            self._fetched, [header], selection, Tally(self._fetched.asked_offset), Counts(), aborted
+        ):
+            # As numbers: Python's own moments end with the year 9999, and what a producer sends
+            # does not.
+            at = arrow_batch.schema.names.index("timestamp")
+            plain = arrow_batch.set_column(at, "timestamp", arrow_batch.column(at).cast("int64"))
+            for start in range(0, plain.num_rows, _ROWS_AT_A_TIME):
+                yield from plain.slice(start, _ROWS_AT_A_TIME).to_pylist()
+
+    def _record(self, row: dict[str, Any], *, next_offset: int) -> DecodedRecord:
+        return DecodedRecord(
+            topic=self._fetched.topic,
+            partition=self._fetched.partition,
+            broker_id=self._fetched.broker_id,
+            offset=row["offset"],
+            message_index=row.get("message_index") or 0,
+            next_offset=next_offset,
+            key=row["key"],
+            value=row["value"],
+            timestamp_ms=None if row["timestamp"] is None else row["timestamp"] // 1000,
+            is_append_time=None if row["timestamp"] is None else bool(row["timestampType"]),
+            headers=tuple((each["key"], each["value"]) for each in row["headers"] or ()),
+        )

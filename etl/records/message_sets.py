@@ -1,0 +1,450 @@
+"""How are message sets read: formats v0 and v1, and those of Jafka with byte offsets?
+
+Message sets of formats v0 and v1 (Kafka 0.8 to 0.10, and what newer brokers still hold of them):
+entries, wrappers, offsets.
+
+Owns where messages that are not compressed end, and what is inside a wrapper. Entries of either
+format may follow one another, and record batches v2 after them; which is which tells the magic
+byte, read in `decode`. Messages become rows in `message_kernel`.
+
+What holds for them (Kafka protocol, message sets; KIP-31, KIP-32; the classes of Kafka 0.8.2 to
+3.9):
+
+- Every message has a CRC-32 over everything from its magic on. That of a wrapper is checked before
+  it is decompressed, those inside after.
+- A wrapper's value is a compressed message set of the same magic; what lies in it is not compressed
+  again. Its offset is that of its last
+  message, so where it begins is known only once it is decompressed.
+- Offsets in a v0 wrapper are what they are; in a v1 wrapper they count from the first message of
+  the set as it was produced, so that the
+  last one's belongs to the wrapper's own offset. A wrapper with the offset 0 was left so by its producer (librdkafka did): then those of v1
+  are what they are, too, and how far it reaches only its last message tells.
+- Under log append time (v1, attribute bit 3) the wrapper's timestamp holds for all in it. v0 has no
+  timestamps.
+- lz4 in v0 has a wrong checksum in its header (KIP-57).
+- A wrapper without a message, or without a value, is an error, as it is for Java's clients.
+
+Message sets of Kafka 0.7 and Jafka, whose offsets are byte positions: entries, and entries
+inside entries.
+
+Owns where an entry begins and ends, and what is inside a compressed one. Messages become rows in
+`message_kernel`.
+
+What holds for them (the classes of Jafka 3.0.6 and Kafka 0.7.2):
+
+- An entry is a length and a message: magic, attributes (magic 1 only), CRC-32 of the payload alone,
+  payload. Its offset is where it begins,
+  the next one's where it ends; nothing in it says so. Positions inside an entry look like any other bytes.
+- A compressed message holds entries; any of them may be compressed again. They have no offsets: a
+  message is known by where the outer
+  entry begins, and by its number in it, counted from 0 through all that is nested, in order.
+- A range begins and ends where entries do, and an entry belongs to the range in which it begins.
+  One that reaches beyond the end of the
+  range shows that the end is none.
+- An answer's last entry may be cut off. What lies in a compressed message is whole, or damaged.
+- Magic 0 is never compressed. Bits 0 and 1 of the attributes are the codec (gzip and, in Kafka
+  alone, snappy); the others mean nothing.
+- A compressed message with nothing in it is legal, and gives no row.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from etl.errors import CorruptData
+from etl.kafka.messages import FetchedPartition
+from etl.records import codecs
+from etl.records.arrow import Group, MessageBuffers, decompress
+from etl.records.entries import MessagesHeader, Selection, Walk, corrupt, no_message_at
+from etl.records.kernel_cache import Bytes, Tally, frozen
+from etl.records.message_kernel import (
+    ENTRY_BYTES,
+    LOGICAL,
+    LOGICAL_INSIDE,
+    MAX_OFFSET,
+    OWN_TYPE,
+    PHYSICAL,
+    PHYSICAL_ENTRY_BYTES,
+    PHYSICAL_INSIDE,
+    SMALLEST_PHYSICAL,
+    SMALLEST_V0,
+    SMALLEST_V1,
+    scan_entries,
+    scan_messages,
+)
+
+SMALLEST_LENGTHS = (SMALLEST_V0, SMALLEST_V1)
+"""By magic."""
+_CODECS = (codecs.GZIP, codecs.SNAPPY, codecs.LZ4)
+_CODEC_BITS, _APPEND_TIME_BIT = 0x07, 0x08
+_MAGIC_AT, _ATTRIBUTES_AT, _BEHIND_ATTRIBUTES = 16, 17, 18
+_TIMESTAMP, _LENGTH, _ENTRY = struct.Struct(">q"), struct.Struct(">i"), struct.Struct(">qiIbb")
+
+
+def read_header(
+    fetched: FetchedPartition,
+    source: Bytes,
+    at: int,
+    until: int,
+    *,
+    follows: int,
+    until_offset: int,
+    max_unpacked_bytes: int,
+) -> MessagesHeader:
+    """The messages that begin with the whole entry at [at, until), or the wrapper that it is.
+
+    `follows` is one past the entry before, and the entry's offset is at least that. Raises
+    CorruptData.
+    """
+    offset, _, _, magic, attributes = _ENTRY.unpack_from(fetched.records, at)
+    if offset >= MAX_OFFSET:
+        raise corrupt(fetched, offset, f"a message has the offset {offset}")
+    codec = attributes & _CODEC_BITS
+    if not codec:
+        ends, count, first, last = scan_messages(source, at, source.size, follows, until_offset)
+        return MessagesHeader(first, at, ends, last, count, follows=follows)
+    if codec not in _CODECS:
+        raise corrupt(
+            fetched,
+            offset,
+            f"a message of format v{magic} has the compression codec {codec}, which is none of that format",
+        )
+    wrapper = MessagesHeader(follows, at, until, offset, 0, codec, magic, follows)
+    return wrapper if offset else _beginning_of_a_log(fetched, source, wrapper, max_unpacked_bytes)
+
+
+def _beginning_of_a_log(
+    fetched: FetchedPartition, source: Bytes, wrapper: MessagesHeader, max_unpacked_bytes: int
+) -> MessagesHeader:
+    """A wrapper with the offset 0 as far as it reaches. In memory of its own, because another
+    cursor's rows may lie in the thread's.
+    """
+    room = np.empty(max_unpacked_bytes, dtype=np.uint8)
+    size = decompress(
+        fetched,
+        wrapper.codec,
+        _content(fetched, source, wrapper),
+        room,
+        0,
+        _called(wrapper),
+        most=max_unpacked_bytes,
+    )
+    inside = frozen(room[:size])
+    return wrapper._replace(last_offset=_scanned(fetched, inside, 0, size, wrapper)[2])
+
+
+def decode(
+    fetched: FetchedPartition, headers: Sequence[MessagesHeader], selection: Selection, tally: Tally
+) -> Iterator[pa.RecordBatch]:
+    """The rows of these messages within the selected offsets, as Arrow batches. Raises CorruptData,
+    RecordTooLarge.
+    """
+    group = _MessageGroup(fetched, selection, tally)
+    for header in headers:
+        if header.codec:
+            group.add_wrapper(header)
+        else:
+            row = (0, header.start, header.until, LOGICAL, 0, header.follows, 0, OWN_TYPE, 0)
+            group.add_row(row, records=header.records, size=header.until - header.start)
+        if group.is_full:
+            yield from group.take()
+    yield from group.take()
+
+
+class _MessageGroup(Group):
+    """Messages of formats v0 and v1 on their way into one Arrow batch."""
+
+    def __init__(self, fetched: FetchedPartition, selection: Selection, tally: Tally) -> None:
+        super().__init__(fetched, selection, tally, MessageBuffers)
+
+    def add_wrapper(self, header: MessagesHeader) -> None:
+        """Make what lies in the wrapper part of the group."""
+        content = _content(self.fetched, self.plain, header)
+        start, until = self.unpack(header.codec, content, header.last_offset, _called(header))
+        count, _, last = _scanned(self.fetched, frozen(self.unpacked), start, until, header)
+        base = header.last_offset - last
+        if base < 0 or (base and not header.magic):
+            raise corrupt(
+                self.fetched,
+                header.last_offset,
+                f"the last message in a wrapper of format v{header.magic} has the offset {last}",
+            )
+        attributes = int(self.plain[header.start + _ATTRIBUTES_AT])
+        kind, ms = (-1, -1)
+        if header.magic:
+            kind = int(bool(attributes & _APPEND_TIME_BIT))
+            (ms,) = _TIMESTAMP.unpack_from(self.fetched.records, header.start + _BEHIND_ATTRIBUTES)
+        self.add_row(
+            (1, start, until, LOGICAL_INSIDE, base, header.follows, 0, kind, ms),
+            records=count,
+            size=until - start,
+        )
+
+
+def _called(wrapper: MessagesHeader) -> str:
+    return (
+        f"a wrapper of {wrapper.until - wrapper.start} bytes, up to offset {wrapper.last_offset},"
+    )
+
+
+def _content(fetched: FetchedPartition, source: Bytes, wrapper: MessagesHeader) -> Bytes:
+    """The compressed message set that a wrapper holds. Raises CorruptData for a wrong CRC, and
+    where there is none.
+    """
+    records, at = fetched.records, wrapper.start
+    said, found = (
+        _ENTRY.unpack_from(records, at)[2],
+        zlib.crc32(source[at + _MAGIC_AT : wrapper.until].data),
+    )
+    if said != found:
+        raise corrupt(
+            fetched,
+            wrapper.last_offset,
+            f"CRC-32 of a wrapper is {found:08x}, its header says {said:08x}",
+        )
+    at += _BEHIND_ATTRIBUTES + (_TIMESTAMP.size if wrapper.magic else 0)
+    at += _LENGTH.size + max(0, _LENGTH.unpack_from(records, at)[0])
+    if at + _LENGTH.size > wrapper.until:
+        raise corrupt(fetched, wrapper.last_offset, "a wrapper's key is longer than the wrapper")
+    (size,) = _LENGTH.unpack_from(records, at)
+    if size < 0 or at + _LENGTH.size + size != wrapper.until:
+        left = wrapper.until - at - _LENGTH.size
+        raise corrupt(
+            fetched,
+            wrapper.last_offset,
+            f"a wrapper has a value of {size} bytes, where {left} are left for it",
+        )
+    content = source[wrapper.until - size : wrapper.until]
+    return (
+        codecs.with_lz4_checksum(content)
+        if wrapper.codec == codecs.LZ4 and not wrapper.magic
+        else content
+    )
+
+
+def _scanned(
+    fetched: FetchedPartition, source: Bytes, start: int, until: int, wrapper: MessagesHeader
+) -> tuple[int, int, int]:
+    """(how many, offset of the first, of the last) of the messages in [start, until), as they are
+    written there. Raises CorruptData.
+    """
+    ends, count, first, last = scan_messages(source, start, until, 0, MAX_OFFSET, wrapper.magic)
+    if ends != until or not count:
+        raise _strange_inside(fetched, source, ends, until, wrapper)
+    return count, first, last
+
+
+def _strange_inside(
+    fetched: FetchedPartition, source: Bytes, at: int, until: int, wrapper: MessagesHeader
+) -> CorruptData:
+    what = f"{until - at} bytes in it are no message"
+    if at == until:
+        what = "there is no message in it"
+    elif until - at >= ENTRY_BYTES + SMALLEST_V0:
+        offset, length, _, magic, attributes = _ENTRY.unpack_from(source.data, at)
+        if magic != wrapper.magic:
+            what = f"a message in it has the magic {magic}"
+        elif attributes & _CODEC_BITS:
+            what = "a message in it is compressed again"
+        elif not SMALLEST_LENGTHS[magic] <= length <= until - at - ENTRY_BYTES:
+            what = f"a message in it has a length of {length}, where {until - at - ENTRY_BYTES} bytes are left"
+        else:
+            what = f"a message in it has the offset {offset}, which does not rise"
+    return corrupt(
+        fetched,
+        wrapper.last_offset,
+        f"{_called(wrapper)} of format v{wrapper.magic} is damaged: {what}",
+    )
+
+
+MOST_NESTED = 16
+"""How deep compressed messages may lie in one another. Producers make one of them; a broker takes
+what a stack of Java takes.
+"""
+
+_JAFKA_CODECS = (codecs.GZIP, codecs.SNAPPY)
+_JAFKA_CODEC_BITS = 0x03
+_JAFKA_LENGTH, _JAFKA_MAGIC_AT, _JAFKA_ATTRIBUTES_AT = struct.Struct(">i"), 4, 5
+_WRAPPER = struct.Struct(">ibbI")
+"""Length, magic, attributes and CRC of a compressed entry."""
+
+
+def walk_jafka(fetched: FetchedPartition, from_offset: int, until_offset: int) -> Walk:
+    """The whole entries of an answer that was asked for at `from_offset`, up to `until_offset`:
+    many at a time, compressed ones alone.
+
+    Raises OffsetInsideMessage where no entry begins, and where one reaches beyond `until_offset`.
+    """
+    source, at, found = frozen(fetched.records), 0, list[MessagesHeader]()
+    while at < source.size and from_offset + at < until_offset:
+        position = from_offset + at
+        if until_offset - position < PHYSICAL_ENTRY_BYTES + SMALLEST_PHYSICAL:
+            raise no_message_at(
+                fetched,
+                position,
+                f"there are {until_offset - position} bytes before {until_offset}, and none is so small",
+            )
+        if source.size - at < PHYSICAL_ENTRY_BYTES:
+            return Walk(tuple(found), cut_off_bytes=1)
+        ends = at + PHYSICAL_ENTRY_BYTES + _JAFKA_LENGTH.unpack_from(source.data, at)[0]
+        codec = _codec_at(fetched, source, at, ends, position, until_offset)
+        if ends > source.size:
+            return Walk(tuple(found), cut_off_bytes=ends - at)
+        if codec:
+            header = MessagesHeader(position, at, ends, from_offset + ends - 1, 0, codec)
+        else:
+            ends, count = scan_entries(source, at, source.size, until_offset - position)
+            header = MessagesHeader(position, at, ends, from_offset + ends - 1, count)
+        found.append(header)
+        at = ends
+    return Walk(tuple(found))
+
+
+def _codec_at(
+    fetched: FetchedPartition, source: Bytes, at: int, ends: int, position: int, until_offset: int
+) -> int:
+    """The codec of the entry at `at`; 0 for none. Raises OffsetInsideMessage where no entry can be."""
+    length, left = ends - at - PHYSICAL_ENTRY_BYTES, source.size - at
+    magic = int(source[at + _JAFKA_MAGIC_AT]) if left > _JAFKA_MAGIC_AT else 0
+    if magic > 1:
+        raise no_message_at(fetched, position, f"its magic would be {magic}")
+    if length < SMALLEST_PHYSICAL + magic:
+        raise no_message_at(fetched, position, f"its length would be {length}")
+    if position + ends - at > until_offset:
+        raise no_message_at(
+            fetched,
+            position,
+            f"it would reach to {position + ends - at}, beyond {until_offset}, where a message begins or the log ends",
+        )
+    if not magic or left <= _JAFKA_ATTRIBUTES_AT:
+        return 0
+    codec = int(source[at + _JAFKA_ATTRIBUTES_AT]) & _JAFKA_CODEC_BITS
+    if codec and codec not in _JAFKA_CODECS:
+        raise no_message_at(
+            fetched, position, f"its compression codec would be {codec}, which does not exist"
+        )
+    return codec
+
+
+def decode_jafka(
+    fetched: FetchedPartition, headers: Sequence[MessagesHeader], selection: Selection, tally: Tally
+) -> Iterator[pa.RecordBatch]:
+    """The rows of these entries, as Arrow batches. Raises CorruptData, OffsetInsideMessage,
+    RecordTooLarge.
+    """
+    group = _JafkaGroup(fetched, selection, tally)
+    for header in headers:
+        if header.codec:
+            group.add_compressed(header)
+        else:
+            row = (0, header.start, header.until, PHYSICAL, header.base_offset, 0, 0, OWN_TYPE, 0)
+            group.add_row(row, records=header.records, size=header.until - header.start)
+        if group.is_full:
+            yield from group.take()
+    yield from group.take()
+
+
+class _JafkaGroup(Group):
+    """Entries on their way into one Arrow batch."""
+
+    def __init__(self, fetched: FetchedPartition, selection: Selection, tally: Tally) -> None:
+        super().__init__(fetched, selection, tally, MessageBuffers)
+
+    def add_compressed(self, header: MessagesHeader) -> None:
+        """Make what lies in a compressed entry part of the group, however deep."""
+        _, _, _, crc = _WRAPPER.unpack_from(self.plain.data, header.start)
+        content = self.plain[header.start + _WRAPPER.size : header.until]
+        found = zlib.crc32(content.data)
+        if found != crc:
+            raise no_message_at(
+                self.fetched,
+                header.base_offset,
+                f"CRC-32 of what would be compressed is {found:08x}, it says {crc:08x}",
+            )
+        self._add_inside(
+            header, content, header.codec, first_index=0, depth=1, already_from=self.unpacked_size
+        )
+
+    def _add_inside(
+        self,
+        outer: MessagesHeader,
+        content: Bytes,
+        codec: int,
+        *,
+        first_index: int,
+        depth: int,
+        already_from: int,
+    ) -> int:
+        """What `content` holds, its first message with the number `first_index`; the number behind
+        its last.
+        """
+        if depth > MOST_NESTED:
+            raise corrupt(
+                self.fetched,
+                outer.base_offset,
+                f"messages are compressed in one another more than {MOST_NESTED} times",
+            )
+        what = f"a compressed message of {outer.until - outer.start} bytes"
+        at, until = self.unpack(
+            codec, content, outer.base_offset, what, already=self.unpacked_size - already_from
+        )
+        source, index = frozen(self.unpacked), first_index
+        while at < until:
+            ends, count = scan_entries(source, at, until, MAX_OFFSET)
+            if count:
+                row = (1, at, ends, PHYSICAL_INSIDE, outer.base_offset, 0, index, OWN_TYPE, 0)
+                self.add_row(row, records=count, size=ends - at)
+                at, index = ends, index + count
+            else:
+                ends, codec = self._compressed_inside(outer, source, at, until)
+                inside = source[at + _WRAPPER.size : ends]
+                index = self._add_inside(
+                    outer,
+                    inside,
+                    codec,
+                    first_index=index,
+                    depth=depth + 1,
+                    already_from=already_from,
+                )
+                at = ends
+        return index
+
+    def _compressed_inside(
+        self, outer: MessagesHeader, source: Bytes, at: int, until: int
+    ) -> tuple[int, int]:
+        """(where it ends, codec) of the compressed entry at `at`. Raises CorruptData when it is
+        none.
+        """
+        if until - at < _WRAPPER.size:
+            raise self._damaged(outer, f"{until - at} bytes in it are no message")
+        length, magic, attributes, crc = _WRAPPER.unpack_from(source.data, at)
+        ends, codec = at + PHYSICAL_ENTRY_BYTES + length, attributes & _JAFKA_CODEC_BITS
+        if magic not in (0, 1):
+            raise self._damaged(outer, f"a message in it has the magic {magic}")
+        if length < SMALLEST_PHYSICAL + magic or ends > until:
+            left = until - at - PHYSICAL_ENTRY_BYTES
+            raise self._damaged(
+                outer, f"a message in it has a length of {length}, where {left} bytes are left"
+            )
+        if codec not in _JAFKA_CODECS:
+            raise self._damaged(
+                outer, f"a message in it has the compression codec {codec}, which does not exist"
+            )
+        found = zlib.crc32(source[at + _WRAPPER.size : ends].data)
+        if found != crc:
+            raise self._damaged(
+                outer, f"CRC-32 of a message in it is {found:08x}, it says {crc:08x}"
+            )
+        return ends, codec
+
+    def _damaged(self, outer: MessagesHeader, what: str) -> Exception:
+        return corrupt(
+            self.fetched,
+            outer.base_offset,
+            f"a compressed message of {outer.until - outer.start} bytes is damaged: {what}",
+        )

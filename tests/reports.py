@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from etl.errors import EtlError
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, RangeResult
 from etl.model.snapshot import FirstRun, Ledger
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.past_runs import PastRun
 from etl.report.phases import Verb
 from etl.report.run_report import Report

@@ -34,9 +34,9 @@ from etl.edges.zookeeper.registry import read_cluster_id, read_registrations
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import EtlError, NeedsDecision, NotKafka, SettingsError, WrongChroot
 from etl.kafka.messages import ClusterMetadata
+from etl.ledger.paths import BROKER_IDS
+from etl.ledger.registrations import parse_endpoints
 from etl.model.partitions import BrokerFamily
-from etl.protocol.zookeeper.paths import BROKER_IDS
-from etl.protocol.zookeeper.registrations import parse_endpoints
 from etl.run.discovery import Discovery
 from etl.settings.choices import folder_of
 from etl.settings.load import changed, load_settings, parse_settings

@@ -48,10 +48,10 @@ from etl.decisions.taken import taken_from
 from etl.edges.delta.others import other_pipelines
 from etl.edges.zookeeper.coverage import take_in
 from etl.errors import NeedsDecision, Owned
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import OtherPipeline, Replay, Snapshot, Supersede, UpToDate
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.pauses import PAUSES_LOST
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report

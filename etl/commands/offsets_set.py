@@ -43,10 +43,10 @@ from etl.decisions.set_positions import (
     told_moves,
 )
 from etl.errors import NeedsDecision, Owned, SettingsError
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import FORM_OF_PARTITION, BrokerPartition, Named, render_log
 from etl.model.plans import Loss, OffsetRange
 from etl.model.snapshot import Replay, Snapshot, Supersede
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.run_report import Report
 from etl.report.sentences import told_given_up

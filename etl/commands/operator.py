@@ -46,6 +46,7 @@ from etl.edges.delta.log import hash_of_commit, open_log
 from etl.edges.delta.path import rust_path
 from etl.edges.zookeeper.hand_over_marks import write_mark
 from etl.errors import NeedsDecision, SettingsError
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import FORM_OF_PARTITION, BrokerPartition, parse_named, parse_stretch
 from etl.model.plans import Loss, LossReason, Plan
 from etl.model.snapshot import (
@@ -60,7 +61,6 @@ from etl.model.snapshot import (
     Table,
     UpToDate,
 )
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.proof import described
 from etl.report.run_report import Report

@@ -23,8 +23,8 @@ from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.pauses import read_pauses
 from etl.errors import SettingsError
+from etl.ledger.registrations import DriverNode
 from etl.model.snapshot import Ledger, Retirement
-from etl.protocol.zookeeper.payloads import DriverNode
 from etl.report.pauses import described_pause
 from etl.report.words import at
 from etl.run.closing import close_stored_plan

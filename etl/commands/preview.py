@@ -21,9 +21,9 @@ from etl.decisions.time_zone import told_time_zones
 from etl.edges.delta.path import open_table
 from etl.edges.delta.taking import Takes
 from etl.errors import NotOurTable, Owned
+from etl.ledger.plan_document import refuse_too_large
 from etl.model.plans import OffsetRange, Plan, Request
 from etl.model.snapshot import Snapshot
-from etl.protocol.zookeeper.commit_metadata import refuse_too_large
 from etl.report.asked import told_done_before
 from etl.report.pauses import told_paused
 from etl.report.plan_json import describe_plan

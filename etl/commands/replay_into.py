@@ -22,8 +22,8 @@ from etl.edges.delta.others import other_pipelines
 from etl.edges.delta.path import open_table
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import SettingsError, VerifyFailed
+from etl.ledger.plan_document import with_id
 from etl.model.plans import Plan
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.phases import Stopwatch
 from etl.run.context import ALONE, RunContext
 from etl.run.loaded_rows import PutInto

@@ -9,8 +9,8 @@ from etl.commands.run import new_run_id
 from etl.edges.zookeeper.acls import kept_by, set_as_asked
 from etl.edges.zookeeper.refusals import told
 from etl.errors import Owned, SettingsError
+from etl.ledger.paths import PipelinePaths
 from etl.model.security import Acl
-from etl.protocol.zookeeper.paths import PipelinePaths
 from etl.run.context import ALONE
 from etl.run.wiring import open_world
 from etl.settings.sections import Settings

@@ -45,6 +45,7 @@ from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.pauses import read_pauses, read_pauses_at, write_pauses
 from etl.errors import NeedsDecision, SettingsError
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import Plan
 from etl.model.snapshot import (
@@ -59,7 +60,6 @@ from etl.model.snapshot import (
     Table,
     UpToDate,
 )
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
 from etl.run.closing import close_next_number, close_stored_plan

@@ -32,6 +32,7 @@ from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import compare, where_we_stand
 from etl.decisions.refusals import refuse_what_cannot_run
 from etl.errors import EtlError, LedgersDisagree
+from etl.ledger.plan_document import parse_plan
 from etl.model.partitions import BrokerPartition, PartitionOffsets, in_order
 from etl.model.plans import Plan
 from etl.model.snapshot import (
@@ -45,7 +46,6 @@ from etl.model.snapshot import (
     Table,
     UpToDate,
 )
-from etl.protocol.zookeeper.plan_documents import parse_plan
 from etl.settings.sections import Settings
 
 _NO_END = 2**63 - 1

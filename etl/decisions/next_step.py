@@ -36,6 +36,7 @@ from etl.decisions.run_keys import (
     left_under_key,
 )
 from etl.errors import EtlError
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import NOT_COUNTED, CommitResult, KeptKey, Plan
 from etl.model.snapshot import (
@@ -48,7 +49,6 @@ from etl.model.snapshot import (
     Table,
     UpToDate,
 )
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.settings.sections import Settings
 
 Settled = FirstRun | Replay | Supersede | UpToDate

@@ -26,11 +26,10 @@ from etl.decisions.handing_over import is_left_to_execute, is_member
 from etl.decisions.open_hand_overs import is_left_open
 from etl.errors import Owned
 from etl.kafka.messages import is_of_instance
+from etl.ledger.registrations import consumer_id, consumer_of, parse_owner, thread_id
 from etl.model.partitions import BrokerPartition, KafkaGroup, Membership
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
-from etl.protocol.zookeeper.consumers import consumer_id, consumer_of, thread_id
-from etl.protocol.zookeeper.payloads import parse_owner
 from etl.settings.choices import OnLiveGroup, OnOwned
 from etl.settings.sections import OwnershipSettings, Settings
 

@@ -60,6 +60,7 @@ from etl.decisions.other_pipelines import (
 )
 from etl.decisions.refusals import refuse_another_dialect
 from etl.errors import LedgersDisagree
+from etl.ledger.plan_document import parse_plan
 from etl.model.partitions import BrokerPartition, Committed, OffsetsStorage
 from etl.model.plans import Plan
 from etl.model.snapshot import (
@@ -73,7 +74,6 @@ from etl.model.snapshot import (
     Table,
     UpToDate,
 )
-from etl.protocol.zookeeper.plan_documents import parse_plan
 from etl.settings.choices import OnMoved, OnRowsRemoved
 from etl.settings.sections import Settings
 

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from etl.errors import SettingsError
-from etl.protocol.zookeeper.java_classes import NotTranslated
-from etl.protocol.zookeeper.java_patterns import java_pattern
+from etl.ledger.topic_filters import NotTranslated, java_pattern
 from etl.settings.table import StoreKind, StoreSettings, TablePath, kind_of, refuse_unfit_store
 
 LOG_STORE = "spark.delta.logStore"

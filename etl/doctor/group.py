@@ -13,10 +13,10 @@ from etl.doctor.brokers import ask_brokers, consumers_of, some
 from etl.doctor.check import Findings, Line, advice, failed, ok
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import EtlError, Owned, SettingsError
+from etl.ledger import registrations
+from etl.ledger.paths import PipelinePaths
 from etl.model.partitions import KafkaGroup, Membership
 from etl.model.snapshot import Ledger
-from etl.protocol.zookeeper import payloads
-from etl.protocol.zookeeper.paths import PipelinePaths
 from etl.run.memberships import unspoken
 from etl.settings.choices import OnLiveGroup, OnOwned
 
@@ -28,7 +28,7 @@ def group(name: str, findings: Findings) -> Iterator[Line]:
     settings, names = findings.settings, set(findings.metadata.topics)
     paths = PipelinePaths(settings.group, settings.pipeline)
     found = findings.zookeeper.read(paths.driver)
-    driver = payloads.parse_driver(found[0]) if found else None
+    driver = registrations.parse_driver(found[0]) if found else None
     if found:
         yield ok(
             name,

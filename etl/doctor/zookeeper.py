@@ -21,7 +21,7 @@ from etl.edges.zookeeper.probe import (
 from etl.edges.zookeeper.refusals import told
 from etl.edges.zookeeper.session import NODE_MAX_BYTES, ZooKeeper
 from etl.errors import EtlError, PermissionRefused, SettingsError
-from etl.protocol.zookeeper import paths
+from etl.ledger import paths
 from etl.run.discovery import Discovery
 from etl.settings.choices import OwnershipMode, split_address
 

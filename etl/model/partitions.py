@@ -73,7 +73,7 @@ class BrokerPartition(
 
     On the 0.7 family a log is (topic, broker, partition). From Kafka 0.8 on it is (topic,
     partition), the broker is only today's address, and `broker_id` is None. Its `key` is made here
-    and nowhere else, and read in `protocol.zookeeper.payloads`. A tuple, for what is known of a
+    and nowhere else, and read in `etl.ledger.registrations`. A tuple, for what is known of a
     hundred thousand logs is looked up by them, and Python computes no hash or order of a tuple.
     """
 

@@ -263,7 +263,7 @@ class RowsBefore:
 class Plan:
     """Everything one Delta commit will hold, decided before the first fetch and stored before it.
 
-    `id` is the hash of the canonical content without the leaders (`plan_documents.plan_id`): same
+    `id` is the hash of the canonical content without the leaders (`plan_document.plan_id`): same
     content, same plan, whoever made it.
     """
 

@@ -186,13 +186,13 @@ class CommitMetadata:
     number: int
     plan_id: str
     document: bytes | None = field(default=None, repr=False, kw_only=True)
-    """The whole plan as `plan_documents.parse_plan` reads it; None when the commit does not carry
+    """The whole plan as `plan_document.parse_plan` reads it; None when the commit does not carry
     it.
     """
     run_id: str | None = field(default=None, kw_only=True)
     """The run that appended it."""
     receipts: bytes | None = field(default=None, repr=False, kw_only=True)
-    """What reading the plan's ranges came to, as `commit_metadata.receipts_of` reads it; None when
+    """What reading the plan's ranges came to, as `plan_document.receipts_of` reads it; None when
     the commit does not say.
     """
 

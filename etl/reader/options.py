@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from etl.errors import SettingsError
+from etl.ledger.topic_filters import NotTranslated, java_pattern
 from etl.model.columns import raw_columns, types_of
 from etl.model.partitions import BrokerFamily, Isolation
-from etl.protocol.zookeeper.java_classes import NotTranslated
-from etl.protocol.zookeeper.java_patterns import java_pattern
 from etl.reader.option_logs import (
     parse_logs,
     parse_number,

@@ -12,10 +12,10 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from etl.errors import SettingsError, TopicMissing
+from etl.ledger.topic_filters import java_pattern
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
 from etl.model.security import OPEN, OPEN_ZOOKEEPER, Access, Security
-from etl.protocol.zookeeper.java_patterns import java_pattern
 
 if TYPE_CHECKING:
     from etl.reader.arrow_transform import ArrowTransform

@@ -24,12 +24,11 @@ from operator import attrgetter
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from etl.errors import EtlError
+from etl.ledger.documents import applied_content, applied_of
+from etl.ledger.plan_document import parse_plan, plan_content, plan_of, render_plan
 from etl.model.partitions import Broker, BrokerPartition, in_order, parse_partition_key
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import CommitMetadata
-from etl.protocol.zookeeper.ledger_documents import applied_content, applied_of
-from etl.protocol.zookeeper.plan_content import plan_of
-from etl.protocol.zookeeper.plan_documents import parse_plan, plan_content, render_plan
 
 T = TypeVar("T")
 _UNREADABLE = b"no plan"

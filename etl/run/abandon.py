@@ -15,6 +15,7 @@ from etl.decisions.backfills.claiming import common
 from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.reconcile import is_of_another_era, naming_table, reconciled
 from etl.errors import NeedsDecision, Owned, SettingsError
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import (
@@ -26,7 +27,6 @@ from etl.model.snapshot import (
     Snapshot,
     Supersede,
 )
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.run.backfill import Kept, told_whole, with_rows

@@ -5,9 +5,9 @@ from __future__ import annotations
 from etl.edges.delta.recount import Recount
 from etl.edges.delta.state import commits_of_ours
 from etl.edges.zookeeper.ledger import PlanLedger
+from etl.ledger.plan_document import parse_plan
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import CommitMetadata, Ledger
-from etl.protocol.zookeeper.plan_documents import parse_plan
 from etl.run.observe import observe_table
 from etl.run.recount import count_again, receipts_said
 from etl.settings.sections import Settings

@@ -29,6 +29,7 @@ from etl.decisions.refusals import refuse_another_dialect, refuse_retired
 from etl.decisions.replaying import moments_of
 from etl.decisions.start import starts_of
 from etl.errors import BrokerUnreachable, NeedsDecision, SettingsError
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import (
@@ -42,7 +43,6 @@ from etl.model.snapshot import (
     UpToDate,
     live_and_name,
 )
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.pauses import told_loaded_all_the_same
 from etl.report.phases import Verb
 from etl.report.run_report import Report

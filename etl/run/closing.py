@@ -21,9 +21,9 @@ from etl.edges.delta.state import read_table
 from etl.edges.delta.taking import Takes
 from etl.edges.delta.writers import Destination, Load, append
 from etl.errors import Owned
+from etl.ledger.plan_document import parse_plan, with_id
 from etl.model.plans import Plan
 from etl.model.snapshot import OtherPipeline
-from etl.protocol.zookeeper.plan_documents import parse_plan, with_id
 from etl.run.live_world import LiveWorld
 from etl.run.rows import writer_of
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from etl.decisions.replacement import plan_without
 from etl.decisions.replaying import plan_that_gives_up
 from etl.errors import DataLoss, MissingOffsets, Owned
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import parse_stretches
 from etl.model.plans import Loss, LossReason, Plan
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.world import World

@@ -32,10 +32,10 @@ from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.process import new_uid
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import OffsetMoved, Owned, TableUnreachable
+from etl.ledger.plan_document import render_commit_metadata
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import CommitResult, KeptKey, Plan, Request
 from etl.model.snapshot import ForeignCommit, Ledger, Snapshot, Table
-from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 from etl.reader.following import Following
 from etl.report.phases import Phases, Stopwatch, Verb
 from etl.run.adopt import adopt_commits

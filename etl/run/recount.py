@@ -12,9 +12,9 @@ from etl.edges.delta.files import rows_in_null_partition
 from etl.edges.delta.outcome import Outcome
 from etl.edges.delta.shape import EVENT_DATE
 from etl.errors import TableUnreachable
+from etl.ledger.plan_document import receipts_of
 from etl.model.plans import GAPS_KEPT, CommitResult, Plan, RangeResult
 from etl.model.snapshot import CommitMetadata
-from etl.protocol.zookeeper.commit_metadata import receipts_of
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from etl.decisions.replaced import spans_of
 from etl.decisions.replaying import Wanted, intervals_of, moments_of, plan_replay, wanted_logs
 from etl.decisions.time_zone import told_replaced_zones
 from etl.errors import NeedsDecision, Owned, SettingsError
+from etl.ledger.plan_document import with_id
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import (
     Coverage,
@@ -31,7 +32,6 @@ from etl.model.snapshot import (
     Supersede,
     UpToDate,
 )
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.pauses import told_loaded_all_the_same
 from etl.report.phases import Verb
 from etl.report.run_report import Report

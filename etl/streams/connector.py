@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Self
 
 from etl.errors import SettingsError
+from etl.ledger.topic_filters import FilterKind
 from etl.model.partitions import BrokerPartition
-from etl.protocol.zookeeper.topic_filters import FilterKind
 from etl.settings.choices import MIB
 from etl.streams.conf import Conf
 from etl.streams.fetches import Fetches

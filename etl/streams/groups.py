@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from etl.decisions.membership.assignment import Strategy
 from etl.decisions.membership.leader_assignment import STRATEGIES
 from etl.errors import SettingsError
+from etl.ledger.topic_filters import FilterKind, NotTranslated, TopicFilter, cleaned
 from etl.model.partitions import BrokerPartition, Membership
-from etl.protocol.zookeeper.java_classes import NotTranslated
-from etl.protocol.zookeeper.topic_filters import FilterKind, TopicFilter, cleaned
 
 _SECONDS = (
     "session_timeout_s",

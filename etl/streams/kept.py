@@ -20,9 +20,9 @@ from etl.edges.zookeeper.in_flight import Changes, Outcome, ensure_each, outcome
 from etl.edges.zookeeper.owners import OUR_VERSION
 from etl.edges.zookeeper.session import OPERATION_BYTES, ZooKeeper, in_requests
 from etl.errors import CommitUnknown, MembershipLost, OffsetMoved, PermissionRefused
+from etl.ledger.paths import GroupPaths
+from etl.ledger.registrations import render_offset
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, Membership, Share
-from etl.protocol.zookeeper.paths import GroupPaths
-from etl.protocol.zookeeper.payloads import render_offset
 
 _ANY_VERSION = -1
 

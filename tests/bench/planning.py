@@ -34,9 +34,9 @@ from kazoo.client import KazooClient
 
 from etl.commands.run import run
 from etl.embedded.zookeeper import ZooKeeper
+from etl.ledger.plan_document import render_plan
 from etl.model.plans import CommitResult, Plan, RangeResult
 from etl.model.snapshot import Table
-from etl.protocol.zookeeper.plan_documents import render_plan
 from etl.run.world import World
 from etl.settings.load import load_settings
 

@@ -14,8 +14,8 @@ import pytest
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.server import HOST
+from etl.ledger.paths import GroupPaths
 from etl.model.partitions import BrokerPartition
-from etl.protocol.zookeeper.paths import GroupPaths
 from etl.run.discovery import Discovery
 from etl.run.group_offsets import GroupOffsets
 from etl.settings.load import load_settings

@@ -17,8 +17,8 @@ from etl.edges.zookeeper.rebalance import MemberOptions
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.releases import JAFKA
 from etl.embedded.server import wait_until
+from etl.ledger.registrations import FixedTopics, Registration, render_registration
 from etl.model.partitions import BrokerFamily, BrokerPartition
-from etl.protocol.zookeeper.consumers import FixedTopics, Registration, render_registration
 from tests.brokers.foreign import Seen
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
 

@@ -18,7 +18,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from etl.embedded.server import wait_until
-from etl.protocol.zookeeper.paths import GroupPaths
+from etl.ledger.paths import GroupPaths
 from tests.chaos.sources import between
 from tests.chaos.stage import Stage, Told, said_in_short
 from tests.said import Said

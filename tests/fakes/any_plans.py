@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
     Broker,
     BrokerFamily,
@@ -31,7 +32,6 @@ from etl.model.plans import (
     RowsBefore,
     Vanished,
 )
-from etl.protocol.zookeeper.plan_documents import with_id
 
 OFFSETS = st.integers(0, 2**63 - 1)
 TOPICS = st.text(st.sampled_from("ab.Z9_-"), min_size=1, max_size=4)

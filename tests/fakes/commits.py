@@ -7,10 +7,9 @@ from pathlib import Path
 import pyarrow
 from deltalake import CommitProperties, Transaction, write_deltalake
 
+from etl.ledger.plan_document import render_commit_metadata, with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan, TookOver
-from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
-from etl.protocol.zookeeper.plan_documents import with_id
 from tests.builders import plain_plan
 
 OURS, OLD, NEW = (

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from etl.errors import Owned
+from etl.ledger import plan_document
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, Share, Void
 from etl.model.plans import Plan
-from etl.protocol.zookeeper import plan_documents
 
 if TYPE_CHECKING:
     from tests.fakes.outside import Outside
@@ -78,14 +78,14 @@ def commit_as_owner(
 
 def mark(out: Outside, plan: Plan) -> None:
     """As `hand_over_marks.write_mark`."""
-    there = plan_documents.parse_plan(out.plans[plan.number], path="plans")
+    there = plan_document.parse_plan(out.plans[plan.number], path="plans")
     is_same = (there.handed_over, there.is_void) == (plan.handed_over, plan.is_void)
     if there.id != plan.id or not (
         there.is_open or is_same or (there.is_void and plan.handed_over)
     ):
         raise Owned("another driver changed the plan")
     if there.handed_over is False:
-        out.plans[plan.number] = plan_documents.render_plan(plan)
+        out.plans[plan.number] = plan_document.render_plan(plan)
         out.plan_versions[plan.number] = out.plan_versions.get(plan.number, 0) + 1
 
 

@@ -12,11 +12,11 @@ from etl.decisions.coverage import fold_all
 from etl.decisions.offsets_storage import is_anothers
 from etl.decisions.run_keys import is_reached, kept_key, with_key
 from etl.errors import CommitUnknown, LedgersDisagree, OffsetMoved, Owned
+from etl.ledger import documents, plan_document
+from etl.ledger.documents import parse_claim, render_claim
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, OffsetsStorage, Void
 from etl.model.plans import CommitResult, KeptKey, Plan
 from etl.model.snapshot import Claimed, Coverage, Ledger, Reservation, Reservations
-from etl.protocol.zookeeper import ledger_documents, plan_documents
-from etl.protocol.zookeeper.claim_documents import parse_claim, render_claim
 from tests.fakes.fake_table import receipt_of
 from tests.fakes.outside import Beside, FakeCommit, Outside
 
@@ -41,7 +41,7 @@ def read_ledger(out: Outside) -> Ledger:
 def _record_of(out: Outside, number: int, plan_id: str | None) -> CommitResult | None:
     """What came of that plan; of whichever has the number, where no id is given."""
     payload = out.applied.get(number)
-    found = ledger_documents.parse_applied(payload, path="applied") if payload else None
+    found = documents.parse_applied(payload, path="applied") if payload else None
     return found if found and plan_id in (None, found.plan_id) else None
 
 
@@ -161,7 +161,7 @@ def store_plan(out: Outside, plan: Plan, claims: ClaimsSeen | None = None) -> No
     if claims:
         writes_beside(out, plan, claims)
         claims.newest = plan
-    out.plans[plan.number] = plan_documents.render_plan(plan)
+    out.plans[plan.number] = plan_document.render_plan(plan)
 
 
 def find_key(out: Outside, key: str, newest: int) -> tuple[Plan | None, KeptKey | None]:
@@ -169,7 +169,7 @@ def find_key(out: Outside, key: str, newest: int) -> tuple[Plan | None, KeptKey 
     ZooKeeper, in this order.
     """
     plans = (
-        plan_documents.parse_plan(out.plans[number], path="plans")
+        plan_document.parse_plan(out.plans[number], path="plans")
         for number in sorted(out.plans, reverse=True)
         if number < newest
     )
@@ -187,7 +187,7 @@ def remember(out: Outside, key: KeptKey, behind: int) -> None:
 def prune(out: Outside) -> None:
     """Fold the oldest plan, in one transaction with its key."""
     plan, newest = (
-        plan_documents.parse_plan(out.plans.pop(min(out.plans)), path="plans"),
+        plan_document.parse_plan(out.plans.pop(min(out.plans)), path="plans"),
         out.newest_plan(),
     )
     if plan.run_key and is_reached(plan, newest.positions if newest else {}):
@@ -203,7 +203,7 @@ def replace_plan(
         if claims:
             writes_beside(out, plan, claims)
             claims.newest = plan
-        out.plans[plan.number] = plan_documents.render_plan(plan)
+        out.plans[plan.number] = plan_document.render_plan(plan)
         out.plan_versions[plan.number] = version + 1
     elif not _is_stored(
         out, plan.number, plan.id
@@ -214,7 +214,7 @@ def replace_plan(
 def _is_stored(out: Outside, number: int, plan_id: str) -> bool:
     return (
         number in out.plans
-        and plan_documents.parse_plan(out.plans[number], path="plans").id == plan_id
+        and plan_document.parse_plan(out.plans[number], path="plans").id == plan_id
     )
 
 
@@ -234,9 +234,9 @@ def commits_to_adopt(out: Outside) -> list[tuple[int, FakeCommit]]:
 def adopt_commit(out: Outside, commit: FakeCommit, version: int) -> None:
     if commit.number in out.plans:
         out.plan_versions[commit.number] = out.plan_versions.get(commit.number, 0) + 1
-    out.plans[commit.number] = plan_documents.render_plan(commit.plan)
+    out.plans[commit.number] = plan_document.render_plan(commit.plan)
     receipts = tuple(receipt_of(r, commit.rows) for r in commit.plan.ranges)
-    out.applied[commit.number] = ledger_documents.render_applied(
+    out.applied[commit.number] = documents.render_applied(
         CommitResult(commit.number, commit.plan_id, version, out.table_id, receipts, commit.run_id)
     )
 
@@ -244,7 +244,7 @@ def adopt_commit(out: Outside, commit: FakeCommit, version: int) -> None:
 def record(out: Outside, applied: CommitResult) -> None:
     kept = _record_of(out, applied.number, applied.plan_id)
     if kept is None or (kept.is_recounted and not applied.is_recounted):
-        out.applied[applied.number] = ledger_documents.render_applied(applied)
+        out.applied[applied.number] = documents.render_applied(applied)
 
 
 def record_losses(out: Outside, plan: Plan) -> None:
@@ -326,7 +326,7 @@ def commit_in_zookeeper(out: Outside, plan: Plan, logs: Sequence[BrokerPartition
 def stored_plans(out: Outside) -> list[tuple[Plan, bool]]:
     """The stored plans, and whether each has a record."""
     plans = [
-        plan_documents.parse_plan(payload, path="plans") for _, payload in sorted(out.plans.items())
+        plan_document.parse_plan(payload, path="plans") for _, payload in sorted(out.plans.items())
     ]
     return [(plan, _record_of(out, plan.number, plan.id) is not None) for plan in plans]
 
@@ -334,7 +334,7 @@ def stored_plans(out: Outside) -> list[tuple[Plan, bool]]:
 def loaded(out: Outside, transaction_version: int | None) -> Coverage:
     """All that the recorded plans loaded."""
     plans = [
-        plan_documents.parse_plan(payload, path="plans") for _, payload in sorted(out.plans.items())
+        plan_document.parse_plan(payload, path="plans") for _, payload in sorted(out.plans.items())
     ]
     recorded = [
         (plan, applied) for plan in plans if (applied := _record_of(out, plan.number, plan.id))

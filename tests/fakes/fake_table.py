@@ -16,10 +16,10 @@ from etl.errors import (
     TableAppeared,
     TableUnreachable,
 )
+from etl.ledger import plan_document
 from etl.model.partitions import BrokerPartition, render_stretches
 from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult
 from etl.model.snapshot import CommitMetadata, Table
-from etl.protocol.zookeeper import plan_documents
 from tests.fakes.fake_log import Place, offset_of
 from tests.fakes.outside import FakeCommit, Outside
 
@@ -45,7 +45,7 @@ def _stamp(commit: FakeCommit, version: int, app_id: str) -> CommitMetadata:
         plan.uid,
         plan.number,
         plan.id,
-        document=plan_documents.render_plan(plan),
+        document=plan_document.render_plan(plan),
         run_id=commit.run_id,
     )
 

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from etl.edges.delta.data_files import DataFiles
+from etl.ledger.plan_document import with_id
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import FilesWanted, OffsetRange, Plan, RangeResult, Written
-from etl.protocol.zookeeper.plan_documents import with_id
 from tests.builders import plain_plan
 
 APP = "offset-range-etl/cluster/group/clicks"

@@ -7,10 +7,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Acknowledgement, CommitMetadata, Ledger, Table
-from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 from tests.builders import plain_plan
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from etl.decisions.acceptance import accepted_beside
 from etl.decisions.offsets_storage import both
+from etl.ledger import plan_document
 from etl.model.partitions import (
     NOTHING_COMMITTED,
     Broker,
@@ -19,7 +20,6 @@ from etl.model.partitions import (
 )
 from etl.model.plans import KeptKey, Loss, Plan
 from etl.model.snapshot import Acknowledgement, ForeignCommit, Ledger, OtherPipeline, Pause
-from etl.protocol.zookeeper import plan_documents
 from tests.fakes.fake_group import FakeGroup
 from tests.fakes.fake_log import FakeLog, Place
 
@@ -186,7 +186,7 @@ class Outside:
     def newest_plan(self) -> Plan | None:
         """The plan with the highest number."""
         return (
-            plan_documents.parse_plan(self.plans[max(self.plans)], path="plans")
+            plan_document.parse_plan(self.plans[max(self.plans)], path="plans")
             if self.plans
             else None
         )

@@ -11,10 +11,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from etl.decisions.plan import plan_next
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import Plan
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.settings.sections import Settings
 from tests.builders import plain_plan, plain_settings, plain_snapshot
 

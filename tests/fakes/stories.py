@@ -32,10 +32,10 @@ from etl.decisions.set_positions import (
     standing,
     stretches_to_ask,
 )
+from etl.ledger.plan_document import parse_plan, with_id
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import Plan
 from etl.model.snapshot import Replay, ReservationState, Snapshot, UpToDate
-from etl.protocol.zookeeper.plan_documents import parse_plan, with_id
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.backfill import left_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import OffsetRange
 from etl.model.snapshot import OtherPipeline, Snapshot
-from etl.protocol.zookeeper.plan_documents import with_id
 from tests.fakes.outside import CLUSTER, Outside
 from tests.fakes.stories import LOGS, SETTINGS, outside_of, run
 from tests.fakes.world import FakeWorld

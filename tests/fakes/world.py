@@ -28,6 +28,7 @@ from etl.decisions.replay import topics_left_to_read
 from etl.decisions.run_keys import bounds_to_find
 from etl.decisions.start import moments_to_ask, starts_of
 from etl.errors import Owned
+from etl.ledger import registrations
 from etl.model.partitions import BrokerPartition, Committed, Membership, OffsetsStorage, Void
 from etl.model.plans import CommitResult, KeptKey, OffsetRange, Plan, RangeResult, Request
 from etl.model.snapshot import (
@@ -41,7 +42,6 @@ from etl.model.snapshot import (
     Snapshot,
     Table,
 )
-from etl.protocol.zookeeper import payloads
 from etl.run.members import Member
 from etl.settings.choices import OwnershipMode
 from etl.settings.sections import Settings
@@ -89,8 +89,10 @@ class FakeWorld:
         self._settings = settings
         self._topics: TopicFilter = settings.source.topics
         self._ownership = settings.ownership
-        us = payloads.DriverNode("127.0.0.1", next(_processes), None, run_id)
-        self._name = payloads.render_owner(GROUP, payloads.OwnerNode(PIPELINE, us)).decode()
+        us = registrations.DriverNode("127.0.0.1", next(_processes), None, run_id)
+        self._name = registrations.render_owner(
+            GROUP, registrations.OwnerNode(PIPELINE, us)
+        ).decode()
         self._at = at
         self.claims = fake_ledger.ClaimsSeen()
         self._logs_per_request = logs_per_request
@@ -382,7 +384,7 @@ class FakeWorld:
         self.outside.owners.update(dict.fromkeys(sorted(logs), self._name))
 
     def _is_ours(self, owner: str) -> bool:
-        found = payloads.parse_owner(GROUP, owner)
+        found = registrations.parse_owner(GROUP, owner)
         return found is not None and found.pipeline == PIPELINE
 
     def _release(self) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import NOTHING_COMMITTED, BrokerFamily, BrokerPartition
 from etl.model.plans import CommitResult, Loss, OffsetRange, Plan, PlanKind, Request
 from etl.model.snapshot import ForeignCommit, Table
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.run.world import World
 
 GROUP_OWNER = "host-1-0"

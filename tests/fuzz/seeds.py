@@ -38,10 +38,10 @@ from etl.kafka.group_messages import render_assignment, render_subscription
 from etl.kafka.messages import FetchTarget, Subscription
 from etl.kafka.small_messages import ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatResponse
 from etl.kafka.versions import Api
+from etl.ledger import plan_document
 from etl.model.partitions import Broker, BrokerPartition, Committed, Leader
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, PlanKind, RangeResult
 from etl.model.snapshot import Acknowledgement, Coverage, Interval
-from etl.protocol.zookeeper import commit_metadata, plan_documents
 from tests.builders import plain_plan
 from tests.fakes.batches import Batch, Codec, Rec, control, encode
 from tests.fakes.message_sets import Entry, Msg, Wrapper, encode_logical, encode_physical, inside
@@ -673,7 +673,7 @@ def physical_bombs(size: int = 320 << 10) -> tuple[bytes, ...]:
     )
 
 
-PLAN = plan_documents.with_id(
+PLAN = plan_document.with_id(
     plain_plan(
         7,
         uid="feedbeef",
@@ -689,7 +689,7 @@ PLAN = plan_documents.with_id(
         log_starts={LOG: 5},
     )
 )
-START = plan_documents.with_id(
+START = plan_document.with_id(
     replace(
         PLAN,
         number=1,
@@ -723,12 +723,12 @@ ACKNOWLEDGEMENT = Acknowledgement(
 
 
 def plans() -> tuple[bytes, ...]:
-    return tuple(plan_documents.render_plan(plan) for plan in (PLAN, START))
+    return tuple(plan_document.render_plan(plan) for plan in (PLAN, START))
 
 
 def commits_of_ours() -> tuple[bytes, ...]:
     return tuple(
-        commit_metadata.render_commit_metadata(plan, "offset-range-etl/c1/g/p").encode()
+        plan_document.render_commit_metadata(plan, "offset-range-etl/c1/g/p").encode()
         for plan in (PLAN, START)
     )
 

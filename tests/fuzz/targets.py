@@ -36,6 +36,38 @@ from etl.kafka import (
 from etl.kafka.messages import FetchAnswer
 from etl.kafka.primitives import Reader
 from etl.kafka.versions import Api, refusal_of
+from etl.ledger import documents, plan_document
+from etl.ledger.documents import (
+    parse_claim,
+    parse_named_table,
+    parse_pauses,
+    render_claim,
+    render_named_table,
+    render_pauses,
+)
+from etl.ledger.registrations import (
+    DriverNode,
+    FilteredTopics,
+    OwnerNode,
+    dialect_of,
+    parse_broker,
+    parse_cluster_id,
+    parse_count,
+    parse_driver,
+    parse_endpoints,
+    parse_listeners,
+    parse_offset,
+    parse_owner,
+    parse_partition_state,
+    parse_physical_broker,
+    parse_registration,
+    parse_replicas,
+    parse_topic_config,
+    parse_uid,
+    render_driver,
+    render_owner,
+    render_registration,
+)
 from etl.model.partitions import (
     BrokerFamily,
     parse_log,
@@ -45,33 +77,6 @@ from etl.model.partitions import (
 )
 from etl.model.security import Security, SecurityProtocol
 from etl.model.snapshot import NamedTable, Pause, Reservation, Retirement
-from etl.protocol.zookeeper import commit_metadata, ledger_documents, plan_documents
-from etl.protocol.zookeeper.claim_documents import parse_claim, render_claim
-from etl.protocol.zookeeper.consumers import FilteredTopics, parse_registration, render_registration
-from etl.protocol.zookeeper.named_table_documents import parse_named_table, render_named_table
-from etl.protocol.zookeeper.pause_documents import parse_pauses, render_pauses
-from etl.protocol.zookeeper.payloads import (
-    DriverNode,
-    OwnerNode,
-    parse_driver,
-    parse_offset,
-    parse_owner,
-    parse_uid,
-    render_driver,
-    render_owner,
-)
-from etl.protocol.zookeeper.registrations import (
-    dialect_of,
-    parse_broker,
-    parse_cluster_id,
-    parse_count,
-    parse_endpoints,
-    parse_listeners,
-    parse_partition_state,
-    parse_physical_broker,
-    parse_replicas,
-    parse_topic_config,
-)
 from etl.reader.option_logs import parse_ranges
 from etl.reader.options import parse_options
 from etl.settings.choices import split_address
@@ -269,20 +274,20 @@ def _owner(content: bytes) -> None:
 
 def _signed(content: bytes) -> None:
     """A plan whose id is right whatever it says, so that what lies behind the hash is reached."""
-    hashed = plan_documents.plan_id
+    hashed = plan_document.plan_id
 
     def its_own(plan: Any, *more: Any) -> str:
         hashed(plan, *more)
         return str(plan.id)
 
-    with mock.patch.object(plan_documents, "plan_id", its_own):
-        plan_documents.parse_plan(zlib.compress(content), path="/p")
+    with mock.patch.object(plan_document, "plan_id", its_own):
+        plan_document.parse_plan(zlib.compress(content), path="/p")
 
 
 def _stamp(content: bytes) -> None:
-    stamp = commit_metadata.parse_commit_metadata(_text(content), 5)
+    stamp = plan_document.parse_commit_metadata(_text(content), 5)
     if stamp is not None and stamp.document is not None:
-        plan_documents.parse_plan(stamp.document, path="the table's log")
+        plan_document.parse_plan(stamp.document, path="the table's log")
 
 
 class _OneZnode:
@@ -623,16 +628,16 @@ TARGETS: tuple[Target, ...] = (
     *(
         Target(f"{name}-znode", _znode(parse), payloads, _DOCUMENT)
         for name, parse, payloads in (
-            ("plan", plan_documents.parse_plan, seeds.plans()),
+            ("plan", plan_document.parse_plan, seeds.plans()),
             (
                 "applied",
-                ledger_documents.parse_applied,
-                (ledger_documents.render_applied(seeds.APPLIED),),
+                documents.parse_applied,
+                (documents.render_applied(seeds.APPLIED),),
             ),
             (
                 "coverage",
-                ledger_documents.parse_coverage,
-                (ledger_documents.render_coverage(seeds.COVERAGE),),
+                documents.parse_coverage,
+                (documents.render_coverage(seeds.COVERAGE),),
             ),
         )
     ),
@@ -645,31 +650,31 @@ TARGETS: tuple[Target, ...] = (
             is_json=True,
         )
         for name, read, payloads in (
-            ("plan", _deflated(plan_documents.parse_plan), seeds.plans()),
+            ("plan", _deflated(plan_document.parse_plan), seeds.plans()),
             ("signed-plan", _signed, seeds.plans()),
             (
                 "applied",
-                _deflated(ledger_documents.parse_applied),
-                (ledger_documents.render_applied(seeds.APPLIED),),
+                _deflated(documents.parse_applied),
+                (documents.render_applied(seeds.APPLIED),),
             ),
             (
                 "coverage",
-                _deflated(ledger_documents.parse_coverage),
-                (ledger_documents.render_coverage(seeds.COVERAGE),),
+                _deflated(documents.parse_coverage),
+                (documents.render_coverage(seeds.COVERAGE),),
             ),
         )
     ),
     Target(
         "acknowledgement",
-        _znode(ledger_documents.parse_acknowledgement),
-        (ledger_documents.render_acknowledgement(seeds.ACKNOWLEDGEMENT),),
+        _znode(documents.parse_acknowledgement),
+        (documents.render_acknowledgement(seeds.ACKNOWLEDGEMENT),),
         _DOCUMENT,
         is_json=True,
     ),
     Target(
         "retirement",
-        _znode(ledger_documents.parse_retirement),
-        (ledger_documents.render_retirement(Retirement("not needed", 5)),),
+        _znode(documents.parse_retirement),
+        (documents.render_retirement(Retirement("not needed", 5)),),
         _DOCUMENT,
         is_json=True,
     ),
@@ -706,7 +711,7 @@ TARGETS: tuple[Target, ...] = (
     Target(
         "ledger-znode",
         _ledger,
-        (ledger_documents.render_coverage(seeds.COVERAGE),),
+        (documents.render_coverage(seeds.COVERAGE),),
         _DOCUMENT,
         is_json=True,
         bad=(_INDEX,),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from etl.protocol.zookeeper.java_classes import NotTranslated
-from etl.protocol.zookeeper.java_patterns import java_pattern
+from etl.ledger.topic_filters import NotTranslated, java_pattern
 from tests.brokers.foreign import Process
 from tests.groups.random_patterns import NAMES
 

@@ -11,15 +11,15 @@ from random import Random
 
 from etl.decisions.membership.assignment import AssignmentContext, context_of
 from etl.decisions.membership.leader_assignment import GroupMember
-from etl.model.partitions import BrokerFamily, BrokerPartition
-from etl.protocol.zookeeper.consumers import (
+from etl.ledger.registrations import (
     FilteredTopics,
     FixedTopics,
     Registration,
     parse_registration,
     render_registration,
 )
-from etl.protocol.zookeeper.topic_filters import FilterKind, TopicFilter
+from etl.ledger.topic_filters import FilterKind, TopicFilter
+from etl.model.partitions import BrokerFamily, BrokerPartition
 
 GROUP = "etl-g"
 _TOPICS = (

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etl.protocol.zookeeper.topic_filters import cleaned
+from etl.ledger.topic_filters import cleaned
 from tests.brokers.foreign import Process
 from tests.groups.filters import PER_REQUEST, in_java, in_python
 from tests.groups.oracles import GROUPS, SOURCES

@@ -12,9 +12,9 @@ import pytest
 from etl.edges.zookeeper.members import GroupMembers
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.server import wait_until
+from etl.ledger.paths import GroupPaths
+from etl.ledger.registrations import FixedTopics, Registration, render_registration
 from etl.model.partitions import BrokerFamily, BrokerPartition
-from etl.protocol.zookeeper.consumers import FixedTopics, Registration, render_registration
-from etl.protocol.zookeeper.paths import GroupPaths
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
 from tests.groups.kinds import OLD
 from tests.groups.others import BACKOFF_MS

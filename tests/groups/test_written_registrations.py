@@ -12,15 +12,15 @@ import pytest
 
 from etl.embedded.releases import JAFKA
 from etl.embedded.zookeeper import ZooKeeper
-from etl.model.partitions import BrokerFamily
-from etl.protocol.zookeeper.consumers import (
+from etl.ledger.registrations import (
     FilteredTopics,
     FixedTopics,
     Registration,
     parse_registration,
     render_registration,
 )
-from etl.protocol.zookeeper.topic_filters import FilterKind, TopicFilter, cleaned
+from etl.ledger.topic_filters import FilterKind, TopicFilter, cleaned
+from etl.model.partitions import BrokerFamily
 from tests.brokers.foreign import Process
 from tests.groups.oracles import SOURCES
 

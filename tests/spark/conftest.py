@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from etl.ledger.plan_document import with_id
 from etl.model.columns import spark_schema
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
-from etl.protocol.zookeeper.plan_documents import with_id
 from tests.builders import plain_plan
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from etl.edges.delta.outcome import Outcome, Result
 from etl.edges.delta.recount import recount
 from etl.edges.delta.replace_where import condition, rows_there
 from etl.errors import LedgersDisagree, SettingsError, TableUnreachable
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan, PlanKind
-from etl.protocol.zookeeper.plan_documents import with_id
 from tests.builders import plain_plan
 from tests.spark.appending import append_rows
 

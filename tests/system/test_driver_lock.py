@@ -18,7 +18,7 @@ from kazoo.client import KazooState
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, SessionLost
-from etl.protocol.zookeeper import payloads
+from etl.ledger import registrations
 from tests.system.sessions import lose_session
 
 DRIVER = "/consumers/g/etl/clicks/driver"
@@ -28,9 +28,9 @@ def lock_of(session: ZooKeeper) -> DriverLock:
     return DriverLock(session, "g", "clicks")
 
 
-def driver_in(session: ZooKeeper) -> payloads.DriverNode | None:
+def driver_in(session: ZooKeeper) -> registrations.DriverNode | None:
     found = session.read(DRIVER)
-    return payloads.parse_driver(found[0]) if found else None
+    return registrations.parse_driver(found[0]) if found else None
 
 
 def test_a_driver_is_named_while_it_drives_and_gone_afterwards(zookeeper: ZooKeeper) -> None:
@@ -255,7 +255,7 @@ def test_a_later_process_with_the_pid_of_a_dead_driver_is_not_that_driver(
     assert us is not None
     if us.started is None:
         pytest.skip("this system does not tell when a process began")
-    zookeeper.create(DRIVER, payloads.render_driver(replace(us, started="1", run_id="run-0")))
+    zookeeper.create(DRIVER, registrations.render_driver(replace(us, started="1", run_id="run-0")))
     with lock_of(zookeeper).driving("run-2", wait_s=0):
         driver = driver_in(zookeeper)
         assert driver is not None and driver.run_id == "run-2"

@@ -24,6 +24,8 @@ from etl.edges.zookeeper.owned_offsets import OwnedOffsets
 from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, SessionLost, SettingsError
+from etl.ledger.paths import GroupPaths, PipelinePaths
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
     NOTHING_COMMITTED,
     BrokerPartition,
@@ -34,8 +36,6 @@ from etl.model.partitions import (
     Void,
 )
 from etl.model.plans import OffsetRange, Plan
-from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.run.storing import PlanStore
 from tests.builders import plain_plan, plain_settings
 

@@ -22,6 +22,7 @@ from etl.edges.zookeeper.run_keys import remember
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded import zookeeper as embedded
 from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachable
+from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import Broker, BrokerPartition, Committed, Leader
 from etl.model.plans import CommitResult, KeptKey, OffsetRange, Plan, PlanKind, RangeResult
 from etl.model.snapshot import (
@@ -34,7 +35,6 @@ from etl.model.snapshot import (
     ReservationState,
     Retirement,
 )
-from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 from tests.builders import plain_plan
 
 LOG = BrokerPartition("clicks", 0)

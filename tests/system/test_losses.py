@@ -20,10 +20,10 @@ from etl.demo.crash_run import HALF_RECORD
 from etl.edges.delta import losses
 from etl.edges.delta.losses import read_losses, record_losses, recorded
 from etl.errors import FileLost, NotOurTable
+from etl.ledger.plan_document import with_id
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_state import Outcome
 from etl.settings.load import load_settings
 from tests.builders import plain_plan

@@ -24,8 +24,8 @@ from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.server import wait_until
 from etl.errors import Owned, PermissionRefused, SessionLost
+from etl.ledger import paths, registrations
 from etl.model.partitions import BrokerPartition
-from etl.protocol.zookeeper import paths, payloads
 from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld
 from etl.settings.load import load_settings
@@ -91,7 +91,7 @@ def test_a_claim_is_ephemeral_and_names_the_driver_as_a_thread_of_the_group(
     with owners_of(zookeeper).claiming([OLD], "run-1"):
         payload, stat = zookeeper.client.get("/consumers/group/owners/clicks/3-0")
         assert stat.owner_session_id == zookeeper.client.client_id[0]
-        owner = payloads.parse_owner(GROUP, payload.decode())
+        owner = registrations.parse_owner(GROUP, payload.decode())
         assert owner and (owner.pipeline, owner.driver.run_id) == (PIPELINE, "run-1")
     assert zookeeper.client.exists("/consumers/group/owners/clicks/3-0") is None
 

@@ -15,7 +15,7 @@ from etl.commands import run
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned
-from etl.protocol.zookeeper import commit_metadata
+from etl.ledger import plan_document
 from etl.settings.load import load_settings
 from tests.said import refused
 from tests.system.driving import Before, Pipeline
@@ -90,8 +90,8 @@ def test_a_plan_that_no_commit_can_carry_is_refused_by_plan_and_run_and_binds_no
     pipeline = make_pipeline(partitions=1)
     pipeline.produce(4, partitions=1)
     with monkeypatch.context() as small:
-        small.setattr(commit_metadata, "METADATA_FULL_BYTES", 10)
-        small.setattr(commit_metadata, "METADATA_MAX_BYTES", 10)
+        small.setattr(plan_document, "METADATA_FULL_BYTES", 10)
+        small.setattr(plan_document, "METADATA_MAX_BYTES", 10)
         for said in (pipeline.door("plan"), pipeline.run()):
             refused(said, 2, "commit metadata", "source.topics")
     assert pipeline.door("plans", "list").document == []

@@ -19,8 +19,8 @@ from etl.edges.zookeeper.registry import (
 )
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import CorruptData, SettingsError, WrongChroot, ZooKeeperUnreachable
+from etl.ledger.registrations import PartitionState
 from etl.model.partitions import Broker, BrokerPartition
-from etl.protocol.zookeeper.registrations import PartitionState
 from tests.system.sessions import session_at
 
 KAFKA = b'{"jmx_port":-1,"timestamp":"1700000000000","host":"kafka-1","version":1,"port":9092}'

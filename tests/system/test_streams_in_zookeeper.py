@@ -16,8 +16,8 @@ from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.server import wait_until
 from etl.errors import MembershipLost, OffsetMoved
+from etl.ledger.paths import GroupPaths
 from etl.model.partitions import BrokerPartition
-from etl.protocol.zookeeper.paths import GroupPaths
 from etl.streams import Conf, Connector, Consumer, Group, Listener, NothingCame, Record
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker

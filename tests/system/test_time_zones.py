@@ -15,8 +15,7 @@ from deltalake import DeltaTable
 from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 
-from etl.protocol.zookeeper.commit_metadata import parse_commit_metadata
-from etl.protocol.zookeeper.plan_documents import parse_plan
+from etl.ledger.plan_document import parse_commit_metadata, parse_plan
 from tests.said import refused
 from tests.system.driving import Pipeline, broken_off_before
 

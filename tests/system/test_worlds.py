@@ -20,11 +20,11 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
+from etl.ledger.paths import GroupPaths, PipelinePaths
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, Request
 from etl.model.snapshot import ForeignCommit
-from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld
 from etl.settings.choices import split_address

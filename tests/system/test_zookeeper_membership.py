@@ -26,9 +26,9 @@ from etl.edges.zookeeper.session import ZooKeeper
 from etl.edges.zookeeper.watched_group import Bell, WatchedGroup
 from etl.embedded.server import wait_until
 from etl.errors import Owned, SessionLost, SettingsError
+from etl.ledger.paths import GroupPaths
+from etl.ledger.topic_filters import FilterKind, TopicFilter
 from etl.model.partitions import BrokerFamily, BrokerPartition
-from etl.protocol.zookeeper.paths import GroupPaths
-from etl.protocol.zookeeper.topic_filters import FilterKind, TopicFilter
 from tests.groups.golden import golden, key
 from tests.groups.oracles import DIVIDED, digest, group_for, ours
 from tests.groups.random_groups import GROUP as RANDOM_GROUP

@@ -16,6 +16,7 @@ from etl.edges.brokers.fenced_commit import FencedCommit
 from etl.edges.brokers.kept_offsets import KeptOffsets
 from etl.edges.brokers.member_state import MemberTerms
 from etl.errors import CommitUnknown, PermissionRefused, SettingsError
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
     BY_COORDINATOR,
     BrokerFamily,
@@ -28,7 +29,6 @@ from etl.model.partitions import (
     Void,
 )
 from etl.model.plans import Plan, PlanKind
-from etl.protocol.zookeeper.plan_documents import with_id
 from tests.fakes.broker import FIND_COORDINATOR, OFFSET_COMMIT, FakeBroker, hang_up
 from tests.fakes.coordinator import LEAVE, FakeCoordinator
 

@@ -12,6 +12,7 @@ import pytest
 
 from etl.edges.brokers.cluster import Cluster
 from etl.errors import SettingsError
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
     BY_COORDINATOR,
     BrokerPartition,
@@ -20,7 +21,6 @@ from etl.model.partitions import (
     OffsetsStorage,
     Share,
 )
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.run.group_offsets import GroupOffsets
 from tests.builders import plain_plan, plain_settings
 from tests.fakes.broker import OFFSET_COMMIT, FakeBroker

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from etl.decisions.identity.tails import holds_what_was_read
 from etl.errors import NeedsDecision, TopicMadeAgain
+from etl.ledger.registrations import CREATION_ID
 from etl.model.partitions import BrokerPartition, quoted_log, render_log
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
-from etl.protocol.zookeeper.payloads import CREATION_ID
 
 _NAMED = 20
 """How many logs one message names."""

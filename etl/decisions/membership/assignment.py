@@ -27,8 +27,8 @@ from itertools import pairwise
 
 from etl.decisions.membership.java_order import java_hash, java_order
 from etl.errors import SettingsError
+from etl.ledger.registrations import Registration, consumer_of, thread_id
 from etl.model.partitions import BrokerPartition
-from etl.protocol.zookeeper.consumers import Registration, consumer_of, thread_id
 
 Assignment = dict[str, tuple[BrokerPartition, ...]]
 """Every thread of the group and what it reads; nothing where there are more threads than logs."""

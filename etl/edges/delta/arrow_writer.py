@@ -29,6 +29,7 @@ from etl.edges.delta.stores import options_of
 from etl.edges.delta.table_folder import table_folder
 from etl.edges.delta.taking import Takes
 from etl.errors import NotOurTable, TableUnreachable
+from etl.ledger.plan_document import with_receipts
 from etl.model.columns import arrow_schema
 from etl.model.plans import (
     DEFAULT_CODEC,
@@ -41,7 +42,6 @@ from etl.model.plans import (
     Plan,
     Written,
 )
-from etl.protocol.zookeeper.commit_metadata import with_receipts
 
 if TYPE_CHECKING:
     import pyarrow

@@ -28,11 +28,10 @@ from etl.edges.delta.log import (
 from etl.edges.delta.path import open_table, rust_path
 from etl.edges.delta.store_failures import behind
 from etl.errors import LedgersDisagree, NeedsDecision
+from etl.ledger.plan_document import parse_commit_metadata, parse_plan
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, TookOver
 from etl.model.snapshot import ForeignCommit, OtherPipeline, Table, is_beside
-from etl.protocol.zookeeper.commit_metadata import parse_commit_metadata
-from etl.protocol.zookeeper.plan_documents import parse_plan
 
 OURS = "offset-range-etl/"
 """What the application id of every pipeline begins with; cluster, group and pipeline follow."""

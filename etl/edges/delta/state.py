@@ -15,9 +15,9 @@ from etl.edges.delta.others import IsOurs, loads_of_others, none_of_ours
 from etl.edges.delta.path import open_table, rust_path
 from etl.edges.delta.shape import id_of, shape_of
 from etl.edges.delta.stores import options_of
+from etl.ledger.plan_document import parse_commit_metadata
 from etl.model.plans import Plan
 from etl.model.snapshot import Acknowledgement, CommitMetadata, ForeignCommit, Table
-from etl.protocol.zookeeper.commit_metadata import parse_commit_metadata
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

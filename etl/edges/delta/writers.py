@@ -33,9 +33,9 @@ from etl.edges.delta.spark_writer import SparkWriter
 from etl.edges.delta.store_failures import behind
 from etl.edges.delta.taking import Takes
 from etl.errors import EtlError, NotOurTable, SettingsError
+from etl.ledger.plan_document import render_commit_metadata
 from etl.model.plans import DEFAULT_CODEC, Plan, PlanKind
 from etl.model.snapshot import Acknowledgement
-from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 from etl.settings.choices import WriterName
 from etl.settings.sections import Settings
 

@@ -15,9 +15,9 @@ from kazoo.security import ACL, ANYONE_ID_UNSAFE, Permissions
 
 from etl.edges.zookeeper.in_flight import children_of_each
 from etl.edges.zookeeper.session import ZooKeeper
+from etl.ledger.paths import GroupPaths, PipelinePaths
 from etl.model.security import EVERYBODY
 from etl.model.snapshot import backfill_pipeline
-from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 
 
 def kept_by(zookeeper: ZooKeeper, group: str, pipeline: str) -> list[str]:

@@ -6,10 +6,10 @@ from etl.edges.zookeeper.documents import Write
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned
+from etl.ledger.documents import parse_claim, render_claim
+from etl.ledger.paths import GroupPaths, PipelinePaths
 from etl.model.plans import Plan
 from etl.model.snapshot import NO_CLAIMS, Claimed, Reservation, Reservations, backfill_pipeline
-from etl.protocol.zookeeper.claim_documents import parse_claim, render_claim
-from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 
 
 class ClaimsBeside:

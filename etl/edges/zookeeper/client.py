@@ -35,8 +35,8 @@ from etl.edges.zookeeper.by_hand import LOOKED_AT_S, why_shut
 from etl.edges.zookeeper.encrypting import Encrypting
 from etl.edges.zookeeper.login import no_such_login, said_of
 from etl.errors import EtlError
+from etl.ledger.paths import is_of_a_pipeline
 from etl.model.security import Access, Acl, Scheme
-from etl.protocol.zookeeper.paths import is_of_a_pipeline
 
 Acls = list[ACL]
 

@@ -15,9 +15,9 @@ from etl.decisions.coverage import ancestry, fold, fold_all, note, prunable
 from etl.decisions.start import starts_of
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import Owned
+from etl.ledger.documents import render_coverage
 from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import Coverage, ForeignCommit, Reservation
-from etl.protocol.zookeeper.ledger_documents import render_coverage
 
 _TRIES_MAX = 3
 """How often a change of the coverage is tried again that another driver came before."""

@@ -17,7 +17,7 @@ from kazoo.protocol.serialization import CheckVersion, Create, SetData
 
 from etl.edges.zookeeper.session import NODE_MAX_BYTES, ZooKeeper
 from etl.errors import LedgersDisagree
-from etl.protocol.zookeeper.paths import PipelinePaths
+from etl.ledger.paths import PipelinePaths
 
 REQUEST_MAX_BYTES = 1_000_000
 """Of a transaction: a server takes 1,048,575 bytes of a request unless it is told otherwise."""

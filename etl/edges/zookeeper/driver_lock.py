@@ -18,7 +18,7 @@ from etl.edges.zookeeper.documents import Check
 from etl.edges.zookeeper.process import is_dead, this_driver
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, PermissionRefused, SessionLost, Unreachable
-from etl.protocol.zookeeper import paths, payloads
+from etl.ledger import paths, registrations
 
 
 class DriverLock:
@@ -82,16 +82,16 @@ class DriverLock:
             ):
                 client.delete(path, version=0)
 
-    def driver(self) -> payloads.DriverNode | None:
+    def driver(self) -> registrations.DriverNode | None:
         """Who drives the pipeline now; None where nobody does, or only a dead process of this host
         is named.
         """
         found = self._zookeeper.read(self._paths.driver)
-        driver = payloads.parse_driver(found[0]) if found else None
+        driver = registrations.parse_driver(found[0]) if found else None
         return None if driver is None or is_dead(driver) else driver
 
-    def _try_driving(self, us: payloads.DriverNode) -> bool:
-        path, payload = self._paths.driver, payloads.render_driver(us)
+    def _try_driving(self, us: registrations.DriverNode) -> bool:
+        path, payload = self._paths.driver, registrations.render_driver(us)
         try:
             self._zookeeper.ensure(self._paths.root)
             # tried again when the answer was lost: our own node is then found, and known by its
@@ -108,7 +108,7 @@ class DriverLock:
             )  # a driver that was refused took what it had made away, between our two steps
         except NodeExistsError:
             found = self._zookeeper.read(path)
-            other = payloads.parse_driver(found[0]) if found else None
+            other = registrations.parse_driver(found[0]) if found else None
             if found and other == us:
                 return True  # the answer to our create was lost, not the create
             if found and other and is_dead(other):
@@ -131,7 +131,7 @@ class DriverLock:
             and time.monotonic() >= deadline
         ):
             node = self._zookeeper.read(self._paths.driver)
-            other = payloads.parse_driver(node[0]) if node else None
+            other = registrations.parse_driver(node[0]) if node else None
             check = "whether that run is meant to be; a second one waits ownership.wait_for_driver_s for it"
             raise Owned(
                 f"another driver is at work on this pipeline: {other or 'unknown'}",

@@ -14,6 +14,8 @@ from kazoo.exceptions import NoAuthError, RolledBackError, RuntimeInconsistency
 from etl.edges.zookeeper.in_flight import Changes, Outcome, children_of_each, ensure_each, outcomes
 from etl.edges.zookeeper.session import OPERATION_BYTES, ZooKeeper, in_requests
 from etl.errors import BadOffset, CommitUnknown, OffsetMoved, PermissionRefused
+from etl.ledger.paths import GroupPaths
+from etl.ledger.registrations import parse_offset, render_offset
 from etl.model.partitions import (
     NOTHING_COMMITTED,
     BrokerPartition,
@@ -22,8 +24,6 @@ from etl.model.partitions import (
     parse_partition_key,
 )
 from etl.model.plans import Plan
-from etl.protocol.zookeeper.paths import GroupPaths
-from etl.protocol.zookeeper.payloads import parse_offset, render_offset
 
 
 class ConsumerGroup:

@@ -14,10 +14,10 @@ from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.in_flight import ensure_each
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, SessionLost, SettingsError
+from etl.ledger.paths import GroupPaths
+from etl.ledger.registrations import render_offset
 from etl.model.partitions import BrokerPartition, Void
 from etl.model.plans import Plan
-from etl.protocol.zookeeper.paths import GroupPaths
-from etl.protocol.zookeeper.payloads import render_offset
 
 _PLAN_BYTES = 20_000
 """What is left of a request for the plan itself, which lies in pieces of its own where it is

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import Owned
+from etl.ledger.plan_document import parse_plan, render_plan
 from etl.model.plans import Plan
-from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan
 
 _TRIES = 3
 

@@ -15,10 +15,11 @@ from etl.decisions.coverage import is_better
 from etl.edges.zookeeper.documents import Documents, Part
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, ZooKeeperUnreachable
+from etl.ledger import documents as ledger_documents
+from etl.ledger import plan_document, registrations
+from etl.ledger.paths import CONSUMERS, GroupPaths, PipelinePaths
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import MARK, Acknowledgement, Coverage, Ledger, Retirement, live_and_name
-from etl.protocol.zookeeper import ledger_documents, payloads, plan_documents
-from etl.protocol.zookeeper.paths import CONSUMERS, GroupPaths, PipelinePaths
 
 
 class PlanLedger:
@@ -45,15 +46,13 @@ class PlanLedger:
         """The pipeline's uid, its newest plan and what came of it, and what an operator decided."""
         self.zookeeper.sync(self.paths.root)  # a follower may lag behind what the last driver wrote
         found = self.zookeeper.read(self.paths.root)
-        uid = payloads.parse_uid(found[0], path=self.paths.root) if found else None
+        uid = registrations.parse_uid(found[0], path=self.paths.root) if found else None
         numbers = self.plan_numbers()
         if not numbers:
             return Ledger(uid, acknowledged=self.read_acknowledgement())
         newest = numbers[-1]
         stored = self.documents.read(self.paths.plan(newest))
-        plan = (
-            plan_documents.parse_plan(stored[0], path=self.paths.plan(newest)) if stored else None
-        )
+        plan = plan_document.parse_plan(stored[0], path=self.paths.plan(newest)) if stored else None
         applied = self.read_record_of(plan) if plan else None
         known = applied or (self._read_record_before(plan) if plan else None)
         return Ledger(
@@ -120,9 +119,7 @@ class PlanLedger:
     def read_plan(self, number: int) -> Plan | None:
         """Plan `number`, or None when it is not stored (any more)."""
         stored = self.documents.read(self.paths.plan(number))
-        return (
-            plan_documents.parse_plan(stored[0], path=self.paths.plan(number)) if stored else None
-        )
+        return plan_document.parse_plan(stored[0], path=self.paths.plan(number)) if stored else None
 
     def read_plans(self) -> list[Plan]:
         """The stored plans, ascending; one that is pruned meanwhile is left out."""
@@ -192,7 +189,7 @@ class PlanLedger:
         is given. Raises Owned when another driver stored another plan N, another pipeline of the
         group took a topic, or a znode of `also` was written meanwhile.
         """
-        head = self.documents.head(plan_documents.render_plan(plan), beside=also)
+        head = self.documents.head(plan_document.render_plan(plan), beside=also)
         self.zookeeper.ensure(self.paths.root)
         request = self.zookeeper.client.transaction()
         self._add_uid(request, plan.uid)
@@ -208,7 +205,7 @@ class PlanLedger:
         """Put another plan in the place of one, if its znode still has that version. Raises Owned
         when it has not, and as `store_plan`.
         """
-        head = self.documents.head(plan_documents.render_plan(plan), beside=also)
+        head = self.documents.head(plan_document.render_plan(plan), beside=also)
         request = self.zookeeper.client.transaction()
         self._add_others(request, plan, beside, also)
         request.set_data(self.paths.plan(plan.number), head, version=version)
@@ -292,7 +289,7 @@ class PlanLedger:
 
     def adopt_plan(self, plan: Plan, applied: CommitResult | None) -> None:
         """Write plan and outcome as the table tells them, whatever was there under that number."""
-        documents = [(self.paths.plan(plan.number), plan_documents.render_plan(plan))]
+        documents = [(self.paths.plan(plan.number), plan_document.render_plan(plan))]
         if applied:
             documents.insert(
                 0, (self.paths.applied(plan.number), ledger_documents.render_applied(applied))

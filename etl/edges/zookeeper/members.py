@@ -18,9 +18,8 @@ from etl.edges.zookeeper.in_flight import Changes
 from etl.edges.zookeeper.process import is_dead
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
-from etl.protocol.zookeeper.consumers import parse_registration, thread_id
-from etl.protocol.zookeeper.paths import GroupPaths
-from etl.protocol.zookeeper.payloads import OwnerNode, parse_owner
+from etl.ledger.paths import GroupPaths
+from etl.ledger.registrations import OwnerNode, parse_owner, parse_registration, thread_id
 
 _NUDGE = "etl:nudge"
 

@@ -25,8 +25,8 @@ from etl.edges.zookeeper.owners import OUR_VERSION
 from etl.edges.zookeeper.rebalance import MemberOptions, Rebalance
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SessionLost
+from etl.ledger.paths import GroupPaths
 from etl.model.partitions import BrokerPartition, Membership, RebalanceStatistics, Share
-from etl.protocol.zookeeper.paths import GroupPaths
 
 
 class ZooKeeperMember:

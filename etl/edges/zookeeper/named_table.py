@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import Owned
+from etl.ledger.documents import parse_named_table, render_named_table
 from etl.model.snapshot import NamedTable, live_and_name
-from etl.protocol.zookeeper.named_table_documents import parse_named_table, render_named_table
 
 
 def read_named_table(ledger: PlanLedger) -> NamedTable | None:

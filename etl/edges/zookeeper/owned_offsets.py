@@ -17,10 +17,10 @@ from etl.edges.zookeeper.in_flight import Changes, Outcome, ensure_each, outcome
 from etl.edges.zookeeper.owners import OUR_VERSION
 from etl.edges.zookeeper.session import OPERATION_BYTES, ZooKeeper, in_requests
 from etl.errors import PermissionRefused
+from etl.ledger.paths import GroupPaths
+from etl.ledger.registrations import render_offset
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import Plan
-from etl.protocol.zookeeper.paths import GroupPaths
-from etl.protocol.zookeeper.payloads import render_offset
 
 
 class OwnedOffsets:

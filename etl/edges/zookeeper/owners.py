@@ -36,10 +36,10 @@ from etl.edges.zookeeper.members import GroupMembers, readers_of
 from etl.edges.zookeeper.process import is_dead, this_driver
 from etl.edges.zookeeper.session import OPERATION_BYTES, ZooKeeper, in_requests
 from etl.errors import Owned, PermissionRefused, Unreachable, ZooKeeperUnreachable
+from etl.ledger import registrations
+from etl.ledger.paths import GroupPaths
 from etl.model import partitions
 from etl.model.partitions import BrokerPartition
-from etl.protocol.zookeeper import payloads
-from etl.protocol.zookeeper.paths import GroupPaths
 
 _ATTEMPTS = 5
 """How often one request is tried: an answer may be lost, a dead driver's nodes are found, an owner
@@ -76,15 +76,15 @@ class Owners:
         that a dead process of this host or a lost session of this very run left behind under this
         pipeline's name are taken over at once.
         """
-        us = payloads.OwnerNode(self._pipeline, this_driver(run_id))
-        payload = payloads.render_owner(self._paths.group, us)
+        us = registrations.OwnerNode(self._pipeline, this_driver(run_id))
+        payload = registrations.render_owner(self._paths.group, us)
         try:
             self.claim({log: payload for log in logs}, us)
             yield
         finally:
             self.release(logs, calling_others=True)
 
-    def claim(self, threads: Mapping[BrokerPartition, bytes], us: payloads.OwnerNode) -> None:
+    def claim(self, threads: Mapping[BrokerPartition, bytes], us: registrations.OwnerNode) -> None:
         """Own each of these logs as the thread that is named for it. Raises as `claiming`, and then
         a part of them may be ours.
         """
@@ -124,7 +124,7 @@ class Owners:
     def _claim(
         self,
         logs: Sequence[BrokerPartition],
-        us: payloads.OwnerNode,
+        us: registrations.OwnerNode,
         threads: Mapping[BrokerPartition, bytes],
         refusal: Exception | None,
     ) -> None:
@@ -196,8 +196,8 @@ class Owners:
             raise PermissionRefused(what, znode=self._paths.owner(logs[0]), check=check) from reason
         return reason
 
-    def _is_left_behind(self, node: _Node, us: payloads.OwnerNode) -> bool:
-        owner = payloads.parse_owner(self._paths.group, node.owner)
+    def _is_left_behind(self, node: _Node, us: registrations.OwnerNode) -> bool:
+        owner = registrations.parse_owner(self._paths.group, node.owner)
         if owner is None or owner.pipeline != us.pipeline or node.version != OUR_VERSION:
             return False
         return owner.driver == us.driver or is_dead(owner.driver)
@@ -223,7 +223,7 @@ class Owners:
             return True
         return False
 
-    def release_left_behind(self, topics: Collection[str], us: payloads.OwnerNode) -> None:
+    def release_left_behind(self, topics: Collection[str], us: registrations.OwnerNode) -> None:
         """Delete the nodes that dead drivers of our pipeline left in these topics."""
         owned = [log for topic in topics for log in self._logs_of(topic, None)]
         self._delete(

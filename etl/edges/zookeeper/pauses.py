@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import Owned
+from etl.ledger.documents import parse_pauses, render_pauses
 from etl.model.snapshot import Pause
-from etl.protocol.zookeeper.pause_documents import parse_pauses, render_pauses
 
 
 def read_pauses(ledger: PlanLedger) -> tuple[Pause, ...]:

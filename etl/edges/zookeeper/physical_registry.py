@@ -20,9 +20,9 @@ from etl.edges.zookeeper.registry import read_registrations
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import CorruptData, ZooKeeperUnreachable
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
+from etl.ledger.paths import BROKER_IDS, BROKER_TOPICS
+from etl.ledger.registrations import parse_count, parse_physical_broker
 from etl.model.partitions import Broker, BrokerFamily, BrokerPartition, Leader
-from etl.protocol.zookeeper.paths import BROKER_IDS, BROKER_TOPICS
-from etl.protocol.zookeeper.registrations import parse_count, parse_physical_broker
 
 _BROKER_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
 _LOOKS_MAX = 3

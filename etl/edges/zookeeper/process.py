@@ -10,7 +10,7 @@ import secrets
 import socket
 from pathlib import Path
 
-from etl.protocol.zookeeper.payloads import DriverNode
+from etl.ledger.registrations import DriverNode
 
 
 def this_driver(run_id: str) -> DriverNode:

@@ -25,16 +25,17 @@ from etl.edges.zookeeper.process import this_driver
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.edges.zookeeper.watched_group import Bell, SeenGroup, WatchedGroup
 from etl.errors import Owned, PermissionRefused, SettingsError, Unreachable
-from etl.model.partitions import BrokerFamily, BrokerPartition, RebalanceStatistics
-from etl.protocol.zookeeper.consumers import (
+from etl.ledger.registrations import (
     FilteredTopics,
     FixedTopics,
+    OwnerNode,
     Registration,
     consumer_id,
+    driver_consumer_id,
     render_registration,
 )
-from etl.protocol.zookeeper.payloads import OwnerNode, driver_consumer_id
-from etl.protocol.zookeeper.topic_filters import TopicFilter
+from etl.ledger.topic_filters import TopicFilter
+from etl.model.partitions import BrokerFamily, BrokerPartition, RebalanceStatistics
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from kazoo.exceptions import (
 )
 
 from etl.errors import PermissionRefused
+from etl.ledger.paths import is_of_a_pipeline
 from etl.model.security import Access, Scheme
-from etl.protocol.zookeeper.paths import is_of_a_pipeline
 
 REFUSED = (NoAuthError, AuthFailedError, SessionClosedRequireSaslError, InvalidACLError)
 """What kazoo raises then."""

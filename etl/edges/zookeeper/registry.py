@@ -12,9 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError, WrongChroot, ZooKeeperUnreachable
-from etl.model.partitions import Broker, BrokerFamily, BrokerPartition
-from etl.model.security import OPEN, Security
-from etl.protocol.zookeeper.paths import (
+from etl.ledger.paths import (
     BROKER_IDS,
     BROKER_TOPICS,
     CLUSTER_ID,
@@ -22,8 +20,8 @@ from etl.protocol.zookeeper.paths import (
     TOPIC_CONFIGS,
     partition_state,
 )
-from etl.protocol.zookeeper.payloads import CREATION_ID
-from etl.protocol.zookeeper.registrations import (
+from etl.ledger.registrations import (
+    CREATION_ID,
     PartitionState,
     dialect_of,
     parse_broker,
@@ -33,6 +31,8 @@ from etl.protocol.zookeeper.registrations import (
     parse_replicas,
     parse_topic_config,
 )
+from etl.model.partitions import Broker, BrokerFamily, BrokerPartition
+from etl.model.security import OPEN, Security
 
 _FAMILIES: Mapping[BrokerFamily, str] = {
     BrokerFamily.KAFKA: "Kafka 0.8 or later",

@@ -9,8 +9,8 @@ from dataclasses import replace
 from etl.decisions.run_keys import with_key
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import Owned
+from etl.ledger.documents import render_coverage
 from etl.model.plans import KeptKey, Plan
-from etl.protocol.zookeeper.ledger_documents import render_coverage
 
 
 def find_key(ledger: PlanLedger, key: str, newest: int) -> tuple[Plan | None, KeptKey | None]:

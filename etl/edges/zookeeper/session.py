@@ -1,6 +1,6 @@
 """One ZooKeeper session: reads, put-if-absent, transactions, and what a server's trouble is called.
 
-What the znodes are called and what their bytes mean is in `protocol.zookeeper`; who reads and
+What the znodes are called and what their bytes mean is in `etl.ledger`; who reads and
 writes which of them is in the modules beside this one: `registry` (brokers), `group` (consumers,
 offsets), `owners`, `ledger` (plans), `driver_lock`.
 

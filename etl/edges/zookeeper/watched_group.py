@@ -19,11 +19,16 @@ from etl.edges.zookeeper.members import GroupMembers
 from etl.edges.zookeeper.physical_registry import unknown_registration
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
+from etl.ledger.paths import BROKER_IDS, BROKER_TOPICS, GroupPaths
+from etl.ledger.registrations import (
+    FilteredTopics,
+    Registration,
+    parse_count,
+    parse_registration,
+    parse_replicas,
+)
+from etl.ledger.topic_filters import TopicFilter
 from etl.model.partitions import BrokerFamily, BrokerPartition
-from etl.protocol.zookeeper.consumers import FilteredTopics, Registration, parse_registration
-from etl.protocol.zookeeper.paths import BROKER_IDS, BROKER_TOPICS, GroupPaths
-from etl.protocol.zookeeper.registrations import parse_count, parse_replicas
-from etl.protocol.zookeeper.topic_filters import TopicFilter
 
 T = TypeVar("T")
 

@@ -12,6 +12,8 @@ from etl.audit.audit import Bucket, audit_log
 from etl.audit.explain import Gaps, LogProof, gaps_of
 from etl.audit.findings import AuditedLog, Expected
 from etl.decisions.coverage import fold, merged_holes
+from etl.ledger.documents import parse_coverage, render_coverage
+from etl.ledger.plan_document import parse_plan, plan_id, render_plan, with_id
 from etl.model.partitions import BrokerPartition, Committed, Membership, Share
 from etl.model.plans import (
     CommitResult,
@@ -23,8 +25,6 @@ from etl.model.plans import (
     ReadByOthers,
 )
 from etl.model.snapshot import Coverage
-from etl.protocol.zookeeper.ledger_documents import parse_coverage, render_coverage
-from etl.protocol.zookeeper.plan_documents import parse_plan, plan_id, render_plan, with_id
 from tests.builders import plain_plan
 
 A = BrokerPartition("clicks", 0)

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from etl.audit.findings import AuditedLog, Expected
 from etl.audit.rows_before import more_than_before, rows_before_of
+from etl.ledger.documents import parse_acknowledgement, render_acknowledgement
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import HeldRows, OffsetRange, RangeResult, RowsBefore
 from etl.model.snapshot import Acknowledgement, Interval, Table
-from etl.protocol.zookeeper.ledger_documents import parse_acknowledgement, render_acknowledgement
 from etl.report.proof import Proof
 from tests.builders import plain_plan
 

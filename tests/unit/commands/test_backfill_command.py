@@ -14,10 +14,10 @@ from etl.cli import main
 from etl.commands.backfill import BackfillPreview, parse_asked
 from etl.commands.backfills import pace_of
 from etl.errors import DataLoss, LedgersDisagree, NeedsDecision, SettingsError
+from etl.ledger.documents import parse_claim, render_claim
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
 from etl.model.snapshot import Pause, Reservation, backfill_pipeline, is_beside, live_and_name
-from etl.protocol.zookeeper.claim_documents import parse_claim, render_claim
 from etl.report.backfill_progress import of_the_whole
 from etl.report.phases import Doing, Verb
 from etl.report.progress import ReadSoFar

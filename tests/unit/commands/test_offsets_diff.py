@@ -22,8 +22,8 @@ from etl.errors import (
     OffsetMoved,
     Owned,
 )
+from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.snapshot import Acknowledgement, Retirement, Snapshot
-from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.settings.sections import Settings
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (

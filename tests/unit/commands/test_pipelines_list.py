@@ -6,9 +6,9 @@ import pytest
 
 from etl.commands.pipelines import State, _state_of
 from etl.console.text import show_pipelines
+from etl.ledger.registrations import DriverNode
 from etl.model.plans import CommitResult
 from etl.model.snapshot import Ledger, Retirement
-from etl.protocol.zookeeper.payloads import DriverNode
 from tests.builders import plain_plan
 
 PLAN = plain_plan()

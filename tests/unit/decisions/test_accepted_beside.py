@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 
+from etl.ledger.plan_document import render_plan, with_id
 from etl.model.plans import Plan
 from etl.model.snapshot import Acknowledgement
-from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 from tests.builders import plain_plan
 from tests.fakes.stories import outside_of
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from etl.decisions.replacement import closing_plan_of, needs_closing, next_closing_plan
+from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind, TookOver
 from etl.model.snapshot import OtherPipeline
-from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from tests.builders import plain_plan
 
 LOG = BrokerPartition("clicks", 0)

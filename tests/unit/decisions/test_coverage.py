@@ -27,6 +27,7 @@ from etl.decisions.coverage import (
     with_beside,
 )
 from etl.errors import LedgersDisagree
+from etl.ledger.documents import parse_coverage, render_coverage
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import (
     NOT_COUNTED,
@@ -41,7 +42,6 @@ from etl.model.plans import (
     Vanished,
 )
 from etl.model.snapshot import Coverage, ForeignCommit, Interval
-from etl.protocol.zookeeper.ledger_documents import parse_coverage, render_coverage
 from tests.builders import plain_plan
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)

@@ -16,10 +16,10 @@ from etl.decisions import reconcile
 from etl.decisions.next_step import Action, next_step, steps_ahead
 from etl.decisions.plan_tasks import tasks_of_plan
 from etl.errors import DataLoss, EtlError, LedgersDisagree, OffsetMoved
+from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import Acknowledgement, ForeignCommit, OtherPipeline, Snapshot, Table
-from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest

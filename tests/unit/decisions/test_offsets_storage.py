@@ -18,9 +18,9 @@ from etl.decisions.offsets_storage import (
     seen_in,
 )
 from etl.errors import OffsetMoved, SettingsError
+from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, OffsetsStorage
 from etl.model.plans import Plan
-from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.settings.choices import OnMoved
 from tests.builders import plain_plan
 

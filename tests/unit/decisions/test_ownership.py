@@ -20,9 +20,9 @@ from etl.decisions.ownership import (
     refuse_owned_ranges,
 )
 from etl.errors import Owned, SettingsError
+from etl.ledger.registrations import DriverNode, OwnerNode, parse_owner, render_owner
 from etl.model.partitions import BrokerPartition, Membership, Share
 from etl.model.snapshot import Snapshot
-from etl.protocol.zookeeper.payloads import DriverNode, OwnerNode, parse_owner, render_owner
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.report.sentences import told_by_owner

@@ -16,6 +16,7 @@ from etl.decisions.pausing import (
     with_paused,
 )
 from etl.errors import SettingsError
+from etl.ledger.documents import parse_pauses, render_pauses
 from etl.model.partitions import (
     BrokerPartition,
     OldestRecord,
@@ -24,7 +25,6 @@ from etl.model.partitions import (
     parse_named,
 )
 from etl.model.snapshot import Ledger, Pause
-from etl.protocol.zookeeper.pause_documents import parse_pauses, render_pauses
 from etl.report.pauses import resting
 from tests.builders import plain_plan, plain_snapshot
 

@@ -26,10 +26,10 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, Committed, Leader, PartitionOffsets
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind
 from etl.model.snapshot import FirstRun, Ledger, Replay, Snapshot, Supersede, Table, UpToDate
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.settings.sections import Settings
 from tests.fakes.planning import (
     BROKER,

@@ -17,10 +17,10 @@ from etl.audit.findings import AuditedLog, Expected, LogFindings
 from etl.audit.replaced_rows import replaced_expected
 from etl.decisions.coverage import fold
 from etl.decisions.replaced import Span, cut_around, replaced_in, spans_of
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult
 from etl.model.snapshot import Coverage, ForeignCommit, Interval
-from etl.protocol.zookeeper.plan_documents import with_id
 from tests.builders import plain_plan
 
 LOG, PHYSICAL = BrokerPartition("clicks", 0), BrokerPartition("clicks", 0, 1)

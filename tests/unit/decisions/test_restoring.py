@@ -11,10 +11,10 @@ from etl.decisions.next_step import repaired
 from etl.decisions.restoring import Lost, is_forgotten, repair_from, told_rows, what_is_lost
 from etl.decisions.set_positions import Standing, plan_set
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import Committed, OffsetsStorage
 from etl.model.plans import Loss, LossReason, PlanKind
 from etl.model.snapshot import Table, UpToDate
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.run.repair import finish_repair
 from tests.builders import plain_snapshot
 from tests.fakes.outside import Outside

@@ -13,9 +13,9 @@ import pytest
 from etl.decisions.coverage import without
 from etl.decisions.set_positions import Move, refuse_loaded, told_moves
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
+from etl.ledger.plan_document import parse_plan, render_plan
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, PlanKind
-from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan
 from etl.report.run_state import Outcome
 from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside

@@ -16,8 +16,8 @@ from etl.decisions.spark_on_stores import (
 from etl.decisions.store_access import told_hadoop
 from etl.edges.spark.session import complete
 from etl.errors import SettingsError
+from etl.ledger.topic_filters import java_pattern
 from etl.model.security import SecretRef
-from etl.protocol.zookeeper.java_patterns import java_pattern
 from etl.settings.table import StoreSettings, store_of
 
 S3, AZURE = "s3://lake/t", "abfss://lake@acme.dfs.core.windows.net/t"

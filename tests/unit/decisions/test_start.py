@@ -11,9 +11,9 @@ import pytest
 
 from etl.decisions.start import moments_to_ask
 from etl.errors import BrokerUnreachable
+from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, PartitionOffsets
 from etl.model.plans import Plan
-from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.report.plan_json import describe_plan
 from etl.report.run_state import Outcome
 from etl.settings.choices import OnOwned

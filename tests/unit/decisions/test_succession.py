@@ -20,6 +20,7 @@ from etl.decisions.succession import (
 )
 from etl.decisions.taken import taken_from
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
+from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import Plan, PlanKind, TookOver
 from etl.model.snapshot import (
@@ -34,7 +35,6 @@ from etl.model.snapshot import (
     Table,
     UpToDate,
 )
-from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.report.run_state import Outcome
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import APP_ID, CLUSTER, Outside

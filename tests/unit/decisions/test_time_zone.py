@@ -17,10 +17,10 @@ from etl.decisions.time_zone import (
     told_replaced_zones,
     told_time_zones,
 )
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.snapshot import Ledger
-from etl.protocol.zookeeper.plan_documents import with_id
 from tests.builders import plain_plan, plain_snapshot
 
 LOG = BrokerPartition("clicks", 0)

@@ -27,12 +27,11 @@ from etl.edges.delta.outcome import Outcome, Result
 from etl.edges.delta.state import read_table
 from etl.edges.delta.writers import Destination, Load, append
 from etl.errors import EtlError, LedgersDisagree, NotOurTable, TableUnreachable
+from etl.ledger import plan_document
+from etl.ledger.plan_document import parse_plan, receipts_of, with_id
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import FilesWanted, OffsetRange, Plan, Written
-from etl.protocol.zookeeper import commit_metadata
-from etl.protocol.zookeeper.commit_metadata import receipts_of
-from etl.protocol.zookeeper.plan_documents import parse_plan, with_id
 from tests.builders import plain_plan
 from tests.fakes.file_tasks import APP, LOG, READ, Tasks, plan_of
 
@@ -458,10 +457,10 @@ def test_receipts_make_the_text_for_people_give_way_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan = plan_of()
-    said = commit_metadata.render_commit_metadata(plan, APP, "run-1")
-    monkeypatch.setattr(commit_metadata, "METADATA_FULL_BYTES", len(said))
-    short = commit_metadata.with_receipts(said, plan, READ)
-    found = commit_metadata.parse_commit_metadata(short, 7)
+    said = plan_document.render_commit_metadata(plan, APP, "run-1")
+    monkeypatch.setattr(plan_document, "METADATA_FULL_BYTES", len(said))
+    short = plan_document.with_receipts(said, plan, READ)
+    found = plan_document.parse_commit_metadata(short, 7)
     assert '"ranges"' in said and '"ranges"' not in short
     assert found is not None and (found.plan_id, found.run_id, receipts_of(found)) == (
         plan.id,
@@ -474,19 +473,17 @@ def test_receipts_that_no_commit_can_bear_are_left_out_and_the_commit_is_as_with
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan = plan_of()
-    said = commit_metadata.render_commit_metadata(plan, APP)
-    monkeypatch.setattr(commit_metadata, "METADATA_FULL_BYTES", 10)
-    monkeypatch.setattr(commit_metadata, "METADATA_MAX_BYTES", 10)
-    assert commit_metadata.with_receipts(said, plan, READ) == said
+    said = plan_document.render_commit_metadata(plan, APP)
+    monkeypatch.setattr(plan_document, "METADATA_FULL_BYTES", 10)
+    monkeypatch.setattr(plan_document, "METADATA_MAX_BYTES", 10)
+    assert plan_document.with_receipts(said, plan, READ) == said
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"\x78\x9c"])
 def test_receipts_that_cannot_be_read_are_none(damage: bytes) -> None:
     plan = plan_of()
-    found = commit_metadata.parse_commit_metadata(
-        commit_metadata.with_receipts(
-            commit_metadata.render_commit_metadata(plan, APP), plan, READ
-        ),
+    found = plan_document.parse_commit_metadata(
+        plan_document.with_receipts(plan_document.render_commit_metadata(plan, APP), plan, READ),
         1,
     )
     assert found is not None and receipts_of(replace(found, receipts=damage)) is None

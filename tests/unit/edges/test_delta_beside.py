@@ -8,11 +8,10 @@ import json
 
 from etl.edges.delta.log import judge, parse_commit
 from etl.edges.delta.others import loads_of_others
+from etl.ledger.plan_document import render_commit_metadata, with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
 from etl.model.snapshot import backfill_pipeline
-from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
-from etl.protocol.zookeeper.plan_documents import with_id
 from tests.builders import plain_plan
 from tests.fakes.outside import APP_ID
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 import pytest
 
 from etl.errors import SettingsError
-from etl.model.partitions import BrokerFamily
-from etl.protocol.zookeeper.consumers import (
+from etl.ledger.registrations import (
     FilteredTopics,
     FixedTopics,
     Registration,
@@ -19,7 +18,8 @@ from etl.protocol.zookeeper.consumers import (
     render_registration,
     thread_id,
 )
-from etl.protocol.zookeeper.topic_filters import FilterKind, TopicFilter, cleaned
+from etl.ledger.topic_filters import FilterKind, TopicFilter, cleaned
+from etl.model.partitions import BrokerFamily
 
 TOPICS = ("clicks", "clicks-eu", "orders", "__consumer_offsets")
 STATIC = b'{"version":1,"subscription":{"clicks":2},"pattern":"static","timestamp":"1446000000000"}'

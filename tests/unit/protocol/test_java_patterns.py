@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.protocol.zookeeper.java_patterns import java_pattern
+from etl.ledger.topic_filters import java_pattern
 from tests.groups.filters import in_python
 from tests.groups.golden import golden
 from tests.groups.random_patterns import NAMES, pattern_of

@@ -8,8 +8,8 @@ import zlib
 import pytest
 
 from etl.errors import LedgersDisagree, NeedsDecision
+from etl.ledger.documents import parse_named_table, render_named_table
 from etl.model.snapshot import NamedTable
-from etl.protocol.zookeeper.named_table_documents import parse_named_table, render_named_table
 
 FOUND = NamedTable("main.lake.clicks", "s3a://bucket/wh/clicks", "3f-1", 1_700_000_000_000, "0a1b")
 

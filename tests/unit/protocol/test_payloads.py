@@ -11,9 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from etl.errors import BadOffset, LedgersDisagree
-from etl.model.partitions import BrokerPartition, parse_partition_key
-from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
-from etl.protocol.zookeeper.payloads import (
+from etl.ledger.paths import GroupPaths, PipelinePaths
+from etl.ledger.registrations import (
     MAX_OFFSET,
     DriverNode,
     parse_driver,
@@ -22,6 +21,7 @@ from etl.protocol.zookeeper.payloads import (
     render_driver,
     render_offset,
 )
+from etl.model.partitions import BrokerPartition, parse_partition_key
 
 LOG = BrokerPartition("clicks", 3)
 OLD_LOG = BrokerPartition("clicks", 3, broker_id=0)

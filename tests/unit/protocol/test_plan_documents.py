@@ -17,6 +17,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
+from etl.ledger import plan_document
+from etl.ledger.documents import (
+    FORMAT,
+    WRITTEN_MAX_BYTES,
+    canonical,
+    parse_applied,
+    parse_coverage,
+    render_applied,
+    render_coverage,
+)
+from etl.ledger.plan_document import (
+    METADATA_FULL_BYTES,
+    RANGES_MAX,
+    content_of,
+    parse_commit_metadata,
+    parse_plan,
+    plan_content,
+    plan_id,
+    render_commit_metadata,
+    render_plan,
+    with_id,
+)
 from etl.model.partitions import (
     Broker,
     BrokerFamily,
@@ -38,28 +60,6 @@ from etl.model.plans import (
     Vanished,
 )
 from etl.model.snapshot import CommitMetadata, Coverage, Interval
-from etl.protocol.zookeeper import plan_documents
-from etl.protocol.zookeeper.commit_metadata import (
-    METADATA_FULL_BYTES,
-    parse_commit_metadata,
-    render_commit_metadata,
-)
-from etl.protocol.zookeeper.documents import FORMAT, WRITTEN_MAX_BYTES, canonical
-from etl.protocol.zookeeper.ledger_documents import (
-    parse_applied,
-    parse_coverage,
-    render_applied,
-    render_coverage,
-)
-from etl.protocol.zookeeper.plan_content import content_of
-from etl.protocol.zookeeper.plan_documents import (
-    RANGES_MAX,
-    parse_plan,
-    plan_content,
-    plan_id,
-    render_plan,
-    with_id,
-)
 from tests.builders import plain_plan
 from tests.fakes.any_plans import APPLIED, LOGS, OFFSETS, plans
 
@@ -152,7 +152,7 @@ def test_the_content_of_a_plan_is_made_once_for_its_id_its_znode_and_its_commit(
         made.append(plan)
         return content_of(plan, *form)
 
-    monkeypatch.setattr(plan_documents, "content_of", counted)
+    monkeypatch.setattr(plan_document, "content_of", counted)
     plan = with_id(plan_without_id(3))
     znode, metadata = render_plan(plan), render_commit_metadata(plan, APP_ID)
     assert len(made) == 1
@@ -414,7 +414,7 @@ def test_payloads_that_are_cut_off_or_odd_are_refused(
 def test_a_small_payload_that_unpacks_to_gigabytes_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("etl.protocol.zookeeper.documents.DOCUMENT_MAX_BYTES", 2**20)
+    monkeypatch.setattr("etl.ledger.documents.DOCUMENT_MAX_BYTES", 2**20)
     bomb = zlib.compress(b" " * (2**20 + 1), 9)
     with pytest.raises(LedgersDisagree, match="far too large"):
         parse_plan(bomb, path="/p")
@@ -447,7 +447,7 @@ def test_a_large_stamp_holds_the_plan_itself_compressed() -> None:
 def test_a_stamp_that_no_table_can_bear_is_refused_before_the_append(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("etl.protocol.zookeeper.commit_metadata.METADATA_MAX_BYTES", 10_000)
+    monkeypatch.setattr("etl.ledger.plan_document.METADATA_MAX_BYTES", 10_000)
     with pytest.raises(SettingsError, match="2,000 logs") as caught:
         render_commit_metadata(plan_of(2000), APP_ID)
     assert caught.value.where["key"] == "source.topics"
@@ -455,9 +455,9 @@ def test_a_stamp_that_no_table_can_bear_is_refused_before_the_append(
 
 def test_no_plan_is_written_that_could_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(zlib.decompress(render_plan(plan_of(2000))))
-    monkeypatch.setattr("etl.protocol.zookeeper.documents.WRITTEN_MAX_BYTES", size)
+    monkeypatch.setattr("etl.ledger.documents.WRITTEN_MAX_BYTES", size)
     assert parse_plan(render_plan(plan_of(2000)), path="/p") == plan_of(2000)
-    monkeypatch.setattr("etl.protocol.zookeeper.documents.WRITTEN_MAX_BYTES", size - 1)
+    monkeypatch.setattr("etl.ledger.documents.WRITTEN_MAX_BYTES", size - 1)
     with pytest.raises(SettingsError, match="2,000 logs") as caught:
         render_plan(plan_of(2000))
     assert caught.value.where["key"] == "source.topics"
@@ -466,7 +466,7 @@ def test_no_plan_is_written_that_could_not_be_read(monkeypatch: pytest.MonkeyPat
 def test_a_plan_of_more_ranges_than_a_record_can_tell_of_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("etl.protocol.zookeeper.plan_documents.RANGES_MAX", 3)
+    monkeypatch.setattr("etl.ledger.plan_document.RANGES_MAX", 3)
     render_plan(plan_of(3))
     with pytest.raises(SettingsError, match="4 ranges of 3") as caught:
         render_plan(plan_of(4))
@@ -501,7 +501,7 @@ def test_a_record_that_is_too_large_leaves_the_gaps_of_the_worst_ranges_out_and_
         )
     )
     monkeypatch.setattr(
-        "etl.protocol.zookeeper.documents.WRITTEN_MAX_BYTES",
+        "etl.ledger.documents.WRITTEN_MAX_BYTES",
         bare + 3 * len("false") - 3 * len("true") + 6 * 40 - short_of,
     )
     found = parse_applied(render_applied(applied), path="/p").receipts
@@ -516,9 +516,7 @@ def test_a_record_of_many_ranges_full_of_gaps_is_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """20,000 of them make 130 MB in all, which no reader of before took."""
-    monkeypatch.setattr(
-        "etl.protocol.zookeeper.documents.WRITTEN_MAX_BYTES", WRITTEN_MAX_BYTES // 20
-    )
+    monkeypatch.setattr("etl.ledger.documents.WRITTEN_MAX_BYTES", WRITTEN_MAX_BYTES // 20)
     gaps = tuple((10**15 + 3 * i, 10**15 + 3 * i + 1) for i in range(200))
     applied = CommitResult(
         1, "p", 2, "t", (RangeResult(5, 100, missing_offsets=200, gaps=gaps),) * 1_000

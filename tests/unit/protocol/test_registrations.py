@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.model.partitions import Broker, BrokerFamily
-from etl.model.security import Security, SecurityProtocol
-from etl.protocol.zookeeper.registrations import (
+from etl.ledger.registrations import (
     PartitionState,
     dialect_of,
     parse_broker,
@@ -24,6 +22,8 @@ from etl.protocol.zookeeper.registrations import (
     parse_replicas,
     parse_topic_config,
 )
+from etl.model.partitions import Broker, BrokerFamily
+from etl.model.security import Security, SecurityProtocol
 
 # Payloads as brokers of these versions write them.
 KAFKA_0_8 = b'{"jmx_port":-1,"timestamp":"1700000000000","host":"kafka-1","version":1,"port":9092}'

@@ -11,9 +11,9 @@ from html.parser import HTMLParser
 import pytest
 
 from etl.errors import CorruptData, TableUnreachable
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import OffsetRange
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.incident import as_text
 from etl.report.page.layout import MOST_SENTENCES, page_of
 from etl.report.page.markup import prose, tag

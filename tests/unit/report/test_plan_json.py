@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etl.ledger.plan_document import parse_plan, render_plan
 from etl.model.partitions import (
     Broker,
     BrokerPartition,
@@ -39,7 +40,6 @@ from etl.model.snapshot import (
     Snapshot,
     Table,
 )
-from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan
 from etl.report.plan_json import (
     read_plan,
     read_settings,

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from etl.edges.brokers.request_meter import RequestMeter
+from etl.ledger.documents import applied_content, applied_of
 from etl.model.partitions import BrokerPartition, RebalanceStatistics
 from etl.model.plans import (
     NOT_COUNTED,
@@ -20,7 +21,6 @@ from etl.model.plans import (
     since,
     together,
 )
-from etl.protocol.zookeeper.ledger_documents import applied_content, applied_of
 from etl.report import statistics
 from etl.report.run_state import Executed
 from etl.report.statistics import HELP, OTHERS, Statistics

@@ -22,9 +22,9 @@ from etl.errors import (
     Owned,
     SettingsError,
 )
+from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.snapshot import Acknowledgement, ReservationState
-from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 from etl.report.run_state import Outcome
 from etl.report.words import at
 from etl.run.replay import replay

@@ -12,10 +12,10 @@ from dataclasses import replace
 import pytest
 
 from etl.errors import EtlError, LedgersDisagree, NeedsDecision, Owned, SettingsError
+from etl.ledger.documents import parse_applied
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, PlanKind
-from etl.protocol.zookeeper.ledger_documents import parse_applied
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from tests.fakes.fake_log import FakeLog

@@ -31,10 +31,10 @@ from etl.decisions.restoring import apart
 from etl.decisions.succession import plan_taking_over
 from etl.decisions.taken import taken_from
 from etl.errors import DataLoss, NeedsDecision, OffsetMoved, Owned
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, Committed, Membership, OffsetsStorage, Share
 from etl.model.plans import Loss, LossReason, ReadByOthers
 from etl.model.snapshot import Ledger, Supersede, UpToDate
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_state import Outcome
 from etl.run.backfill import Beginning, look_ahead
 from etl.run.ingest import ingest

@@ -16,10 +16,10 @@ from etl.decisions.open_hand_overs import handed_over_without, not_taken_of
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.restoring import what_is_lost
 from etl.errors import NeedsDecision, OffsetMoved, Owned, SettingsError
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, Membership, OffsetsStorage
 from etl.model.plans import ReadByOthers
 from etl.model.snapshot import Table
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest

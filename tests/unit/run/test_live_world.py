@@ -12,10 +12,10 @@ import pytest
 from etl.edges.delta import outcome, recount
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
+from etl.ledger import plan_document
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, RangeResult
 from etl.model.snapshot import CommitMetadata, Ledger, Table
-from etl.protocol.zookeeper import commit_metadata
 from etl.reader.following import Following
 from etl.run import live_world
 from etl.run.context import RunContext
@@ -55,8 +55,8 @@ def test_a_plan_that_no_commit_can_carry_is_refused_before_anything_is_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """ZooKeeper is not there: whatever were written to it would end the test in another way."""
-    monkeypatch.setattr(commit_metadata, "METADATA_MAX_BYTES", 10)
-    monkeypatch.setattr(commit_metadata, "METADATA_FULL_BYTES", 10)
+    monkeypatch.setattr(plan_document, "METADATA_MAX_BYTES", 10)
+    monkeypatch.setattr(plan_document, "METADATA_FULL_BYTES", 10)
     with pytest.raises(SettingsError, match="commit metadata"):
         store(world)
 

@@ -10,9 +10,9 @@ import pytest
 
 from etl.decisions.replacement import plan_instead
 from etl.errors import DataLoss, Owned
+from etl.ledger.plan_document import with_id
 from etl.model.plans import Loss, LossReason
 from etl.model.snapshot import Supersede
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_state import Outcome
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from etl.ledger.plan_document import parse_plan
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, Request
 from etl.model.snapshot import ForeignCommit
-from etl.protocol.zookeeper.plan_documents import parse_plan
 from etl.settings.load import settings_of_backfill
 from tests.builders import plain_settings
 from tests.fakes.fake_log import FakeLog, offset_of

@@ -19,8 +19,8 @@ from kazoo.security import OPEN_ACL_UNSAFE
 from etl.edges.zookeeper.client import CREATOR_WRITES
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
+from etl.ledger.paths import is_of_a_pipeline
 from etl.model.security import OPEN_ZOOKEEPER, Access, Acl, Auth, LocalFile, Scheme, SecretRef, Tls
-from etl.protocol.zookeeper.paths import is_of_a_pipeline
 from etl.reader.options import parse_options
 from etl.settings.load import access_of, load_settings, parse_settings
 from etl.streams.conf import Conf

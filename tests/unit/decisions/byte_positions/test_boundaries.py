@@ -17,10 +17,10 @@ from etl.decisions.byte_positions.boundaries import (
 from etl.decisions.caps import share_caps
 from etl.decisions.replacement import plan_instead
 from etl.decisions.tasks import cut_ranges, cut_to_offsets, split_range
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, Leader, PartitionOffsets
 from etl.model.plans import Loss, LossReason, OffsetRange
 from etl.model.snapshot import FirstRun, Snapshot, Supersede
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.settings.sections import Limits
 from tests.fakes.planning import (
     BROKER,

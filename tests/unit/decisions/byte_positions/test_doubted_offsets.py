@@ -10,10 +10,10 @@ from etl.decisions.byte_positions.doubted_offsets import doubted_offsets, none_n
 from etl.decisions.byte_positions.misplaced_offsets import put_right, refuse_inside_entries
 from etl.decisions.next_step import plan_superseding, steps_ahead
 from etl.errors import OffsetInsideMessage, OffsetMoved, SettingsError
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import Committed, DoubtedOffset, LookedAt, PartitionOffsets
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan
 from etl.model.snapshot import Supersede, Table
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.incident import saw_as_json
 from etl.report.plan_json import read_snapshot
 from tests.builders import plain_plan

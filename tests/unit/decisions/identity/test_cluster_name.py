@@ -12,8 +12,8 @@ from etl.commands.preview import preview_of
 from etl.decisions.identity.cluster_name import ClusterName, cluster_name
 from etl.decisions.taken import taken_from
 from etl.errors import NeedsDecision, SettingsError
+from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.plans import Plan
-from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.report.run_state import Outcome
 from tests.builders import plain_plan
 from tests.fakes.outside import CLUSTER, Outside

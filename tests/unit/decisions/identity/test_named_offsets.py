@@ -11,10 +11,10 @@ import pytest
 from etl.decisions.byte_positions.misplaced_offsets import refuse_named
 from etl.decisions.next_step import plan_superseding
 from etl.errors import OffsetInsideMessage, SettingsError
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, LookedAt
 from etl.model.plans import Loss, LossReason, Plan
 from etl.model.snapshot import Supersede
-from etl.protocol.zookeeper.plan_documents import with_id
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import PhysicalLog
 from tests.fakes.stories import PHYSICAL_LOGS, PHYSICAL_SETTINGS, physical_outside_of, run

@@ -14,10 +14,10 @@ from etl.decisions.reconcile import where_we_stand
 from etl.decisions.start import pending_starts
 from etl.decisions.taken import taken_from
 from etl.errors import DataLoss, LedgersDisagree, LogTruncated, OffsetMoved, Owned, SettingsError
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerFamily, BrokerPartition
 from etl.model.plans import CommitResult, Loss, LossReason, RangeResult, Vanished
 from etl.model.snapshot import OtherPipeline, Table
-from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_state import Outcome
 from etl.report.sentences import doubt_of
 from etl.settings.sections import Settings

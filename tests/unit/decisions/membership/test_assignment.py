@@ -15,8 +15,8 @@ from etl.decisions.membership.assignment import (
 )
 from etl.decisions.membership.java_order import java_hash, java_order
 from etl.errors import SettingsError
+from etl.ledger.registrations import parse_registration
 from etl.model.partitions import BrokerPartition
-from etl.protocol.zookeeper.consumers import parse_registration
 from tests.groups.golden import golden, key
 from tests.groups.oracles import DIVIDED, digest, group_for, ours
 

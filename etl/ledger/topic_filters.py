@@ -1,33 +1,134 @@
-"""What a regular expression of Java's says of a topic's name, as one of Python's: filters of other members and of Spark's users are in it.
+r"""Which topics does a consumer's filter, a regular expression of Java's, match?
+
+Topic filters of consumers in ZooKeeper: a regular expression of Java's, and whether topics are
+read that it matches, or all others.
+
+What a regular expression of Java's says of a topic's name, as one of Python's: filters of other members and of Spark's users are in it.
 
 Only names that Kafka lets a topic have are asked about (`LEGAL`), and only whether all of a name matches, or some of it. So a class of
 characters is the set of those of its characters that a name may have, a letter under `(?i)` is a class of two, and no group need be
 remembered. Nothing is left to what the two languages write alike:
 
     the same                literals, `.`, `|`, groups of any kind, `* + ?` and `{n}`, `{n,}`, `{n,m}`, greedy and reluctant,
-                            `^ $ \\A \\z \\Z \\b \\B`, lookahead; lookbehind of one length
-    by its set of names     `[...]` with ranges and `^`, `\\d \\w \\s` and their opposites, `\\p{...}` of POSIX and of general categories,
-                            `\\Q...\\E`, `\\x41`, `\\x{41}`, `\\u0041`, `\\056`, `\\cX`, the flags i, d, m and s, also in mid-pattern
+                            `^ $ \A \z \Z \b \B`, lookahead; lookbehind of one length
+    by its set of names     `[...]` with ranges and `^`, `\d \w \s` and their opposites, `\p{...}` of POSIX and of general categories,
+                            `\Q...\E`, `\x41`, `\x{41}`, `\u0041`, `\056`, `\cX`, the flags i, d, m and s, also in mid-pattern
     refused by name         `{0}`, back references, possessive quantifiers and
                             `(?>...)` (releases of Python 3.11 differ in them), classes inside classes and `&&` (releases of Java differ),
-                            the flags x, u and U, `\\G \\R \\X \\N \\h \\v`, other classes of `\\p`, a quantifier behind a quantifier, an
+                            the flags x, u and U, `\G \R \X \N \h \v`, other classes of `\p`, a quantifier behind a quantifier, an
                             anchor or a lookaround
+
+Classes of characters in Java's regular expressions, as the characters of a topic's name that
+they stand for.
+
+The characters of one of Java's regular expressions, with what `\Q...\E` quotes told apart.
 """
 
 from __future__ import annotations
 
 import re
+import string
+import unicodedata
+from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
+from typing import NamedTuple
 
-from etl.protocol.zookeeper.java_classes import (
-    LEGAL,
-    PREDEFINED,
-    NotTranslated,
-    by_property,
-    other_cases,
-    written,
+from etl.model.partitions import INTERNAL_TOPICS
+
+LEGAL = frozenset(string.ascii_letters + string.digits + "._-")
+"""What a topic's name may be made of."""
+
+_DIGITS, _WORDS, _BLANKS = (
+    frozenset(string.digits),
+    frozenset(string.ascii_letters + string.digits + "_"),
+    frozenset(" \t\n\x0b\f\r"),
 )
-from etl.protocol.zookeeper.java_tokens import Token, tokens_of
+PREDEFINED = {
+    "d": _DIGITS,
+    "w": _WORDS,
+    "s": _BLANKS,
+    "D": LEGAL - _DIGITS,
+    "W": LEGAL - _WORDS,
+    "S": LEGAL,
+}
+"""By the letter behind the backslash."""
+_CASED = {"Lower": frozenset(string.ascii_lowercase), "Upper": frozenset(string.ascii_uppercase)}
+_POSIX = {
+    **_CASED,
+    "Digit": _DIGITS,
+    "Alpha": frozenset(string.ascii_letters),
+    "Alnum": frozenset(string.ascii_letters + string.digits),
+    "Punct": frozenset(string.punctuation),
+    "Graph": LEGAL,
+    "Print": LEGAL,
+    "ASCII": LEGAL,
+    "Blank": frozenset(" \t"),
+    "Space": _BLANKS,
+    "XDigit": frozenset(string.hexdigits),
+    "Cntrl": frozenset(map(chr, range(32))),
+}
+_CATEGORIES = frozenset(
+    "L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp C Cc Cf".split()
+)
+_CASED_CATEGORIES = frozenset({"Lu", "Ll", "Lt"})
+
+
+class NotTranslated(ValueError):
+    """What of a pattern has no translation, or is no pattern."""
+
+
+def by_property(name: str, *, ignores_case: bool) -> frozenset[str]:
+    """What `\\p{name}` stands for. Raises NotTranslated."""
+    if name not in _POSIX and name not in _CATEGORIES:
+        raise NotTranslated(f"the class \\p{{{name}}}")
+    if ignores_case and (name in _CASED or name in _CASED_CATEGORIES):
+        raise NotTranslated(
+            f"the class \\p{{{name}}} under the flag i, which Javas read in two ways"
+        )
+    return _POSIX.get(name) or frozenset(
+        char for char in LEGAL if unicodedata.category(char).startswith(name)
+    )
+
+
+def other_cases(chars: frozenset[str]) -> frozenset[str]:
+    """With the other case of each letter, as the flag i alone has it: of ASCII."""
+    return chars | {char.swapcase() for char in chars if char.isascii()}
+
+
+def written(chars: frozenset[str]) -> str:
+    """A class of Python's; where none of the characters is legal, one that matches nothing, as long
+    as another.
+    """
+    legal = "".join(sorted(chars & LEGAL))
+    return f"[{re.escape(legal)}]" if legal else "(?:(?!)[a])"
+
+
+class Token(NamedTuple):
+    """One character."""
+
+    char: str
+    is_quoted: bool = False
+    """Between `\\Q` and `\\E`: it stands for itself."""
+
+
+def tokens_of(text: str) -> list[Token]:
+    """What quotes is gone, as Java itself begins: a quantifier behind an empty quote is for what
+    stands before it.
+    """
+    found: list[Token] = []
+    at = 0
+    while at < len(text):
+        if text.startswith("\\Q", at):
+            quoted, end, _ = text[at + 2 :].partition("\\E")
+            found.extend(Token(char, True) for char in quoted)
+            at += 2 + len(quoted) + len(end)
+        else:
+            length = 2 if text[at] == "\\" else 1
+            found.extend(map(Token, text[at : at + length]))
+            at += length
+    return found
+
 
 _ASCII = frozenset(map(chr, range(128)))
 _DEEPEST = 50
@@ -289,3 +390,42 @@ def _is_count(count: re.Match[str]) -> bool:
     if has_comma and not most:
         return True
     return int(most or least) >= max(1, int(least))
+
+
+_QUOTES_AT_END = re.compile("[\"']+(?=[\\x85\\u2028\\u2029]?\\Z)")
+
+
+class FilterKind(str, Enum):
+    """What a filter does with the topics that it matches; the names in registrations of 0.8."""
+
+    WHITE_LIST = "white_list"
+    BLACK_LIST = "black_list"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFilter:
+    """Raises NotTranslated, in words, where the text has no translation or is no pattern."""
+
+    kind: FilterKind
+    text: str
+    """As a consumer cleaned it."""
+
+    def __post_init__(self) -> None:
+        java_pattern(self.text)
+
+    def allows(self, topic: str) -> bool:
+        """Whether a topic that exists is read.
+
+        No filter lets those of the brokers themselves pass, unless a consumer has
+        `exclude.internal.topics=false`, which its registration does not tell.
+        """
+        matches = java_pattern(self.text).fullmatch(topic) is not None
+        return matches == (self.kind is FilterKind.WHITE_LIST) and topic not in INTERNAL_TOPICS
+
+
+def cleaned(text: str) -> str:
+    """What a consumer makes of a filter's text: `,` is `|`, blanks go, and so do quotes around it,
+    for it comes from a property file.
+    """
+    trimmed = text.strip("".join(map(chr, range(33))))
+    return _QUOTES_AT_END.sub("", trimmed.replace(",", "|").replace(" ", "").lstrip("\"'"))

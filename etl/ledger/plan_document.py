@@ -1,16 +1,49 @@
-"""The content of a plan: by columns, and what lies near a log's position as the distance from it.
+"""How is a plan written into a znode and into the table's commit, and which id has it?
+
+Plans as bytes: what a znode or a commit of the table holds of one, and the id that its content
+has.
+
+The id is the hash of the canonical content without the leaders, because a leader is only today's
+address; and a plan that is handed over, or void, is the one that was to be. The time zone decides
+no range, so it is no part of the id: a driver from before it was kept still reads the document.
+
+The content of a plan: by columns, and what lies near a log's position as the distance from it.
 To a document and back.
 
 Compressed, that makes a tenth of the plain form. Beside a leader's address is kept of which
 generation it was found to be, so that nobody need find it out again; a reader that does not know
 that column asks.
+
+The `userMetadata` of our Delta commits.
 """
 
 from __future__ import annotations
 
+import base64
+import functools
+import hashlib
+import json
+import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+from etl.errors import EtlError, SettingsError
+from etl.ledger import documents
+from etl.ledger.documents import (
+    FORMAT,
+    canonical,
+    flat,
+    pairs,
+    parse_applied,
+    parse_bounds,
+    parse_logs,
+    parsed,
+    render_applied,
+    render_bounds,
+    render_logs,
+    sorted_items,
+)
 from etl.model.partitions import (
     Broker,
     BrokerFamily,
@@ -25,26 +58,20 @@ from etl.model.partitions import (
 )
 from etl.model.plans import (
     NO_BOUNDS,
+    CommitResult,
     HeldRows,
     Loss,
     LossReason,
     OffsetRange,
     Plan,
     PlanKind,
+    RangeResult,
     ReadByOthers,
     RowsBefore,
     TookOver,
     Vanished,
 )
-from etl.protocol.zookeeper.asked import parse_bounds, render_bounds
-from etl.protocol.zookeeper.documents import (
-    FORMAT,
-    flat,
-    pairs,
-    parse_logs,
-    render_logs,
-    sorted_items,
-)
+from etl.model.snapshot import CommitMetadata
 
 _LOSS_COLUMNS = {1: 3, 2: 4}
 """How much of a loss the earlier formats said."""
@@ -400,3 +427,242 @@ def _known_of(
         if column
         else {}
     )
+
+
+RANGES_MAX = 500_000
+"""A plan with more ranges than this is refused: its record could outgrow `WRITTEN_MAX_BYTES`
+without naming one gap.
+"""
+FEWER_TOPICS = "that the expressions match what you mean; source.topics.deny leaves topics out"
+_NOT_HASHED = ("leaders", "generations", "void", "time_zone")
+_LEADERS_OF_RANGES = ("leader", "epoch")
+"""What of a plan's content is no part of its hash."""
+
+
+def with_id(plan: Plan) -> Plan:
+    """The same plan with its id filled in."""
+    parts = _parts(content_of(plan))
+    known = replace(plan, id=_hash(parts))
+    _rendered.keep(known, parts)  # the id is no part of them
+    return known
+
+
+def plan_id(plan: Plan, form: int = FORMAT) -> str:
+    """Hash of the canonical content in that format, without the leaders, and whether or not it is
+    handed over yet: 32 hex digits.
+    """
+    return _hash(_parts(content_of(plan, form)))
+
+
+class _Parts(NamedTuple):
+    """The canonical text of each part of a plan's content, by its name."""
+
+    ranges: Mapping[str, str]
+    others: Mapping[str, str]
+
+
+class _Rendered:
+    """What was made last.
+
+    A plan gets its id, is stored, and is told in the commit, one after the other: the content of a
+    frozen value, of a large plan the work of half a second, is made once for all three.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[Plan, _Parts] | None = None
+
+    def of(self, plan: Plan) -> _Parts:
+        last = self._last  # one look: another thread may render another plan
+        if last is not None and last[0] is plan:
+            return last[1]
+        return self.keep(plan, _parts(content_of(plan)))
+
+    def keep(self, plan: Plan, parts: _Parts) -> _Parts:
+        self._last = plan, parts
+        return parts
+
+
+_rendered = _Rendered()
+
+
+def _parts(content: dict[str, Any]) -> _Parts:
+    ranges = content.pop("ranges")
+    return _Parts(
+        *(
+            {name: canonical(part).decode() for name, part in found.items()}
+            for found in (ranges, content)
+        )
+    )
+
+
+def _hash(parts: _Parts) -> str:
+    ranges = {name: text for name, text in parts.ranges.items() if name not in _LEADERS_OF_RANGES}
+    content = {name: text for name, text in parts.others.items() if name not in _NOT_HASHED}
+    if "handed_over" in content:
+        content["handed_over"] = canonical(
+            True
+        ).decode()  # it becomes so, and the plan stays the same
+    return hashlib.sha256(_joined({**content, "ranges": _joined(ranges)}).encode()).hexdigest()[:32]
+
+
+def _joined(parts: Mapping[str, str]) -> str:
+    """The canonical text of an object of these parts."""
+    return "{" + ",".join(f'"{name}":{parts[name]}' for name in sorted(parts)) + "}"
+
+
+def render_plan(plan: Plan) -> bytes:
+    """The znode of a plan. Raises SettingsError for one so large that it, or what comes of it,
+    could not be read again.
+    """
+    parts = _rendered.of(plan)
+    document = _joined(
+        {**parts.others, "ranges": _joined(parts.ranges), "id": canonical(plan.id).decode()}
+    ).encode()
+    if len(document) > documents.WRITTEN_MAX_BYTES:
+        what = f"the plan knows {len(plan.positions):,} logs and would take {len(document):,} bytes of {documents.WRITTEN_MAX_BYTES:,}"
+        raise SettingsError(what, key="source.topics", check=FEWER_TOPICS)
+    if len(plan.ranges) > RANGES_MAX:
+        what = f"the plan would have {len(plan.ranges):,} ranges of {RANGES_MAX:,}"
+        check = "set limits.max_bytes_per_run or limits.max_records_per_run, so that one run takes on less, or raise target_task_bytes"
+        raise SettingsError(what, key="limits.target_task_bytes", check=check)
+    return zlib.compress(document, 6)
+
+
+def plan_content(plan: Plan) -> dict[str, Any]:
+    """A plan as it is stored, before it is compressed."""
+    return {**content_of(plan), "id": plan.id}
+
+
+def parse_plan(payload: bytes, *, path: str) -> Plan:
+    """The plan of a znode. Raises LedgersDisagree when it is not one, or its content does not hash
+    to its id.
+    """
+    return _parsed(payload, path)
+
+
+@functools.lru_cache(maxsize=1)
+def _parsed(payload: bytes, path: str) -> Plan:
+    """A run reads the newest plan as it begins, and again before it stores the next one: the same
+    bytes are the same plan.
+    """
+    return parsed(payload, path, _plan)
+
+
+def _plan(document: dict[str, Any]) -> Plan:
+    plan = plan_of(document)
+    if plan_id(plan, document["format"]) != plan.id:
+        raise ValueError("its content does not hash to its id")
+    return plan
+
+
+METADATA_FULL_BYTES = 64 * 2**10
+"""Above this the metadata keeps the ids and the compressed plan, and no text for people."""
+METADATA_MAX_BYTES = 8 * 2**20
+"""Above this a run refuses before the append: a commit with 20 MB of it makes a table that Spark
+can never read again.
+"""
+
+_FOR_PEOPLE = ("ranges", "positions")
+_LEAST_BYTES_OF_ONE = len('["t", "0", 0]')
+"""Of what is told to people."""
+
+
+def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -> str:
+    """The `userMetadata` of the commit by which run `run_id` applies `plan`.
+
+    Raises SettingsError when even the short form is larger than a table can bear.
+    """
+    known = {
+        "app": "offset-range-etl",
+        "format": FORMAT,
+        "app_id": app_id,
+        "uid": plan.uid,
+        "number": plan.number,
+        "plan_id": plan.id,
+        "previous": plan.previous,
+        "kind": plan.kind.value,
+        "run_id": run_id,
+    }
+    known["plan_zlib"] = base64.b85encode(render_plan(plan)).decode("ascii")
+    if _LEAST_BYTES_OF_ONE * (len(plan.ranges) + len(plan.positions)) <= METADATA_FULL_BYTES:
+        full = json.dumps(
+            {
+                **known,
+                "ranges": [
+                    [r.log.topic, r.log.key, r.from_offset, r.until_offset] for r in plan.ranges
+                ],
+                "positions": [
+                    [log.topic, log.key, offset] for log, offset in sorted_items(plan.positions)
+                ],
+            }
+        )
+        if len(full) <= METADATA_FULL_BYTES:
+            return full
+    short = json.dumps(known)
+    if len(short) > METADATA_MAX_BYTES:
+        what = f"the plan knows {len(plan.positions):,} logs, its commit metadata would take {len(short):,} bytes of {METADATA_MAX_BYTES:,}"
+        raise SettingsError(what, key="source.topics", check=FEWER_TOPICS)
+    return short
+
+
+def with_receipts(metadata: str, plan: Plan, receipts: tuple[RangeResult, ...]) -> str:
+    """The same with what reading each range of the plan came to, known before the commit: then
+    nobody has to count its rows again.
+
+    It makes way for nothing else that the commit says: above `METADATA_FULL_BYTES` the text for
+    people goes, and above `METADATA_MAX_BYTES` the receipts themselves.
+    """
+    said = json.loads(metadata)
+    said["receipts_zlib"] = base64.b85encode(
+        render_applied(CommitResult(plan.number, plan.id, -1, "", receipts))
+    ).decode("ascii")
+    full = json.dumps(said)
+    if len(full) <= METADATA_FULL_BYTES:
+        return full
+    short = json.dumps({key: value for key, value in said.items() if key not in _FOR_PEOPLE})
+    return short if len(short) <= METADATA_MAX_BYTES else metadata
+
+
+def receipts_of(metadata: CommitMetadata) -> tuple[RangeResult, ...] | None:
+    """What the commit says that reading came to; None where it says nothing of it, or nothing that
+    can be read.
+    """
+    if metadata.receipts is None:
+        return None
+    try:
+        applied = parse_applied(metadata.receipts, path=f"commit {metadata.delta_version}")
+    except EtlError:
+        return None
+    return applied.receipts if applied.plan_id == metadata.plan_id else None
+
+
+def refuse_too_large(plan: Plan) -> None:
+    """Raises SettingsError for a plan that no commit could carry, or that could not be read again.
+    A run asks before it stores one.
+    """
+    render_commit_metadata(plan, "")
+
+
+def parse_commit_metadata(text: str, delta_version: int) -> CommitMetadata | None:
+    """What a commit's `userMetadata` says, or None when it is not ours. Its plan is not parsed yet."""
+    try:
+        found = json.loads(text)
+        if found.get("app") != "offset-range-etl":
+            return None
+        document, run_id, receipts = (
+            found.get("plan_zlib"),
+            found.get("run_id"),
+            found.get("receipts_zlib"),
+        )
+        return CommitMetadata(
+            delta_version,
+            str(found["app_id"]),
+            str(found["uid"]),
+            int(found["number"]),
+            str(found["plan_id"]),
+            document=base64.b85decode(document) if document else None,
+            run_id=str(run_id) if run_id else None,
+            receipts=base64.b85decode(receipts) if receipts else None,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None

@@ -1,0 +1,495 @@
+r"""What do brokers, consumers and drivers write in znodes of their own?
+
+What brokers and their controller write in ZooKeeper of themselves and of topics, parsed. What is
+no such text is None, never an error.
+
+Two families write there. Kafka 0.8 to 3.x: JSON, `/brokers/ids/[b]` in versions 1 (0.8) to 5 (2.7
+and later), a topic's replicas, the state of each partition. Jafka and Kafka 0.7:
+`creator:host:port`, from Jafka 1.4 on with a fourth field, and partition counts.
+
+The payloads of znodes, parsed and rendered, but for plans and what came of them, and for what
+brokers write (`registrations`).
+
+How consumers register in ZooKeeper, `/consumers/[group]/ids/[consumer]`, and what they are called there and as owners.
+
+    Kafka 0.7     { "clicks": 2,"orders": 1 }           topics and how many threads read each
+                  *4*clicks.*                           four threads read each topic that matches
+                  !4!clicks.*                           four threads read each topic that does not
+    Jafka         {"clicks":2,"orders":1}               topics alone: a Jafka consumer cannot read anything else
+    Kafka 0.8 on  {"version":1,"subscription":{"clicks":2},"pattern":"static","timestamp":"1446000000000"}
+                  the same with `"pattern":"white_list"` or `"black_list"` and one key, the regular expression
+
+A consumer that cannot read one registration of its group fails every rebalance, so the form follows the family of its brokers. Where the
+originals differ in nothing but a map's order of topics, what is rendered here is theirs byte for byte, to 0.11: consumers of 1.0 and 1.1
+escape their filter twice, and whoever reads that, they themselves too, reads another one (`\\d` is no digit). It is read here as by them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from etl.errors import BadOffset, LedgersDisagree, SettingsError
+from etl.ledger.topic_filters import FilterKind, NotTranslated, TopicFilter, cleaned
+from etl.model.partitions import Broker, BrokerFamily, BrokerPartition
+from etl.model.security import OPEN, Security, SecurityProtocol
+
+_MOST_PARTITIONS = 100_000
+"""Of one topic on one broker: a znode that claims more is no count."""
+_JAVA_OBJECT = b"\xac\xed\x00\x05t"
+"""Before a text that a ZkClient with its default serializer wrote: two bytes with the length, then
+the text.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What the controller last wrote of a partition (Kafka 0.8 to 3.x)."""
+
+    leader: int | None
+    leader_epoch: int | None
+    in_sync: tuple[int, ...]
+    """The replicas that had every committed record."""
+
+
+def dialect_of(payload: bytes) -> BrokerFamily | None:
+    """The family of a broker by its registration: JSON or fields; None for a text that is neither."""
+    if payload.lstrip().startswith(b"{"):
+        return BrokerFamily.KAFKA
+    return BrokerFamily.JAFKA if _fields(payload) is not None else None
+
+
+def parse_broker(broker_id: str, payload: bytes, security: Security = OPEN) -> Broker | None:
+    """A broker of Kafka 0.8 or later, or None when it has no listener of that protocol and name, or
+    is not registered as JSON.
+
+    `host` and `port` are those of the first listener without encryption and login, or null and -1
+    where there is none by the name PLAINTEXT; then, and for any other listener, `endpoints` counts,
+    with `listener_security_protocol_map` (version 4 on), which says what a listener of another name
+    speaks.
+    """
+    try:
+        registration = json.loads(payload)
+        host, port = registration.get("host"), registration.get("port")
+        is_first = security.protocol is SecurityProtocol.PLAINTEXT and security.listener is None
+        if is_first and host and isinstance(port, int) and _is_port(port):
+            return Broker(int(broker_id), str(host), port)
+        for listener, speaks, address in _endpoints(registration):
+            host, _, text = address.rpartition(":")
+            if (
+                speaks == security.protocol.value
+                and security.listener in (None, listener)
+                and host
+                and _is_port(int(text))
+            ):
+                return Broker(int(broker_id), host.strip("[]"), int(text))
+    except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
+        pass
+    return None
+
+
+def parse_listeners(payload: bytes) -> tuple[str, ...]:
+    """The listeners that a broker of Kafka registered, for a person: `INSIDE (SASL_SSL)`; nothing
+    for what is no such registration.
+    """
+    return tuple(
+        name if name == speaks else f"{name} ({speaks})"
+        for name, speaks in parse_endpoints(payload)
+    )
+
+
+def parse_endpoints(payload: bytes) -> tuple[tuple[str, str], ...]:
+    """The same as values: the name of each listener, and the protocol that it speaks."""
+    try:
+        return tuple((name, speaks) for name, speaks, _ in _endpoints(json.loads(payload)))
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return ()
+
+
+def _endpoints(registration: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The name of each listener, what it speaks, and its address."""
+    speaks = registration.get("listener_security_protocol_map") or {}
+    parts = [str(endpoint).partition("://") for endpoint in registration.get("endpoints") or ()]
+    return [
+        (listener, str(speaks.get(listener, listener)), address) for listener, _, address in parts
+    ]
+
+
+def parse_physical_broker(broker_id: str, payload: bytes) -> Broker | None:
+    """A broker of Jafka or Kafka 0.7, or None when its registration is not of this form.
+
+    `creator:host:port`, and from Jafka 1.4 on `:true` or `:false` behind it, whether topics are
+    made by the first message. Where the host has colons (IPv6), Jafka writes `#` for them.
+    """
+    fields = _fields(payload)
+    if fields is None or not re.fullmatch(r"[0-9]{1,10}", broker_id):
+        return None
+    return Broker(
+        int(broker_id),
+        fields[1].replace("#", ":").strip("[]"),
+        int(fields[2]),
+        BrokerFamily.JAFKA.value,
+    )
+
+
+def parse_count(payload: bytes) -> int | None:
+    """How many partitions of a topic a broker of Jafka or Kafka 0.7 has; they are numbered from 0."""
+    text = _text(payload)
+    found = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
+    return found if 0 < found <= _MOST_PARTITIONS else None
+
+
+def parse_cluster_id(payload: bytes) -> str | None:
+    """Kafka's cluster id, or None when the payload is not its JSON."""
+    try:
+        return str(json.loads(payload)["id"] or "") or None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def parse_replicas(payload: bytes) -> dict[int, tuple[int, ...]]:
+    """The brokers that hold each partition of a topic (Kafka 0.8 to 3.x), the preferred leader
+    first; empty for anything else.
+    """
+    try:
+        found: Mapping[str, Any] = json.loads(payload)["partitions"]
+        return {int(number): tuple(map(int, brokers)) for number, brokers in found.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return {}
+
+
+def parse_topic_config(payload: bytes) -> dict[str, str]:
+    """`/config/topics/[t]` (Kafka 0.8.1 to 3.x): what was set for the topic, not what brokers
+    default to; empty for anything else.
+    """
+    try:
+        found: Mapping[str, Any] = json.loads(payload)["config"]
+        return {str(key): str(value) for key, value in found.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def parse_partition_state(payload: bytes) -> PartitionState | None:
+    """`/brokers/topics/[t]/partitions/[p]/state` (Kafka 0.8 to 3.x)."""
+    try:
+        found = json.loads(payload)
+        leader, epoch = int(found["leader"]), int(found["leader_epoch"])
+        return PartitionState(
+            leader if leader >= 0 else None,
+            epoch if epoch >= 0 else None,
+            tuple(map(int, found["isr"])),
+        )
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def _fields(payload: bytes) -> list[str] | None:
+    """Creator, host and port, and what follows; None for a document, which `dialect_of` takes for
+    the other family's.
+    """
+    text = _text(payload)
+    fields = text.split(":")
+    if text.startswith("{") or len(fields) not in (3, 4) or not fields[1]:
+        return None
+    if not re.fullmatch(r"[0-9]{1,5}", fields[2]) or not _is_port(int(fields[2])):
+        return None
+    return fields if len(fields) == 3 or fields[3] in ("true", "false") else None
+
+
+def _text(payload: bytes) -> str:
+    """UTF-8, or what Java's own serialization wraps it in."""
+    if payload.startswith(_JAVA_OBJECT):
+        payload = payload[len(_JAVA_OBJECT) + 2 :]
+    return payload.decode("utf-8", "replace").strip()
+
+
+def _is_port(number: int) -> bool:
+    return 0 < number < 65536
+
+
+CREATION_ID = "zxid-"
+"""Before the transaction that made a topic's znode: what stands for a topic's id where brokers have
+none (before 2.8).
+"""
+MAX_OFFSET = 2**63 - 1
+_OWNER = re.compile(
+    r"etl:(?P<pipeline>[^:]+):(?P<run_id>[^:]*):(?P<pid>[0-9]{1,10}):(?P<started>[^:]*):"
+    r"((?P<pids>[0-9a-f]{8}-[0-9]{1,20}):)?(?P<host>.*)-[0-9]{1,9}"
+)
+
+
+def render_offset(offset: int) -> bytes:
+    """ASCII decimal and nothing else: old consumers refuse a trailing newline or blank."""
+    return str(offset).encode("ascii")
+
+
+def parse_offset(payload: bytes, *, path: str, log: BrokerPartition) -> int:
+    """A committed offset. Raises BadOffset with the znode and what it holds."""
+    text = payload.decode("latin-1")
+    if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= MAX_OFFSET):
+        what = f"the committed offset is no number: {text[:40]!r}"
+        check = (
+            "who wrote that znode; where the pipeline has a plan `etl offsets restore CONF --from-table --reason ...` writes its "
+            "position there, before that set it to the next offset to read, as plain decimal text"
+        )
+        raise BadOffset(what, **log.place, znode=path, check=check)
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class DriverNode:
+    """Who the driver at work is. `started` tells a process from a later one with the same pid,
+    where the host can.
+    """
+
+    host: str
+    pid: int
+    started: str | None
+    run_id: str
+    pids: str | None = None
+    """Which set of processes `pid` is a number of, a name of any host's boots and PID namespaces:
+    containers may share a host name. None where the host does not tell, or a driver of an earlier
+    version wrote the znode."""
+
+    def __str__(self) -> str:
+        return f"run {self.run_id}, pid {self.pid} on {self.host}"
+
+
+def render_driver(driver: DriverNode) -> bytes:
+    """The driver's znode."""
+    document = {
+        "host": driver.host,
+        "pid": driver.pid,
+        "started": driver.started,
+        "run_id": driver.run_id,
+        "pids": driver.pids,
+    }
+    return json.dumps(document).encode()
+
+
+def parse_driver(payload: bytes) -> DriverNode | None:
+    """The driver's znode, or None when it is not ours to understand."""
+    try:
+        found = json.loads(payload)
+        driver = DriverNode(
+            str(found["host"]),
+            int(found["pid"]),
+            found.get("started"),
+            str(found["run_id"]),
+            found.get("pids"),
+        )
+        return driver if 0 < driver.pid < 2**31 else None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerNode:
+    """A driver of ours as the owner of a log."""
+
+    pipeline: str
+    driver: DriverNode
+
+
+def driver_consumer_id(group: str, owner: OwnerNode) -> str:
+    """The consumer id, `<group>_<consumer>`, of a driver of ours."""
+    us = owner.driver
+    pids = f"{us.pids}:" if us.pids else ""
+    return f"{group}_etl:{owner.pipeline}:{us.run_id}:{us.pid}:{us.started or ''}:{pids}{us.host}"
+
+
+def render_owner(group: str, owner: OwnerNode) -> bytes:
+    """The owner's znode: a thread id, the consumer's with `-<thread>` behind it, which is all that
+    old consumers put there and show.
+    """
+    return f"{driver_consumer_id(group, owner)}-0".encode()
+
+
+def parse_owner(group: str, owner: str) -> OwnerNode | None:
+    """The driver of ours that an owner's thread id names, whichever its thread, or None when it is
+    somebody else's.
+    """
+    prefix = f"{group}_"
+    found = _OWNER.fullmatch(owner.removeprefix(prefix)) if owner.startswith(prefix) else None
+    if not found or not 0 < int(found["pid"]) < 2**31:
+        return None
+    driver = DriverNode(
+        found["host"], int(found["pid"]), found["started"] or None, found["run_id"], found["pids"]
+    )
+    return OwnerNode(found["pipeline"], driver)
+
+
+def parse_uid(payload: bytes, *, path: str) -> str | None:
+    """The pipeline's uid, or None when the znode is only a parent."""
+    if not payload:
+        return None
+    text = payload.decode("latin-1")
+    if not (text.isascii() and text.isalnum() and len(text) <= 64):
+        raise LedgersDisagree(
+            f"the pipeline's uid is not one of ours: {text[:40]!r}",
+            znode=path,
+            check="who wrote that znode",
+        )
+    return text
+
+
+_MOST_THREADS = 100_000
+"""Of one consumer for one topic: a registration that claims more is none."""
+_BY_FILTER = re.compile(r"(?P<kind>[*!])(?P<threads>[0-9]{1,9})(?P=kind)(?P<text>.*)")
+_KINDS = {"*": FilterKind.WHITE_LIST, "!": FilterKind.BLACK_LIST}
+_STATIC = "static"
+_ESCAPED = str.maketrans(
+    {
+        **{chr(code): f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0))},
+        '"': '\\"',
+        "\\": "\\\\",
+        "/": "\\/",
+        "\b": "\\b",
+        "\f": "\\f",
+        "\n": "\\n",
+        "\r": "\\r",
+        "\t": "\\t",
+    }
+)
+_CHECK = "who wrote that znode; the group's old consumers cannot read it either, and fail to rebalance while it is there"
+
+
+@dataclass(frozen=True, slots=True)
+class FixedTopics:
+    """A consumer that named its topics."""
+
+    threads: Mapping[str, int]
+    """How many of its threads read each."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredTopics:
+    """A consumer that reads whatever topics pass its filter, those that are made later, too."""
+
+    filter: TopicFilter
+    threads: int
+    """For each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What one consumer of a group says that it reads."""
+
+    dialect: BrokerFamily
+    """The family of consumers that can read it."""
+    reads: FixedTopics | FilteredTopics
+
+    def threads(self, topics: Iterable[str]) -> dict[str, int]:
+        """How many threads read which topic, where `topics` exist; one that is named counts whether
+        it exists or not.
+        """
+        if isinstance(self.reads, FixedTopics):
+            return {topic: count for topic, count in self.reads.threads.items() if count > 0}
+        return {topic: self.reads.threads for topic in topics if self.reads.filter.allows(topic)}
+
+
+def parse_registration(payload: bytes, *, path: str) -> Registration:
+    """What the consumer of this znode reads.
+
+    Raises SettingsError, with the znode, for what is no registration and for a filter whose meaning
+    is not certain here.
+    """
+    try:
+        text = payload.decode()
+        by_filter = _BY_FILTER.fullmatch(text)
+        if by_filter:
+            reads = _filtered(
+                _KINDS[by_filter["kind"]], by_filter["text"], int(by_filter["threads"])
+            )
+            return Registration(BrokerFamily.JAFKA, reads)
+        return _of_document(json.loads(text))
+    except NotTranslated as error:
+        what = f"a consumer of the group reads topics by a pattern that is not understood here: {error}"
+        raise SettingsError(what, znode=path, check="that consumer's topic filter") from error
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        what = f"a consumer of the group is not registered as consumers are: {payload[:80].decode('utf-8', 'replace')!r}"
+        raise SettingsError(what, znode=path, check=_CHECK) from error
+
+
+def render_registration(registration: Registration, *, now_ms: int) -> bytes:
+    """The payload of a consumer's znode, in the form that consumers of its family write. Raises
+    SettingsError for a filter of Jafka's.
+    """
+    reads = registration.reads
+    if registration.dialect is BrokerFamily.JAFKA:
+        if isinstance(reads, FilteredTopics):
+            raise SettingsError(
+                "consumers of Jafka read topics by name only", check="name the topics"
+            )
+        return _map(reads.threads).encode()
+    if isinstance(reads, FixedTopics):
+        pattern, subscription = _STATIC, _map(reads.threads)
+    else:
+        pattern, subscription = reads.filter.kind.value, _map({reads.filter.text: reads.threads})
+    return f'{{"version":1,"subscription":{subscription},"pattern":"{pattern}","timestamp":"{now_ms}"}}'.encode()
+
+
+def consumer_id(group: str, name: str) -> str:
+    """What a consumer of that name is called: the name of its znode, and the beginning of its
+    threads' names.
+    """
+    return f"{group}_{name}"
+
+
+def generated_name(host: str, now_ms: int, unique: int) -> str:
+    """The name of a consumer that was given none. `unique`: 128 random bits, of which the first
+    eight digits are taken.
+    """
+    return f"{host}-{now_ms}-{unique >> 64:x}"[: len(f"{host}-{now_ms}-") + 8]
+
+
+def thread_id(consumer: str, number: int) -> str:
+    """What a thread of a consumer writes where it is the owner; numbers begin at 0 for each topic."""
+    return f"{consumer}-{number}"
+
+
+def consumer_of(thread: str) -> str:
+    """The consumer whose thread an owner's payload names: hosts and groups may have `-` in them,
+    numbers do not.
+    """
+    return thread.rpartition("-")[0] or thread
+
+
+def _of_document(found: Any) -> Registration:
+    """Raises ValueError, TypeError, KeyError or AttributeError for another one."""
+    if not isinstance(found.get("subscription"), dict):
+        counts = {topic: _count(count, least=0) for topic, count in found.items()}
+        return Registration(BrokerFamily.JAFKA, FixedTopics(counts))
+    counts = {topic: _count(count, least=1) for topic, count in found["subscription"].items()}
+    if not isinstance(found["pattern"], str):
+        raise ValueError("the pattern is no text")
+    kind = next((kind for kind in FilterKind if kind.value == found["pattern"]), None)
+    if (
+        kind is None or not counts
+    ):  # the originals take any other word for `static`, and a filter without one, too
+        return Registration(BrokerFamily.KAFKA, FixedTopics(counts))
+    ((text, threads),) = counts.items()
+    return Registration(BrokerFamily.KAFKA, _filtered(kind, text, threads))
+
+
+def _filtered(kind: FilterKind, text: str, threads: int) -> FilteredTopics:
+    return FilteredTopics(TopicFilter(kind, cleaned(text)), _count(threads, least=1))
+
+
+def _count(found: Any, *, least: int) -> int:
+    if type(found) is not int or not least <= found <= _MOST_THREADS:
+        raise ValueError(f"{found!r} is no number of threads")
+    return found
+
+
+def _map(threads: Mapping[str, int]) -> str:
+    return (
+        "{"
+        + ",".join(
+            f'"{topic.translate(_ESCAPED)}":{count}' for topic, count in sorted(threads.items())
+        )
+        + "}"
+    )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 from hypothesis import HealthCheck, settings
 
-from etl.decisions.spark_on_stores import is_ours, packages, settings_for
+from etl.decide.table_storage import is_ours, packages, settings_for
 from etl.edges.spark.log_store import jar_path
 from etl.edges.spark.session import build_session
 from etl.embedded.cluster import Cluster

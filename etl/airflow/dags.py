@@ -25,7 +25,7 @@ from etl.airflow.pipeline import Pipeline, pipeline_of
 from etl.airflow.sdk import DAG, CronDataIntervalTimetable, Param
 from etl.airflow.submit import EtlSubmitOperator
 from etl.airflow.toolkit import Toolkit, toolkit_from_environment
-from etl.decisions.times.scheduled_runs import backfill_arguments, range_arguments, run_arguments
+from etl.decide.run_requests import backfill_arguments, range_arguments, run_arguments
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 _A_TIME = {"type": ["null", "string"], "format": "date-time"}

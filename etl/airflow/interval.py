@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from etl.airflow.sdk import AirflowFailException
-from etl.decisions.times.scheduled_runs import interval_of_run
-from etl.decisions.times.time_intervals import TimeInterval
+from etl.decide.run_requests import TimeInterval, interval_of_run
 from etl.errors import SettingsError
 
 

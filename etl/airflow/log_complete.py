@@ -20,7 +20,7 @@ from etl.airflow.interval import interval_of
 from etl.airflow.pipeline import Pipeline
 from etl.airflow.sdk import AirflowFailException, BaseSensorOperator
 from etl.airflow.toolkit import Toolkit, ask, not_there, parsed, refuse_without_package
-from etl.decisions.times.scheduled_runs import Verdict, verdict_of
+from etl.decide.run_requests import Verdict, verdict_of
 from etl.errors import SettingsError
 
 

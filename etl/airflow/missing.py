@@ -13,7 +13,7 @@ from etl.airflow.outcome import refuse_what_is_not_done
 from etl.airflow.pipeline import Pipeline
 from etl.airflow.sdk import AirflowFailException, BaseOperator
 from etl.airflow.toolkit import Toolkit, ask
-from etl.decisions.times.time_intervals import length, looked_back_at
+from etl.decide.run_requests import length, looked_back_at
 from etl.errors import SettingsError
 
 BEHIND = timedelta(hours=3)

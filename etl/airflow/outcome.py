@@ -9,7 +9,7 @@ from typing import Any
 
 from etl.airflow.brief import told_of
 from etl.airflow.sdk import AirflowException, AirflowFailException
-from etl.decisions.times.scheduled_runs import Verdict, verdict_of
+from etl.decide.run_requests import Verdict, verdict_of
 
 
 def refuse_what_is_not_done(exit_code: int | None, document: Mapping[str, Any] | None) -> None:

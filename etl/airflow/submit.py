@@ -30,7 +30,7 @@ from etl.airflow.sdk import (
     BaseHook,
 )
 from etl.airflow.toolkit import Toolkit, not_there, parsed, refuse_without_package
-from etl.decisions.times.scheduled_runs import DOCUMENT_FILE
+from etl.decide.run_requests import DOCUMENT_FILE
 from etl.errors import SettingsError
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.audit.findings import Expected, IncompleteInterval, LogFindings
-from etl.decisions.coverage import interval_of, without
+from etl.decide.loaded_intervals import interval_of, without
 from etl.model.plans import Loss, RangeResult
 from etl.model.snapshot import ForeignCommit
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, Unequal
-from etl.decisions.coverage import interval_of, without
-from etl.decisions.replaced import is_exact, outside_of
+from etl.decide.loaded_intervals import interval_of, is_exact, outside_of, without
 from etl.errors import LedgersDisagree
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, RangeResult

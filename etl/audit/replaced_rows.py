@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from etl.audit.findings import Expected
-from etl.decisions.coverage import interval_of, merge
-from etl.decisions.replaced import Span, cut_around, is_exact, taken_out
+from etl.decide.loaded_intervals import Span, cut_around, interval_of, is_exact, merge, taken_out
 from etl.model.plans import OffsetRange, RangeResult
 
 _Pair = tuple[OffsetRange, RangeResult]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from etl.audit.findings import AuditedLog, Expected
-from etl.decisions.coverage import without
+from etl.decide.loaded_intervals import without
 from etl.model.plans import Plan
 from etl.model.snapshot import Table
 

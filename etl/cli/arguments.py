@@ -233,7 +233,7 @@ def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
     document: there is no progress there.
     """
     from etl.console.progress import showing
-    from etl.decisions.spark_on_stores import is_ours, packages
+    from etl.decide.table_storage import is_ours, packages
     from etl.edges.spark.session import is_submitted
     from etl.run.context import RunContext
 

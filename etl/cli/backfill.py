@@ -25,7 +25,7 @@ from etl.cli.arguments import (
 from etl.cli.output import ask, confirm, is_attended, show
 
 if TYPE_CHECKING:
-    from etl.decisions.backfills.backfilling import Asked
+    from etl.decide.backfill import Asked
     from etl.report.run_report import Report
     from etl.run.context import RunContext
     from etl.settings.sections import Settings

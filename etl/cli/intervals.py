@@ -40,7 +40,7 @@ def complete(
     """
     from etl.commands import complete as looking
     from etl.console.text import show_complete
-    from etl.decisions.times.time_intervals import milliseconds, moment
+    from etl.decide.run_requests import milliseconds, moment
 
     found = looking.complete(
         settings_of(conf),
@@ -75,7 +75,7 @@ def intervals(
     Exit code 6 where a partition without a leader could not be asked."""
     from etl.commands import intervals as looking
     from etl.console.text import show_intervals
-    from etl.decisions.times.time_intervals import interval_between, length
+    from etl.decide.run_requests import interval_between, length
 
     found = looking.intervals(
         table_settings_of(conf), interval_between(from_time, until_time), length(every)

@@ -120,7 +120,7 @@ def offsets_restore(
     """
     from etl.commands import offsets_restore as restoring
     from etl.console.text import show_ruling
-    from etl.decisions.restoring import Lost
+    from etl.decide.restore_ledger import Lost
 
     if not from_table:
         raise SettingsError(

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from etl.decisions.times.scheduled_runs import DOCUMENT_FILE
+from etl.decide.run_requests import DOCUMENT_FILE
 from etl.errors import EtlError, SettingsError, Stopped
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from etl.cli.output import ask, is_attended, show
 from etl.errors import SettingsError
 
 if TYPE_CHECKING:
-    from etl.decisions.replaying import Wanted
+    from etl.decide.replay import Wanted
     from etl.model.plans import Plan
     from etl.run.context import RunContext
     from etl.settings.sections import Settings

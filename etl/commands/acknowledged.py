@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from etl.decisions.acceptance import acknowledging, is_told
-from etl.decisions.reconcile import is_of_another_era
+from etl.decide.reconcile import is_of_another_era
+from etl.decide.table_changes import acknowledging, is_told
 from etl.edges.delta.log import hash_of_commit, open_log
 from etl.edges.delta.path import rust_path
 from etl.errors import NeedsDecision

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from etl.decisions.among_members import joins_for_commands
+from etl.decide.group_ownership import joins_for_commands
 from etl.model.partitions import Share
 from etl.run.world import World
 from etl.settings.sections import Settings

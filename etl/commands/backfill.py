@@ -15,8 +15,8 @@ from typing import Any
 
 from etl.commands.replay import parse_bound
 from etl.commands.run import reported
-from etl.decisions.backfills.backfilling import Asked
-from etl.decisions.tasks import cost_of
+from etl.decide.backfill import Asked
+from etl.decide.tasks import cost_of
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, SettingsError
 from etl.model.partitions import parse_named, parse_partition

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
-from etl.decisions.backfills.lacking import refuse_what_lacks_a_backfill
+from etl.decide.reservations import refuse_what_lacks_a_backfill
 from etl.edges.delta.path import open_table
 from etl.edges.zookeeper.claims import ClaimsBeside
 from etl.edges.zookeeper.driver_lock import DriverLock

@@ -14,10 +14,9 @@ from typing import Any
 
 from etl.commands.backfills import refuse_without_backfills
 from etl.commands.run import new_run_id
-from etl.decisions.foreign_commits import refuse_what_others_did
-from etl.decisions.maintenance import refuse_what_is_not_ours
-from etl.decisions.reconcile import compare, naming_table, refuse_another_era
-from etl.decisions.refusals import refuse_another_dialect
+from etl.decide.reconcile import compare, naming_table, refuse_another_dialect, refuse_another_era
+from etl.decide.table_changes import refuse_what_others_did
+from etl.decide.table_storage import refuse_what_is_not_ours
 from etl.edges.delta.housekeeping import Compacted
 from etl.edges.spark.failures import translating_spark_errors
 from etl.model.snapshot import ForeignCommit, Ledger, Table

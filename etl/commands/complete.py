@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from etl.decisions.pausing import paused_logs
-from etl.decisions.refusals import refuse_missing_topics
-from etl.decisions.times.completeness import incomplete_logs
+from etl.decide.reconcile import refuse_missing_topics
+from etl.decide.run_requests import incomplete_logs
+from etl.decide.set_offsets import paused_logs
 from etl.edges.brokers.cluster import chosen_topics, names_of_topics
 from etl.errors import NotYetReadable
 from etl.model.partitions import BrokerPartition, in_order

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 
 from etl.audit.findings import AuditedLog, Expected
 from etl.audit.replaced_rows import replaced_expected
-from etl.decisions.coverage import Ancestry, ancestry, merged_holes, without
-from etl.decisions.replaced import spans_of
-from etl.decisions.shape import may_be_transformed
+from etl.decide.loaded_intervals import Ancestry, ancestry, merged_holes, spans_of, without
+from etl.decide.plan import may_be_transformed
 from etl.errors import LedgersDisagree, Owned
 from etl.model.columns import names_of_key
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, Plan, PlanKind, RangeResult

@@ -23,8 +23,8 @@ from etl.commands.conf_choices import (
     proposed_for_zookeeper,
 )
 from etl.commands.conf_text import Chosen, conf_text
-from etl.decisions.refusals import refuse_missing_topics, refuse_topic_that_reads_as_null
-from etl.decisions.rows_before import refusal_of
+from etl.decide.reconcile import refuse_missing_topics, refuse_topic_that_reads_as_null
+from etl.decide.table_rules import refusal_of
 from etl.edges.brokers.cluster import Cluster, chosen_topics
 from etl.edges.delta.held_rows import rows_of_nobody
 from etl.edges.delta.path import open_table

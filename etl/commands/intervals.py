@@ -12,14 +12,9 @@ from typing import Any, NamedTuple
 from etl.audit.findings import AuditedLog, Expected
 from etl.commands.expected_rows import loaded_plans, read_both_ledgers
 from etl.commands.rows_beside import expected_of_all
-from etl.decisions.pausing import paused_logs
-from etl.decisions.times.missing_intervals import (
-    Excused,
-    IncompleteStretch,
-    excused,
-    incomplete_stretches,
-)
-from etl.decisions.times.time_intervals import TimeInterval, divided
+from etl.decide.loaded_intervals import Excused, IncompleteStretch, excused, incomplete_stretches
+from etl.decide.run_requests import TimeInterval, divided
+from etl.decide.set_offsets import paused_logs
 from etl.edges.brokers.cluster import Cluster
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.partitions import BrokerPartition, in_order

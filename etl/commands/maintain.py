@@ -20,7 +20,7 @@ from typing import Any
 
 from etl.commands.compact import looked_at
 from etl.commands.run import new_run_id
-from etl.decisions.maintenance import kept_for
+from etl.decide.table_storage import kept_for
 from etl.edges.delta import housekeeping
 from etl.edges.delta.housekeeping import Compacted
 from etl.edges.delta.path import open_table

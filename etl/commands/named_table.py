@@ -8,9 +8,8 @@ from typing import Any
 
 from etl.commands.operator import Ruling
 from etl.commands.run import new_run_id
-from etl.decisions.acceptance import is_recorded
-from etl.decisions.named_tables import KEY
-from etl.decisions.other_pipelines import app_id_of
+from etl.decide.table_changes import app_id_of, is_recorded
+from etl.decide.table_rules import KEY
 from etl.edges.delta.path import open_table
 from etl.edges.zookeeper.named_table import read_named_table, write_named_table
 from etl.errors import SettingsError

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from etl.audit.findings import AuditedLog, Expected, LogFindings
-from etl.decisions.other_pipelines import is_taken, name_of, plan_of, refuse_topics_of_others
-from etl.decisions.reconcile import compare
+from etl.decide.reconcile import compare
+from etl.decide.table_changes import is_taken, name_of, plan_of, refuse_topics_of_others
 from etl.edges.delta.others import other_pipelines
 from etl.errors import LedgersDisagree
 from etl.model.plans import Plan

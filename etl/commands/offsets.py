@@ -6,9 +6,9 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-from etl.decisions.lag import Reached, lag_of, reached
-from etl.decisions.pausing import paused_logs
-from etl.decisions.reconcile import compare, naming_table, where_we_stand
+from etl.decide.lag import Reached, lag_of, reached
+from etl.decide.reconcile import compare, naming_table, where_we_stand
+from etl.decide.set_offsets import paused_logs
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition
 from etl.model.snapshot import Snapshot

@@ -7,7 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from etl.decisions.differences import (
+from etl.decide.next_step import Action
+from etl.decide.restore_ledger import (
     Difference,
     Foreseen,
     Told,
@@ -18,7 +19,6 @@ from etl.decisions.differences import (
     plan_stands,
     state_by_ledgers,
 )
-from etl.decisions.next_step import Action
 from etl.errors import EtlError, OffsetMoved, Unreachable
 from etl.model.plans import Plan
 from etl.model.snapshot import RebuildFromTable, Replay, Snapshot, Supersede, UpToDate

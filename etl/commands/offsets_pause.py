@@ -1,7 +1,7 @@
 """`etl offsets pause` and `etl offsets resume`: a log keeps its position and gets no range, from
 the next plan on, until it is resumed.
 
-What a pause means is `decisions.pausing`'s. Brokers are asked only for names that the ledger does
+What a pause means is `decide.set_offsets`'s. Brokers are asked only for names that the ledger does
 not know, so that a log can be paused and resumed while they are away.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from etl.commands.operator import Ruling
 from etl.commands.run import new_run_id
-from etl.decisions.pausing import Changed, pausing, resuming
+from etl.decide.set_offsets import Changed, pausing, resuming
 from etl.edges.machine import user_at_host
 from etl.edges.zookeeper.pauses import read_pauses_at, write_pauses
 from etl.model.partitions import BrokerPartition, Named, parse_named

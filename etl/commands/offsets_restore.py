@@ -17,8 +17,10 @@ from typing import Any
 from etl.commands.as_member import as_member
 from etl.commands.operator import Ruling, store_decided, told_stored
 from etl.commands.run import new_run_id
-from etl.decisions.among_members import (
+from etl.decide.group_commits import as_left_to_others
+from etl.decide.group_ownership import (
     foreseen_by_command,
+    leave_to_owners,
     of_command,
     refuse_beside_members,
     refuse_of_others,
@@ -26,13 +28,10 @@ from etl.decisions.among_members import (
     refuse_void,
     told_set_back,
 )
-from etl.decisions.handing_over import as_left_to_others
-from etl.decisions.next_step import Repair, repaired
-from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL, plan_of
-from etl.decisions.ownership import leave_to_owners
-from etl.decisions.reconcile import plan_in_force
-from etl.decisions.refusals import refuse_another_dialect, refuse_retired
-from etl.decisions.restoring import (
+from etl.decide.inherit_pipeline import plan_taking_over, state_of_itself, taken_from
+from etl.decide.next_step import Repair, repaired
+from etl.decide.reconcile import plan_in_force, refuse_another_dialect, refuse_retired
+from etl.decide.restore_ledger import (
     Lost,
     apart,
     is_forgotten,
@@ -41,10 +40,9 @@ from etl.decisions.restoring import (
     told_rows,
     what_is_lost,
 )
-from etl.decisions.rows_before import rows_not_begun
-from etl.decisions.set_positions import Standing, plan_set
-from etl.decisions.succession import plan_taking_over, state_of_itself
-from etl.decisions.taken import taken_from
+from etl.decide.set_offsets import Standing, plan_set
+from etl.decide.table_changes import BEGIN_ANEW, ROWS_DO_NOT_TELL, plan_of
+from etl.decide.table_rules import rows_not_begun
 from etl.edges.delta.others import other_pipelines
 from etl.edges.zookeeper.coverage import take_in
 from etl.errors import NeedsDecision, Owned

@@ -3,7 +3,7 @@ executes.
 
 Owns the order: look, so that a person sees what it comes to; then once more while nobody else
 drives the pipeline, and store the plan if nothing has moved since. What may be set, and what the
-plan holds, is `set_positions`'s.
+plan holds, is `set_offsets`'s.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from etl.commands.as_member import as_member
 from etl.commands.expected_rows import expected_rows, loaded_plans, read_both_ledgers
 from etl.commands.operator import Ruling, store_decided, told_stored
 from etl.commands.run import new_run_id
-from etl.decisions.among_members import (
+from etl.decide.group_commits import told_by_command
+from etl.decide.group_ownership import (
     foreseen_by_command,
+    leave_to_owners,
     of_command,
     refuse_beside_members,
     refuse_of_others,
     refuse_read_by_others,
     refuse_unrecorded,
 )
-from etl.decisions.coverage import without
-from etl.decisions.handing_over import told_by_command
-from etl.decisions.next_step import repair_of, repaired
-from etl.decisions.ownership import leave_to_owners
-from etl.decisions.reconcile import where_we_stand
-from etl.decisions.refusals import refuse_what_cannot_run
-from etl.decisions.set_positions import (
+from etl.decide.loaded_intervals import without
+from etl.decide.next_step import repair_of, repaired
+from etl.decide.reconcile import refuse_what_cannot_run, where_we_stand
+from etl.decide.set_offsets import (
     Move,
     Standing,
     lost_of_stored,

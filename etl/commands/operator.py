@@ -15,23 +15,9 @@ from etl.commands.acknowledged import accepted, accepted_beside, record_found
 from etl.commands.as_member import as_member
 from etl.commands.backfills import left_beside
 from etl.commands.run import new_run_id
-from etl.decisions.acceptance import is_recorded
-from etl.decisions.among_members import (
-    of_command,
-    refuse_beside_members,
-    refuse_of_others,
-    refuse_unrecorded,
-    refuse_unsure_lives,
-    refuse_void,
-)
-from etl.decisions.backfills.claiming import refuse_left_to_load
-from etl.decisions.byte_positions.misplaced_offsets import put_right
-from etl.decisions.foreign_commits import unacknowledged
-from etl.decisions.identity.accepted_logs import told_of
-from etl.decisions.identity.accepting import Accepting
-from etl.decisions.identity.reset import plan_reset
-from etl.decisions.next_step import plan_superseding, repair_of, repaired
-from etl.decisions.open_hand_overs import (
+from etl.decide.accept_partitions import Accepting, plan_reset, told_of
+from etl.decide.byte_offsets import put_right
+from etl.decide.group_commits import (
     HandOverOutcome,
     found_out,
     handed_over_without,
@@ -39,9 +25,20 @@ from etl.decisions.open_hand_overs import (
     not_taken_of,
     with_hand_over_found_out,
 )
-from etl.decisions.ownership import leave_to_owners
-from etl.decisions.reconcile import naming_table, refuse_another_era, where_we_stand
-from etl.decisions.rows_before import told_accepted, topics_accepted
+from etl.decide.group_ownership import (
+    leave_to_owners,
+    of_command,
+    refuse_beside_members,
+    refuse_of_others,
+    refuse_unrecorded,
+    refuse_unsure_lives,
+    refuse_void,
+)
+from etl.decide.next_step import plan_superseding, repair_of, repaired
+from etl.decide.reconcile import naming_table, refuse_another_era, where_we_stand
+from etl.decide.reservations import refuse_left_to_load
+from etl.decide.table_changes import is_recorded, unacknowledged
+from etl.decide.table_rules import told_accepted, topics_accepted
 from etl.edges.delta.log import hash_of_commit, open_log
 from etl.edges.delta.path import rust_path
 from etl.edges.zookeeper.hand_over_marks import write_mark

@@ -16,8 +16,8 @@ from typing import Any
 from etl.commands.backfills import backfills_beside, refuse_unfinished
 from etl.commands.operator import Ruling
 from etl.commands.run import new_run_id
-from etl.decisions.among_members import refuse_retiring
-from etl.decisions.refusals import refuse_shared_topics
+from etl.decide.group_ownership import refuse_retiring
+from etl.decide.reconcile import refuse_shared_topics
 from etl.edges.delta.path import open_table
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.ledger import PlanLedger

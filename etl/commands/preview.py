@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl.decisions.expiry import Expiring, expiring
-from etl.decisions.lag import lag_in_all, reached
-from etl.decisions.named_tables import not_there
-from etl.decisions.next_step import Action, NextStep, steps_ahead
-from etl.decisions.plan_tasks import tasks_of_plan
-from etl.decisions.tasks import bytes_of
-from etl.decisions.time_zone import told_time_zones
+from etl.decide.lag import Expiring, expiring, lag_in_all, reached
+from etl.decide.next_step import Action, NextStep, steps_ahead
+from etl.decide.plan import tasks_of_plan
+from etl.decide.table_rules import not_there
+from etl.decide.table_storage import told_time_zones
+from etl.decide.tasks import bytes_of
 from etl.edges.delta.path import open_table
 from etl.edges.delta.taking import Takes
 from etl.errors import NotOurTable, Owned

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.commands.run import reported
-from etl.decisions.next_step import NextStep, foreseen, next_step
-from etl.decisions.replaced import spans_of
-from etl.decisions.replaying import Bound, Wanted
+from etl.decide.loaded_intervals import spans_of
+from etl.decide.next_step import NextStep, foreseen, next_step
+from etl.decide.replay import Bound, Wanted
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import SettingsError
 from etl.model.partitions import cleanup_of, parse_named, parse_partition

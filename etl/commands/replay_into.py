@@ -14,10 +14,10 @@ from typing import Any
 
 from etl.commands.replay import step_behind_left
 from etl.commands.run import new_run_id
-from etl.decisions.other_pipelines import name_of
-from etl.decisions.replaced import spans_of
-from etl.decisions.replaying import Wanted
-from etl.decisions.spark_on_stores import settings_for
+from etl.decide.loaded_intervals import spans_of
+from etl.decide.replay import Wanted
+from etl.decide.table_changes import name_of
+from etl.decide.table_storage import settings_for
 from etl.edges.delta.others import other_pipelines
 from etl.edges.delta.path import open_table
 from etl.edges.spark.failures import translating_spark_errors

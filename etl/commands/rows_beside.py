@@ -22,10 +22,10 @@ from etl.commands.expected_rows import (
     read_both_ledgers,
     still_lost,
 )
-from etl.decisions.acceptance import is_accepted, known_in_table
-from etl.decisions.backfills.giving_back import as_claimed, covered_as_claimed
-from etl.decisions.coverage import Ancestry
-from etl.decisions.reconcile import is_of_another_era
+from etl.decide.loaded_intervals import Ancestry
+from etl.decide.reconcile import is_of_another_era
+from etl.decide.reservations import as_claimed, covered_as_claimed
+from etl.decide.table_changes import is_accepted, known_in_table
 from etl.errors import LedgersDisagree
 from etl.model.plans import Loss
 from etl.model.snapshot import Interval, Reservation, ReservationState, Table

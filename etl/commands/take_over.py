@@ -18,26 +18,27 @@ from etl.commands.backfills import refuse_unfinished, refuse_without_backfills
 from etl.commands.operator import Ruling, store_decided
 from etl.commands.pipelines_of_table import is_us, pipelines_of, the_one
 from etl.commands.run import new_run_id
-from etl.decisions.among_members import (
+from etl.decide.group_commits import as_left_to_others
+from etl.decide.group_ownership import (
     refuse_beside_members,
     refuse_left_by,
     refuse_of_others,
     refuse_setting_theirs_back,
     taking_over,
 )
-from etl.decisions.coverage import with_beside
-from etl.decisions.handing_over import as_left_to_others
-from etl.decisions.next_step import repair_of, repaired
-from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL, name_of, plan_of
-from etl.decisions.pausing import merged
-from etl.decisions.reconcile import is_of_another_era, naming_table, reconciled
-from etl.decisions.succession import (
+from etl.decide.inherit_pipeline import (
     Loaded,
+    Taken,
     plan_taking_over,
     refuse_what_neither_loaded,
     state_of_itself,
+    taken_from,
 )
-from etl.decisions.taken import Taken, taken_from
+from etl.decide.loaded_intervals import with_beside
+from etl.decide.next_step import repair_of, repaired
+from etl.decide.reconcile import is_of_another_era, naming_table, reconciled
+from etl.decide.set_offsets import merged
+from etl.decide.table_changes import BEGIN_ANEW, ROWS_DO_NOT_TELL, name_of, plan_of
 from etl.edges.delta.others import loaded_by
 from etl.edges.zookeeper.claims import ClaimsBeside
 from etl.edges.zookeeper.coverage import read_all_coverage, take_in

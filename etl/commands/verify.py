@@ -30,10 +30,8 @@ from etl.commands.neighbours import (
 )
 from etl.commands.rows_beside import expected_of_all
 from etl.commands.run import new_run_id
-from etl.decisions.acceptance import accepted_version
-from etl.decisions.foreign_commits import is_let_pass, unacknowledged
-from etl.decisions.reconcile import compare, naming_table
-from etl.decisions.refusals import refuse_another_dialect
+from etl.decide.reconcile import compare, naming_table, refuse_another_dialect
+from etl.decide.table_changes import accepted_version, is_let_pass, unacknowledged
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import LedgersDisagree
 from etl.model.plans import Loss

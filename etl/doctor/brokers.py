@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from etl.decisions.pausing import paused_logs
-from etl.decisions.refusals import refuse_missing_topics, refuse_topic_that_reads_as_null
+from etl.decide.reconcile import refuse_missing_topics, refuse_topic_that_reads_as_null
+from etl.decide.set_offsets import paused_logs
 from etl.doctor.check import Findings, Line, advice, failed, ok
 from etl.edges.brokers.cluster import Cluster, chosen_topics
 from etl.edges.brokers.simple_consumer import SimpleConsumer

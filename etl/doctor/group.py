@@ -6,9 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from etl.decisions.handing_over import is_member
-from etl.decisions.ownership import foreign_consumers, foreign_owners, members_as_owners, on_owned
-from etl.decisions.refusals import refuse_retired, refuse_shared_topics
+from etl.decide.group_commits import is_member
+from etl.decide.group_ownership import (
+    foreign_consumers,
+    foreign_owners,
+    members_as_owners,
+    on_owned,
+)
+from etl.decide.reconcile import refuse_retired, refuse_shared_topics
 from etl.doctor.brokers import ask_brokers, consumers_of, some
 from etl.doctor.check import Findings, Line, advice, failed, ok
 from etl.edges.zookeeper.ledger import PlanLedger

@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from etl.decisions.identity.log_identity import refuse_other_logs
-from etl.decisions.pausing import standing
-from etl.decisions.reconcile import plan_in_force
-from etl.decisions.start import starts_of
+from etl.decide.offsets import starts_of
+from etl.decide.partition_identity import refuse_other_logs
+from etl.decide.reconcile import plan_in_force
+from etl.decide.set_offsets import standing_without_paused
 from etl.doctor.check import Findings, Line, Verdict, advice, ok
 from etl.errors import Owned
 from etl.model.snapshot import (
@@ -55,7 +55,7 @@ def judged(name: str, snapshot: Snapshot, settings: Settings, foresee: Foresee) 
     yield from held_back("open transactions", snapshot)
     yield from rested("paused logs", snapshot)
     yield from unidentified("topic ids", snapshot)
-    snapshot, found = standing(snapshot, settings)
+    snapshot, found = standing_without_paused(snapshot, settings)
     reaches = starts_of(found.plan) if isinstance(found, Supersede) else None
     refuse_other_logs(plan_in_force(snapshot.ledger, snapshot.table), snapshot, reaches)
     alone = replace(snapshot, other_pipelines={}, ledger=replace(snapshot.ledger, retired=None))

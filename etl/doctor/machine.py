@@ -16,7 +16,7 @@ from zoneinfo import available_timezones
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from etl.decisions.time_zone import TIME_ZONE, offset_minutes
+from etl.decide.table_storage import TIME_ZONE, offset_minutes
 from etl.doctor.check import Findings, Line, advice, failed, ok
 from etl.edges.report_file import installed_version
 from etl.edges.spark.session import WHERE_JARS_ARE, is_submitted

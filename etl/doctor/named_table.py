@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from etl.decisions.named_tables import catalog_of, goes_by, refuse_temporary
+from etl.decide.table_rules import catalog_of, goes_by, refuse_temporary
 from etl.doctor.check import Fact, Findings, Line, Verdict, ok
 from etl.doctor.rows import spark_of
 from etl.edges.spark.failures import translating_spark_errors

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
-from etl.decisions.maintenance import interval
-from etl.decisions.spark_on_stores import LOG_STORE, settings_for
+from etl.decide.table_storage import LOG_STORE, interval, settings_for
 from etl.doctor.check import Fact, Findings, Line, advice, ok
 from etl.edges.delta.exclusive_create import require_exclusive_create
 from etl.edges.delta.features import (

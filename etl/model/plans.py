@@ -291,7 +291,7 @@ class Plan:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     creation_ids: Mapping[str, str] = field(default_factory=dict)
     """Beside a topic's own id that of its znode's creation
-    (`decisions.identity.made_again.compared_ids`).
+    (`etl.decide.partition_identity.compared_ids`).
     """
     previous: str | None = None
     supersedes: str | None = None
@@ -346,7 +346,7 @@ class Plan:
     """
     log_topic_ids: Mapping[BrokerPartition, str] = field(default_factory=dict)
     """Physical logs that were decided under another id of their topic than that of `topic_ids`, and
-    that id (`identity.made_again`).
+    that id (`decide.partition_identity`).
     """
     bounds: Bounds = NO_BOUNDS
     """What the run was asked to read that made this plan."""
@@ -356,7 +356,7 @@ class Plan:
     knows its bound."""
     cluster_id: str | None = None
     """The id that the brokers of a cluster told which goes by the conf's name, since it told none
-    before (`identity.cluster_name`).
+    before (`decide.partition_identity`).
     """
     stood: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Of a replay: how many rows of each log the table had in its ranges when the plan was made."""

@@ -469,7 +469,7 @@ class Snapshot:
     offsets_in: OffsetsStorage = OffsetsStorage.ZOOKEEPER
     """Where `committed` is from."""
     cluster_id: str | None = None
-    """The id of a cluster that goes by the conf's name (`decisions.identity.cluster_name`)."""
+    """The id of a cluster that goes by the conf's name (`etl.decide.partition_identity`)."""
     asked: Asked | None = None
     """None: the run is asked for nothing beside its conf."""
     claims: Reservations = NO_CLAIMS
@@ -481,7 +481,7 @@ class Snapshot:
     pauses: tuple[Pause, ...] = ()
     """What operators paused, as the ledger has it; of a live pipeline."""
     paused: Mapping[BrokerPartition, Pause] = field(default_factory=dict)
-    """Logs that are left alone for that (`decisions.pausing`), and so are not among the others."""
+    """Logs that are left alone for that (`decide.set_offsets`), and so are not among the others."""
     extents_of_paused: Mapping[BrokerPartition, PartitionOffsets] = field(default_factory=dict)
     oldest_of_paused: Mapping[BrokerPartition, OldestRecord] = field(default_factory=dict)
     """The oldest unread record of each paused log that has one, where messages have times."""

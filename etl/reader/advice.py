@@ -7,7 +7,7 @@ changed on this side is added here, once, where the error leaves the task.
 
 from __future__ import annotations
 
-from etl.decisions.identity.made_again import accept_command
+from etl.decide.partition_identity import accept_command
 from etl.errors import (
     DataLoss,
     EtlError,

@@ -13,9 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from etl.decisions.byte_positions.boundaries import Boundaries, boundaries_of
-from etl.decisions.identity.log_identity import Cut
-from etl.decisions.tasks import cut_ranges, cut_to_offsets, pack_tasks, split_tasks
+from etl.decide.partition_identity import Cut
+from etl.decide.tasks import (
+    Boundaries,
+    boundaries_of,
+    cut_ranges,
+    cut_to_offsets,
+    pack_tasks,
+    split_tasks,
+)
 from etl.errors import BrokerUnreachable, TopicMadeAgain
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Cleanup, cleanup_of, uncounted

@@ -4,7 +4,7 @@ offsets none of them has.
 
 from __future__ import annotations
 
-from etl.decisions.identity.log_identity import EPOCHS_KEPT
+from etl.decide.partition_identity import EPOCHS_KEPT
 from etl.model.plans import OffsetRange
 from etl.records.entries import NO_EPOCH, BatchHeader, Walk
 from etl.records.kernel_cache import MAX_HOLES

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 
-from etl.decisions.identity.log_identity import Cut
+from etl.decide.partition_identity import Cut
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
 from etl.edges.brokers.simple_consumer import SimpleConsumer

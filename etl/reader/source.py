@@ -19,7 +19,7 @@ and for views of it (`PythonDataSourceV2.getOrCreateReadInfo`). So `partitions` 
 there are and what each stands for, and `read` looks up the bounds of the logs where they are not
 given as offsets.
 
-What options mean belongs to `options`, how ranges are packed to `decisions.tasks`, reading them to
+What options mean belongs to `options`, how ranges are packed to `decide.tasks`, reading them to
 `task_rows` and `fetch`. A run, which has planned its tasks, reads them by `spark_rows`.
 """
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any
 
-from etl.decisions.time_zone import local_zone
+from etl.decide.table_storage import local_zone
 from etl.edges.progress_port import ProgressAddress
 from etl.errors import ProcessLost
 from etl.model.plans import FilesWanted, RangeResult, Written

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from etl.decisions.start import starts_of
+from etl.decide.offsets import starts_of
 from etl.model.plans import Plan
 from etl.model.snapshot import Reservation
 from etl.report.phases import Doing

@@ -1,7 +1,7 @@
 """How far a table is behind its logs: records, bytes and time of each partition, and how long until
 retention takes what is not read.
 
-The lag itself is `decisions.lag`'s, as everywhere. What nobody tells stays None, with the reason.
+The lag itself is `decide.lag`'s, as everywhere. What nobody tells stays None, with the reason.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from etl.decisions.expiry import Headroom, headroom
-from etl.decisions.lag import Reached, lag_of, oldest_unread, position_of
-from etl.decisions.pausing import paused_logs
+from etl.decide.lag import Headroom, Reached, headroom, lag_of, oldest_unread, position_of
+from etl.decide.set_offsets import paused_logs
 from etl.errors import NeedsDecision
 from etl.model.partitions import BrokerPartition, OldestRecord, in_order
 from etl.model.snapshot import Pause, Snapshot

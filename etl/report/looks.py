@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl.decisions.lag import Reached, lag_of, reached
+from etl.decide.lag import Reached, lag_of, reached
 from etl.model.partitions import BrokerPartition, OldestRecord
 from etl.model.plans import Plan
 from etl.model.snapshot import PipelineState, Reservation, Snapshot

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl.decisions.expiry import Headroom, headroom
-from etl.decisions.pausing import leave_paused, paused_logs
+from etl.decide.lag import Headroom, headroom
+from etl.decide.set_offsets import leave_paused, paused_logs
 from etl.model.partitions import BrokerPartition, OldestRecord
 from etl.model.plans import Plan
 from etl.model.snapshot import Pause, Snapshot

@@ -9,7 +9,7 @@ from typing import Any
 
 from etl.audit.explain import LogProof
 from etl.audit.findings import AuditedLog
-from etl.decisions.foreign_commits import refusal_of
+from etl.decide.table_changes import refusal_of
 from etl.errors import LedgersDisagree
 from etl.model.columns import names_of_key
 from etl.model.snapshot import ForeignCommit

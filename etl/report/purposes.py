@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from etl.decisions.other_pipelines import name_of
+from etl.decide.table_changes import name_of
 from etl.model.plans import Plan, PlanKind
 from etl.report.run_state import Outcome
 from etl.report.sentences import told_purpose, told_vanished

@@ -15,9 +15,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from etl.decisions.lag import Reached, lag_of
-from etl.decisions.read_twice import ReadTwice
-from etl.decisions.run_keys import loaded_beyond, up_to_bound
+from etl.decide.group_commits import ReadTwice
+from etl.decide.lag import Reached, lag_of
+from etl.decide.run_requests import loaded_beyond, up_to_bound
 from etl.errors import DataLost, EtlError
 from etl.model.partitions import BrokerPartition, OldestRecord, RebalanceStatistics
 from etl.model.plans import ByBroker, CommitResult, KeptKey, LossReason, Plan, Request

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from etl.decisions.ownership import UNASSIGNED
-from etl.decisions.read_twice import ReadTwice
-from etl.decisions.start import starts_of
+from etl.decide.group_commits import ReadTwice
+from etl.decide.group_ownership import UNASSIGNED
+from etl.decide.offsets import starts_of
 from etl.model.partitions import BrokerPartition, OpenTransaction, uncounted
 from etl.model.plans import CommitResult, Loss, LossReason, Plan, PlanKind, ReadByOthers, Vanished
 from etl.model.snapshot import Snapshot

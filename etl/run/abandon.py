@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from etl.decisions.backfills.backfill_plans import closing_plan
-from etl.decisions.backfills.claiming import common
-from etl.decisions.next_step import repair_of, repaired
-from etl.decisions.reconcile import is_of_another_era, naming_table, reconciled
+from etl.decide.backfill import closing_plan
+from etl.decide.next_step import repair_of, repaired
+from etl.decide.reconcile import is_of_another_era, naming_table, reconciled
+from etl.decide.reservations import common
 from etl.errors import NeedsDecision, Owned, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition

@@ -4,7 +4,7 @@ the brokers.
 
 from __future__ import annotations
 
-from etl.decisions.run_keys import bounds_to_find
+from etl.decide.run_requests import bounds_to_find
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.offsets import Extents
 from etl.edges.zookeeper.ledger import PlanLedger

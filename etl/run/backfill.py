@@ -13,21 +13,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from etl.decisions.backfills.backfill_plans import first_backfill_plan
-from etl.decisions.backfills.backfilling import (
+from etl.decide.backfill import (
     Asked,
+    first_backfill_plan,
     intervals_of,
     logs_of,
     refuse_other_bounds,
     stretches_of,
 )
-from etl.decisions.backfills.claiming import common, held_by_live, read_by_others_now
-from etl.decisions.backfills.giving_back import given_up_of, held_parts, still_there
-from etl.decisions.coverage import without
-from etl.decisions.reconcile import compare, naming_table, reconciled
-from etl.decisions.refusals import refuse_another_dialect, refuse_retired
-from etl.decisions.replaying import moments_of
-from etl.decisions.start import starts_of
+from etl.decide.loaded_intervals import without
+from etl.decide.offsets import starts_of
+from etl.decide.reconcile import (
+    compare,
+    naming_table,
+    reconciled,
+    refuse_another_dialect,
+    refuse_retired,
+)
+from etl.decide.replay import moments_of
+from etl.decide.reservations import (
+    common,
+    given_up_of,
+    held_by_live,
+    held_parts,
+    read_by_others_now,
+    still_there,
+)
 from etl.errors import BrokerUnreachable, NeedsDecision, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
@@ -74,7 +85,7 @@ def look_ahead(live: World, settings: Settings, own: Settings, asked: Asked) -> 
     """What a backfill would claim; nothing is stored. `settings` are the live pipeline's, `own` the
     backfill's.
 
-    Raises what `decisions.backfills.backfilling` and `claiming` refuse, and LedgersDisagree for a
+    Raises what `etl.decide.backfill` and `claiming` refuse, and LedgersDisagree for a
     table that is not the pipeline's.
     """
     snapshot = live.observe(asked.offsets_of)

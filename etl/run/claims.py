@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from etl.decisions.backfills.claiming import moves_fence, refuse_claimed
+from etl.decide.reservations import moves_fence, refuse_claimed
 from etl.edges.delta.path import open_table
 from etl.edges.zookeeper.claims import ClaimsBeside
 from etl.edges.zookeeper.documents import Write

@@ -12,8 +12,8 @@ Not here: who may be retired or taken over (`etl.commands.pipelines`, `etl.comma
 
 from __future__ import annotations
 
-from etl.decisions.other_pipelines import app_id_of
-from etl.decisions.replacement import closing_plan_of, needs_closing, next_closing_plan
+from etl.decide.replacement import closing_plan_of, needs_closing, next_closing_plan
+from etl.decide.table_changes import app_id_of
 from etl.edges.delta.outcome import Result
 from etl.edges.delta.path import open_table, spark_path
 from etl.edges.delta.shape import id_of

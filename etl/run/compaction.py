@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from etl.decisions.maintenance import is_compaction_due, small_files
+from etl.decide.table_storage import is_compaction_due, small_files
 from etl.edges.delta.exclusive_create import require_exclusive_create
 from etl.edges.delta.housekeeping import Compacted, compact, data_files, may_have_deletion_vectors
 from etl.edges.spark.failures import translating_spark_errors

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from etl.decisions.identity.cluster_name import ClusterName, cluster_name
-from etl.decisions.other_pipelines import app_id_of
+from etl.decide.partition_identity import ClusterName, cluster_name
+from etl.decide.table_changes import app_id_of
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.pauses import read_pauses

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from etl.decisions.offsets_storage import both, in_zookeeper_alone
+from etl.decide.offsets import both, in_zookeeper_alone
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.fenced_commit import FencedCommit
 from etl.edges.brokers.kept_offsets import KeptOffsets

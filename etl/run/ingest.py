@@ -14,14 +14,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from etl.decisions.byte_positions.doubted_offsets import Named, none_named
-from etl.decisions.foreign_commits import refuse_what_others_did
-from etl.decisions.identity.made_again import creations_to_compare, refuse_made_again_since
-from etl.decisions.next_step import Action, NextStep, next_step
-from etl.decisions.ownership import owners_to_wait_for
-from etl.decisions.read_twice import read_twice
-from etl.decisions.reconcile import naming_table
-from etl.decisions.time_zone import in_time_zone, told_time_zones
+from etl.decide.byte_offsets import Named, none_named
+from etl.decide.group_commits import read_twice
+from etl.decide.group_ownership import owners_to_wait_for
+from etl.decide.next_step import Action, NextStep, next_step
+from etl.decide.partition_identity import creations_to_compare, refuse_made_again_since
+from etl.decide.reconcile import naming_table
+from etl.decide.table_changes import refuse_what_others_did
+from etl.decide.table_storage import in_time_zone, told_time_zones
 from etl.errors import DataLoss, ExpiredOffsets, MissingOffsets, Owned, TableAppeared
 from etl.model.partitions import Void
 from etl.model.plans import CommitResult, Plan, PlanKind

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from etl.decisions.replacement import plan_without
-from etl.decisions.replaying import plan_that_gives_up
+from etl.decide.replacement import plan_without
+from etl.decide.replay import plan_that_gives_up
 from etl.errors import DataLoss, MissingOffsets, Owned
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import parse_stretches

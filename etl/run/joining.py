@@ -12,10 +12,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from etl.decisions.handing_over import is_left_to_execute
-from etl.decisions.next_step import Action, NextStep
-from etl.decisions.open_hand_overs import is_left_open
-from etl.decisions.read_twice import taken
+from etl.decide.group_commits import is_left_open, is_left_to_execute, taken
+from etl.decide.next_step import Action, NextStep
 from etl.errors import Owned
 from etl.model.partitions import Membership, Share, Void
 from etl.model.plans import CommitResult, Plan

@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etl.decisions.byte_positions.doubted_offsets import Named, none_named
-from etl.decisions.named_tables import catalog_of, refuse_resolved_anew
-from etl.decisions.other_pipelines import app_id_of
-from etl.decisions.short_runs import is_short
-from etl.decisions.store_access import is_probe_due
+from etl.decide.byte_offsets import Named, none_named
+from etl.decide.plan import is_short
+from etl.decide.table_changes import app_id_of
+from etl.decide.table_rules import catalog_of, refuse_resolved_anew
+from etl.decide.table_storage import is_probe_due
 from etl.edges.delta import losses
 from etl.edges.delta.exclusive_create import require_exclusive_create
 from etl.edges.delta.outcome import Outcome, Result, read_back

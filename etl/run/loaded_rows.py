@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from etl.decisions.replaced import Span, spans_of
+from etl.decide.loaded_intervals import Span, spans_of
 from etl.edges.delta.shape import check_shape
 from etl.edges.zookeeper import coverage
 from etl.edges.zookeeper.ledger import PlanLedger

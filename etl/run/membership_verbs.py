@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from etl.decisions.offsets_storage import refuse_another_storage
-from etl.decisions.open_hand_overs import HandOverOutcome, found_out
+from etl.decide.group_commits import HandOverOutcome, found_out
+from etl.decide.offsets import refuse_another_storage
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.zookeeper.hand_over_marks import write_mark

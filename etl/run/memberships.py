@@ -4,10 +4,9 @@ Kafka's own group.
 
 from __future__ import annotations
 
-from etl.decisions.handing_over import moves_behind_append
-from etl.decisions.membership.assignment import Strategy
-from etl.decisions.membership.rebalancing import Timing
-from etl.decisions.refusals import refuse_missing_topics
+from etl.decide.group_assignment import Strategy, Timing
+from etl.decide.group_commits import moves_behind_append
+from etl.decide.reconcile import refuse_missing_topics
 from etl.edges.brokers.cluster import chosen_topics, names_of_topics
 from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.brokers.member_state import MemberTerms

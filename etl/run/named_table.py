@@ -2,7 +2,7 @@
 
 A run keeps what it was told, so Spark is asked once and idle runs start no JVM. Whoever has a
 session anyway asks again before its first use (`refuse_elsewhere`); whether what lies there is the
-pipeline's table its id tells, as for any path (`decisions.reconcile`).
+pipeline's table its id tells, as for any path (`decide.reconcile`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from etl.decisions.named_tables import (
+from etl.decide.table_rules import (
     as_written,
     catalog_of,
     goes_by,

@@ -9,25 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from etl.decisions.acceptance import accepted_beside, is_waiting_for_a_table
-from etl.decisions.backfills.claiming import lives_of
-from etl.decisions.byte_positions.doubted_offsets import Named, doubted_offsets, none_named
-from etl.decisions.identity.cluster_name import ClusterName
-from etl.decisions.identity.log_identity import epochs_to_ask
-from etl.decisions.identity.tails import end_places, known_places
-from etl.decisions.named_tables import gone
-from etl.decisions.other_pipelines import app_id_of
-from etl.decisions.ownership import members_as_owners
-from etl.decisions.pausing import paused_unread
-from etl.decisions.reconcile import plan_in_force
-from etl.decisions.refusals import (
+from etl.decide.byte_offsets import Named, doubted_offsets, none_named
+from etl.decide.group_ownership import members_as_owners
+from etl.decide.offsets import moments_to_ask, starts_of
+from etl.decide.partition_identity import ClusterName, end_places, epochs_to_ask, known_places
+from etl.decide.reconcile import (
+    plan_in_force,
     refuse_another_dialect,
     refuse_missing_topics,
     refuse_topic_that_reads_as_null,
 )
-from etl.decisions.replay import topics_left_to_read
-from etl.decisions.rows_before import refusal_of, topics_to_ask
-from etl.decisions.start import moments_to_ask, starts_of
+from etl.decide.replacement import topics_left_to_read
+from etl.decide.reservations import lives_of
+from etl.decide.set_offsets import paused_unread
+from etl.decide.table_changes import accepted_beside, app_id_of, is_waiting_for_a_table
+from etl.decide.table_rules import gone, refusal_of, topics_to_ask
 from etl.edges.brokers.cluster import Cluster, chosen_topics, names_of_topics, unknown_topics
 from etl.edges.brokers.offsets import Extents
 from etl.edges.brokers.oldest_records import read_oldest

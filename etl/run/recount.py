@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from etl.decisions.shape import may_be_transformed
+from etl.decide.plan import may_be_transformed
 from etl.edges.delta.files import rows_in_null_partition
 from etl.edges.delta.outcome import Outcome
 from etl.edges.delta.shape import EVENT_DATE

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from etl.decisions.foreign_commits import unacknowledged
+from etl.decide.table_changes import unacknowledged
 from etl.model.snapshot import Acknowledgement, ForeignCommit, Table
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome

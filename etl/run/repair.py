@@ -7,7 +7,7 @@ run.
 
 from __future__ import annotations
 
-from etl.decisions.next_step import Repair
+from etl.decide.next_step import Repair
 from etl.model.plans import Plan
 from etl.model.snapshot import PipelineState, RebuildFromTable, UpToDate
 from etl.report.pauses import PAUSES_LOST

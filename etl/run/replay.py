@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from etl.decisions.coverage import fold
-from etl.decisions.next_step import NextStep, repaired
-from etl.decisions.pausing import with_paused
-from etl.decisions.replaced import spans_of
-from etl.decisions.replaying import Wanted, intervals_of, moments_of, plan_replay, wanted_logs
-from etl.decisions.time_zone import told_replaced_zones
+from etl.decide.loaded_intervals import fold, spans_of
+from etl.decide.next_step import NextStep, repaired
+from etl.decide.replay import Wanted, intervals_of, moments_of, plan_replay, wanted_logs
+from etl.decide.set_offsets import with_paused
+from etl.decide.table_storage import told_replaced_zones
 from etl.errors import NeedsDecision, Owned, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.plans import Plan, PlanKind
@@ -53,7 +52,7 @@ def replay(
 ) -> Plan:
     """Replace the wanted rows, once; the plan that did. `shown`: what a person agreed to.
 
-    Raises what a run raises, SettingsError and DataLoss as `decisions.replaying` says, and
+    Raises what a run raises, SettingsError and DataLoss as `decide.replay` says, and
     NeedsDecision where the replay was given up, or where other offsets are to be replaced by now
     than those that were shown.
     """

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from etl.decisions.identity.made_again import is_creation_id
-from etl.decisions.plan_tasks import PlanTasks, tasks_of_plan
-from etl.decisions.writers import is_small
+from etl.decide.partition_identity import is_creation_id
+from etl.decide.plan import PlanTasks, is_small, tasks_of_plan
 from etl.edges.delta.path import open_table
 from etl.edges.delta.taking import Takes
 from etl.edges.delta.writers import Chosen, Writer, choose_writer

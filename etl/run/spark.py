@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etl.decisions.spark_on_stores import place_of_catalog, settings_for, settings_for_any
+from etl.decide.table_storage import place_of_catalog, settings_for, settings_for_any
 from etl.report.phases import Phases, Verb
 from etl.run.context import SparkDefaults
 from etl.settings.sections import Settings

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from etl.decisions.byte_positions.doubted_offsets import Named, none_named
-from etl.decisions.replaced import Span
+from etl.decide.byte_offsets import Named, none_named
+from etl.decide.loaded_intervals import Span
 from etl.model.partitions import BrokerPartition, Committed, Void
 from etl.model.plans import CommitResult, KeptKey, Plan, RangeResult
 from etl.model.snapshot import (

@@ -5,7 +5,7 @@ The section `table` of a conf: where the rows go, and as what kind of files.
 How the store that a table lies in is reached: `table.store`, and a path that carries it along.
 
 Which keys fit which store is decided here; what each engine is told of them in
-`decisions.store_access`.
+`decide.table_storage`.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class TableSettings(Section):
     written_path: str | None = Field(default=None, min_length=1, alias="path")
     """None: the table is named, and nobody has asked yet where it is."""
     writer: WriterName = WriterName.SPARK
-    """`auto`: by the tasks themselves where that can be (`decisions.writers`), else by Spark."""
+    """`auto`: by the tasks themselves where that can be (`decide.plan`), else by Spark."""
     codec: Codec | None = None
     """None: zstd for files that tasks write, and what the session says for Spark's."""
     target_file_bytes: int = Field(default=FILE_BYTES, ge=2**20, le=INT64)

@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from etl.decisions.membership.assignment import Strategy
-from etl.decisions.membership.leader_assignment import STRATEGIES
+from etl.decide.group_assignment import STRATEGIES, Strategy
 from etl.errors import SettingsError
 from etl.ledger.topic_filters import FilterKind, NotTranslated, TopicFilter, cleaned
 from etl.model.partitions import BrokerPartition, Membership

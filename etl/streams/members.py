@@ -11,8 +11,7 @@ import contextlib
 import time
 from typing import Protocol
 
-from etl.decisions.membership.assignment import Strategy
-from etl.decisions.membership.rebalancing import OTHERS_BACKOFF_S, Timing
+from etl.decide.group_assignment import OTHERS_BACKOFF_S, Strategy, Timing
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.brokers.member_state import MemberTerms

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.decisions.membership.rebalancing import Timing
+from etl.decide.group_assignment import Timing
 from etl.edges.zookeeper.members import GroupMembers
 from etl.edges.zookeeper.owners import Owners
 from etl.embedded.server import wait_until

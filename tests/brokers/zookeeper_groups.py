@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.decisions.membership.rebalancing import Timing
+from etl.decide.group_assignment import Timing
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.members import GroupMembers
 from etl.edges.zookeeper.membership import ZooKeeperMember

@@ -6,8 +6,8 @@ import contextlib
 from dataclasses import replace
 from typing import Any
 
-from etl.decisions.acceptance import acknowledging, is_told
-from etl.decisions.backfills.backfilling import Asked
+from etl.decide.backfill import Asked
+from etl.decide.table_changes import acknowledging, is_told
 from etl.model.partitions import parse_named
 from etl.model.plans import CommitResult
 from etl.model.snapshot import Acknowledgement, Reservation

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from etl.decisions.backfills.claiming import moves_fence, refuse_claimed
-from etl.decisions.coverage import fold_all
-from etl.decisions.offsets_storage import is_anothers
-from etl.decisions.run_keys import is_reached, kept_key, with_key
+from etl.decide.loaded_intervals import fold_all
+from etl.decide.offsets import is_anothers
+from etl.decide.reservations import moves_fence, refuse_claimed
+from etl.decide.run_requests import is_reached, kept_key, with_key
 from etl.errors import CommitUnknown, LedgersDisagree, OffsetMoved, Owned
 from etl.ledger import documents, plan_document
 from etl.ledger.documents import parse_claim, render_claim

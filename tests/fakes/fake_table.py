@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from etl.decisions.backfills.claiming import joined
-from etl.decisions.identity.log_identity import Cut
-from etl.decisions.replaced import Span, spans_of
+from etl.decide.loaded_intervals import Span, spans_of
+from etl.decide.partition_identity import Cut
+from etl.decide.reservations import joined
 from etl.errors import (
     ExpiredOffsets,
     LedgersDisagree,

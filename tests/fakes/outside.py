@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from etl.decisions.acceptance import accepted_beside
-from etl.decisions.offsets_storage import both
+from etl.decide.offsets import both
+from etl.decide.table_changes import accepted_beside
 from etl.ledger import plan_document
 from etl.model.partitions import (
     NOTHING_COMMITTED,

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from etl.decisions.plan import plan_next
+from etl.decide.plan import plan_next
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import Plan

@@ -12,26 +12,19 @@ from typing import Any
 import pytest
 
 from etl.commands.as_member import as_member
-from etl.decisions.among_members import (
+from etl.decide.accept_partitions import Accepting, plan_reset
+from etl.decide.group_ownership import (
+    leave_to_owners,
     of_command,
     refuse_of_others,
     refuse_unrecorded,
     refuse_unsure_lives,
     refuse_void,
 )
-from etl.decisions.backfills.claiming import refuse_left_to_load
-from etl.decisions.identity.accepting import Accepting
-from etl.decisions.identity.reset import plan_reset
-from etl.decisions.next_step import repair_of, repaired
-from etl.decisions.ownership import leave_to_owners
-from etl.decisions.reconcile import where_we_stand
-from etl.decisions.set_positions import (
-    moves_to,
-    plan_set,
-    refuse_loaded,
-    standing,
-    stretches_to_ask,
-)
+from etl.decide.next_step import repair_of, repaired
+from etl.decide.reconcile import where_we_stand
+from etl.decide.reservations import refuse_left_to_load
+from etl.decide.set_offsets import moves_to, plan_set, refuse_loaded, standing, stretches_to_ask
 from etl.ledger.plan_document import parse_plan, with_id
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import Plan

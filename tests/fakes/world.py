@@ -15,18 +15,15 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from etl.decisions.backfills.claiming import lives_of
-from etl.decisions.byte_positions.doubted_offsets import Named, doubted_offsets, none_named
-from etl.decisions.identity.cluster_name import cluster_name
-from etl.decisions.identity.log_identity import epochs_to_ask
-from etl.decisions.identity.tails import end_places, known_places
-from etl.decisions.offsets_storage import refuse_another_storage
-from etl.decisions.open_hand_overs import HandOverOutcome, found_out
-from etl.decisions.reconcile import plan_in_force
-from etl.decisions.replaced import Span
-from etl.decisions.replay import topics_left_to_read
-from etl.decisions.run_keys import bounds_to_find
-from etl.decisions.start import moments_to_ask, starts_of
+from etl.decide.byte_offsets import Named, doubted_offsets, none_named
+from etl.decide.group_commits import HandOverOutcome, found_out
+from etl.decide.loaded_intervals import Span
+from etl.decide.offsets import moments_to_ask, refuse_another_storage, starts_of
+from etl.decide.partition_identity import cluster_name, end_places, epochs_to_ask, known_places
+from etl.decide.reconcile import plan_in_force
+from etl.decide.replacement import topics_left_to_read
+from etl.decide.reservations import lives_of
+from etl.decide.run_requests import bounds_to_find
 from etl.errors import Owned
 from etl.ledger import registrations
 from etl.model.partitions import BrokerPartition, Committed, Membership, OffsetsStorage, Void

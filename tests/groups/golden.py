@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from etl.decisions.membership.assignment import Strategy
+from etl.decide.group_assignment import Strategy
 from tests.brokers.foreign import Process
 from tests.groups.filters import in_java
 from tests.groups.oracles import DIVIDED, SOURCES, Oracle, digest, group_for, led_by_java

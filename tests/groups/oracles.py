@@ -9,8 +9,14 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from etl.decisions.membership.assignment import AssignmentContext, Strategy, assign, share_of
-from etl.decisions.membership.leader_assignment import GroupMember, assign_as_leader
+from etl.decide.group_assignment import (
+    AssignmentContext,
+    GroupMember,
+    Strategy,
+    assign,
+    assign_as_leader,
+    share_of,
+)
 from etl.embedded.releases import JAFKA
 from etl.errors import SettingsError
 from etl.model.partitions import BrokerFamily

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from etl.decisions.membership.assignment import AssignmentContext, context_of
-from etl.decisions.membership.leader_assignment import GroupMember
+from etl.decide.group_assignment import AssignmentContext, GroupMember, context_of
 from etl.ledger.registrations import (
     FilteredTopics,
     FixedTopics,

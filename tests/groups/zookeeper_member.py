@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from etl.decisions.membership.rebalancing import Timing
+from etl.decide.group_assignment import Timing
 from etl.edges.zookeeper.membership import ZooKeeperMember
 from etl.edges.zookeeper.rebalance import MemberOptions
 from etl.edges.zookeeper.session import ZooKeeper

@@ -86,7 +86,7 @@ REFUSED = "refused"
 
 
 def found(s: State) -> str:
-    """`etl.decisions.reconcile` in small: what a run is to do."""
+    """`etl.decide.reconcile` in small: what a run is to do."""
     plan, table = s.plan, s.table
     there = table.id if table else 0
     if plan is None:

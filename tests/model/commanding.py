@@ -8,8 +8,8 @@ reads on from there, and writes the offset without looking at it.
     python -m tests.model.commanding
 
 A command joins the group, reads the offset as the owner, and stores its plan in one step with the
-offset (`etl.decisions.among_members`). What a run does between its claim and its hand-over, and
-where drivers die, is `handing_over`'s; here a run is two steps.
+offset (`etl.decide.group_ownership`). What a run does between its claim and its hand-over, and
+where drivers die, is `group_commits`'s; here a run is two steps.
 
 Laws: nothing is in the table that others read, nor read twice by others; what is told lost nobody
 has; and whatever the group's offset has passed is in the table, or others read it, or it is told

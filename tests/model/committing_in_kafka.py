@@ -85,7 +85,7 @@ class State(NamedTuple):
 
 
 def is_ours_to_move(plan: Plan, found: Offset) -> bool:
-    """`etl.decisions.offsets_storage.place_moved` in small: whether nobody else has moved it since
+    """`etl.decide.offsets.place_moved` in small: whether nobody else has moved it since
     the plan was made.
     """
     return found == plan.seen or found.at is None or 0 < found.word < plan.number

@@ -129,7 +129,7 @@ class Found(NamedTuple):
 
 
 def reconcile(ledger: Ledger, table: Table) -> Found:
-    """`etl.decisions.reconcile` in small."""
+    """`etl.decide.reconcile` in small."""
     newest = ledger.plans[-1] if ledger.plans else None
     number = newest.number if newest else 0
     held = {plan.number: plan for plan in table.applied}

@@ -2,7 +2,7 @@
 once its plan is in the table.
 
 One log, one table, two drivers of one pipeline, and the group's other members, as in
-`handing_over`. The plan is stored without a check, and executed by whoever comes; then one commit
+`group_commits`. The plan is stored without a check, and executed by whoever comes; then one commit
 of the membership that it was made with moves the offset, or is refused: another member has the log
 by then, and reads the same again. The next plan begins at the larger of our position and the
 group's offset. A membership is one that let go of nothing: by KIP-848 its epoch passes meanwhile,

@@ -1,7 +1,7 @@
 """Rebalances without a leader: members of one group share two logs by registrations and owner
 nodes, in every interleaving.
 
-A member of ours takes each step that `etl.decisions.membership.rebalancing` gives it. Beside it is
+A member of ours takes each step that `etl.decide.group_assignment` gives it. Beside it is
 another of ours, an old consumer, which tries so often and then owns nothing until it is called
 again, or a run that claims what nobody owns and is no member. Each of ours may die at every step,
 with its nodes there until its session ends; any of them may be as slow as it likes.
@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-from etl.decisions.membership import rebalancing
-from etl.decisions.membership.rebalancing import Do, Phase, Standing, Timing
+from etl.decide import group_assignment
+from etl.decide.group_assignment import Do, Phase, Standing, Timing
 from tests.model.exploring import explored
 
 LOGS = (0, 1)
@@ -162,7 +162,7 @@ def _called(s: State) -> State:
 
 def _started(s: State, i: int, who: Who) -> State:
     if who.kind is Kind.OURS:
-        standing, does = rebalancing.to_join(Standing())
+        standing, does = group_assignment.to_join(Standing())
         return _put(s, i, Who(who.kind, does, standing, is_dead=who.is_dead))
     if who.kind is Kind.CLAIMER:
         return _put(s, i, Who(who.kind, Holding.CLAIM))
@@ -172,7 +172,7 @@ def _started(s: State, i: int, who: Who) -> State:
 def _ours(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
     standing = who.standing
     if who.does is Do.REGISTER:
-        after, does = rebalancing.registered(standing)
+        after, does = group_assignment.registered(standing)
         clean = s._replace(
             owners=_without(s.owners, i), ids=s.ids | {i}
         )  # what it left when it died is taken over
@@ -182,7 +182,7 @@ def _ours(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
         )
     elif who.does is Do.LOOK:
         owns = all(s.owners[log] == i for log in who.share)
-        after, does = rebalancing.looked(standing, s.ids, owns_its_share=owns)
+        after, does = group_assignment.looked(standing, s.ids, owns_its_share=owns)
         seen = who._replace(
             does=does,
             standing=after,
@@ -200,14 +200,14 @@ def _ours(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
                     s,
                     i,
                     seen._replace(
-                        does=Do.LOOK, standing=rebalancing.let_go(after)[0], has_watch=True
+                        does=Do.LOOK, standing=group_assignment.let_go(after)[0], has_watch=True
                     ),
                 ),
             )
     elif who.does is Do.CLAIM:
         free = frozenset(log for log in who.share if s.owners[log] in (None, i))
         if free == who.share:
-            after, does = rebalancing.claimed(standing, is_called=who.is_called)
+            after, does = group_assignment.claimed(standing, is_called=who.is_called)
             yield (
                 f"{i} claims {set(free)}",
                 _put(
@@ -217,16 +217,16 @@ def _ours(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
                 ),
             )
         else:
-            after, does = rebalancing.refused(standing, TIMING, elapsed_s=who.tries)
+            after, does = group_assignment.refused(standing, TIMING, elapsed_s=who.tries)
             yield (
                 f"{i} is refused",
                 _put(s, i, who._replace(does=does, standing=after, tries=who.tries + 1)),
             )
     elif who.does is Do.WAIT:
-        after, does = rebalancing.waited(standing)
+        after, does = group_assignment.waited(standing)
         yield f"{i} has waited", _put(s, i, who._replace(does=does, standing=after))
     elif who.does is Do.LET_GO:
-        after, does = rebalancing.let_go(standing)
+        after, does = group_assignment.let_go(standing)
         yield (
             f"{i} lets go",
             _put(
@@ -241,14 +241,14 @@ def _ours(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
                 _called(_put(free_again._replace(ids=s.ids - {i}), i, Who(who.kind))),
             )
         else:
-            rests = who._replace(does=Do.REST, standing=rebalancing.ended(standing))
+            rests = who._replace(does=Do.REST, standing=group_assignment.ended(standing))
             yield f"{i} gives up", _put(free_again, i, rests)
     elif who.is_called and standing.phase is Phase.STABLE:
         yield f"{i} hears that it is called", _put(s, i, who._replace(does=Do.LOOK))
     elif s.rules.nudges and s.left.nudges and standing.phase is Phase.STABLE:
         owned = [log for log in LOGS if s.owners[log] is not None]
         if any(log not in owned for log in LOGS if log not in who.share):
-            called = _called(_put(s, i, who._replace(standing=rebalancing.nudged(standing))))
+            called = _called(_put(s, i, who._replace(standing=group_assignment.nudged(standing))))
             yield f"{i} nudges", called._replace(left=s.left._replace(nudges=s.left.nudges - 1))
 
 

@@ -8,7 +8,7 @@ no offset is loaded twice; none is passed over without being told; and from ever
 run brings table and offset to the end of the log, where what is not loaded is what an operator
 passed over and did not come back for.
 
-`etl.commands.offsets_set` is the command, `etl.decisions.set_positions` what it decides.
+`etl.commands.offsets_set` is the command, `etl.decide.set_offsets` what it decides.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def may_go_to(target: int, position: int, applied: tuple[Plan, ...]) -> bool:
 
 
 def found_by(s: State) -> tuple[str, Plan | None]:
-    """`etl.decisions.reconcile` in small: what is to be done with which plan."""
+    """`etl.decide.reconcile` in small: what is to be done with which plan."""
     newest = s.ledger.plans[-1] if s.ledger.plans else None
     number = newest.number if newest else 0
     held = s.applied[-1] if s.applied else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from etl.decisions.spark_on_stores import packages, settings_for
+from etl.decide.table_storage import packages, settings_for
 from etl.edges.spark.log_store import jar_path
 from etl.edges.spark.session import build_session
 from etl.edges.spark.stores import enter_store

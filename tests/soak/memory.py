@@ -22,7 +22,7 @@ import pyarrow
 import pyarrow.parquet
 from deltalake import DeltaTable
 
-from etl.decisions import coverage
+from etl.decide import loaded_intervals
 from etl.edges.brokers.offsets import Extents
 from etl.edges.delta import log as delta_log
 from etl.edges.delta import losses, writers
@@ -271,7 +271,7 @@ def in_place_of_brokers_and_spark() -> Iterator[None]:
             (losses, "open_table", wrapped("open losses", open_table)),
             (losses, "_append", wrapped("append losses", losses._append, changes=True)),
             (process, "_is_alive", lambda node: node.run_id in alive),
-            (coverage, "PLANS_KEPT", PLANS_KEPT),
+            (loaded_intervals, "PLANS_KEPT", PLANS_KEPT),
         ]:
             stack.enter_context(mock.patch.object(owner, name, replacement))
         yield

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from etl.decisions.replaced import Span, spans_of
+from etl.decide.loaded_intervals import Span, spans_of
 from etl.edges.delta import state
 from etl.edges.delta.outcome import Outcome, Result
 from etl.edges.delta.recount import recount

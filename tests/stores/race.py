@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from etl.decisions.spark_on_stores import is_ours, packages, settings_for
+from etl.decide.table_storage import is_ours, packages, settings_for
 from etl.edges.delta.path import spark_path
 from etl.edges.spark.log_store import jar_path
 from etl.edges.spark.session import build_session

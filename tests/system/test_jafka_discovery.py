@@ -18,7 +18,7 @@ import yaml
 from etl.commands.lag import lag
 from etl.commands.operator import supersede
 from etl.commands.preview import preview
-from etl.decisions.next_step import steps_ahead
+from etl.decide.next_step import steps_ahead
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.edges.zookeeper.registry import read_creation_ids
 from etl.edges.zookeeper.session import ZooKeeper

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from etl.commands.backfills import left_beside
-from etl.decisions import coverage
+from etl.decide import loaded_intervals
 from etl.edges.zookeeper import documents
 from etl.edges.zookeeper.claims import ClaimsBeside
 from etl.edges.zookeeper.coverage import note_removals, prune
@@ -372,7 +372,7 @@ def test_plans_beyond_those_kept_are_folded_into_coverage_once(
     zookeeper: ZooKeeper,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(coverage, "PLANS_KEPT", 3)
+    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 3)
     fill(ledger, range(1, 6))
     prune(ledger)
     assert ledger.plan_numbers() == [3, 4, 5]
@@ -391,7 +391,7 @@ def test_coverage_that_needs_pieces_replaces_its_old_ones(
     zookeeper: ZooKeeper,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
+    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
     monkeypatch.setattr(documents, "NODE_MAX_BYTES", 50)
     fill(ledger, range(1, 4))
     prune(ledger)
@@ -409,7 +409,7 @@ def test_coverage_that_needs_pieces_replaces_its_old_ones(
 def test_a_plan_whose_outcome_nobody_knows_is_never_pruned(
     ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
+    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
     ledger.store_plan(plan_of(1))
     fill(ledger, range(2, 4))
     prune(ledger)
@@ -424,7 +424,7 @@ def test_pruning_that_meets_another_driver_folds_no_plan_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Between our reading of coverage and our transaction another driver prunes the same plans."""
-    monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
+    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
     fill(ledger, range(1, 4))
     with ZooKeeper(server.connect + zookeeper.chroot) as session:
         overtake(ledger, monkeypatch, lambda: prune(PlanLedger(session, "g", "clicks")))
@@ -539,7 +539,7 @@ def test_what_others_removed_is_kept_in_the_coverage_and_pruning_keeps_it(
     ledger: PlanLedger,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
+    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
     removals = (
         ForeignCommit(3, "DELETE", "removed rows"),
         ForeignCommit(9, "DELETE", "removed rows"),
@@ -562,7 +562,7 @@ def test_pruning_keeps_apart_what_a_later_plan_tells_to_be_given_up(
     behind = plan_of(4, table_transaction_version=1)
     ledger.store_plan(behind)
     ledger.record_applied(applied_of(behind))
-    monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
+    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
     prune(ledger)
     found = ledger.read_coverage()
     assert (found.intervals, found.given_up) == (

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 import etl
 from etl.commands.run import run
-from etl.decisions.plan_tasks import PlanTasks, tasks_of_plan
+from etl.decide.plan import PlanTasks, tasks_of_plan
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.server import wait_until
 from etl.model.columns import spark_schema

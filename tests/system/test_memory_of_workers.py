@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from etl.decisions.tasks import split_range
+from etl.decide.tasks import split_range
 from etl.embedded.cluster import Cluster
 from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from etl.commands import operator
 from etl.commands.run import run
-from etl.decisions import coverage
+from etl.decide import loaded_intervals
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.model.columns import arrow_schema
 from etl.run.world import World
@@ -88,7 +88,7 @@ def test_control_records_at_the_end_and_aborted_records_are_told_and_outlive_the
     proof = pipeline.door("verify")
     assert (proof.code, reasons(proof.document), proof.document["found_rows"]) == (0, expected, 2)
 
-    monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
+    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
     for _ in range(2):
         pipeline.produce(4)
         pipeline.ran()
@@ -156,7 +156,7 @@ def test_offsets_that_were_let_go_are_told_from_plans_and_later_from_the_losses_
     assert any(
         "plan 2 let go is not in the losses table" in note for note in before.document["notes"]
     )
-    monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
+    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
     pipeline.ran()
     pipeline.produce(4)
     pipeline.ran()
@@ -349,7 +349,7 @@ def test_an_old_copy_that_was_put_back_and_accepted_is_proven_with_what_was_give
     operator.acknowledge(load_settings(pipeline.conf), "0", "all that is left")
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["found_rows"], proof.document["missing"]) == (0, 40, 80)
-    monkeypatch.setattr(coverage, "PLANS_KEPT", kept)
+    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", kept)
     pipeline.produce(40)
     pipeline.ran()
     proof = pipeline.door("verify")
@@ -375,7 +375,7 @@ def test_rows_that_an_operator_copied_into_another_table_are_no_surprise_after_t
     write_deltalake(str(pipeline.table), rows)
     operator.acknowledge(load_settings(pipeline.conf), "0", "a copy")
     assert pipeline.door("verify").code == 0
-    monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
+    monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
     pipeline.produce(40)
     pipeline.ran()
     proof = pipeline.door("verify")

@@ -15,8 +15,7 @@ import pytest
 from kazoo.client import TransactionRequest
 from kazoo.exceptions import ConnectionLoss
 
-from etl.decisions.membership.assignment import AssignmentContext, Strategy, assign, share_of
-from etl.decisions.membership.rebalancing import Timing
+from etl.decide.group_assignment import AssignmentContext, Strategy, Timing, assign, share_of
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.members import GroupMembers
 from etl.edges.zookeeper.membership import ZooKeeperMember

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.decisions.ownership import members_as_owners
+from etl.decide.group_ownership import members_as_owners
 from etl.edges.brokers.cluster import Cluster, unknown_topics
 from etl.errors import BrokerError, BrokerUnreachable, Meaning, SettingsError, TopicMissing
 from etl.model.partitions import (

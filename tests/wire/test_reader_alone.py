@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 
-from etl.decisions import tasks
+from etl.decide import tasks
 from etl.errors import (
     DataLoss,
     EtlError,

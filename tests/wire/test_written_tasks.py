@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import compute, parquet
 
-from etl.decisions.tasks import pack_tasks
+from etl.decide.tasks import pack_tasks
 from etl.edges.delta.data_files import DataFiles
 from etl.errors import CorruptData, EtlError, SettingsError, TableUnreachable, unmark
 from etl.model.columns import COLUMNS, raw_columns

@@ -22,9 +22,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from etl.decisions.membership.coordinated import KEEPS_LOGS, Next, answered
-from etl.decisions.membership.leader_assignment import (
+from etl.decide.group_assignment import (
+    KEEPS_LOGS,
     GroupMember,
+    Next,
+    answered,
     assign_as_leader,
     find_unassigned,
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 
-from etl.decisions.membership.coordinated import Next, answered, reconciled
+from etl.decide.group_assignment import Next, answered, reconciled
 from etl.edges.brokers.coordinator_connection import CoordinatorConnection
 from etl.edges.brokers.member_state import MemberState, MemberTerms
 from etl.kafka.messages import LEAVES, WILL_BE_BACK, ConsumerHeartbeat, ConsumerHeartbeatAnswer

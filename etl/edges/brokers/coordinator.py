@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from threading import Thread
 
-from etl.decisions.membership.leader_assignment import STRATEGIES
+from etl.decide.group_assignment import STRATEGIES
 from etl.edges.brokers.classic_protocol import ClassicProtocol
 from etl.edges.brokers.consumer_protocol import ConsumerProtocol
 from etl.edges.brokers.coordinator_connection import CoordinatorConnection

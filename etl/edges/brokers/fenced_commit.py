@@ -3,7 +3,7 @@ membership that the plan was made with.
 
 One commit is one batch in the coordinator's log, so all of it is taken or nothing. It may be sent
 again, since it says the same thing: as long as its membership stands nobody else commits these
-logs. What is there tells whether it was taken when no answer came (`decisions.open_hand_overs`).
+logs. What is there tells whether it was taken when no answer came (`decide.group_commits`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from etl.decisions.open_hand_overs import HandOverOutcome, found_out
+from etl.decide.group_commits import HandOverOutcome, found_out
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.kept_offsets import KeptOffsets, logs_there
 from etl.edges.brokers.simple_consumer import SimpleConsumer

@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from etl.decisions.in_parts import in_parts
-from etl.decisions.offsets_storage import is_anothers
+from etl.decide.offsets import is_anothers
+from etl.decide.tasks import in_parts
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import CommitUnknown, Meaning, OffsetMoved, TopicMissing

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, replace
 from threading import Condition
 
-from etl.decisions.membership.coordinated import Heartbeats, interval_of
+from etl.decide.group_assignment import Heartbeats, interval_of
 from etl.errors import EtlError
 from etl.model.partitions import BrokerPartition, RebalanceStatistics, Share
 

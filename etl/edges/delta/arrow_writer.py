@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from etl.decisions.file_layout import names_of_write
-from etl.decisions.table_columns import refuse_other_columns
+from etl.decide.table_rules import refuse_other_columns
+from etl.decide.table_storage import names_of_write
 from etl.edges.delta.failures import unreachable
 from etl.edges.delta.features import unfit_for_arrow
 from etl.edges.delta.log import parse_shape
@@ -310,7 +310,7 @@ def _refuse_another_shape(table: DeltaTable, columns: Any, to: Destination) -> N
 def _action(file: DataFile) -> Any:
     from deltalake.transaction import AddAction
 
-    # the name is plain (`file_layout.name_of_file`), so there is nothing in it that the log has to
+    # the name is plain (`table_storage.name_of_file`), so there is nothing in it that the log has to
     # escape
     return AddAction(
         file.path, file.size, dict(file.partition_values), file.modified_at_ms, True, file.stats

@@ -2,7 +2,7 @@
 them until a commit does.
 
 Owns the Parquet writer; where files and row groups end, and how columns are kept, is decided in
-`file_layout`. What an attempt wrote that was killed is taken away by the run that it was of; where
+`table_storage`. What an attempt wrote that was killed is taken away by the run that it was of; where
 that is gone, too, no commit names it, and VACUUM takes it.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from etl.decisions.file_layout import (
+from etl.decide.table_storage import (
     OPEN_FILES,
     PAGE_BYTES,
     by_difference,

@@ -10,7 +10,7 @@ delta-rs, as plans are committed. Spark writes to the same store on the same con
 table has a random hidden name in the folder of the pipeline's table: readers and VACUUM pass over
 it, and it is in no listing of the log. It is removed afterwards.
 
-When a run probes is decided by `decisions.store_access.is_probe_due`.
+When a run probes is decided by `decide.table_storage.is_probe_due`.
 """
 
 from __future__ import annotations

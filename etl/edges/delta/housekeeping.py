@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from etl.decisions.maintenance import DataFile
+from etl.decide.table_storage import DataFile
 from etl.edges.delta.failures import is_conflict, translate, unreadable
 from etl.edges.delta.features import features_of, not_by_delta_rs
 from etl.edges.delta.log import open_log

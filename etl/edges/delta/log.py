@@ -21,7 +21,7 @@ from typing import Any
 
 from pyarrow import fs
 
-from etl.decisions.foreign_commits import RESTORE
+from etl.decide.table_changes import RESTORE
 from etl.edges.delta.failures import unreachable
 from etl.edges.delta.store_failures import behind
 from etl.edges.delta.stores import options_of

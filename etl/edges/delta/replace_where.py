@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from etl.decisions.replaced import Span, spans_of
+from etl.decide.loaded_intervals import Span, spans_of
 from etl.edges.delta.path import open_table, spark_path
 from etl.edges.delta.scan import rows_are_read
 from etl.errors import LedgersDisagree, NotOurTable

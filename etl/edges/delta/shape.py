@@ -1,7 +1,7 @@
 """The columns of the table that is there, and whether those that a run will write fit it.
 
 Owns the built-in column `event_date` among the columns of rows. What fits what, and what a table
-can be partitioned by, is decided in `table_columns`.
+can be partitioned by, is decided in `table_rules`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from etl.decisions import table_columns
-from etl.decisions.table_columns import (
+from etl.decide import table_rules
+from etl.decide.table_rules import (
     refuse_impossible_columns,
     refuse_other_columns,
     refuse_partitions,
@@ -83,7 +83,7 @@ def columns_to_add(path: str, expected: pyarrow.Schema) -> str:
     if table is None:
         return ""
     wanted = parse_shape("", Schema.from_arrow(expected).to_json(), ())
-    return table_columns.columns_to_add(wanted.columns, shape_of(table).columns)
+    return table_rules.columns_to_add(wanted.columns, shape_of(table).columns)
 
 
 def check_partitioning(path: str, partition_by: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ call that needs them, and kept nowhere.
 
 from __future__ import annotations
 
-from etl.decisions.store_access import told_delta_rs
+from etl.decide.table_storage import told_delta_rs
 from etl.model.security import SecretRef
 from etl.settings.secrets import resolve_secret
 from etl.settings.table import KEY_OF, store_of

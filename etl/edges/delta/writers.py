@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from etl.decisions.writers import why_not_arrow
+from etl.decide.plan import why_not_arrow
 from etl.edges.delta.arrow_writer import ArrowWriter
 from etl.edges.delta.empty_commit import EmptyCommit
 from etl.edges.delta.failures import translate

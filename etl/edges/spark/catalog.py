@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from etl.decisions.catalog_failures import cannot_be, innermost, known_cause, meant_by
-from etl.decisions.named_tables import not_made, statement
+from etl.decide.table_rules import cannot_be, innermost, known_cause, meant_by, not_made, statement
 from etl.errors import EtlError, SettingsError
 from etl.model.snapshot import CatalogEntry
 

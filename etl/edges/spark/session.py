@@ -16,15 +16,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etl.decisions.file_layout import level_of
-from etl.decisions.spark_on_stores import is_ours, packages, without_ours
-from etl.decisions.time_zone import (
+from etl.decide.table_storage import (
     TIME_ZONE,
     TIME_ZONE_OF_WORKERS,
     TimeZone,
     ZoneSource,
+    is_ours,
+    level_of,
     local_zone,
+    packages,
     time_zone_of,
+    without_ours,
 )
 from etl.edges.machine import cores
 from etl.edges.spark.defaults_file import CLASS_PATH, JAVA_OPTIONS, settings_of_file

@@ -12,16 +12,16 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from etl.decisions.spark_on_stores import (
+from etl.decide.table_storage import (
     LOG_STORE,
     OURS,
     REDACTED,
     keys_that_matter,
     redacting,
     refuse_unsafe,
+    told_hadoop,
     unless_told,
 )
-from etl.decisions.store_access import told_hadoop
 from etl.errors import SettingsError
 from etl.model.security import SecretRef
 from etl.settings.secrets import resolve_secret

@@ -1,7 +1,7 @@
 """What plans leave in the ledger that are not kept any more: the intervals they loaded, in one
 document.
 
-What is folded into it, and when, is decided in `decisions.coverage`; here it is read from the
+What is folded into it, and when, is decided in `decide.loaded_intervals`; here it is read from the
 ledger, and written back in one transaction with what it makes superfluous.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from etl.decisions import coverage
-from etl.decisions.backfills.giving_back import loaded_as_claimed
-from etl.decisions.coverage import ancestry, fold, fold_all, note, prunable
-from etl.decisions.start import starts_of
+from etl.decide import loaded_intervals
+from etl.decide.loaded_intervals import ancestry, fold, fold_all, note, prunable
+from etl.decide.offsets import starts_of
+from etl.decide.reservations import loaded_as_claimed
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import Owned
 from etl.ledger.documents import render_coverage
@@ -27,10 +27,10 @@ def read_all_coverage(
     ledger: PlanLedger, transaction_version: int | None = None, claim: Reservation | None = None
 ) -> Coverage:
     """All that the pipeline's recorded plans loaded, those that are kept among them, by
-    `decisions.coverage.fold_all`.
+    `decide.loaded_intervals.fold_all`.
 
     `claim`: of a backfill that was given up, and may have given back some of that: without it, by
-    `giving_back.loaded_as_claimed`.
+    `reservations.loaded_as_claimed`.
     """
     plans = [plan for number in ledger.plan_numbers() if (plan := ledger.read_plan(number))]
     recorded = [
@@ -72,7 +72,9 @@ def take_in(
     else changed the coverage meanwhile.
     """
     before, version = ledger.read_coverage_at()
-    after = coverage.take_in(before, theirs, taken, table_id=table_id, known=known, lives=lives)
+    after = loaded_intervals.take_in(
+        before, theirs, taken, table_id=table_id, known=known, lives=lives
+    )
     if not ledger.documents.replace(ledger.paths.coverage, render_coverage(after), version=version):
         raise Owned(
             "another driver changed the coverage at this moment",

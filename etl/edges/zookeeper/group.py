@@ -2,7 +2,7 @@
 compare-and-set.
 
 What an owner means for a run is decided in `ownership`, what a moved offset means in
-`moved_offsets`.
+`offsets`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Hands a plan over where the group keeps its offsets in ZooKeeper: plan, owner nodes and offsets
 in one transaction, or nothing of it.
 
-What a plan is that was handed over is `decisions.handing_over`'s; how a plan is stored is
+What a plan is that was handed over is `decide.group_commits`'s; how a plan is stored is
 `ledger`'s.
 """
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from kazoo.client import TransactionRequest
 
-from etl.decisions.coverage import is_better
+from etl.decide.loaded_intervals import is_better
 from etl.edges.zookeeper.documents import Documents, Part
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, ZooKeeperUnreachable

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from etl.decisions.membership import rebalancing
-from etl.decisions.membership.rebalancing import Do, Phase, Step
+from etl.decide import group_assignment
+from etl.decide.group_assignment import Do, Phase, Step
 from etl.edges.zookeeper.documents import Check
 from etl.edges.zookeeper.owners import OUR_VERSION
 from etl.edges.zookeeper.rebalance import MemberOptions, Rebalance
@@ -58,7 +58,7 @@ class ZooKeeperMember:
         what another one left under its `member_id` is waited for until its session ends.
         """
         self._stop_following()
-        return self._settled(rebalancing.to_join(self._rebalance.standing))
+        return self._settled(group_assignment.to_join(self._rebalance.standing))
 
     def rejoin(self) -> Share:
         """See `Member`. Where neither the group nor an owner of our share has changed, nothing is
@@ -169,7 +169,7 @@ class ZooKeeperMember:
                 )
 
     def _next_look(self) -> float | None:
-        wait_s = rebalancing.nudge_after_s(self._rebalance.standing, self._options.timing)
+        wait_s = group_assignment.nudge_after_s(self._rebalance.standing, self._options.timing)
         return None if wait_s is None else time.monotonic() + wait_s
 
     def _stop_following(self) -> None:

@@ -30,7 +30,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
-from etl.decisions.ownership import owned_by
+from etl.decide.group_ownership import owned_by
 from etl.edges.zookeeper.in_flight import Changes, Outcome, ensure_each, outcomes
 from etl.edges.zookeeper.members import GroupMembers, readers_of
 from etl.edges.zookeeper.process import is_dead, this_driver

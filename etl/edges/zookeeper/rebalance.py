@@ -1,7 +1,7 @@
 """One rebalance of a member in ZooKeeper: it registers, looks at the group, claims its share, all
 or nothing, waits, lets go.
 
-In which order is decided in `decisions.membership.rebalancing`. When a member begins one, and what
+In which order is decided in `etl.decide.group_assignment`. When a member begins one, and what
 it does between two, is in `membership`.
 """
 
@@ -16,9 +16,17 @@ from kazoo.client import KazooState
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from etl.decisions.membership import rebalancing
-from etl.decisions.membership.assignment import Strategy, assign, share_of
-from etl.decisions.membership.rebalancing import Do, Phase, Standing, Step, Timing
+from etl.decide import group_assignment
+from etl.decide.group_assignment import (
+    Do,
+    Phase,
+    Standing,
+    Step,
+    Strategy,
+    Timing,
+    assign,
+    share_of,
+)
 from etl.edges.zookeeper.members import GroupMembers
 from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.process import this_driver
@@ -128,17 +136,21 @@ class Rebalance:
                 self._release()
             if self._is_registered and self._zookeeper.client.connected:
                 self._members.deregister(self.member)
-        self.standing, self.share, self._is_registered = rebalancing.ended(self.standing), {}, False
+        self.standing, self.share, self._is_registered = (
+            group_assignment.ended(self.standing),
+            {},
+            False,
+        )
 
     def nudge_ownerless(self) -> bool:
         """Call the others where logs that the group gives them have no owner; whether it did."""
         of_others = [
             log for logs in self._seen.partitions.values() for log in logs if log not in self.share
         ]
-        if not rebalancing.ownerless(of_others, self._owners.owned_of(of_others)):
+        if not group_assignment.ownerless(of_others, self._owners.owned_of(of_others)):
             return False
         self._members.nudge()
-        self.standing = rebalancing.nudged(self.standing)
+        self.standing = group_assignment.nudged(self.standing)
         return True
 
     def _register(self) -> Step:
@@ -162,7 +174,7 @@ class Rebalance:
                 return self._give_up()
             self._zookeeper.require_session()
             self._members.wait_until_gone(self.member, wait_s=left)
-        return rebalancing.registered(self.standing)
+        return group_assignment.registered(self.standing)
 
     def _ensure_registered(self) -> bool:
         return self._members.register(
@@ -198,7 +210,7 @@ class Rebalance:
             seen = self._group.read(topics, self._options.strategy)
         self._seen = seen
         owns = self.standing.phase is not Phase.STABLE or self._owners.owns(self.share)
-        return rebalancing.looked(self.standing, seen, owns_its_share=owns)
+        return group_assignment.looked(self.standing, seen, owns_its_share=owns)
 
     def _claim(self) -> Step:
         if self._left and not self._release():
@@ -216,11 +228,11 @@ class Rebalance:
         self.statistics = replace(
             self.statistics, rebalances=self.statistics.rebalances + 1, seconds=seconds
         )
-        return rebalancing.claimed(self.standing, is_called=self.bell.is_called)
+        return group_assignment.claimed(self.standing, is_called=self.bell.is_called)
 
     def _wait(self) -> Step:
         """Until all of our share is free or we are called, a backoff at most."""
-        deadline = time.monotonic() + rebalancing.backoff_s(
+        deadline = time.monotonic() + group_assignment.backoff_s(
             self._options.timing, elapsed_s=self._elapsed_s
         )
         while (left := deadline - time.monotonic()) > 0:
@@ -232,14 +244,14 @@ class Rebalance:
             ):
                 break
             self.bell.rung.wait(left)
-        return rebalancing.waited(self.standing)
+        return group_assignment.waited(self.standing)
 
     def _let_go(self) -> Step:
         if self.share:
             self.before_let_go()
         self._release()
         self.share = {}
-        return rebalancing.let_go(self.standing)
+        return group_assignment.let_go(self.standing)
 
     def _release(self) -> bool:
         """Own nothing any more. False: some of it may be ours yet, and until that is deleted nobody
@@ -253,7 +265,9 @@ class Rebalance:
     def _try_again(self, reason: Owned) -> Step:
         self._in_the_way = reason
         self.statistics = replace(self.statistics, tries=self.statistics.tries + 1)
-        return rebalancing.refused(self.standing, self._options.timing, elapsed_s=self._elapsed_s)
+        return group_assignment.refused(
+            self.standing, self._options.timing, elapsed_s=self._elapsed_s
+        )
 
     def _give_up(self) -> Step:
         reason, timeout_s = self._in_the_way, self._options.timing.join_timeout_s

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from etl.decisions.run_keys import with_key
+from etl.decide.run_requests import with_key
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import Owned
 from etl.ledger.documents import render_coverage

@@ -38,7 +38,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry, RetryFailedError
 
-from etl.decisions.in_parts import in_parts
+from etl.decide.tasks import in_parts
 from etl.edges.zookeeper.by_hand import LOOKED_AT_S, why_shut
 from etl.edges.zookeeper.client import Client
 from etl.edges.zookeeper.encrypting import Encrypting

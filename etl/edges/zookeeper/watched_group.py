@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from kazoo.exceptions import NoNodeError
 
-from etl.decisions.membership.assignment import AssignmentContext, Strategy, context_of
+from etl.decide.group_assignment import AssignmentContext, Strategy, context_of
 from etl.edges.zookeeper.members import GroupMembers
 from etl.edges.zookeeper.physical_registry import unknown_registration
 from etl.edges.zookeeper.session import ZooKeeper

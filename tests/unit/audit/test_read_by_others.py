@@ -11,7 +11,7 @@ import pytest
 from etl.audit.audit import Bucket, audit_log
 from etl.audit.explain import Gaps, LogProof, gaps_of
 from etl.audit.findings import AuditedLog, Expected
-from etl.decisions.coverage import fold, merged_holes
+from etl.decide.loaded_intervals import fold, merged_holes
 from etl.ledger.documents import parse_coverage, render_coverage
 from etl.ledger.plan_document import parse_plan, plan_id, render_plan, with_id
 from etl.model.partitions import BrokerPartition, Committed, Membership, Share

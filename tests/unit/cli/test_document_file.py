@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from etl.cli import main
-from etl.decisions.times.scheduled_runs import DOCUMENT_FILE
+from etl.decide.run_requests import DOCUMENT_FILE
 
 
 @pytest.fixture

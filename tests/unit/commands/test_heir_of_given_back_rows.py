@@ -12,7 +12,7 @@ import pytest
 
 from etl.audit.pieces import pieces_of
 from etl.commands import take_over
-from etl.decisions.coverage import take_in
+from etl.decide.loaded_intervals import take_in
 from etl.model.snapshot import Coverage, Interval, OtherPipeline
 from tests.fakes import fake_ledger, fake_table
 from tests.fakes.backfill_stories import accept_table, asked, filled, given_up

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from etl.commands.compact import refuse_what_stops_a_run
-from etl.decisions.backfills.lacking import refuse_what_lacks_a_backfill
+from etl.decide.reservations import refuse_what_lacks_a_backfill
 from etl.errors import LedgersDisagree
 from etl.model.snapshot import Table
 from tests.fakes import fake_table

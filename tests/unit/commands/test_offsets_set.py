@@ -11,7 +11,7 @@ import pytest
 
 from etl.cli.output import confirm
 from etl.commands.offsets_set import Wanted, _rows_of
-from etl.decisions.set_positions import Standing
+from etl.decide.set_offsets import Standing
 from etl.edges.delta.recount import Recount
 from etl.errors import NeedsDecision, SettingsError, Stopped
 from etl.model.partitions import BrokerPartition, parse_named

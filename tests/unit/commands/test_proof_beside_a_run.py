@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from etl.commands import expected_rows
-from etl.decisions.coverage import fold
+from etl.decide.loaded_intervals import fold
 from etl.errors import Owned
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult

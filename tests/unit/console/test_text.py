@@ -11,7 +11,7 @@ from rich.console import Console
 from etl.commands.preview import Preview
 from etl.console import offsets as offsets_shown
 from etl.console import text
-from etl.decisions.expiry import Headroom
+from etl.decide.lag import Headroom
 from etl.doctor.check import Line, Verdict
 from etl.doctor.diagnose import Diagnosis
 from etl.model.partitions import Broker, BrokerPartition, Leader

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decisions.named_tables import (
+from etl.decide.table_rules import (
     as_written,
     by_its_name,
     catalog_of,

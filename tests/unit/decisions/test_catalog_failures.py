@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.decisions.catalog_failures import cannot_be, innermost, known_cause, meant_by
+from etl.decide.table_rules import cannot_be, innermost, known_cause, meant_by
 
 URIS = "spark.hadoop.hive.metastore.uris"
 OF_HIVE = (

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.coordinator.heartbeat import Heartbeat
 
-from etl.decisions.membership.coordinated import (
+from etl.decide.group_assignment import (
     Answered,
     Heartbeats,
     Next,

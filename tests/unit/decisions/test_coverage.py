@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.decisions import coverage
-from etl.decisions.coverage import (
+from etl.decide import loaded_intervals
+from etl.decide.loaded_intervals import (
     OFFSETS_END,
     PLAN_BYTES_KEPT,
     PLANS_KEPT,
@@ -76,7 +76,7 @@ def test_intervals_with_a_hole_between_stay_two() -> None:
 def test_too_many_intervals_become_fewer_and_keep_every_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(coverage, "INTERVALS_KEPT", 5)
+    monkeypatch.setattr(loaded_intervals, "INTERVALS_KEPT", 5)
     holed = tuple((A, start, start + 5) for start in (0, 10, 20, 30, 40))
     whole = fold(Coverage(), *plan_of(1, *holed))
     assert whole.intervals[A] == tuple(Interval(start, start + 5, 4) for _, start, _ in holed)
@@ -238,8 +238,8 @@ def test_the_newest_stays_however_large_it_is() -> None:
 @given(st.dictionaries(st.integers(1, 300), st.integers(0, 40), max_size=30))
 def test_what_is_pruned_is_older_than_all_that_stays(sizes: dict[int, int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coverage, "PLANS_KEPT", 10)
-        patch.setattr(coverage, "PLAN_BYTES_KEPT", 100)
+        patch.setattr(loaded_intervals, "PLANS_KEPT", 10)
+        patch.setattr(loaded_intervals, "PLAN_BYTES_KEPT", 100)
         gone = prunable(list(sizes.items()))
     kept = sorted(set(sizes) - set(gone))
     assert gone == sorted(gone)

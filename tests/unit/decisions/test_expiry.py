@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.expiry import Expiring, Headroom, expiring, headroom
-from etl.decisions.tasks import pack_tasks
+from etl.decide.lag import Expiring, Headroom, expiring, headroom
+from etl.decide.tasks import pack_tasks
 from etl.model.partitions import (
     Broker,
     BrokerPartition,

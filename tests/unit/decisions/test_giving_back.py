@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decisions.backfills.giving_back import (
+from etl.decide.loaded_intervals import fold_all
+from etl.decide.reservations import (
     as_claimed,
     covered_as_claimed,
     given_up_of,
@@ -16,7 +17,6 @@ from etl.decisions.backfills.giving_back import (
     loaded_as_claimed,
     still_there,
 )
-from etl.decisions.coverage import fold_all
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import GAPS_KEPT, CommitResult, OffsetRange, RangeResult
 from etl.model.snapshot import Coverage, Interval, Reservation

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from etl.decisions.maintenance import (
+from etl.decide.table_storage import (
     KEEPS_FILES,
     DataFile,
     interval,

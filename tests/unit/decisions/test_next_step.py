@@ -1,5 +1,5 @@
 """What `etl plan` says is what `etl run` does: over every row of the table in
-`etl.decisions.reconcile`, with tasks and lag.
+`etl.decide.reconcile`, with tasks and lag.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from etl.commands.preview import preview_of
-from etl.decisions import reconcile
-from etl.decisions.next_step import Action, next_step, steps_ahead
-from etl.decisions.plan_tasks import tasks_of_plan
+from etl.decide import reconcile
+from etl.decide.next_step import Action, next_step, steps_ahead
+from etl.decide.plan import tasks_of_plan
 from etl.errors import DataLoss, EtlError, LedgersDisagree, OffsetMoved
 from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import BrokerPartition

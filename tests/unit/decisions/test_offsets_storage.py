@@ -8,14 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decisions.moved_offsets import apart_from, up_to_date
-from etl.decisions.offsets_storage import (
+from etl.decide.offsets import (
+    apart_from,
     both,
     is_dropped,
     off_position,
     place_moved,
     refuse_another_storage,
     seen_in,
+    up_to_date,
 )
 from etl.errors import OffsetMoved, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan, with_id

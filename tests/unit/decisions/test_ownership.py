@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from etl.commands.preview import Preview
-from etl.decisions.among_members import refuse_of_others
-from etl.decisions.ownership import (
+from etl.decide.group_ownership import (
     UNASSIGNED,
     foreign_consumers,
     leave_to_owners,
     owners_to_wait_for,
+    refuse_of_others,
     refuse_owned_ranges,
 )
 from etl.errors import Owned, SettingsError

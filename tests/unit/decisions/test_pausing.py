@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.decisions.pausing import (
+from etl.decide.set_offsets import (
     leave_paused,
     merged,
     paused_logs,

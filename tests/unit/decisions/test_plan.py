@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.decisions.refusals import refuse_missing_topics, refuse_topic_that_reads_as_null
-from etl.decisions.replacement import plan_instead, plan_without
-from etl.decisions.replay import replay_or_supersede
-from etl.decisions.shape import may_be_transformed, shape_of_rows
-from etl.decisions.start import starts_of
-from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET
+from etl.decide.offsets import starts_of
+from etl.decide.plan import may_be_transformed, shape_of_rows
+from etl.decide.reconcile import refuse_missing_topics, refuse_topic_that_reads_as_null
+from etl.decide.replacement import plan_instead, plan_without, replay_or_supersede
+from etl.decide.tasks import ASSUMED_BYTES_PER_OFFSET
 from etl.errors import (
     BadOffset,
     BrokerUnreachable,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from etl.decisions.membership.rebalancing import (
+from etl.decide.group_assignment import (
     Do,
     Phase,
     Standing,

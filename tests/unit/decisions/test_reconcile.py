@@ -1,4 +1,4 @@
-"""Where the pipeline stands: one test per row of the table in `etl.decisions.reconcile`, and laws
+"""Where the pipeline stands: one test per row of the table in `etl.decide.reconcile`, and laws
 over all of it.
 """
 
@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.decisions.acceptance import is_told
-from etl.decisions.foreign_commits import refuse_what_others_did
-from etl.decisions.moved_offsets import RESTORE, Ends
-from etl.decisions.reconcile import reconcile
+from etl.decide.offsets import RESTORE, Ends
+from etl.decide.reconcile import reconcile
+from etl.decide.table_changes import is_told, refuse_what_others_did
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import CommitResult, Plan, PlanKind, TookOver, Vanished

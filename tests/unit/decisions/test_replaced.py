@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from etl.audit.audit import BUCKET_OFFSETS, Bucket, audit_log
 from etl.audit.findings import AuditedLog, Expected, LogFindings
 from etl.audit.replaced_rows import replaced_expected
-from etl.decisions.coverage import fold
-from etl.decisions.replaced import Span, cut_around, replaced_in, spans_of
+from etl.decide.loaded_intervals import Span, cut_around, fold, replaced_in, spans_of
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult

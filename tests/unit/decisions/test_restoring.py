@@ -7,9 +7,9 @@ from __future__ import annotations
 import pytest
 
 from etl.commands.offsets_restore import from_commits
-from etl.decisions.next_step import repaired
-from etl.decisions.restoring import Lost, is_forgotten, repair_from, told_rows, what_is_lost
-from etl.decisions.set_positions import Standing, plan_set
+from etl.decide.next_step import repaired
+from etl.decide.restore_ledger import Lost, is_forgotten, repair_from, told_rows, what_is_lost
+from etl.decide.set_offsets import Standing, plan_set
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import Committed, OffsetsStorage

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.plan import plan_from, plan_next
-from etl.decisions.rows_before import inherited_rows, topics_accepted, topics_to_ask
+from etl.decide.plan import plan_from, plan_next
+from etl.decide.table_rules import inherited_rows, topics_accepted, topics_to_ask
 from etl.errors import NeedsDecision
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import HeldRows, Plan, RowsBefore

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.coverage import without
-from etl.decisions.set_positions import Move, refuse_loaded, told_moves
+from etl.decide.loaded_intervals import without
+from etl.decide.set_offsets import Move, refuse_loaded, told_moves
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan
 from etl.model.partitions import BrokerPartition

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.short_runs import SHORT_RUN_BELOW_BYTES, is_short
+from etl.decide.plan import SHORT_RUN_BELOW_BYTES, is_short
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
 from tests.builders import plain_plan, plain_settings, plain_snapshot

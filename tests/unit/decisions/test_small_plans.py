@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.decisions.writers import is_small
+from etl.decide.plan import is_small
 from etl.errors import SettingsError
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from etl.decisions.spark_on_stores import (
+from etl.decide.table_storage import (
     OURS,
     is_ours,
     packages,
     place_of_catalog,
     redacting,
     settings_for,
+    told_hadoop,
     unless_told,
 )
-from etl.decisions.store_access import told_hadoop
 from etl.edges.spark.session import complete
 from etl.errors import SettingsError
 from etl.ledger.topic_filters import java_pattern

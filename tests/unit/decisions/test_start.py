@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.start import moments_to_ask
+from etl.decide.offsets import moments_to_ask
 from etl.errors import BrokerUnreachable
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, PartitionOffsets

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from etl.decisions.store_access import is_probe_due, told_delta_rs, told_hadoop
+from etl.decide.table_storage import is_probe_due, told_delta_rs, told_hadoop
 from etl.model.security import SecretRef
 from etl.settings.table import StoreSettings
 from tests.builders import plain_plan

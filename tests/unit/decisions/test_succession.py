@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decisions.plan import plan_next
-from etl.decisions.reconcile import where_we_stand
-from etl.decisions.replacement import plan_instead
-from etl.decisions.succession import (
+from etl.decide.inherit_pipeline import (
     Loaded,
     ours_apart,
     plan_taking_over,
     refuse_what_neither_loaded,
     state_of_itself,
+    taken_from,
 )
-from etl.decisions.taken import taken_from
+from etl.decide.plan import plan_next
+from etl.decide.reconcile import where_we_stand
+from etl.decide.replacement import plan_instead
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import BrokerPartition, Committed

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.table_columns import (
+from etl.decide.table_rules import (
     fits,
     refuse_impossible_columns,
     refuse_other_columns,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.decisions.caps import share_caps
-from etl.decisions.tasks import (
+from etl.decide.plan import share_caps
+from etl.decide.tasks import (
     ASSUMED_BYTES_PER_OFFSET,
     ASSUMED_PARALLELISM,
     LEAST_TASK_BYTES,

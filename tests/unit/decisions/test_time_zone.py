@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decisions.time_zone import (
+from etl.decide.table_storage import (
     TIME_ZONE,
     ZoneSource,
     in_time_zone,

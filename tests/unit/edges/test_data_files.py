@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from etl.decisions import file_layout
+from etl.decide import table_storage
 from etl.edges.delta.data_files import DataFiles
 from etl.edges.delta.file_columns import as_dictionary
 from etl.edges.delta.file_statistics import TEXT_KEPT, text_bounds
@@ -111,9 +111,9 @@ def test_a_page_is_about_as_large_as_is_asked_for_whatever_the_size_of_rows(
     tmp_path: Path, size: int
 ) -> None:
     """A reader holds a page at a time."""
-    many = 3 * file_layout.PAGE_BYTES // size
-    assert 1 <= file_layout.rows_at_a_time(many, many * size) * size <= file_layout.PAGE_BYTES
-    assert file_layout.rows_at_a_time(1, 10 * file_layout.PAGE_BYTES) == 1
+    many = 3 * table_storage.PAGE_BYTES // size
+    assert 1 <= table_storage.rows_at_a_time(many, many * size) * size <= table_storage.PAGE_BYTES
+    assert table_storage.rows_at_a_time(1, 10 * table_storage.PAGE_BYTES) == 1
 
 
 def test_a_column_that_no_row_has_a_value_in_is_left_out_of_the_file_and_its_nulls_are_told(
@@ -417,7 +417,7 @@ def test_what_a_task_holds_back_is_bounded_over_all_its_files(tmp_path: Path) ->
 def test_each_of_many_partition_values_is_one_file_as_long_as_its_rows_fit_into_memory(
     tmp_path: Path,
 ) -> None:
-    asked, many = wanted(tmp_path, ("partition",)), 3 * file_layout.OPEN_FILES
+    asked, many = wanted(tmp_path, ("partition",)), 3 * table_storage.OPEN_FILES
     files = DataFiles(asked)
     for _ in range(5):
         for at in range(many):
@@ -427,11 +427,11 @@ def test_each_of_many_partition_values_is_one_file_as_long_as_its_rows_fit_into_
 
 
 def test_a_task_has_so_many_files_open_and_no_more(tmp_path: Path) -> None:
-    asked, many = wanted(tmp_path, ("partition",), row_group_bytes=1), file_layout.OPEN_FILES + 5
+    asked, many = wanted(tmp_path, ("partition",), row_group_bytes=1), table_storage.OPEN_FILES + 5
     files = DataFiles(asked)
     for at in (*range(many), 0):
         files.take(rows([at], partition=[at]))
-        assert sum(one.is_begun for one in files._open.values()) <= file_layout.OPEN_FILES
+        assert sum(one.is_begun for one in files._open.values()) <= table_storage.OPEN_FILES
     found = files.end()
     assert len(found) == many + 1 and sum(file.rows for file in found) == many + 1
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from etl.decisions.acceptance import accepted_version
+from etl.decide.table_changes import accepted_version
 from etl.edges.delta.log import hash_of_commit, open_log
 from etl.edges.delta.state import read_table
 from etl.errors import FileLost

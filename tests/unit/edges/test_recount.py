@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaProtocolError
 from pyarrow import parquet
 
-from etl.decisions.coverage import interval_of
+from etl.decide.loaded_intervals import interval_of
 from etl.edges.delta.recount import Recount, recount, recount_commit
 from etl.errors import TableUnreachable
 from etl.model.partitions import BrokerPartition

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etl.cli.arguments import run_context
-from etl.decisions.file_layout import level_of
+from etl.decide.table_storage import level_of
 from etl.edges.machine import cores
 from etl.edges.spark import session
 from etl.edges.spark.defaults_file import settings_of_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from etl.decisions.next_step import NextStep, next_step
+from etl.decide.next_step import NextStep, next_step
 from etl.model.snapshot import Snapshot
 from etl.report.incident import Incident, read_incident
 from etl.settings.sections import Settings

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from etl.decisions.next_step import Action
+from etl.decide.next_step import Action
 from etl.errors import EtlError
 from etl.report import incident as incidents
 from etl.report.incident import Incident, Planned, as_text, read_incident

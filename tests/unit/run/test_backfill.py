@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.backfills.backfilling import Asked
-from etl.decisions.replaying import Wanted
+from etl.decide.backfill import Asked
+from etl.decide.replay import Wanted
 from etl.errors import (
     DataLoss,
     EtlError,

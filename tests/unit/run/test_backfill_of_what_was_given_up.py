@@ -8,8 +8,8 @@ import contextlib
 
 import pytest
 
-from etl.decisions.next_step import plan_superseding
-from etl.decisions.replaying import Wanted
+from etl.decide.next_step import plan_superseding
+from etl.decide.replay import Wanted
 from etl.errors import EtlError, Owned, SettingsError
 from etl.model.partitions import parse_named
 from etl.model.plans import Plan

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decisions.backfills.backfilling import Asked
+from etl.decide.backfill import Asked
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import Reservation, ReservationState

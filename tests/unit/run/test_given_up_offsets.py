@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.next_step import next_step, plan_superseding
-from etl.decisions.ownership import leave_to_owners
-from etl.decisions.reconcile import where_we_stand
+from etl.decide.group_ownership import leave_to_owners
+from etl.decide.next_step import next_step, plan_superseding
+from etl.decide.reconcile import where_we_stand
 from etl.errors import EtlError, LogTruncated, NeedsDecision
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, Plan

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decisions.next_step import Action, plan_superseding, steps_ahead
+from etl.decide.next_step import Action, plan_superseding, steps_ahead
 from etl.errors import BrokerUnreachable, NeedsDecision, OffsetMoved
 from etl.model.partitions import BrokerPartition, Membership, OffsetsStorage
 from etl.model.plans import Loss, LossReason, ReadByOthers

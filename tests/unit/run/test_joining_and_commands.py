@@ -13,7 +13,9 @@ import pytest
 from etl.commands.as_member import as_member
 from etl.commands.offsets_diff import sides_of
 from etl.commands.offsets_restore import from_commits
-from etl.decisions.among_members import (
+from etl.decide.backfill import Asked
+from etl.decide.group_commits import as_left_to_others, refuse_in_the_place_of
+from etl.decide.group_ownership import (
     refuse_beside_members,
     refuse_left_by,
     refuse_read_by_others,
@@ -22,14 +24,11 @@ from etl.decisions.among_members import (
     taking_over,
     told_set_back,
 )
-from etl.decisions.backfills.backfilling import Asked
-from etl.decisions.handing_over import as_left_to_others, refuse_in_the_place_of
-from etl.decisions.next_step import plan_superseding, repair_of, repaired
-from etl.decisions.reconcile import where_we_stand
-from etl.decisions.replaying import plan_replay
-from etl.decisions.restoring import apart
-from etl.decisions.succession import plan_taking_over
-from etl.decisions.taken import taken_from
+from etl.decide.inherit_pipeline import plan_taking_over, taken_from
+from etl.decide.next_step import plan_superseding, repair_of, repaired
+from etl.decide.reconcile import where_we_stand
+from etl.decide.replay import plan_replay
+from etl.decide.restore_ledger import apart
 from etl.errors import DataLoss, NeedsDecision, OffsetMoved, Owned
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, Committed, Membership, OffsetsStorage, Share

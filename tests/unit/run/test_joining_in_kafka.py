@@ -11,10 +11,14 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.offsets_restore import from_commits
-from etl.decisions.handing_over import as_left_to_others, stand_as_member
-from etl.decisions.open_hand_overs import handed_over_without, not_taken_of
-from etl.decisions.reconcile import plan_in_force
-from etl.decisions.restoring import what_is_lost
+from etl.decide.group_commits import (
+    as_left_to_others,
+    handed_over_without,
+    not_taken_of,
+    stand_as_member,
+)
+from etl.decide.reconcile import plan_in_force
+from etl.decide.restore_ledger import what_is_lost
 from etl.errors import NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, Membership, OffsetsStorage

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decisions.next_step import Action, steps_ahead
+from etl.decide.next_step import Action, steps_ahead
 from etl.errors import Owned
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Bound, Bounds, Request

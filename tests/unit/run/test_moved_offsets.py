@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.decisions.moved_offsets import RESTORE
+from etl.decide.offsets import RESTORE
 from etl.errors import OffsetMoved
 from etl.model.partitions import BrokerPartition
 from etl.report.run_state import Outcome

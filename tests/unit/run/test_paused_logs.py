@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.preview import preview_of
-from etl.decisions.replaying import Wanted
+from etl.decide.replay import Wanted
 from etl.errors import DataLoss, NeedsDecision, OffsetMoved
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import PlanKind, Request

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.next_step import plan_superseding
-from etl.decisions.replaying import Wanted
+from etl.decide.next_step import plan_superseding
+from etl.decide.replay import Wanted
 from etl.errors import DataLoss, EtlError, NeedsDecision, Owned, SettingsError
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import Plan, PlanKind

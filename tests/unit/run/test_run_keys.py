@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decisions.next_step import steps_ahead
-from etl.decisions.run_keys import KEYS_KEPT, with_key
+from etl.decide.next_step import steps_ahead
+from etl.decide.run_requests import KEYS_KEPT, with_key
 from etl.errors import EtlError, NeedsDecision, Owned, SettingsError
 from etl.model.plans import Bound, Bounds, KeptKey, Request
 from etl.report.run_report import Report

@@ -8,7 +8,7 @@ import contextlib
 
 import pytest
 
-from etl.decisions.replacement import plan_instead
+from etl.decide.replacement import plan_instead
 from etl.errors import DataLoss, Owned
 from etl.ledger.plan_document import with_id
 from etl.model.plans import Loss, LossReason

@@ -283,7 +283,7 @@ def test_what_a_dag_file_imports_of_the_package_is_light() -> None:
     )
     program = (
         "import sys; import etl.airflow.pipeline, etl.airflow.toolkit, etl.airflow.brief, etl.airflow.check\n"
-        "import etl.decisions.times.scheduled_runs\n"
+        "import etl.decide.run_requests\n"
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )
     answer = subprocess.run(

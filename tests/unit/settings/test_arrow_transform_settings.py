@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.decisions.shape import may_be_transformed, shape_of_rows
+from etl.decide.plan import may_be_transformed, shape_of_rows
 from etl.errors import SettingsError
 from tests.builders import plain_plan, plain_settings
 

@@ -15,8 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from etl.decisions.membership.assignment import Strategy
-from etl.decisions.membership.leader_assignment import STRATEGIES
+from etl.decide.group_assignment import STRATEGIES, Strategy
 from etl.errors import SettingsError
 from etl.model.partitions import Isolation, Membership
 from etl.report.plan_json import read_settings, write_settings

@@ -8,15 +8,17 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.decisions.byte_positions.boundaries import (
+from etl.decide.plan import share_caps
+from etl.decide.replacement import plan_instead
+from etl.decide.tasks import (
     boundaries_of,
+    cut_ranges,
+    cut_to_offsets,
     end_at_or_above,
     ends_between,
     nearest,
+    split_range,
 )
-from etl.decisions.caps import share_caps
-from etl.decisions.replacement import plan_instead
-from etl.decisions.tasks import cut_ranges, cut_to_offsets, split_range
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, Leader, PartitionOffsets
 from etl.model.plans import Loss, LossReason, OffsetRange

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decisions.byte_positions.doubted_offsets import doubted_offsets, none_named
-from etl.decisions.byte_positions.misplaced_offsets import put_right, refuse_inside_entries
-from etl.decisions.next_step import plan_superseding, steps_ahead
+from etl.decide.byte_offsets import doubted_offsets, none_named, put_right, refuse_inside_entries
+from etl.decide.next_step import plan_superseding, steps_ahead
 from etl.errors import OffsetInsideMessage, OffsetMoved, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import Committed, DoubtedOffset, LookedAt, PartitionOffsets

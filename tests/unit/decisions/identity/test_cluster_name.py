@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.preview import preview_of
-from etl.decisions.identity.cluster_name import ClusterName, cluster_name
-from etl.decisions.taken import taken_from
+from etl.decide.inherit_pipeline import taken_from
+from etl.decide.partition_identity import ClusterName, cluster_name
 from etl.errors import NeedsDecision, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.plans import Plan

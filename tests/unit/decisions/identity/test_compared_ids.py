@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decisions.identity.made_again import compared_ids, kept_creations
+from etl.decide.partition_identity import compared_ids, kept_creations
 from etl.errors import NeedsDecision, SettingsError
 from tests.builders import plain_plan, plain_snapshot
 from tests.fakes.outside import Outside

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.identity.log_identity import (
+from etl.decide.partition_identity import (
     EPOCHS_KEPT,
     Cut,
     cut_logs,
@@ -15,7 +15,7 @@ from etl.decisions.identity.log_identity import (
     record_epochs,
     refuse_other_logs,
 )
-from etl.decisions.plan import plan_next
+from etl.decide.plan import plan_next
 from etl.errors import LogTruncated, NeedsDecision, NotYetReadable
 from etl.model.partitions import BrokerPartition, EpochEnd
 from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult

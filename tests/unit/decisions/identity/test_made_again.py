@@ -12,8 +12,8 @@ import pytest
 
 from etl.commands.offsets import offsets_of
 from etl.commands.preview import preview_of
-from etl.decisions.identity.accepted_logs import told_of
-from etl.decisions.identity.made_again import kept_ids
+from etl.decide.accept_partitions import told_of
+from etl.decide.partition_identity import kept_ids
 from etl.errors import (
     BrokerUnreachable,
     LogTruncated,

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decisions.byte_positions.misplaced_offsets import refuse_named
-from etl.decisions.next_step import plan_superseding
+from etl.decide.byte_offsets import refuse_named
+from etl.decide.next_step import plan_superseding
 from etl.errors import OffsetInsideMessage, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, LookedAt

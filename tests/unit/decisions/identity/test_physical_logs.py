@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.offsets import offsets_of
-from etl.decisions.reconcile import where_we_stand
-from etl.decisions.start import pending_starts
-from etl.decisions.taken import taken_from
+from etl.decide.inherit_pipeline import taken_from
+from etl.decide.offsets import pending_starts
+from etl.decide.reconcile import where_we_stand
 from etl.errors import DataLoss, LedgersDisagree, LogTruncated, OffsetMoved, Owned, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerFamily, BrokerPartition

@@ -14,8 +14,8 @@ import pytest
 
 from etl.commands.backfill import parse_asked
 from etl.commands.replay import parse_wanted
-from etl.decisions.identity.accepted_logs import told_of
-from etl.decisions.identity.made_again import accept_command
+from etl.decide.accept_partitions import told_of
+from etl.decide.partition_identity import accept_command
 from etl.errors import LogTruncated, NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.model.partitions import BrokerPartition, Named, parse_named
 from etl.model.plans import PlanKind, Vanished

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import pytest
 
-from etl.decisions.membership.assignment import (
+from etl.decide.group_assignment import (
     AssignmentContext,
     Strategy,
     assign,
     context_of,
+    java_hash,
+    java_order,
     share_of,
 )
-from etl.decisions.membership.java_order import java_hash, java_order
 from etl.errors import SettingsError
 from etl.ledger.registrations import parse_registration
 from etl.model.partitions import BrokerPartition

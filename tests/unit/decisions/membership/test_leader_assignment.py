@@ -8,12 +8,7 @@ from random import Random
 
 import pytest
 
-from etl.decisions.membership.leader_assignment import (
-    STRATEGIES,
-    Assigned,
-    GroupMember,
-    assign_as_leader,
-)
+from etl.decide.group_assignment import STRATEGIES, Assigned, GroupMember, assign_as_leader
 from etl.errors import SettingsError
 from etl.model.partitions import BrokerPartition
 from tests.groups.golden import golden

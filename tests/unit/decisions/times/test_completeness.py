@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etl.commands.complete import Complete
-from etl.decisions.times.completeness import incomplete_logs
+from etl.decide.run_requests import incomplete_logs
 from etl.model.partitions import BrokerPartition
 
 A, B, C = (BrokerPartition("clicks", number) for number in range(3))

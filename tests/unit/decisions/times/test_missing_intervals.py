@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from etl.commands.intervals import Intervals
-from etl.decisions.times.missing_intervals import (
+from etl.decide.loaded_intervals import (
     Excused,
     IncompleteStretch,
     MissingOffsets,
@@ -13,7 +13,7 @@ from etl.decisions.times.missing_intervals import (
     incomplete_stretches,
     missing_of,
 )
-from etl.decisions.times.time_intervals import divided, interval_between
+from etl.decide.run_requests import divided, interval_between
 from etl.model.partitions import BrokerPartition
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)

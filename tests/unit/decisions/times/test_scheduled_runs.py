@@ -6,15 +6,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from etl.decisions.times.scheduled_runs import (
+from etl.decide.run_requests import (
     Verdict,
     backfill_arguments,
+    interval_between,
     interval_of_run,
     range_arguments,
     run_arguments,
     verdict_of,
 )
-from etl.decisions.times.time_intervals import interval_between
 from etl.errors import EtlError, SettingsError, family
 
 FIVE, SIX = datetime(2026, 11, 10, 5, tzinfo=UTC), datetime(2026, 11, 10, 6, tzinfo=UTC)

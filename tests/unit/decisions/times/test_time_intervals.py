@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.times.time_intervals import (
+from etl.decide.run_requests import (
     TimeInterval,
     divided,
     interval_between,

@@ -1,0 +1,641 @@
+"""What follows when an operator accepts truncated or recreated partitions?
+
+Which logs an operator's words decide, and to what: cut, made again, or the same. Pure functions
+of values.
+
+    what is named                             it goes on
+    ---------------------------------------   -------------------------------------------------------------------------------------
+    a log that was cut                        where it was cut, as the brokers tell, or at `--at`
+    a topic of Kafka that was made again      in all of its logs where `source.start_new_topics` says; with `--same-log` where it was
+    an undecided physical log (`partition_identity`)  with other bytes than were read: where `source.start_new_topics` says; with the same ones:
+                                              where it was; where they do not tell: as the operator says, who must name it itself
+    the same, and its broker is away          not yet: it stays undecided
+
+`--same-log` is refused for a log that is known to be another, and its absence for one that is known
+to be the same: what follows from an error there are lost or doubled rows.
+
+What an operator names and says who accepts that logs were cut or made again. Pure functions of
+values.
+
+The plan by which an operator accepts that logs were cut, or that their topics were made again.
+Pure functions of values.
+
+It has no ranges and moves positions: to where what is left of a cut log ends, to where a topic that
+was made again starts by policy. What is read from there on is another life of the log, with a
+`log_epoch` one higher, so that no row is doubled; the rows of records that are gone stay in the
+table under the old one, and the plan names them. It is a plan like any other: stored, committed to
+the table once, and then the offsets move by compare-and-set, backwards for once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from etl.decide.byte_offsets import misplaced, refuse_named
+from etl.decide.group_commits import refuse_in_the_place_of, told_by_command
+from etl.decide.offsets import starts_anew, starts_of
+from etl.decide.partition_identity import (
+    Cut,
+    compared_ids,
+    cut_logs,
+    is_creation_id,
+    is_what_was_read,
+    kept_creations,
+    kept_ids,
+    kept_tails,
+    named,
+    record_epochs,
+    topics_made_again,
+    undecided_logs,
+    waiting_logs,
+    ways_out,
+)
+from etl.decide.plan import shape_of_rows
+from etl.decide.replacement import let_go_among, lost_with_logs, offsets_gone
+from etl.errors import BrokerUnreachable, SettingsError
+from etl.model.partitions import (
+    FORM_OF_PARTITION,
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Lineage,
+    Named,
+    Tail,
+)
+from etl.model.plans import Loss, LossReason, Plan, PlanKind, Vanished
+from etl.model.snapshot import Replay, Snapshot, UpToDate
+from etl.settings.choices import StartAt
+from etl.settings.sections import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Accepting:
+    """What an operator accepts, and why."""
+
+    named: tuple[Named, ...]
+    reason: str
+    at: int | None = None
+    """Up to where what is left of the one log is what was read, where nobody else can tell."""
+    is_same_log: bool = False
+    """The topics, or logs, are the same: only what stands for their ids has changed."""
+
+    def covers(self, log: BrokerPartition) -> bool:
+        return any(one.covers(log) for one in self.named)
+
+    def offsets_of(self, log: BrokerPartition) -> tuple[int, ...]:
+        """Which of the log's offsets are named."""
+        return (self.at,) if self.at is not None and self.covers(log) else ()
+
+    def names_itself(self, log: BrokerPartition) -> bool:
+        return any(one.log == log for one in self.named)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What becomes of which logs."""
+
+    again: Mapping[str, str]
+    """Topics that were decided as a whole, and their ids of now."""
+    moved: Mapping[BrokerPartition, int]
+    """Logs that go on as another life, and where."""
+    anew: frozenset[BrokerPartition]
+    """Those of them of which nothing is left that was read."""
+    cut: frozenset[BrokerPartition]
+    """Logs that were cut, also those that need not move: only records that a stored plan would have
+    read are gone.
+    """
+    exact: frozenset[BrokerPartition]
+    """Those of which it is known where they were cut."""
+    same: frozenset[BrokerPartition]
+    """Undecided logs that go on as what they were."""
+
+
+def accepted_logs(
+    wanted: Accepting,
+    old: Plan,
+    before: Mapping[BrokerPartition, int],
+    all_cuts: Collection[Cut],
+    snapshot: Snapshot,
+    settings: Settings,
+) -> Accepted:
+    """What the words come to where `old` is the newest plan and `before` the positions to go on
+    from.
+
+    Raises SettingsError for a log with which nothing is wrong, and where it must be said otherwise
+    what is accepted; BrokerUnreachable where whoever has the log is away.
+    """
+    again = {
+        topic: now
+        for topic, now in topics_made_again(old, snapshot).items()
+        if Named(topic) in wanted.named
+    }
+    undecided = set(undecided_logs(old, snapshot))
+    waiting = [log for log in waiting_logs(old, snapshot) if wanted.covers(log)]
+    cuts = {cut.log: cut for cut in all_cuts if wanted.covers(cut.log) and cut.log not in undecided}
+    _refuse_unknown(wanted.named, {*before, *snapshot.extents, *snapshot.leaderless})
+    _refuse_what_is_sound(wanted.named, again, {*cuts, *waiting}, snapshot)
+    if wanted.is_same_log:
+        _refuse_other_topics(
+            {topic: ids[1] for topic in again if (ids := compared_ids(topic, old, snapshot))}, cuts
+        )
+        return Accepted(
+            again,
+            {},
+            frozenset(),
+            frozenset(),
+            frozenset(),
+            frozenset(_known_as_same(waiting, wanted, old, snapshot)),
+        )
+    of_the_same = {log: cut for log, cut in cuts.items() if log.topic not in again}
+    if wanted.at is not None and waiting:
+        at = _at_of_one(waiting, of_the_same, before, wanted, snapshot)
+        return Accepted(
+            again,
+            at,
+            frozenset(log for log, offset in at.items() if not offset),
+            frozenset(),
+            frozenset(),
+            frozenset(),
+        )
+    same = {log for log in waiting if _goes_on(log, wanted, old, snapshot)}
+    anew = {
+        *(log for log in before if log.topic in again),
+        *(log for log in waiting if log not in same),
+    }
+    moved = {
+        **_cut_positions(of_the_same, before, wanted, snapshot),
+        **_starts_anew(anew, snapshot, settings),
+    }
+    exact = frozenset(log for log, cut in of_the_same.items() if cut.is_known)
+    return Accepted(again, moved, frozenset(anew), frozenset(of_the_same), exact, frozenset(same))
+
+
+def _refuse_unknown(names: Sequence[Named], known: Collection[BrokerPartition]) -> None:
+    for one in names:
+        if one.log is not None and one.log not in known:
+            check = f"`etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}"
+            raise SettingsError(f"there is no partition {one}", key="LOG", check=check)
+
+
+def _refuse_what_is_sound(
+    names: Sequence[Named],
+    again: Mapping[str, str],
+    unsound: Collection[BrokerPartition],
+    snapshot: Snapshot,
+) -> None:
+    for one in names:
+        if one.topic in again or any(one.covers(log) for log in unsound):
+            continue
+        _refuse_not_there(one, snapshot)
+        unread = sorted(log for log in snapshot.leaderless if one.covers(log))
+        if unread:
+            raise BrokerUnreachable(
+                "the partition has no leader", **unread[0].place, check="its brokers"
+            )
+        what = f"nothing is wrong with {one}: it was neither cut nor made again"
+        check = "`etl plan CONF`, which names what is; a topic of Kafka 0.8 or later that was made again is named as a whole"
+        raise SettingsError(what, key="LOG", check=check)
+
+
+def _refuse_not_there(one: Named, snapshot: Snapshot) -> None:
+    """Refuse a topic that was deleted and not made again: there is no log to go on with. Raises
+    SettingsError.
+    """
+    there = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
+    if any(log.topic == one.topic for log in there):
+        return
+    newest = snapshot.ledger.newest
+    check = (
+        "its spelling and source.topics; a topic that was deleted is accepted once it is made again"
+    )
+    if newest and one.topic in snapshot.gone_topics:
+        check = (
+            f"whether it was deleted; what plan {newest.number} reads of it is given up by: "
+            f"etl plans supersede CONF {newest.number} --reason ..."
+        )
+    raise SettingsError(
+        "the topic is not there, or the conf does not name it",
+        key="LOG",
+        topic=one.topic,
+        check=check,
+    )
+
+
+def _refuse_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition, Cut]) -> None:
+    """Refuse `--same-log` for topics that are others: only the znode may be another one, and the
+    log reaches up to our position.
+    """
+    for topic, now in sorted(again.items()):
+        if not is_creation_id(now):
+            what = f"it is another topic: the brokers say that its id is {now}"
+            raise SettingsError(
+                what,
+                key="--same-log",
+                topic=topic,
+                check="leave --same-log out to go on with the new one",
+            )
+    for log, cut in sorted(cuts.items()):
+        what = (
+            "it holds other bytes than were read"
+            if cut.holds_others
+            else f"it ends at {cut.left_until}, and we were at {cut.position}"
+        )
+        check = "leave --same-log out to accept that"
+        raise SettingsError(
+            f"it is not the same log: {what}", key="--same-log", **log.place, check=check
+        )
+
+
+def _known_as_same(
+    waiting: Sequence[BrokerPartition],
+    wanted: Accepting,
+    old: Plan,
+    snapshot: Snapshot,
+) -> Sequence[BrokerPartition]:
+    """The logs of `--same-log`: none of them may be known to be another, and of which nothing tells
+    each is named itself.
+    """
+    for log in waiting:
+        told = is_what_was_read(log, old, snapshot)
+        if told is False:
+            what = "it is not the same log: the bytes that were read are not there any more"
+            raise SettingsError(
+                what,
+                key="--same-log",
+                **log.place,
+                check="leave --same-log out to read it from its start",
+            )
+        if told is None and not wanted.names_itself(log):
+            raise _untold(log, old, snapshot)
+    return waiting
+
+
+def _goes_on(log: BrokerPartition, wanted: Accepting, old: Plan, snapshot: Snapshot) -> bool:
+    """Whether an undecided log goes on where it was: by its bytes, and where they do not tell by
+    being named itself.
+    """
+    told = is_what_was_read(log, old, snapshot)
+    if told is None and not wanted.names_itself(log):
+        raise _untold(log, old, snapshot)
+    if told and wanted.names_itself(log):
+        what = "it is the same log: the bytes that were read last are there, and read from its start its rows would be in the table twice"
+        check = "--same-log, which goes on where it was; if its messages are all alike and it is another all the same: --at OFFSET"
+        raise SettingsError(what, key="LOG", **log.place, check=check)
+    return bool(told)
+
+
+def _untold(log: BrokerPartition, old: Plan, snapshot: Snapshot) -> SettingsError:
+    what = "nothing tells whether it is the log that was: it must be named itself"
+    return SettingsError(what, key="LOG", **log.place, check=ways_out([log], old, snapshot)[0])
+
+
+def _at_of_one(
+    waiting: Sequence[BrokerPartition],
+    cuts: Mapping[BrokerPartition, Cut],
+    before: Mapping[BrokerPartition, int],
+    wanted: Accepting,
+    snapshot: Snapshot,
+) -> dict[BrokerPartition, int]:
+    log, *others = waiting
+    if others or cuts or not wanted.names_itself(log) or wanted.at is None:
+        raise SettingsError(
+            "--at is for one partition",
+            key="--at",
+            check="`etl plan CONF`; name that partition alone, or leave --at out",
+        )
+    if wanted.at > before[log]:
+        what = f"offset {wanted.at} lies above {before[log]}, up to where the log was read"
+        raise SettingsError(what, key="--at", **log.place, check="`etl plan CONF`")
+    refuse_named(log, wanted.at, snapshot, key="--at")
+    return {log: wanted.at}
+
+
+def _cut_positions(
+    cuts: Mapping[BrokerPartition, Cut],
+    before: Mapping[BrokerPartition, int],
+    wanted: Accepting,
+    snapshot: Snapshot,
+) -> dict[BrokerPartition, int]:
+    """Where to go on in the logs that lost what the table has of them."""
+    unknown = sorted(log for log, cut in cuts.items() if not cut.is_known)
+    if wanted.at is not None and (len(unknown) != 1 or len(cuts) != 1):
+        what = "--at is for one partition of which the brokers do not tell where it was cut"
+        raise SettingsError(
+            what, key="--at", check="`etl plan CONF`; name that partition alone, or leave --at out"
+        )
+    if unknown and wanted.at is None:
+        log, cut = unknown[0], cuts[unknown[0]]
+        what = f"the brokers do not tell where the log was cut: at {cut.left_until} or below"
+        check = f"up to which offset its records are those in the table, and say --at that offset; {cut.left_until} if nothing came since"
+        if log.is_physical:
+            check = "up to which offset its records are those in the table (etl peek), and say --at that offset; 0 if it was made again"
+        raise SettingsError(what, key="--at", **log.place, check=check)
+    for log in unknown:
+        if wanted.at is not None and wanted.at > cuts[log].left_until:
+            what = f"offset {wanted.at} lies above {cuts[log].left_until}, where what is left of the log ends at most"
+            raise SettingsError(what, key="--at", **log.place, check="`etl plan CONF`")
+        if wanted.at is not None:
+            refuse_named(log, wanted.at, snapshot, key="--at")
+    until = {
+        log: cut.left_until if cut.is_known or wanted.at is None else wanted.at
+        for log, cut in cuts.items()
+    }
+    return {log: at for log, at in until.items() if at < before[log]}
+
+
+def _starts_anew(
+    logs: Collection[BrokerPartition], snapshot: Snapshot, settings: Settings
+) -> dict[BrokerPartition, int]:
+    """Where logs that were made again start, by `source.start_new_topics`; at 0 where the new topic
+    lacks a partition.
+    """
+    for log in sorted(logs):
+        if log in snapshot.leaderless:
+            what = "the partition has no leader, so nobody tells where it starts"
+            raise BrokerUnreachable(what, **log.place, check="the brokers that hold its replicas")
+    is_latest = settings.source.start_new_topics is StartAt.LATEST
+    extents = {log: snapshot.extents.get(log) for log in logs}
+    return {
+        log: 0 if e is None else e.end_offset if is_latest else e.log_start_offset
+        for log, e in extents.items()
+    }
+
+
+def told_of(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
+    """What an operator should hear of the logs that `plan` decides, and of those that it leaves
+    undecided: a sentence for each kind.
+    """
+    undecided, left = undecided_logs(old, snapshot), undecided_logs(plan, snapshot)
+    decided = [log for log in undecided if log not in left]
+    kept = [log for log in decided if plan.log_epochs.get(log, 0) == old.log_epochs.get(log, 0)]
+    doubtful = [log for log in decided if is_what_was_read(log, old, snapshot) is None]
+    is_there = set(waiting_logs(plan, snapshot))
+    topics = [
+        topic
+        for topic in topics_made_again(old, snapshot)
+        if plan.topic_ids[topic] != old.topic_ids[topic]
+    ]
+    same = [
+        topic
+        for topic in topics
+        if all(
+            plan.log_epochs.get(log, 0) == old.log_epochs.get(log, 0)
+            for log in plan.positions
+            if log.topic == topic
+        )
+    ]
+    said = {
+        "goes on where it was": named([log for log in kept if log not in doubtful]),
+        "goes on where it was, by your word alone: if it is another log, its records below that are never loaded": named(
+            [log for log in kept if log in doubtful]
+        ),
+        "is another log by your word alone: if it is the one that was, its rows are in the table twice, under two log_epochs": named(
+            [log for log in decided if log not in kept and log in doubtful]
+        ),
+        "is left as it is: its broker is away, and once it is back a run asks again": named(
+            [log for log in left if log not in is_there]
+        ),
+        "is not decided yet, and runs stop until it is": named(
+            [log for log in left if log in is_there]
+        ),
+        "is the topic that it was by your word alone: if it is another, its records below our positions are never loaded": " ".join(
+            same
+        ),
+    }
+    return [f"{names}: {what}" for what, names in said.items() if names]
+
+
+def plan_reset(
+    state: UpToDate | Replay,
+    snapshot: Snapshot,
+    settings: Settings,
+    wanted: Accepting,
+    *,
+    now_ms: int,
+) -> Plan:
+    """The plan, without its id: behind the last one, or in the place of one that is stored and not
+    in the table.
+
+    Raises SettingsError for a log with which nothing is wrong, and where it must be said otherwise
+    what is accepted; BrokerUnreachable.
+    """
+    old = state.last if isinstance(state, UpToDate) else state.plan
+    if isinstance(state, Replay):
+        refuse_in_the_place_of(old)
+    before = dict(state.positions) if isinstance(state, UpToDate) else starts_of(old)
+    accepted = accepted_logs(
+        wanted, old, before, tuple(_cuts(state, before, snapshot)), snapshot, settings
+    )
+    return _reset(state, old, before, accepted, snapshot, settings, wanted, now_ms)
+
+
+def _reset(
+    state: UpToDate | Replay,
+    old: Plan,
+    before: Mapping[BrokerPartition, int],
+    accepted: Accepted,
+    snapshot: Snapshot,
+    settings: Settings,
+    wanted: Accepting,
+    now_ms: int,
+) -> Plan:
+    moved, is_next, table = accepted.moved, isinstance(state, UpToDate), snapshot.table
+    positions, decided = {**before, **moved}, accepted.same.union(moved)
+    seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
+    epochs = {log: epoch for log, epoch in snapshot.leader_epochs.items() if log in moved}
+    sharp = record_epochs(old, snapshot.ledger.applied) if is_next else old.record_epochs
+    left = {log: 0 if log in accepted.anew else at for log, at in moved.items()}
+    gone = _gone(left, before, old, () if is_next else old.vanished)
+    of_now = {
+        log.topic: snapshot.topic_ids[log.topic]
+        for log in decided
+        if log.is_physical and log.topic in snapshot.topic_ids
+    }
+    topic_ids = {**old.topic_ids, **accepted.again, **of_now}
+    ids = kept_ids(old, decided, positions, topic_ids)
+    creations = {
+        topic: found for topic, found in old.creation_ids.items() if topic not in accepted.again
+    }
+    creations |= {
+        topic: found for topic, found in snapshot.creation_ids.items() if topic in accepted.again
+    }
+    return Plan(
+        number=old.number + 1 if is_next else old.number,
+        uid=old.uid,
+        kind=PlanKind.RESET,
+        created_at_ms=now_ms,
+        dialect=old.dialect,
+        cluster=old.cluster,
+        shape=shape_of_rows(settings),
+        ranges=(),
+        positions=positions,
+        seen=seen if is_next else {**seen, **old.seen},
+        table_id=table.id if table else None,
+        table_transaction_version=(table.transaction_version or 0) if table else 0,
+        topic_ids=topic_ids,
+        creation_ids=kept_creations(topic_ids, creations),
+        previous=old.id if is_next else old.previous,
+        supersedes=None if is_next else old.id,
+        reason=wanted.reason,
+        losses=(*_losses(state, moved), *_lost_of(state, accepted, snapshot, wanted)),
+        pending_starts={
+            log: starts_anew(log, settings, now_ms)
+            if log.topic in accepted.again and not wanted.is_same_log
+            else kept
+            for log, kept in old.pending_starts.items()
+        },
+        pending_offsets={
+            log: offset
+            for log, offset in old.pending_offsets.items()
+            if log.topic not in accepted.again or wanted.is_same_log
+        },
+        log_starts={
+            log: extent.log_start_offset
+            for log, extent in snapshot.extents.items()
+            if log in positions
+        },
+        leader_epochs={**_without(old.leader_epochs, moved), **epochs},
+        record_epochs=_left_of(sharp, moved, accepted.exact),
+        log_epochs={**old.log_epochs, **{log: old.log_epochs.get(log, 0) + 1 for log in moved}},
+        took_over=None if is_next else old.took_over,
+        heir_of=old.heir_of,
+        table_version=table.version if table else None,
+        vanished=gone,
+        tails=_tails(old, accepted, snapshot),
+        log_topic_ids=ids,
+        cluster_id=snapshot.cluster_id,
+        offsets_in=snapshot.offsets_in,
+        read_by_others=told_by_command(state),
+        time_zone=old.time_zone,
+        rows_before=old.rows_before,
+    )
+
+
+def _gone(
+    left: Mapping[BrokerPartition, int],
+    before: Mapping[BrokerPartition, int],
+    old: Plan,
+    told: Sequence[Vanished],
+) -> tuple[Vanished, ...]:
+    """The rows whose records are gone, `left` being up to where each log still has them.
+
+    `told`: the same of a plan whose place is taken. Nobody executed it, so no row is of the life
+    that it began: what it tells of a log goes on as far as the log has lost by now.
+    """
+    kept = [one for one in told if one.log not in left]
+    begun = {one.log: one for one in told if one.log_epoch == old.log_epochs.get(one.log, 0) - 1}
+    lives = {
+        log: begun.get(log, Vanished(log, at, before[log], old.log_epochs.get(log, 0)))
+        for log, at in left.items()
+    }
+    earlier = [one for one in told if one.log in left and one != begun.get(one.log)]
+    found = (replace(lives[log], from_offset=at) for log, at in sorted(left.items()))
+    return (*kept, *earlier, *(one for one in found if one.from_offset < one.until_offset))
+
+
+def _tails(old: Plan, accepted: Accepted, snapshot: Snapshot) -> dict[BrokerPartition, Tail]:
+    """By which bytes each log is known: what there is now of those that are accepted as they are,
+    what was known of the others.
+    """
+    changed = accepted.cut.union(accepted.moved)
+    left = {log: tail for log, tail in old.tails.items() if log not in changed}
+    return {
+        **left,
+        **kept_tails(old, accepted.same, snapshot),
+        **kept_tails(None, changed, snapshot),
+    }
+
+
+def _cuts(
+    state: UpToDate | Replay, before: Mapping[BrokerPartition, int], snapshot: Snapshot
+) -> Iterable[Cut]:
+    """The logs that were cut below where they stand; of a stored plan also those that were cut
+    inside its ranges only.
+
+    Of a physical log nobody knows that it was no further down, and one in which no entry begins
+    where the plan does is no more what it was.
+    """
+    if isinstance(state, UpToDate):
+        return cut_logs(state.last, snapshot, state.last.positions)
+    deep = {
+        cut.log: replace(cut, left_until=min(cut.left_until, before[cut.log]))
+        for cut in cut_logs(state.plan, snapshot, before)
+    }
+    inside = {
+        cut.log: replace(cut, left_until=before[cut.log], is_known=not cut.log.is_physical)
+        for cut in cut_logs(state.plan, snapshot, state.plan.positions)
+    }
+    misread = {
+        log: Cut(log, before[log], before[log] - 1, is_known=False, holds_others=True)
+        for log in misplaced(state.plan, before, snapshot)
+    }
+    return {**inside, **deep, **misread}.values()
+
+
+def _losses(state: UpToDate | Replay, moved: Mapping[BrokerPartition, int]) -> Iterable[Loss]:
+    """What somebody moved a committed offset past, as the next plan would say it; or what the plan
+    let go that is replaced.
+
+    Of that not what an operator skipped in ranges that are now read anew, by a later plan: nothing
+    of it was let go.
+    """
+    if isinstance(state, Replay):
+        again = let_go_among(state.plan)
+        yield from (loss for loss in state.plan.losses if loss not in again)
+        return
+    for log, offset in sorted(state.followed.items()):
+        if log not in moved:
+            yield Loss(
+                log,
+                state.last.positions[log],
+                offset,
+                LossReason.MOVED,
+                state.last.log_epochs.get(log, 0),
+            )
+
+
+def _lost_of(
+    state: UpToDate | Replay, accepted: Accepted, snapshot: Snapshot, wanted: Accepting
+) -> list[Loss]:
+    """What a stored plan reads whose place is taken, and that no log holds any more: also of logs
+    that the operator does not name.
+
+    Under `--same-log` a topic of which only the znode's creation changed counts as what it was,
+    whether or not it is named yet.
+    """
+    if isinstance(state, UpToDate):
+        return []
+    plan = state.plan
+    decided = {
+        log: LossReason.RECREATED if log in accepted.anew else LossReason.TRUNCATED
+        for log in accepted.moved
+    }
+    again = topics_made_again(plan, snapshot) if wanted.is_same_log else {}
+    copied = {topic for topic, now in again.items() if is_creation_id(now)}
+    same = {*accepted.same, *(log for log in plan.positions if log.topic in copied)}
+    return lost_with_logs(plan, offsets_gone(plan, snapshot, decided=decided, same=same))
+
+
+def _left_of(
+    lineages: Mapping[BrokerPartition, Lineage],
+    moved: Mapping[BrokerPartition, int],
+    exact: Collection[BrokerPartition],
+) -> dict[BrokerPartition, Lineage]:
+    """The epochs of what is left of logs of which it is known where they were cut, and those of the
+    others that stay where they are.
+    """
+    left = {
+        log: tuple(one for one in lineage if log not in moved or one[1] < moved[log])
+        for log, lineage in lineages.items()
+    }
+    return {
+        log: lineage
+        for log, lineage in left.items()
+        if lineage and (log not in moved or log in exact)
+    }
+
+
+def _without(
+    epochs: Mapping[BrokerPartition, int], moved: Mapping[BrokerPartition, int]
+) -> dict[BrokerPartition, int]:
+    return {log: epoch for log, epoch in epochs.items() if log not in moved}

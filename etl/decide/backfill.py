@@ -1,0 +1,537 @@
+"""Which offsets may a backfill load, and in which plans?
+
+The bounded plans of a backfill: the first, the next, the one in the place of one that cannot be
+finished, and the last. Pure.
+
+Each plan reads of every log a part of the first stretch that is left, as much as the caps allow.
+Its positions are where the backfill goes on; the group's offsets do not move.
+
+Which offsets a backfill claims, and what it refuses. Pure functions of values.
+
+    of the interval                                      what becomes of it
+    --------------------------------------------------   ------------------------------------------------------------------------
+    was never loaded, is nobody's, and the log has it    claimed
+    is the live pipeline's, or another backfill's        SettingsError, which names it; left out where only what is missing is asked for
+    is below the log's start                             DataLoss; left out where only what is retained is asked for
+    is above the log's readable end                      SettingsError; NotYetReadable behind an open transaction, and for a time to come
+    lies in a log that the live pipeline has not begun   SettingsError: a run first says where it begins
+    lies in a log that was cut or made again since       NeedsDecision, unless all of it is the live pipeline's in the life of now
+
+A bound by time is an offset from then on: the first record at that time or later, in each log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from etl.decide.byte_offsets import refuse_named
+from etl.decide.loaded_intervals import OFFSETS_END, without
+from etl.decide.offsets import starts_of
+from etl.decide.partition_identity import record_epochs, refuse_other_logs
+from etl.decide.plan import reading_of, shape_of_rows, share_caps
+from etl.decide.replay import Found, Wanted
+from etl.decide.reservations import Stretches, refuse_another_life
+from etl.decide.tasks import boundaries_of, cut_ranges
+from etl.errors import (
+    BrokerUnreachable,
+    DataLoss,
+    LogTruncated,
+    NeedsDecision,
+    NotYetReadable,
+    SettingsError,
+)
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition
+from etl.model.plans import NO_BOUNDS, Loss, OffsetRange, Plan, PlanKind
+from etl.model.snapshot import (
+    Reservation,
+    Reservations,
+    ReservationState,
+    Snapshot,
+    Supersede,
+    UpToDate,
+)
+from etl.settings.choices import OnNoLeader
+from etl.settings.sections import Settings
+from etl.settings.source import Timestamp
+
+_Part = tuple[int, int]
+
+
+def first_backfill_plan(
+    claim: Reservation, live: Plan, snapshot: Snapshot, settings: Settings, *, uid: str, now_ms: int
+) -> Plan:
+    """Plan 1, without its id. `live` is the newest plan of the live pipeline: what the logs are,
+    and which life of theirs, is as there.
+
+    Raises as `next_backfill_plan`.
+    """
+    starts = {log: parts[0][0] for log, parts in claim.stretches.items()}
+    topics = {log.topic for log in starts}
+    seed = replace(
+        live,
+        number=0,
+        uid=uid,
+        kind=PlanKind.BACKFILL,
+        id="",
+        positions=starts,
+        seen=dict.fromkeys(starts, NOTHING_COMMITTED),
+        moves_offsets=False,
+        topic_ids={name: one for name, one in live.topic_ids.items() if name in topics},
+        creation_ids={name: one for name, one in live.creation_ids.items() if name in topics},
+        log_topic_ids={log: one for log, one in live.log_topic_ids.items() if log in starts},
+        log_epochs=dict(claim.log_epochs),
+        leader_epochs={log: one for log, one in live.leader_epochs.items() if log in starts},
+        tails={log: one for log, one in live.tails.items() if log in starts},
+        record_epochs={},
+        heir_of=(),
+        pending_starts={},
+        pending_offsets={},
+        ranges=(),
+        log_starts={},
+        share=None,
+        handed_over=None,
+        read_by_others=(),
+    )
+    own = replace(snapshot.table, transaction_version=None) if snapshot.table else None
+    plan = _part_of(claim, seed, starts, replace(snapshot, table=own), settings, now_ms=now_ms)
+    return replace(plan, previous=None)
+
+
+def next_backfill_plan(
+    claim: Reservation, state: UpToDate, snapshot: Snapshot, settings: Settings, *, now_ms: int
+) -> Plan | None:
+    """The next one, without its id; None where all is loaded, or the backfill is given up, or
+    nothing that is left has a leader.
+
+    Raises DataLoss and BrokerUnreachable where policy says `fail`, NeedsDecision and LogTruncated
+    for a log that is another by now, NotYetReadable.
+    """
+    left = claim.left_from(state.last.positions)
+    if claim.state is not ReservationState.OPEN or state.last.closes or not left:
+        return None
+    if (
+        not snapshot.extents.keys() & left.keys()
+        and settings.source.on_no_leader is OnNoLeader.SKIP
+        and left.keys() <= snapshot.leaderless
+    ):
+        return None
+    plan = _part_of(claim, state.last, state.last.positions, snapshot, settings, now_ms=now_ms)
+    sharp = record_epochs(state.last, snapshot.ledger.applied)
+    kept = {
+        log: lineage
+        for log, lineage in sharp.items()
+        if starts_of(plan).get(log) == state.last.positions[log]
+    }
+    return replace(plan, record_epochs=kept)
+
+
+def backfill_plan_instead(
+    claim: Reservation, state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int
+) -> Plan:
+    """The plan with the number of one that cannot be finished, without its id: from where that one
+    began. Raises as the next one.
+    """
+    old, starts = state.plan, starts_of(state.plan)
+    plan = _part_of(claim, old, starts, snapshot, settings, now_ms=now_ms)
+    kept = tuple(loss for loss in old.losses if loss.until_offset <= starts[loss.log])
+    return replace(
+        plan,
+        number=old.number,
+        previous=old.previous,
+        supersedes=old.id,
+        reason=state.reason,
+        losses=(*kept, *plan.losses),
+        record_epochs=old.record_epochs,
+    )
+
+
+def closing_plan(
+    last: Plan, *, is_stored: bool, snapshot: Snapshot, reason: str, now_ms: int
+) -> Plan:
+    """The plan that reads nothing and closes a backfill, without its id: in the place of one that
+    is not in the table, or the next.
+
+    The table is that of now, which may be an older copy than the one for which the other plan was
+    made.
+    """
+    table = snapshot.table
+    plan = replace(
+        last,
+        ranges=(),
+        created_at_ms=now_ms,
+        reason=reason,
+        losses=(),
+        id="",
+        supersedes=last.id if is_stored else None,
+        closes=True,
+        positions=starts_of(last) if is_stored else last.positions,
+        table_id=table.id if table else None,
+        table_transaction_version=(table.transaction_version or 0) if table else 0,
+        table_version=table.version if table else None,
+    )
+    if is_stored:
+        return plan
+    return replace(
+        plan,
+        number=last.number + 1,
+        previous=last.id,
+        record_epochs=record_epochs(last, snapshot.ledger.applied),
+    )
+
+
+def _part_of(
+    claim: Reservation,
+    last: Plan,
+    positions: Mapping[BrokerPartition, int],
+    snapshot: Snapshot,
+    settings: Settings,
+    *,
+    now_ms: int,
+) -> Plan:
+    """A plan behind `last` that reads on from these positions."""
+    refuse_another_life(snapshot, positions)
+    refuse_other_logs(last, snapshot, positions)
+    left = claim.left_from(positions)
+    _refuse_away(left, snapshot, settings)
+    _refuse_cut(left, last, snapshot)
+    readings, losses, ends = (
+        dict[BrokerPartition, _Part](),
+        list[Loss](),
+        dict[BrokerPartition, int](),
+    )
+    for log in sorted(left.keys() & snapshot.extents.keys()):
+        reading, lost = _readable(log, left[log], claim.life_of(log), snapshot, settings)
+        losses += lost
+        ends[log] = reading[0] if reading else left[log][-1][1]
+        if reading:
+            readings[log] = reading
+    sizes, bounds = snapshot.bytes_per_offset, boundaries_of(snapshot.extents)
+    stops = share_caps(readings, sizes, settings.limits, last.number + 1, bounds)
+    wholes = (
+        OffsetRange(log, start, stops[log], snapshot.leaders.get(log))
+        for log, (start, _) in readings.items()
+    )
+    ranges = cut_ranges(
+        wholes, sizes, settings.limits.target_task_bytes, snapshot.parallelism, bounds
+    )
+    table = snapshot.table
+    return replace(
+        last,
+        number=last.number + 1,
+        kind=PlanKind.BACKFILL,
+        created_at_ms=now_ms,
+        shape=shape_of_rows(settings),
+        ranges=ranges,
+        positions={**positions, **ends, **stops},
+        seen=dict.fromkeys(last.positions, NOTHING_COMMITTED),
+        moves_offsets=False,
+        table_id=table.id if table else None,
+        table_transaction_version=(table.transaction_version or 0) if table else 0,
+        table_version=table.version if table else None,
+        previous=last.id,
+        supersedes=None,
+        reason=None,
+        run_key=None,
+        bounds=NO_BOUNDS,
+        time_zone=snapshot.time_zone,
+        key_ends={},
+        id="",
+        losses=tuple(losses),
+        vanished=(),
+        took_over=None,
+        stood={},
+        log_starts={
+            log: extent.log_start_offset
+            for log, extent in snapshot.extents.items()
+            if log in positions
+        },
+        topic_ids={
+            **last.topic_ids,
+            **{name: one for name, one in snapshot.topic_ids.items() if name in last.topic_ids},
+        },
+    )
+
+
+def _readable(
+    log: BrokerPartition,
+    parts: tuple[_Part, ...],
+    life: int,
+    snapshot: Snapshot,
+    settings: Settings,
+) -> tuple[_Part | None, list[Loss]]:
+    """The first of these parts of which the log has something, and what is gone before that. Raises
+    as `reading_of`.
+    """
+    lost = []
+    for start, until in parts:
+        found = reading_of(log, start, snapshot, settings)
+        lost += [
+            replace(loss, until_offset=min(loss.until_offset, until), log_epoch=life)
+            for loss in found.lost
+        ]
+        if found.position < until:
+            if until > found.end_offset:
+                what = f"the readable end of the log is {found.end_offset}, and the backfill was begun up to {until}"
+                raise NotYetReadable(
+                    what,
+                    **log.place,
+                    offset=until,
+                    check="its leader, and open transactions; a retry goes on",
+                )
+            return (found.position, until), lost
+    return None, lost
+
+
+def _refuse_cut(
+    left: Mapping[BrokerPartition, tuple[_Part, ...]], last: Plan, snapshot: Snapshot
+) -> None:
+    """Up to the end of what is claimed each log must be the one that was claimed: the leader then
+    knew of no end before that.
+    """
+    for log, parts in sorted(left.items()):
+        until, end, extent = parts[-1][1], snapshot.epoch_ends.get(log), snapshot.extents.get(log)
+        ends = [extent.end_offset + extent.held_back] if extent else []
+        if end and end.asked_epoch == last.leader_epochs.get(log):
+            ends.append(end.end_offset)
+        if ends and min(ends) < until:
+            what = f"the log was cut at offset {min(ends)}, and the backfill loads it up to {until}"
+            check = "whether an unclean leader was elected, or a broker lost its disk; `etl run CONF` says whether the pipeline can go on"
+            raise LogTruncated(what, **log.place, offset=until, check=check)
+
+
+def _refuse_away(
+    left: Mapping[BrokerPartition, object], snapshot: Snapshot, settings: Settings
+) -> None:
+    for log in sorted(left.keys() - snapshot.extents.keys()):
+        if log not in snapshot.leaderless:
+            what = "the brokers do not know this partition any more, or the conf does not name its topic"
+            raise NeedsDecision(
+                what, **log.place, check="source.topics, and whether it was deleted"
+            )
+        if settings.source.on_no_leader is OnNoLeader.FAIL:
+            check = "the brokers that hold its replicas; to go on without it set source.on_no_leader: skip"
+            raise BrokerUnreachable("the partition has no leader", **log.place, check=check)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Wanted):
+    """What is to be backfilled. Without names: all partitions of the conf's topics."""
+
+    asked: str = ""
+    """The same in words, by which it is known again."""
+    only_missing: bool = False
+    """What nobody else has loaded or claims of it."""
+
+    def covers(self, log: BrokerPartition) -> bool:
+        """Whether the log is meant."""
+        return not self.named or any(one.covers(log) for one in self.named)
+
+
+def logs_of(asked: Asked, live: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
+    """The logs that are meant; all can be read now, and the live pipeline has begun them. Raises
+    SettingsError, BrokerUnreachable.
+    """
+    there = {*snapshot.extents, *snapshot.leaderless}
+    for one in asked.named:
+        if not any(one.covers(log) for log in there):
+            what = f"the brokers have no {one}, or the conf does not name its topic"
+            raise SettingsError(
+                what,
+                key="--topic" if one.log is None else "--partition",
+                check="`etl offsets show CONF`",
+            )
+    logs = sorted(log for log in there if asked.covers(log))
+    for log in logs:
+        if log not in live.positions:
+            what = "the pipeline has not begun this partition, so nobody knows yet what of it is left for a backfill"
+            raise SettingsError(
+                what,
+                **log.place,
+                check="`etl run CONF`, which decides where it begins; then say this again",
+            )
+        if log not in snapshot.extents:
+            raise BrokerUnreachable(f"the partition {log.unled}", **log.place, check=log.held_by)
+    return logs
+
+
+def intervals_of(
+    asked: Asked,
+    logs: Iterable[BrokerPartition],
+    found: Found,
+    snapshot: Snapshot,
+    *,
+    now_ms: int,
+) -> dict[BrokerPartition, tuple[int, int]]:
+    """From and until of each log in which something is meant. Raises as the table of the module's
+    docstring says.
+    """
+    if isinstance(asked.until, Timestamp) and asked.until.ms > now_ms:
+        what = f"the interval is not over: its end is in the future by {(asked.until.ms - now_ms) / 1000:,.0f} s, by this machine's clock"
+        raise NotYetReadable(
+            what, key="--until", check="say it again then; what comes until then would be missing"
+        )
+    intervals, logs = {}, list(logs)
+    _refuse_above_all_ends(asked, logs, snapshot)
+    for log in logs:
+        low, high = (
+            bound if isinstance(bound, int) else found[log, bound.ms]
+            for bound in (asked.from_, asked.until)
+        )
+        low = _retained(log, low, asked, snapshot)
+        if low < high:
+            _refuse_above_end(log, high, asked, snapshot)
+            for offset, key in ((low, "--from"), (high, "--until")):
+                refuse_named(log, offset, snapshot, key=key)
+            intervals[log] = low, high
+    if not intervals:
+        what = "no record of these logs lies in the interval" + (
+            ", and is retained" if asked.only_retained else ""
+        )
+        raise SettingsError(
+            what, key="--from", check="--from and --until against the logs: `etl offsets show CONF`"
+        )
+    return intervals
+
+
+def _retained(log: BrokerPartition, low: int, asked: Asked, snapshot: Snapshot) -> int:
+    """Where the interval begins. A broker tells the first record at a time of those that it still
+    has, so earlier ones may be meant.
+    """
+    start = snapshot.extents[log].log_start_offset
+    is_gone = low < start if isinstance(asked.from_, int) else low <= start and start > 0
+    if not is_gone or asked.only_retained:
+        return max(low, start)
+    if isinstance(asked.from_, int):
+        what = f"offsets {low} to {start} are gone: the log starts at {start}"
+    else:
+        what = f"the log starts at {start}, so records of the interval may be gone"
+    raise DataLoss(
+        what,
+        **log.place,
+        offset=low,
+        check="`--only-retained` loads what the log still has; or a later --from",
+    )
+
+
+def _refuse_above_all_ends(
+    asked: Asked, logs: Iterable[BrokerPartition], snapshot: Snapshot
+) -> None:
+    """What is not there yet is the live pipeline's, but an interval of which no log has anything is
+    meant otherwise.
+    """
+    highest = max(
+        (
+            extent.end_offset + extent.held_back
+            for extent in map(snapshot.extents.__getitem__, logs)
+        ),
+        default=None,
+    )
+    if isinstance(asked.from_, int) and highest is not None and asked.from_ > highest:
+        what = f"the interval begins at offset {asked.from_}, and the longest log ends at {highest}"
+        raise SettingsError(
+            what,
+            key="--from",
+            check="a number is an offset here; a time is written 2026-01-31T00:00:00+00:00",
+        )
+
+
+def _refuse_above_end(log: BrokerPartition, high: int, asked: Asked, snapshot: Snapshot) -> None:
+    extent = snapshot.extents[log]
+    if high <= extent.end_offset or asked.only_missing:  # what lies there is the live pipeline's
+        return
+    if high <= extent.end_offset + extent.held_back:
+        what = f"the interval ends above the last stable offset {extent.end_offset}: a transaction is open there"
+        raise NotYetReadable(
+            what, **log.place, offset=high, check="once the transaction ends, say it again"
+        )
+    what = f"the interval ends at {high}, and the log at {extent.end_offset}"
+    raise SettingsError(
+        what, key="--until", **log.place, check=f"--until {extent.end_offset}, or less"
+    )
+
+
+def stretches_of(
+    asked: Asked,
+    intervals: Mapping[BrokerPartition, tuple[int, int]],
+    live: Stretches,
+    lives: Mapping[BrokerPartition, int],
+    claims: Reservations,
+) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
+    """What is claimed of each log; empty where all of it is somebody's already. `live`: what the
+    live pipeline claims.
+
+    Raises SettingsError where somebody else claims a part, unless only what is missing is asked
+    for.
+    """
+    stretches = {}
+    for log, interval in sorted(intervals.items()):
+        held = [("the pipeline", part) for part in live.get(log, ())]
+        held += [
+            (f"backfill {one.name}", part)
+            for one in claims
+            if one.life_of(log) == lives.get(log, 0)
+            for part in one.stretches.get(log, ())
+        ]
+        left = without(interval, (part for _, part in held))
+        if left:
+            _refuse_another_life(log, lives.get(log, 0))
+        if left != [interval] and not asked.only_missing:
+            raise _held(
+                log,
+                interval,
+                next(one for one in held if without(interval, [one[1]]) != [interval]),
+                left,
+            )
+        if left:
+            stretches[log] = tuple(left)
+    return stretches
+
+
+def _refuse_another_life(log: BrokerPartition, life: int) -> None:
+    """What the table has of a log under the lives before is told by no claim and by no row of the
+    life of now.
+    """
+    if life:
+        what = (
+            "this partition was cut or made again since the pipeline began it, and what the table has of the interval from before "
+            "that cannot be told from what is missing"
+        )
+        raise NeedsDecision(
+            what,
+            **log.place,
+            check="`--topic TOPIC --partition PARTITION`, which leaves this partition out",
+        )
+
+
+def _held(
+    log: BrokerPartition,
+    interval: tuple[int, int],
+    by: tuple[str, tuple[int, int]],
+    left: list[tuple[int, int]],
+) -> SettingsError:
+    who, (start, until) = by
+    low, high = max(start, interval[0]), min(until, interval[1])
+    if until == OFFSETS_END:
+        what = f"{who} loads this partition from offset {start} on, and the interval is {interval[0]} to {interval[1]}"
+    else:
+        what = (
+            f"{who} has loaded offsets {low} to {high}, or will"
+            if who.startswith("backfill")
+            else f"{who} has loaded {low} to {high}"
+        )
+    free = ", ".join(f"{start} to {until}" for start, until in left) or "nothing of the interval"
+    check = f"`--missing` fills only what nobody else loads ({free})"
+    if who.startswith("backfill"):
+        check += "; rows of it that somebody deleted since: `etl backfill abandon` of that one gives them back"
+    else:
+        check += "; what is loaded and is to be read again takes `etl replay`"
+    return SettingsError(what, key="--from", **log.place, offset=low, check=check)
+
+
+def refuse_other_bounds(claim: Reservation, asked: str) -> None:
+    """A name stands for one backfill. Raises SettingsError."""
+    if claim.asked != asked:
+        what = f"backfill {claim.name} was begun {claim.asked}, and now it is asked for {asked}"
+        check = f"another --name for another interval; `etl backfill resume CONF --name {claim.name}` goes on with that one"
+        raise SettingsError(what, key="--name", check=check)

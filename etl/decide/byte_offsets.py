@@ -1,0 +1,361 @@
+"""Which offsets that are byte positions are unverified or misaligned, and what takes their place?
+
+Byte positions that somebody else told, in logs where most lie inside an entry: which are looked
+at.
+
+A range that begins inside an entry can never be read, and once it is stored every run stops there.
+So whatever is about to become a position of a physical log (0.7 family), and was neither named by
+its broker nor reached by a plan of ours, is looked at before:
+
+    an offset that the group committed in a log that was never read
+    an offset that somebody moved
+    where a plan begins that is stored and not in the table, for one of an earlier version was stored unseen
+    an offset that an operator names: up to where a log is what was read, or where what is skipped ends
+
+How it is looked at belongs to `edges.brokers.entries`, what becomes of a bad one to
+`byte_offsets`. Pure functions of values.
+
+What becomes of a byte position of a physical log (0.7 family) at which no entry begins: it is
+refused, with what may take its place, or put right.
+
+Which positions are looked at is decided in `doubted_offsets`. Pure functions of values.
+"""
+
+from __future__ import annotations
+
+import shlex
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from etl.decide.offsets import starts_of
+from etl.decide.partition_identity import accept_command
+from etl.errors import OffsetInsideMessage, OffsetMoved, SettingsError
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Committed,
+    DoubtedOffset,
+    LookedAt,
+    PartitionOffsets,
+    quoted_log,
+    render_log,
+    render_stretches,
+)
+from etl.model.plans import Loss, LossReason, Plan, PlanKind
+from etl.model.snapshot import Snapshot, Table
+
+Named = Callable[[BrokerPartition], Collection[int]]
+"""Which offsets of a log an operator names."""
+
+
+def none_named(log: BrokerPartition) -> Collection[int]:
+    """As in a run: nobody names any."""
+    return ()
+
+
+def doubted_offsets(
+    plan: Plan | None,
+    table: Table | None,
+    committed: Mapping[BrokerPartition, Committed],
+    extents: Mapping[BrokerPartition, PartitionOffsets],
+    named: Named = none_named,
+) -> tuple[DoubtedOffset, ...]:
+    """What is looked at, in order. `plan` is the one in force."""
+    is_left = plan is not None and plan.number > ((table.transaction_version or 0) if table else 0)
+    kept = _kept_by(plan) if plan and is_left else {}
+    found = list[DoubtedOffset]()
+    for log, extent in sorted(extents.items()):
+        if extent.boundaries is not None:
+            said = {
+                offset: one for offset in named(log) for one in _inside(offset, log, extent, ())
+            }
+            others = _doubted(log, extent, plan, committed.get(log, NOTHING_COMMITTED), kept)
+            found += [*said.values(), *(one for one in others if one.offset not in said)]
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Where a plan that is left begins in one log."""
+
+    offset: int
+    ours: tuple[int, ...] = ()
+    """Where we were before somebody moved the offset there."""
+    is_skips_end: bool = False
+    """An operator said it, with what lies before it."""
+
+
+def _kept_by(plan: Plan) -> dict[BrokerPartition, _Kept]:
+    kept = {log: _Kept(start) for log, start in starts_of(plan).items()}
+    for loss in plan.losses:
+        one = kept.get(loss.log)
+        if (
+            one
+            and loss.until_offset == one.offset
+            and loss.log_epoch == plan.log_epochs.get(loss.log, 0)
+        ):
+            ours = (*one.ours, loss.from_offset) if loss.why is LossReason.MOVED else one.ours
+            kept[loss.log] = _Kept(
+                one.offset, ours, one.is_skips_end or loss.why is LossReason.SKIPPED
+            )
+    return kept
+
+
+def _doubted(
+    log: BrokerPartition,
+    extent: PartitionOffsets,
+    plan: Plan | None,
+    found: Committed,
+    kept: Mapping[BrokerPartition, _Kept],
+) -> Iterator[DoubtedOffset]:
+    if log in kept:
+        if not kept[log].is_skips_end:
+            yield from _inside(kept[log].offset, log, extent, kept[log].ours, is_kept=True)
+        if found.offset != kept[log].offset:
+            yield from _inside(found.offset, log, extent, kept[log].ours)
+    elif plan is None or log not in plan.positions:
+        yield from _inside(found.offset, log, extent, ())
+    elif found.offset != plan.seen[log].offset:  # else the plan moves it yet
+        yield from _inside(found.offset, log, extent, (plan.positions[log],))
+
+
+def _inside(
+    offset: int | None,
+    log: BrokerPartition,
+    extent: PartitionOffsets,
+    ours: Sequence[int],
+    *,
+    is_kept: bool = False,
+) -> Iterator[DoubtedOffset]:
+    """The offset, where it lies inside the log and an entry begins there neither by what its broker
+    names nor by what is `ours`.
+    """
+    if offset is None or not extent.log_start_offset < offset < extent.end_offset or offset in ours:
+        return
+    named = extent.boundaries or (extent.log_start_offset,)
+    above = bisect_right(named, offset)
+    if named[above - 1] != offset:
+        walk_from = max([named[above - 1], *(each for each in ours if each < offset)])
+        yield DoubtedOffset(
+            log, offset, walk_from, min([extent.end_offset, *named[above : above + 1]]), is_kept
+        )
+
+
+def refuse_inside_entries(
+    positions: Mapping[BrokerPartition, int],
+    snapshot: Snapshot,
+    last: Plan | None,
+    *,
+    is_left: bool,
+) -> None:
+    """Refuse positions at which no entry begins. `last` is the newest plan; `is_left`: it is
+    stored, and has these already.
+
+    Raises OffsetInsideMessage for the first, with the offsets that may take its place and what each
+    of them leaves out or loads.
+    """
+    for log, position in sorted(positions.items()):
+        looked = look_at(log, position, snapshot)
+        if looked and looked.is_entry is False:
+            raise _inside_entry(log, looked, snapshot, last, is_left=is_left)
+
+
+def look_at(log: BrokerPartition, offset: int | None, snapshot: Snapshot) -> LookedAt | None:
+    """What was seen at that offset; None where nobody looked."""
+    return next(
+        (looked for looked in snapshot.looked_at.get(log, ()) if looked.offset == offset), None
+    )
+
+
+def refuse_named(log: BrokerPartition, offset: int, snapshot: Snapshot, *, key: str) -> None:
+    """Refuse an offset that an operator names of a physical log, above the log's end or where no
+    entry is known to begin.
+
+    `key` is the option that names it. Raises SettingsError.
+    """
+    extent, looked = snapshot.extents.get(log), look_at(log, offset, snapshot)
+    end = extent.end_offset if extent else 0
+    if log.is_physical and log not in snapshot.leaderless and offset > end:
+        what = f"offset {offset} lies above {end}, where the log ends"
+        raise SettingsError(what, key=key, **log.place, check="`etl offsets show CONF`")
+    if extent and looked and not looked.is_entry:
+        before, after = _around(looked, extent)
+        told = "nobody can tell whether a" if looked.is_entry is None else "no"
+        what = f"{told} message begins at {offset}: {looked.wrong}"
+        check = (
+            f"where one begins (etl peek); the broker names {before} below it and {after} above it"
+        )
+        if looked.before is not None:
+            what = f"no message begins at {offset}: it lies inside the one from {before} to {after}"
+            check = f"whether that message is on this side or the other: {before} or {after}"
+        raise SettingsError(what, key=key, **log.place, check=check)
+
+
+def is_said_wrong(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool:
+    """Whether a stored reset leaves a physical log inside an entry: an operator named that offset
+    to an earlier version.
+    """
+    if plan.kind is not PlanKind.RESET or not log.is_physical or not plan.log_epochs.get(log):
+        return False
+    looked = look_at(log, plan.positions[log], snapshot)
+    return looked is not None and looked.is_entry is False
+
+
+def put_right(plan: Plan, before: Plan | None, snapshot: Snapshot) -> Plan:
+    """A stored plan as if it had seen the offsets of now, where it begins inside an entry and
+    somebody has moved them since.
+
+    `before` is the plan before it. What was told lost up to there is told anew. Raises OffsetMoved
+    for an offset below what is loaded.
+    """
+    for log, start in sorted(starts_of(plan).items()):
+        looked, found = (
+            look_at(log, start, snapshot),
+            snapshot.committed.get(log, NOTHING_COMMITTED),
+        )
+        if (
+            looked
+            and looked.is_entry is False
+            and _is_told(plan, before, log, start)
+            and found.offset not in (None, start)
+        ):
+            plan = _from(plan, log, start, found.offset or 0, found)
+    return plan
+
+
+def misplaced(
+    plan: Plan, starts: Mapping[BrokerPartition, int], snapshot: Snapshot
+) -> list[BrokerPartition]:
+    """The logs in which a stored plan begins where no entry does, though nobody is known to have
+    set its start: it reads on from there.
+
+    Such a log is another one, or lost its end, or is damaged.
+    """
+    looked = {
+        log: look_at(log, start, snapshot)
+        for log, start in sorted(starts.items())
+        if not _is_told(plan, None, log, start)
+    }
+    return [log for log, found in looked.items() if found and found.is_entry is False]
+
+
+def _is_told(plan: Plan, before: Plan | None, log: BrokerPartition, start: int) -> bool:
+    """Whether somebody else told where the plan begins: the log was moved, or never read before."""
+    return (
+        bool(_moved_past(plan, log, start))
+        or plan.number == 1
+        or (before is not None and log not in before.positions)
+    )
+
+
+def _from(plan: Plan, log: BrokerPartition, start: int, to: int, found: Committed) -> Plan:
+    life, passed = plan.log_epochs.get(log, 0), _moved_past(plan, log, start)
+    ours = min((loss.from_offset for loss in passed), default=None)
+    if ours is not None and to < ours:
+        what = f"the committed offset is {to}, and the table has what lies below {ours}: to follow it would load rows twice"
+        raise OffsetMoved(
+            what, **log.place, offset=to, check=f"who set it; set it to {ours}, or further on"
+        )
+    losses = [loss for loss in plan.losses if (loss.log, loss.log_epoch) != (log, life)]
+    if ours is not None and ours < to:
+        losses.append(Loss(log, ours, to, LossReason.MOVED, life))
+    return replace(
+        plan,
+        ranges=tuple(r for r in plan.ranges if r.log != log),
+        positions={**plan.positions, log: to},
+        seen={**plan.seen, log: found},
+        losses=tuple(losses),
+    )
+
+
+def _moved_past(plan: Plan, log: BrokerPartition, start: int) -> list[Loss]:
+    life = plan.log_epochs.get(log, 0)
+    return [
+        loss
+        for loss in plan.losses
+        if (loss.log, loss.log_epoch, loss.why, loss.until_offset)
+        == (log, life, LossReason.MOVED, start)
+    ]
+
+
+def _inside_entry(
+    log: BrokerPartition, looked: LookedAt, snapshot: Snapshot, last: Plan | None, *, is_left: bool
+) -> OffsetInsideMessage:
+    ours = _ours(log, looked.offset, last, is_left=is_left)
+    what = "no message begins at the committed offset"
+    if is_left and last:
+        what = f"plan {last.number} is stored and not in the table, and no message begins where it begins in this log"
+    if looked.before is not None and looked.after is not None:
+        what += f": it lies inside the one from {looked.before} to {looked.after}"
+    elif looked.wrong:
+        what += f": {looked.wrong}"
+    check = _choices(looked, snapshot.extents[log], ours)
+    if is_left and last and is_said_wrong(log, last, snapshot):
+        check = _of_a_reset(log, looked, snapshot.extents[log], last)
+    elif is_left and last:
+        command = f"`etl plans supersede CONF {last.number} --reason ...`, which plans anew from the offset as it is then"
+        now = snapshot.committed.get(log, NOTHING_COMMITTED).offset
+        again = look_at(log, now, snapshot)
+        if now is not None and now != looked.offset and (again is None or again.is_entry):
+            check = f"{command}: it is {now} by now, where a message begins"
+        else:
+            check += f"; then {command}"
+            if ours is None and last.number > 1:
+                check += (
+                    ". If nobody set it: where the log is another one, or lost its end and was written on since (compare its records with "
+                    f"the table's by etl peek), {accept_command([render_log(log)], '--at OFFSET')} goes on from up to where they are the "
+                    "same, from 0 if it was made again; where it is the same and damaged there, --skip leaves out what is"
+                )
+    return OffsetInsideMessage(what, check=check, **log.place, offset=looked.offset)
+
+
+def _of_a_reset(
+    log: BrokerPartition, looked: LookedAt, extent: PartitionOffsets, plan: Plan
+) -> str:
+    """What leads out where `accept-log --at` was believed by an earlier version."""
+    before, after = _around(looked, extent)
+    skip = shlex.quote(render_stretches([(log, looked.offset, after)]))
+    return (
+        f"up to where the log's records are those in the table (etl peek): if up to {after}, `etl plans supersede CONF {plan.number} "
+        f"--skip {skip} --reason ...`; "
+        f"if up to {before} or below, `etl plans accept-log CONF {quoted_log(log)} --at OFFSET --reason ...`"
+    )
+
+
+def _ours(log: BrokerPartition, offset: int, last: Plan | None, *, is_left: bool) -> int | None:
+    """Up to where the log is in the table, or told lost; None where it was never read."""
+    if last is None or log not in last.positions:
+        return None
+    if is_left:
+        return min((loss.from_offset for loss in _moved_past(last, log, offset)), default=None)
+    return last.positions[log]
+
+
+def _choices(looked: LookedAt, extent: PartitionOffsets, ours: int | None) -> str:
+    """Which offsets may take its place, and what each of them comes to."""
+    before, after = _around(looked, extent)
+    if ours is not None:
+        others = " or ".join(str(each) for each in (before, after) if each > ours)
+        return (
+            f"who set it; set it back to {ours}, where we are: nothing is left out, nothing is loaded twice; a message begins at {others}, "
+            f"too, and what lies from {ours} up to there is then left out"
+        )
+    if looked.before is not None:
+        return (
+            f"who set it; set it to {before}: the message that begins there is loaded, also if that consumer has read it; or to {after}: "
+            "that message is left out"
+        )
+    return (
+        f"who set it; set it to where a message begins, as the log's consumers commit it. The broker names {before} below it: all that "
+        f"lies behind that is loaded, also what that consumer has read; and {after} above it: what lies below that is left out"
+    )
+
+
+def _around(looked: LookedAt, extent: PartitionOffsets) -> tuple[int, int]:
+    """The nearest offsets at which an entry is known to begin, or the log ends."""
+    if looked.before is not None and looked.after is not None:
+        return looked.before, looked.after
+    bounds = extent.boundaries or (extent.log_start_offset, extent.end_offset)
+    at = bisect_right(bounds, looked.offset)
+    return bounds[at - 1], bounds[at]

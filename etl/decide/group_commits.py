@@ -1,0 +1,573 @@
+"""Where do a member's partitions begin, and which of its offset commits are in doubt?
+
+What a member of a group takes for its own: where its logs begin, what others read, and plans
+that are handed over. Pure.
+
+Under `ownership.mode: join` the group's offsets move when the plan is stored, in one step with it
+(the hand-over, ADR 27). So the newest plan's positions say how far the table is, and the offsets,
+read once the logs are ours, where the next plan begins:
+
+    a log of our share, offset      means
+    -----------------------------   -------------------------------------------------------------------------------------------
+    at our position                 nobody read since
+    beyond it                       other members read what lies between: no loss, and none of ours (`ReadByOthers`)
+    none, as the plan saw it that   nobody read since
+    was another member's
+    beyond it, by a plan of ours    OffsetMoved: the ledger lost that plan, and nobody else reads what it was to load
+    that nobody knows
+    below it, or gone               OffsetMoved: somebody set it back, and to follow would load rows twice
+    as a plan saw it that moves     a run of another mode left it: it is moved first
+    offsets behind the append
+    a log of others                 nothing: its position stays until it is ours again
+
+A stored plan that was handed over is executed by whoever comes, member or not: its offsets are
+nobody else's any more. One that was not is never handed over later: a plan of the run that owns its
+logs now takes its place before its first fetch. In ZooKeeper no member leaves such a one; what
+became of one in Kafka is found out by `group_commits`.
+
+Under `hand_over: after_append` they move once the plan's rows are in the table, by the membership
+that it was made with (ADR 31). A stored plan is executed as it is, whoever owns its logs by then,
+and an offset below our position on a log of ours is moved there: somebody else had the log before
+our commit. What is read by both then is `read_twice`'s.
+
+Plans whose hand-over was begun in Kafka, and of which nobody wrote down what became of it. Pure.
+
+In Kafka a plan is stored, then one commit moves the group's offsets, with the plan's word beside
+each, then the plan is marked. Whoever finds one that is not marked has ended the membership that it
+was made with (`run.joining`), so that no commit of it comes any more, and
+looks:
+
+    the group's offsets of the plan's logs                       the commit
+    ----------------------------------------------------------   -----------------------------------------------------------------------
+    one of them has the plan's word                              was taken: it is one batch, all of it or nothing
+    the same, and another one is as the plan saw it              was taken but for that one, which the coordinator refused by itself (no
+                                                                 right to its topic): a person is asked
+    one of them is as the plan saw it, word and all              was not taken
+    all of them are before the plan's ends                       was not taken, and others read on from where they were
+    others wrote over all of them, and beyond the plan's ends    nobody can tell: its offsets are ours, or others read them as well as what
+                                                                 lies behind; a person is asked
+
+A commit that was refused is written down as well: such a plan is void. Its word beside an offset
+tells the contrary: the commit was taken behind what was thought to be the end of its membership (by
+a coordinator that was none any more, or, before 2.5, that still waited for its replicas).
+
+What the table holds and other members of the group may have read as well, under
+`ownership.hand_over: after_append`. Pure.
+
+A plan's offsets move behind its append, by the membership that it was made with, and then it is
+recorded. Whoever took a log over before that began where the plan had begun. What is there tells,
+as long as nobody wrote over it:
+
+    the group's offset of a log    the plan is stored       in the table, not recorded    recorded
+    ----------------------------   ----------------------   ---------------------------   ----------------------------------------------
+    as the plan saw it             nobody committed since   nobody knows: all of it may   the run told that its commit was refused
+    as the plan moves it           -                        it was moved (in ZooKeeper one write of others to it looks the same)
+    below the plan's position      others read so far       all of it may                 others read so far
+    beyond it, or at it            others read all of it    all of it may                 nothing new: it was moved, or the run told
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from etl.decide.offsets import (
+    Ends,
+    ends_of,
+    is_of_a_later_plan,
+    is_read_on_by_others,
+    moved_offset,
+    of_a_lost_plan,
+    of_another_log,
+    refuse_another_storage,
+    refuse_beyond,
+    seen_once_rebuilt,
+    starts_of,
+)
+from etl.errors import NeedsDecision, SettingsError
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Committed,
+    Membership,
+    OffsetsStorage,
+    Share,
+)
+from etl.model.plans import Plan, PlanKind, ReadByOthers
+from etl.model.snapshot import Ledger, PipelineState, RebuildFromTable, Replay, Snapshot, UpToDate
+from etl.settings.choices import HandOverAt, OwnershipMode
+from etl.settings.sections import Settings
+
+_BY_MEMBERS = (PlanKind.INGEST, PlanKind.START)
+
+
+def is_member(settings: Settings) -> bool:
+    """Whether runs by this conf are members of their group."""
+    return settings.ownership.mode is OwnershipMode.JOIN
+
+
+def is_left_handed_over(ledger: Ledger) -> bool:
+    """Whether the newest plan was handed over, and nobody wrote down that it is in the table."""
+    return ledger.newest is not None and bool(ledger.newest.handed_over) and ledger.applied is None
+
+
+def moves_behind_append(settings: Settings) -> bool:
+    """Whether runs by this conf are members that move the group's offsets once their rows are in
+    the table.
+    """
+    return is_member(settings) and settings.ownership.hand_over is HandOverAt.APPEND
+
+
+def is_left_to_execute(ledger: Ledger, settings: Settings) -> bool:
+    """Whether the newest plan is executed by whoever comes, member or not, and nobody wrote down
+    that it is in the table.
+    """
+    is_behind = ledger.newest is not None and ledger.newest.is_of_member and ledger.applied is None
+    return is_left_handed_over(ledger) or (is_behind and moves_behind_append(settings))
+
+
+def owned_logs(snapshot: Snapshot, settings: Settings) -> Collection[BrokerPartition] | None:
+    """What a member owns; where none has joined, as behind a command, all that has an offset. None:
+    runs are no members.
+    """
+    if not is_member(settings):
+        return None
+    if snapshot.share is None and is_left_to_execute(snapshot.ledger, settings):
+        return (
+            frozenset()
+        )  # what is left is executed before anybody joins, and then it is looked again
+    return snapshot.share.logs if snapshot.share else snapshot.committed.keys()
+
+
+def is_never_handed_over(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
+    """Whether another plan takes the place of this one, which is stored and not in the table:
+    nothing was moved for it, nor will be.
+    """
+    is_known = snapshot.share is not None or plan.handed_over is False
+    is_behind = plan.is_of_member and moves_behind_append(settings)
+    return (
+        is_member(settings)
+        and is_known
+        and not plan.handed_over
+        and not is_behind
+        and plan.kind in _BY_MEMBERS
+    )
+
+
+def of_member(
+    plan: Plan, snapshot: Snapshot, settings: Settings, *, is_command: bool = False
+) -> Plan:
+    """The plan as its maker's share stands behind it, and as it is once it is stored; the same,
+    where the run is no member.
+
+    `is_command`: nobody executes it as that member, so that it is handed over as it is stored,
+    whatever the conf says of runs.
+    """
+    share = snapshot.share
+    if not is_member(settings) or share is None:
+        return plan
+    # in ZooKeeper it is stored in one step with the offsets, or not at all
+    handed_over = (
+        None
+        if moves_behind_append(settings) and not is_command
+        else share.membership is Membership.ZOOKEEPER
+    )
+    return replace(
+        plan, share=replace(share, logs=share.logs & plan.positions.keys()), handed_over=handed_over
+    )
+
+
+def as_if_alone(snapshot: Snapshot, settings: Settings) -> Snapshot:
+    """What a run would see that owned every log: which ones it will own nobody knows before it has
+    joined.
+    """
+    if not is_member(settings) or snapshot.share is not None:
+        return snapshot
+    every = frozenset((*snapshot.extents, *snapshot.leaderless))
+    return replace(
+        snapshot, share=Share("", settings.membership or Membership.ZOOKEEPER, "", None, every)
+    )
+
+
+def standing_of_member(
+    state: PipelineState,
+    known: Plan | None,
+    committed: Mapping[BrokerPartition, Committed],
+    owned: Collection[BrokerPartition],
+    ends: Ends,
+    storage: OffsetsStorage,
+    *,
+    moves_behind: bool = False,
+) -> PipelineState:
+    """The state by ledger and table, with what the offsets of owned logs add to it. `known`: the
+    newest plan that the ledger has.
+    """
+    if isinstance(state, UpToDate):
+        return stand_as_member(
+            state.last, committed, owned, ends, storage=storage, moves_behind=moves_behind
+        )
+    if isinstance(state, RebuildFromTable):
+        seen = seen_once_rebuilt(state.plan, known, committed)
+        return replace(
+            state,
+            state=stand_as_member(
+                seen,
+                committed,
+                owned,
+                ends,
+                storage=storage,
+                is_rebuilt=True,
+                moves_behind=moves_behind,
+            ),
+        )
+    return state
+
+
+def stand_as_member(
+    plan: Plan,
+    committed: Mapping[BrokerPartition, Committed],
+    owned: Collection[BrokerPartition],
+    ends: Ends,
+    *,
+    storage: OffsetsStorage | None = None,
+    is_rebuilt: bool = False,
+    moves_behind: bool = False,
+) -> UpToDate:
+    """Where a member stands behind `plan`, which is in the table, by the offsets of the logs that
+    it owns; see the module's table.
+
+    `storage`: where the offsets are from; `is_rebuilt`: the ledger was lost, and the plan's `seen`
+    are offsets that came back with an old copy of it; `moves_behind`: what is below our position is
+    moved to it, whoever left it there (`moves_behind_append`). Raises OffsetMoved.
+    """
+    uncommitted, behind = [], dict[BrokerPartition, Committed]()
+    passed, back = dict[BrokerPartition, Committed](), dict[BrokerPartition, Committed]()
+    moved_by_plan = {
+        *plan.offsets_to_hand_over,
+        *(plan.offsets_to_move if plan.is_of_member else ()),
+    }
+    moves_later = is_rebuilt or (plan.moves_offsets and plan.handed_over is None)
+    for log in sorted(plan.positions.keys() & set(owned)):
+        found, position = committed.get(log, NOTHING_COMMITTED), plan.positions[log]
+        if found.offset == position or (
+            found == plan.seen[log] == NOTHING_COMMITTED and log not in moved_by_plan
+        ):
+            continue
+        if moves_later and found == plan.seen[log] and not is_read_on_by_others(plan, log, found):
+            uncommitted.append(log)
+        elif (
+            moves_behind
+            and storage in (None, plan.offsets_in)
+            and found.offset is not None
+            and found.offset < position
+        ):
+            behind[log] = found
+        elif found.offset is None or found.offset < position:
+            back[log] = found
+        else:
+            passed[log] = found
+    if back:
+        raise moved_offset(plan, back, min(back), storage)
+    for log, found in passed.items():
+        if is_of_a_later_plan(plan, found):
+            raise of_a_lost_plan(plan, found, log)
+    reset = (
+        sorted(passed.keys() & {gone.log for gone in plan.vanished})
+        if plan.kind is PlanKind.RESET
+        else []
+    )
+    if reset:
+        raise of_another_log(plan, passed[reset[0]].offset, reset[0], None)
+    refuse_beyond(plan, passed, ends, is_member=True)
+    to = {log: found.offset for log, found in passed.items() if found.offset is not None}
+    last = replace(plan, seen={**plan.seen, **behind}) if behind else plan
+    return UpToDate(
+        last, {**plan.positions, **to}, tuple(sorted((*uncommitted, *behind))), passed=to
+    )
+
+
+def read_by_others(last: Plan, passed: Mapping[BrokerPartition, int]) -> tuple[ReadByOthers, ...]:
+    """What other members read behind `last`, up to where the group's offsets are now."""
+    return tuple(
+        ReadByOthers(log, last.positions[log], to, last.log_epochs.get(log, 0))
+        for log, to in sorted(passed.items())
+    )
+
+
+def told_by_command(state: UpToDate | Replay) -> tuple[ReadByOthers, ...]:
+    """The same in a command's plan behind the last one, or in the place of one that is stored and
+    named what is to be named again.
+    """
+    return (
+        read_by_others(state.last, state.passed)
+        if isinstance(state, UpToDate)
+        else state.plan.read_by_others
+    )
+
+
+def before(plan: Plan) -> Plan:
+    """The positions before this plan, as if one had left them there: also before what it says that
+    others read.
+
+    Of such a log it saw where they were, and that is none that a plan of ours forgot to move: they
+    are beyond the position for good.
+    """
+    starts, seen = starts_of(plan), dict(plan.seen)
+    for hole in plan.read_by_others:
+        starts[hole.log] = min(starts[hole.log], hole.from_offset)
+        seen[hole.log] = Committed(starts[hole.log])
+    return replace(
+        plan,
+        positions=starts,
+        seen=seen,
+        ranges=(),
+        handed_over=None,
+        vanished=(),
+        read_by_others=(),
+    )
+
+
+def refuse_in_the_place_of(plan: Plan) -> None:
+    """Refuse a plan that would leave this one's ranges to a later run: behind the group's offset it
+    would hold them for read by others.
+
+    Raises NeedsDecision.
+    """
+    if plan.handed_over is False:
+        what = f"plan {plan.number} is stored, and " + (
+            "void, since its hand-over was refused: the next run that owns a partition puts another in its place"
+            if plan.is_void
+            else "the next run finds out whether it was handed over"
+        )
+        raise NeedsDecision(what, check="`etl run CONF`; then say this again")
+    if plan.is_executed_as_it_is:
+        what = f"plan {plan.number} was handed over and is not in the table: the group's offsets are behind it, and nobody else reads it"
+        if not plan.handed_over:
+            what = f"plan {plan.number} is stored by a member of the group and not in the table: others may have read on behind it"
+        check = (
+            "`etl run CONF`, which executes it; what cannot be read of it any more is left out by `etl plans supersede CONF "
+            f"{plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ...`; then say this again"
+        )
+        raise NeedsDecision(what, check=check)
+
+
+def as_left_to_others(snapshot: Snapshot, plan: Plan | None, settings: Settings) -> Snapshot:
+    """The snapshot in which offsets of the group that others moved on are where `plan` left them:
+    nobody sets those back, or the same records are read by both. One that its log does not hold, or
+    that may be of a log before a reset, stays as it is; of logs that others own, or that nobody
+    reads for us now, none is ours to judge.
+    """
+    if not is_member(settings) or plan is None:
+        return snapshot
+    ends, reset = (
+        ends_of(snapshot),
+        {gone.log for gone in plan.vanished} if plan.kind is PlanKind.RESET else set(),
+    )
+    theirs = {
+        log: plan.left(log)
+        for log, found in snapshot.committed.items()
+        if log in plan.positions
+        and log not in reset
+        and found.offset is not None
+        and found.offset > plan.positions[log]
+        and ((end := ends.get(log)) is None or found.offset <= end)
+        and not is_of_a_later_plan(plan, found)
+    }
+    theirs |= {
+        log: plan.left(log)
+        for log in plan.positions
+        if snapshot.share and log not in snapshot.share.logs
+    }
+    return replace(snapshot, committed={**snapshot.committed, **theirs})
+
+
+class HandOverOutcome(Enum):
+    """What became of one."""
+
+    TAKEN = "taken"
+    IN_PART = "taken in part"
+    NOT_TAKEN = "not taken"
+    UNTOLD = "nobody can tell"
+
+
+def is_left_open(ledger: Ledger) -> bool:
+    """Whether the newest plan's hand-over was begun, and nobody wrote down what became of it."""
+    return ledger.newest is not None and ledger.newest.is_open and ledger.applied is None
+
+
+def found_out(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> HandOverOutcome:
+    """What became of the hand-over of a plan that is not marked; see the module's table."""
+    logs = plan.offsets_to_hand_over
+    if not logs:
+        return HandOverOutcome.NOT_TAKEN
+    found = {log: committed.get(log, NOTHING_COMMITTED) for log in logs}
+    is_as_seen = bool(not_taken_of(plan, committed))
+    if any(there.word == plan.word for there in found.values()):
+        return HandOverOutcome.IN_PART if is_as_seen else HandOverOutcome.TAKEN
+    offsets = {log: there.offset for log, there in found.items() if there.offset is not None}
+    if is_as_seen or plan.is_void:
+        return HandOverOutcome.NOT_TAKEN
+    if offsets and all(offset < plan.positions[log] for log, offset in offsets.items()):
+        return HandOverOutcome.NOT_TAKEN
+    return HandOverOutcome.UNTOLD
+
+
+def with_hand_over_found_out(snapshot: Snapshot) -> Snapshot:
+    """The snapshot in which a plan that was handed over says so, whoever died before writing it
+    down.
+    """
+    ledger = snapshot.ledger
+    plan = ledger.newest
+    if (
+        plan is None
+        or plan.handed_over is not False
+        or ledger.applied
+        or found_out(plan, snapshot.committed) is not HandOverOutcome.TAKEN
+    ):
+        return snapshot
+    return replace(
+        snapshot, ledger=replace(ledger, newest=replace(plan, handed_over=True, is_void=False))
+    )
+
+
+def refuse_untold(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
+    """Refuse a plan that is not known to be handed over where that is to be found out first, or
+    cannot be.
+
+    Raises SettingsError for runs that are no members any more, or look elsewhere, NeedsDecision
+    where nobody can tell.
+    """
+    if plan.handed_over is not False:
+        return
+    if not is_member(settings):
+        what = f"plan {plan.number} was stored by a member of the group, and nobody wrote down that it was handed over"
+        check = "with ownership.mode: join, as it was, `etl run CONF` finds out and finishes it; change the key then"
+        raise SettingsError(what, key="ownership.mode", check=check)
+    if plan.is_open:
+        refuse_another_storage(plan, snapshot.offsets_in)
+    found = found_out(plan, snapshot.committed)
+    if found is HandOverOutcome.IN_PART:
+        refused = min(not_taken_of(plan, snapshot.committed))
+        check = (
+            "the brokers' ACLs for the topic (Read), and that the coordinator knows it; then `etl plans supersede CONF "
+            f"{plan.number} --reason ...`: what was handed over is loaded, and a later plan reads the rest"
+        )
+        raise NeedsDecision(
+            f"plan {plan.number} was handed over but for this partition",
+            **refused.place,
+            check=check,
+        )
+    if found is HandOverOutcome.UNTOLD:
+        log = plan.offsets_to_hand_over[0]
+        what = (
+            f"nobody can tell whether plan {plan.number} was handed over: its run died at that very moment, and others have committed "
+            "the group's offsets beyond its ends since"
+        )
+        check = (
+            "what the group's other members read between the offsets in `etl plans show CONF "
+            f"{plan.number}`, such as {starts_of(plan)[log]} to {plan.positions[log]} of {log}: if they read it, `etl plans supersede "
+            f"CONF {plan.number} --reason ...` leaves it to them; if they did not, the same with --handed-over, and the next run loads it"
+        )
+        raise NeedsDecision(what, **log.place, check=check)
+
+
+def refuse_without_share(plan: Plan, snapshot: Snapshot) -> None:
+    """Refuse to replace a plan that was not handed over where nobody owns a log: that is for a run
+    that does. Raises NeedsDecision.
+    """
+    if snapshot.share is None:
+        what = f"plan {plan.number} is stored and was not handed over: a run that has joined the group puts another in its place"
+        raise NeedsDecision(what, check="`etl run CONF`; then say this again")
+
+
+def handed_over_without(
+    plan: Plan, logs: Collection[BrokerPartition], reason: str, *, now_ms: int
+) -> Plan:
+    """The plan, without its id, that takes the place of one of which these logs were not handed
+    over: they stay where they were.
+    """
+    stood = before(plan)
+    ranges = tuple(r for r in plan.ranges if r.log not in logs)
+    return replace(
+        plan,
+        kind=PlanKind.INGEST if ranges else PlanKind.START,
+        created_at_ms=now_ms,
+        ranges=ranges,
+        supersedes=plan.id,
+        reason=reason,
+        positions={
+            log: stood.positions[log] if log in logs else at for log, at in plan.positions.items()
+        },
+        losses=tuple(
+            loss
+            for loss in plan.losses
+            if loss.log not in logs or loss.until_offset <= stood.positions[loss.log]
+        ),
+        read_by_others=tuple(hole for hole in plan.read_by_others if hole.log not in logs),
+        share=replace(plan.share, logs=plan.share.logs - set(logs)) if plan.share else None,
+        handed_over=True,
+        is_void=False,
+        id="",
+    )
+
+
+def not_taken_of(
+    plan: Plan, committed: Mapping[BrokerPartition, Committed]
+) -> frozenset[BrokerPartition]:
+    """The logs of a hand-over whose offset is as the plan saw it."""
+    return frozenset(
+        log
+        for log in plan.offsets_to_hand_over
+        if committed.get(log, NOTHING_COMMITTED) == plan.seen[log]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTwice:
+    """Offsets [from, until) of one log that the table holds, or will, and that others may have read
+    as well.
+    """
+
+    log: BrokerPartition
+    from_offset: int
+    until_offset: int
+
+
+def read_twice(state: PipelineState, snapshot: Snapshot) -> tuple[ReadTwice, ...]:
+    """Of the newest plan; none where it is not a member's that moves offsets behind its append."""
+    plan = snapshot.ledger.newest
+    if plan is None or not plan.is_of_member or isinstance(state, RebuildFromTable):
+        return ()
+    is_in_table, is_recorded = isinstance(state, UpToDate), snapshot.ledger.applied is not None
+    began, unknown = (
+        _began(plan),
+        set(plan.offsets_to_move) if is_in_table and not is_recorded else set(),
+    )
+    found = []
+    for log, position in sorted(plan.positions.items()):
+        there = snapshot.committed.get(log, NOTHING_COMMITTED)
+        is_told = is_in_table and log not in unknown and (there.offset or 0) >= position
+        until = position if log in unknown else min(there.offset or 0, position)
+        if there != plan.left(log) and not is_told and until > began[log]:
+            found.append(ReadTwice(log, began[log], until))
+    return tuple(found)
+
+
+def taken(plan: Plan, moved: Collection[BrokerPartition]) -> tuple[ReadTwice, ...]:
+    """What others read, or will, of a plan in the table of which the offsets of `moved` alone were
+    moved.
+    """
+    began, left = (
+        _began(plan),
+        [log for log in plan.offsets_to_move if log not in moved] if plan.is_of_member else [],
+    )
+    return tuple(ReadTwice(log, began[log], plan.positions[log]) for log in left)
+
+
+def _began(plan: Plan) -> dict[BrokerPartition, int]:
+    """Where another member begins that takes a log over before the plan's offsets are moved."""
+    starts = starts_of(plan)
+    return {
+        log: starts[log] if seen.offset is None else seen.offset for log, seen in plan.seen.items()
+    }

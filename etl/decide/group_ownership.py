@@ -1,0 +1,464 @@
+"""What do owners and live members of the group mean for a run, and for a command?
+
+What owners and live consumers found in ZooKeeper mean for a run: refused, waited for, or left
+alone. Pure functions of values.
+
+    who is there                  policy                      what the run does
+    a live consumer               on_live_group: fail         Owned; one of Kafka's own group of this name is one, too
+    a live consumer               on_live_group: unowned      takes what nobody owns, as under on_owned: skip
+    an owner of what we read      on_owned: fail              Owned
+    an owner of what we read      on_owned: wait              waits once, looks again, and then as under fail
+    an owner of what we read      on_owned: skip              leaves the log out of a new plan; its position stays
+    an owner of a stored plan's   skip, unowned               Owned: a stored plan is executed as it is, or not at all
+    a driver of this pipeline     any                         nothing: whoever holds the driver's lock takes its nodes over
+    other members of the group    mode: join                  has what they own left to them; of its own share it asks nobody
+    members of the other group    mode: join, and fail        Owned: nobody divides anything with them
+    of this name
+
+How a log is claimed and an owner waited for is in `edges.zookeeper.owners`. Old consumers know
+neither our plans nor our commits (docs/adr/0005).
+
+What a command that moves the group's offsets does among the group's members, under
+`ownership.mode: join`. Pure functions of values.
+
+A run moves offsets of its own share alone, in one step with its plan (ADR 27), and so does a
+command among members in ZooKeeper: it joins the group, and its plan is handed over as it is stored.
+The next run executes it, and moves nothing any more.
+
+    a log whose offset the command moves    means
+    ------------------------------------    ------------------------------------------------------------------------------------------
+    of our share                            its offset moves with the plan
+    of another member                       Owned: that one reads on from where it is, whatever anybody writes beside it
+    that others read since our last plan    a stretch with a name; a command goes back over none of it, or both would have it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+
+from etl.decide.group_commits import (
+    HandOverOutcome,
+    as_if_alone,
+    as_left_to_others,
+    found_out,
+    is_left_open,
+    is_left_to_execute,
+    is_member,
+    of_member,
+)
+from etl.decide.offsets import ends_of, is_read_on_by_others, of_another_log
+from etl.decide.table_changes import name_of
+from etl.errors import NeedsDecision, Owned
+from etl.kafka.messages import is_of_instance
+from etl.ledger.registrations import consumer_id, consumer_of, parse_owner, thread_id
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Committed,
+    KafkaGroup,
+    Membership,
+    OffsetsStorage,
+    Void,
+    render_log,
+)
+from etl.model.plans import Plan, ReadByOthers
+from etl.model.snapshot import Ledger, OtherPipeline, PipelineState, Replay, Snapshot, UpToDate
+from etl.settings.choices import OnLiveGroup, OnOwned
+from etl.settings.sections import OwnershipSettings, Settings
+
+_NAMED = 3
+UNASSIGNED = "no known member of the group"
+"""Instead of an owner: the group divided its partitions before this one was there, or divides them
+now.
+"""
+_ANOTHER = "another member of the group"
+
+
+def foreign_owners(
+    owners: Mapping[BrokerPartition, str], settings: Settings
+) -> dict[BrokerPartition, str]:
+    """The owners that are no drivers of this very pipeline."""
+    return {log: owner for log, owner in owners.items() if not _is_ours(owner, settings)}
+
+
+def foreign_consumers(consumers: Iterable[str], settings: Settings) -> tuple[str, ...]:
+    """Those of the group's consumers, by their ids, that are no drivers of this very pipeline."""
+    return tuple(
+        consumer for consumer in consumers if not _is_ours(thread_id(consumer, 0), settings)
+    )
+
+
+def members_as_owners(
+    group: KafkaGroup, logs: Collection[BrokerPartition]
+) -> dict[BrokerPartition, str]:
+    """What the members of Kafka's group read of these logs: all of them where nobody knows what a
+    member reads.
+    """
+    return {
+        log: member
+        for member, theirs in group.members.items()
+        for log in logs
+        if theirs is None or log in theirs
+    }
+
+
+def owners_to_wait_for(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, str]:
+    """The owners that policy says to wait for, and what they own; none where waiting would change
+    nothing.
+    """
+    if (
+        is_member(settings)
+        or on_owned(settings.ownership) is not OnOwned.WAIT
+        or _is_refused(snapshot, settings)
+    ):
+        return {}
+    return foreign_owners(snapshot.owners, settings)
+
+
+def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
+    """The snapshot without the logs that are left to somebody else; its `owners` are who they are
+    left to.
+
+    Raises Owned, naming the consumer or the owner, where policy says `fail` and where waiting did
+    not help.
+    """
+    if is_member(settings) and (
+        snapshot.share
+        or is_left_to_execute(snapshot.ledger, settings)
+        or is_left_open(snapshot.ledger)
+    ):
+        _refuse_members_elsewhere(snapshot, settings.ownership)
+        return _without(snapshot, _of_others(snapshot, settings))
+    if _is_refused(snapshot, settings):
+        what = f"live consumers are registered in the group: {', '.join(foreign_consumers(snapshot.live_consumers, settings)[:_NAMED])}"
+        check = "that they are stopped; a crashed one leaves after its session timeout"
+        raise Owned(what, check=check)
+    left = foreign_owners(snapshot.owners, settings)
+    if left and on_owned(settings.ownership) is not OnOwned.SKIP:
+        raise owned_by(left)
+    return _without(snapshot, left)
+
+
+def _refuse_members_elsewhere(snapshot: Snapshot, ownership: OwnershipSettings) -> None:
+    """Nobody divides anything with them: they would read what our share is, too."""
+    if snapshot.share is None or ownership.on_live_group is not OnLiveGroup.FAIL:
+        return
+    in_zookeeper = [one for one in snapshot.live_consumers if one not in snapshot.live_in_kafka]
+    if snapshot.share.membership is Membership.ZOOKEEPER and snapshot.live_in_kafka:
+        what = f"consumers are alive in Kafka's own group of this name: {', '.join(snapshot.live_in_kafka[:_NAMED])}"
+        raise Owned(
+            what,
+            check="that they are stopped: membership: zookeeper shares with consumers that are registered in ZooKeeper alone",
+        )
+    if snapshot.share.membership is Membership.COORDINATOR and in_zookeeper:
+        what = f"consumers of the group are registered in ZooKeeper: {', '.join(in_zookeeper[:_NAMED])}"
+        raise Owned(
+            what,
+            check="that they are stopped: membership: coordinator shares with members of Kafka's own group alone",
+        )
+
+
+def _of_others(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, str]:
+    """What is not of our share, and not of a plan that is executed whoever owns its logs by now."""
+    plan = snapshot.ledger.newest if is_left_to_execute(snapshot.ledger, settings) else None
+    ours = {
+        *(snapshot.share.logs if snapshot.share else ()),
+        *(r.log for r in (plan.ranges if plan else ())),
+    }
+    others = (log for log in (*snapshot.extents, *snapshot.leaderless) if log not in ours)
+    unknown = owner_not_known(snapshot, settings)
+    return {log: snapshot.owners.get(log, unknown) for log in others}
+
+
+def owner_not_known(snapshot: Snapshot, settings: Settings) -> str:
+    """Who owns a partition that is not of our share and of which no owner is known.
+
+    Members of ZooKeeper's groups divide by what they see, and own a partition a moment before its
+    znode says so. The assignments of Kafka's own members are known.
+    """
+    in_zookeeper = [one for one in snapshot.live_consumers if one not in snapshot.live_in_kafka]
+    is_shared = settings.membership is Membership.ZOOKEEPER and foreign_consumers(
+        in_zookeeper, settings
+    )
+    return _ANOTHER if is_shared else UNASSIGNED
+
+
+def _without(snapshot: Snapshot, left: Mapping[BrokerPartition, str]) -> Snapshot:
+    extents = {log: extent for log, extent in snapshot.extents.items() if log not in left}
+    owners = {
+        log: owner
+        for log, owner in left.items()
+        if log in snapshot.extents or log in snapshot.leaderless
+    }
+    return replace(
+        snapshot,
+        extents=extents,
+        extents_of_owned={log: extent for log, extent in snapshot.extents.items() if log in left},
+        leaderless=snapshot.leaderless - left.keys(),
+        owners=owners,
+    )
+
+
+def refuse_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:
+    """Refuse a stored plan that reads a log that was left to its owner: a stored plan is never cut.
+    Raises Owned.
+
+    One that was handed over is executed whoever owns its logs by now, and a member puts another in
+    the place of one that was not.
+    """
+    if plan.handed_over or snapshot.share:
+        return
+    left = {r.log: snapshot.owners[r.log] for r in plan.ranges if r.log in snapshot.owners}
+    if left:
+        raise owned_by(left, first=f"plan {plan.number} is stored and must be executed first; ")
+
+
+def on_owned(ownership: OwnershipSettings) -> OnOwned:
+    """What becomes of owned logs. Who takes what nobody owns, leaves the rest: under
+    `on_live_group: unowned` they are skipped.
+    """
+    return OnOwned.SKIP if ownership.on_live_group is OnLiveGroup.UNOWNED else ownership.on_owned
+
+
+def _is_refused(snapshot: Snapshot, settings: Settings) -> bool:
+    return settings.ownership.on_live_group is OnLiveGroup.FAIL and bool(
+        foreign_consumers(snapshot.live_consumers, settings)
+    )
+
+
+def _is_ours(owner: str, settings: Settings) -> bool:
+    found, name = parse_owner(settings.group, owner), settings.ownership.member_id
+    if found is not None:
+        return found.pipeline == settings.pipeline
+    if not is_member(settings) or name is None:
+        return False
+    if (
+        settings.membership is Membership.COORDINATOR
+    ):  # a static member stays in its group between runs
+        return is_of_instance(owner.partition(" at ")[0], name)
+    return consumer_of(owner) == consumer_id(settings.group, name)
+
+
+def owned_by(owners: Mapping[BrokerPartition, str], *, waited: str = "", first: str = "") -> Owned:
+    """The error that names the first of these logs and its owner. `waited` ends the sentence,
+    `first` begins what to check.
+    """
+    log, owner = min(owners.items())
+    if owner == UNASSIGNED:
+        what = f"the partition is assigned to {owner}{waited}"
+        return Owned(
+            what,
+            **log.place,
+            check=f"{first}say it again once the group has divided its partitions anew",
+        )
+    more = f" (and {len(owners) - 1:,} more partitions have owners)" if len(owners) > 1 else ""
+    return Owned(
+        f"the partition is owned by {owner}{more}{waited}",
+        **log.place,
+        check=f"{first}that this consumer is stopped",
+    )
+
+
+def joins_for_commands(settings: Settings) -> bool:
+    """Whether a command is a member while it looks and stores: where its plan and the group's
+    offsets move in one step.
+    """
+    return is_member(settings) and settings.offsets.storage is OffsetsStorage.ZOOKEEPER
+
+
+def foreseen_by_command(snapshot: Snapshot, settings: Settings) -> Snapshot:
+    """What a command would see that owned every log: nobody has joined where it is only said what
+    it would come to.
+    """
+    return as_if_alone(snapshot, settings) if joins_for_commands(settings) else snapshot
+
+
+def refuse_beside_members(snapshot: Snapshot, settings: Settings) -> None:
+    """Refuse to store a plan that moves offsets behind its append while others are in the group:
+    they would read on from where they are.
+
+    That is so among Kafka's members, where a command is none. Raises Owned.
+    """
+    alive = foreign_consumers(snapshot.live_consumers, settings)
+    if is_member(settings) and not joins_for_commands(settings) and alive:
+        what = f"the group has members, and what is stored here moves offsets only when a run executes it: {', '.join(alive[:_NAMED])}"
+        check = "stop them, as Kafka's own tools want it for a reset; then say this again, `etl run CONF`, and start them again"
+        raise Owned(what, check=check)
+
+
+def refuse_of_others(
+    logs: Collection[BrokerPartition], snapshot: Snapshot, settings: Settings
+) -> None:
+    """Refuse to move offsets of logs that the group gives to others; what exists no more nobody
+    owns. Raises Owned.
+    """
+    if snapshot.share is None:
+        return
+    there = {
+        *snapshot.extents,
+        *snapshot.extents_left_alone,
+        *snapshot.leaderless,
+        *snapshot.owners,
+    }
+    theirs = there.intersection(logs) - snapshot.share.logs
+    if theirs:
+        first = "its offset is to move, and whoever has it reads on from where it is: "
+        unknown = owner_not_known(snapshot, settings)
+        raise owned_by({log: snapshot.owners.get(log, unknown) for log in theirs}, first=first)
+
+
+def of_command(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
+    """The plan of a command, without its id: handed over as it is stored, where runs are members;
+    the same, where they are none.
+
+    What it expects of the offsets of its share is what they are now, also in the place of a plan
+    that saw something else.
+    """
+    found = of_member(plan, snapshot, settings, is_command=True)
+    if found.share is None or not found.handed_over:
+        return found
+    now = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in found.share.logs}
+    return replace(found, seen={**found.seen, **now})
+
+
+def taking_over(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
+    """`of_command` for a plan that takes another pipeline's place: what other members read beyond
+    its positions stays theirs, also of logs that this pipeline had before, and the next run names
+    it.
+    """
+    left = as_left_to_others(snapshot, plan, settings)
+    theirs = {
+        log: found
+        for log, found in left.committed.items()
+        if log in plan.seen and found != snapshot.committed.get(log)
+    }
+    return of_command(replace(plan, seen={**plan.seen, **theirs}), left, settings)
+
+
+def refuse_left_by(
+    other: OtherPipeline, newest: Plan | None, committed: Mapping[BrokerPartition, Committed]
+) -> None:
+    """Refuse to take the place of a pipeline whose newest plan was handed over, or may have been,
+    and is not in the table.
+
+    `committed`: the offsets of its group, where that is ours; by them a void plan turns out to be
+    handed over all the same. Raises NeedsDecision.
+    """
+    if newest and newest.number > other.number and _may_be_handed_over(newest, lambda _: committed):
+        raise _left_unread(newest, name_of(other.app_id), "is not in the table")
+
+
+def refuse_retiring(
+    name: str, ledger: Ledger, committed: Callable[[Plan], Mapping[BrokerPartition, Committed]]
+) -> None:
+    """Refuse to take a pipeline out of service whose newest plan was handed over, or may have been,
+    and is not known to be in the table: another pipeline of the group would begin behind it, and
+    its ranges were nobody's. `committed`: see `refuse_left_by`; of the plan's logs, asked for where
+    that decides. Raises NeedsDecision.
+    """
+    if ledger.newest and not ledger.applied and _may_be_handed_over(ledger.newest, committed):
+        raise _left_unread(ledger.newest, name, "nobody wrote down that it is in the table")
+
+
+def _may_be_handed_over(
+    plan: Plan, committed: Callable[[Plan], Mapping[BrokerPartition, Committed]]
+) -> bool:
+    return plan.handed_over is not None and not (
+        plan.is_void and found_out(plan, committed(plan)) is HandOverOutcome.NOT_TAKEN
+    )
+
+
+def _left_unread(plan: Plan, name: str, is_known: str) -> NeedsDecision:
+    was = "was handed over" if plan.handed_over or plan.is_void else "may have been handed over"
+    what = f"plan {plan.number} of {name} {was} and {is_known}: nobody else reads its ranges"
+    return NeedsDecision(
+        what,
+        check="`etl run` with that pipeline's conf, which finds out and executes it; then say this again",
+    )
+
+
+def refuse_unrecorded(state: PipelineState, snapshot: Snapshot, settings: Settings) -> None:
+    """Refuse a command that is no member behind a plan that was handed over, and of which nobody
+    wrote down that it is in the table: of what others read since `owned_logs` sees nothing before
+    that. Raises NeedsDecision.
+    """
+    if (
+        isinstance(state, UpToDate)
+        and is_member(settings)
+        and snapshot.share is None
+        and is_left_to_execute(snapshot.ledger, settings)
+    ):
+        what = f"plan {state.last.number} is of a member of the group, and nobody wrote down that it is in the table"
+        raise NeedsDecision(
+            what, check="`etl run CONF`, which finds out and goes on; then say this again"
+        )
+
+
+def refuse_void(void: Void | None, done: str = "") -> None:
+    """The plan was not stored: somebody came between the look and the hand-over. `done`: what was
+    done before that. Raises Owned.
+    """
+    if void:
+        raise Owned(
+            f"the group changed while it was looked at: {void.why}",
+            check=f"{done or 'nothing was stored or moved'}; say it again",
+        )
+
+
+def refuse_read_by_others(
+    back: Mapping[BrokerPartition, tuple[int, int]], read: Collection[ReadByOthers]
+) -> None:
+    """Refuse to go back (`back`: from, until, of the logs' present life) over what other members
+    read. Raises NeedsDecision.
+    """
+    for hole in sorted(read, key=lambda hole: (hole.log, -hole.until_offset)):
+        start, until = back.get(hole.log, (0, 0))
+        if max(start, hole.from_offset) < min(until, hole.until_offset):
+            what = f"other members of the group read offsets {hole.from_offset} to {hole.until_offset}: both would have them"
+            check = f"--to {hole.until_offset}, or further on: what lies before that is theirs"
+            raise NeedsDecision(what, **hole.log.place, offset=start, check=check)
+
+
+def refuse_unsure_lives(state: UpToDate | Replay, anew: Collection[BrokerPartition]) -> None:
+    """Refuse to begin a log anew (`anew`) whose offset others moved on: whether it is one of the
+    log of now nobody can tell.
+
+    Raises OffsetMoved.
+    """
+    moved = sorted(state.passed.keys() & set(anew)) if isinstance(state, UpToDate) else ()
+    if moved and isinstance(state, UpToDate):
+        raise of_another_log(state.last, state.passed[moved[0]], moved[0], None)
+
+
+def refuse_setting_theirs_back(
+    plan: Plan | None, committed: Mapping[BrokerPartition, Committed], settings: Settings
+) -> None:
+    """Refuse to restore offsets in another mode behind a plan of a member, where others have read
+    on since. Raises NeedsDecision.
+    """
+    if plan is None or is_member(settings):
+        return
+    for log, found in sorted(committed.items()):
+        if log in plan.positions and is_read_on_by_others(plan, log, found):
+            what = (
+                f"plan {plan.number} was handed over by a member of the group, and other members have read on since: {render_log(log)} "
+                f"is at {found.offset}, ours is {plan.positions[log]}"
+            )
+            check = "ownership.mode: join, under which restoring leaves what they read to them, and the next run goes on behind it"
+            raise NeedsDecision(what, **log.place, offset=found.offset, check=check)
+
+
+def told_set_back(
+    moves: Mapping[BrokerPartition, tuple[int | None, int]], snapshot: Snapshot, settings: Settings
+) -> list[str]:
+    """What restoring these offsets (from, to) may come to among members: a sentence for each log
+    that ends before the offset of now.
+    """
+    ends = ends_of(snapshot) if is_member(settings) else {}
+    return [
+        f"{render_log(log)} ends before the offset that goes back: if it was cut below what other members had read, they have what it "
+        f"holds from {to} on, and both would; then set the group's offset to the log's end instead, as the group's own tools do it"
+        for log, (at, to) in sorted(moves.items())
+        if at is not None and to < (ends.get(log) or 0) < at
+    ]

@@ -1,0 +1,466 @@
+"""What does a pipeline inherit from its predecessor in a table?
+
+The plan by which one pipeline takes the place of another in a table: it begins where the other
+ended. Pure functions of values.
+
+A group or a pipeline that is renamed is a new pipeline with an empty ledger, and the table holds
+the old one's rows. This plan has no ranges; it keeps the old one's positions under the new name. It
+is stored like any other plan, and the next run commits it first.
+
+What is taken of a pipeline whose place another one takes: where it ended, in topics that the
+conf names. Pure functions of values.
+
+The plan that takes it is `succession`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from etl.decide.group_commits import refuse_in_the_place_of
+from etl.decide.loaded_intervals import unloaded
+from etl.decide.offsets import pending_starts, starts_of
+from etl.decide.partition_identity import (
+    is_creation_id,
+    is_same_cluster,
+    kept_creations,
+    kept_ids,
+    name_put_back,
+    record_epochs,
+)
+from etl.decide.plan import shape_of_rows
+from etl.decide.reconcile import compare, is_of_another_era
+from etl.decide.table_changes import app_id_of, name_of
+from etl.decide.table_rules import inherited_rows
+from etl.errors import NeedsDecision, OffsetMoved, SettingsError
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition
+from etl.model.plans import Plan, PlanKind, TookOver
+from etl.model.snapshot import (
+    FirstRun,
+    OtherPipeline,
+    PipelineState,
+    RebuildFromTable,
+    Replay,
+    Snapshot,
+    Supersede,
+    UpToDate,
+)
+from etl.settings.sections import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What is taken: the other pipeline, and where it ended in the topics that the conf names."""
+
+    other: OtherPipeline
+    positions: Mapping[BrokerPartition, int]
+    log_epochs: Mapping[BrokerPartition, int]
+
+
+def taken_from(
+    other: OtherPipeline,
+    rows_until: Mapping[BrokerPartition, tuple[int, int]],
+    snapshot: Snapshot,
+    settings: Settings,
+) -> Taken:
+    """The other's positions in topics of ours; where nobody knows its plan any more, `rows_until`:
+    the life of each log and where it ends.
+
+    Raises SettingsError when it has loaded no topic of ours, NeedsDecision when its topics were
+    another cluster's.
+    """
+    found = (
+        other.plan.positions
+        if other.plan
+        else {log: until for log, (_, until) in rows_until.items()}
+    )
+    epochs = (
+        other.plan.log_epochs
+        if other.plan
+        else {log: epoch for log, (epoch, _) in rows_until.items() if epoch}
+    )
+    # where rows alone are left, our own position in a log that the conf does not name may be an old
+    # one, too
+    known = (
+        snapshot.ledger.newest.positions if other.plan is None and snapshot.ledger.newest else {}
+    )
+    positions = {
+        log: offset
+        for log, offset in found.items()
+        if settings.source.topics.admits(log.topic) or log in known
+    }
+    if not any(settings.source.topics.admits(log.topic) for log in positions):
+        what = f"{name_of(other.app_id)} has loaded no topic that this conf names"
+        raise SettingsError(
+            what, key="--from", check="source.topics, and the pipelines that `etl plan CONF` names"
+        )
+    if other.plan and other.plan.dialect is not settings.source.dialect:
+        what = f"{name_of(other.app_id)} has loaded from {other.plan.dialect.value} brokers: its offsets and its rows' keys are others"
+        raise SettingsError(
+            what,
+            key="--from",
+            check="the pipeline's name, and source.dialect; these brokers take a table of their own",
+        )
+    if other.plan and not is_same_cluster(other.plan, snapshot, settings.cluster):
+        _refuse_another_cluster(other.plan, sorted({log.topic for log in positions}), snapshot)
+    return Taken(
+        other, positions, {log: epoch for log, epoch in epochs.items() if log in positions}
+    )
+
+
+def _refuse_another_cluster(plan: Plan, topics: list[str], snapshot: Snapshot) -> None:
+    """Refuse topics of another cluster: only under the same topic id is it the same cluster under a
+    new name.
+    """
+    for topic in topics:
+        known, found = plan.topic_ids.get(topic), snapshot.topic_ids.get(topic)
+        if known is None or known != found or is_creation_id(known):
+            what = f"the rows of this topic in the table are of cluster {plan.cluster}, and this one is {snapshot.cluster}"
+            check = "offsets of one cluster mean nothing on another, and their rows could not be told apart: another table.path"
+            check += "" if plan.cluster_id else f"; {name_put_back(plan.cluster)}"
+            raise NeedsDecision(what, topic=topic, check=check)
+
+
+Known = TypeVar("Known")
+Loaded = Mapping[BrokerPartition, Sequence[tuple[int, int, int]]]
+"""What a pipeline loaded: life of the log, from, until."""
+
+
+def ours_apart(snapshot: Snapshot) -> UpToDate | Replay | None:
+    """Where this pipeline stands that takes the place of itself, when a ledger of another era wrote
+    the table; else None.
+
+    Its own plans went elsewhere: one that is stored and of which nobody knows that it was executed
+    has loaded nothing into this table, and the plan that takes over gets its number. Raises
+    NeedsDecision where that is no number that the table would take.
+    """
+    ledger, table = snapshot.ledger, snapshot.table
+    if ledger.newest is None or table is None or not is_of_another_era(ledger, table):
+        return None
+    if ledger.applied is not None:
+        return UpToDate(ledger.newest, ledger.newest.positions)
+    number = ledger.newest.number
+    if number <= (table.transaction_version or 0):
+        what = f"plan {number} is stored, and nobody knows whether the table that it was made for holds it"
+        raise NeedsDecision(
+            what,
+            check="run once with table.path at that table, or at an empty folder, and take over after that",
+        )
+    return Replay(ledger.newest)
+
+
+def plan_taking_over(
+    taken: Taken,
+    state: PipelineState | None,
+    snapshot: Snapshot,
+    settings: Settings,
+    *,
+    uid: str,
+    now_ms: int,
+    reason: str,
+    sets_back: bool = False,
+) -> Plan:
+    """The plan, without its id, that begins at the other's positions. `state` is None where only
+    the table's rows are left to go by.
+
+    In a log that both know the position that is further on counts. Raises SettingsError where the
+    table knows more than ZooKeeper, OffsetMoved when somebody has committed an offset above a
+    position: nobody says that what lies between is in the table. Where an operator has seen that no
+    row of it is, `sets_back`: such an offset goes back to the position.
+    """
+    table, other = snapshot.table, taken.other
+    last, ours, number = _where(state, snapshot, other)
+    us = app_id_of(snapshot.cluster, settings.group, settings.pipeline)
+    lives = last.log_epochs if last else {}
+    theirs = {
+        log: offset
+        for log, offset in taken.positions.items()
+        if log.topic not in _outlived(taken, last)
+    }
+    further_on = {
+        log
+        for log, offset in theirs.items()
+        if log not in ours
+        or (taken.log_epochs.get(log, 0), offset) > (lives.get(log, 0), ours[log])
+    }
+    positions = {
+        **ours,
+        **{log: offset for log, offset in taken.positions.items() if log in further_on},
+    }
+    seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
+    if not sets_back:
+        _refuse_committed_above(positions, {log: seen[log].offset for log in theirs})
+    is_instead = isinstance(state, (Replay, Supersede))
+    if last and is_instead:
+        refuse_in_the_place_of(last)
+    told, topics = other.plan or snapshot, _as_the_other_read(theirs, taken, last, us)
+    topic_ids = {**(last.topic_ids if last else {}), **_among(topics, told.topic_ids)}
+    ours_alone = _among(topic_ids.keys() - topics, last.creation_ids if last else {})
+    return Plan(
+        number=number,
+        uid=uid,
+        kind=PlanKind.TAKE_OVER,
+        created_at_ms=now_ms,
+        dialect=settings.source.dialect,
+        cluster=snapshot.cluster,
+        shape=shape_of_rows(settings),
+        ranges=(),
+        positions=positions,
+        seen={**seen, **last.seen} if last and is_instead else seen,
+        table_id=table.id if table else None,
+        table_transaction_version=(table.transaction_version or 0) if table else 0,
+        topic_ids=topic_ids,
+        creation_ids=kept_creations(topic_ids, ours_alone, _among(topics, told.creation_ids)),
+        log_topic_ids=_joined(
+            kept_ids(last, (), ours, topic_ids),
+            kept_ids(other.plan, (), further_on, topic_ids),
+            further_on,
+        ),
+        tails=_joined(
+            last.tails if last else {}, other.plan.tails if other.plan else {}, further_on
+        ),
+        previous=(last.previous if is_instead else last.id) if last else None,
+        supersedes=last.id if last and is_instead else None,
+        reason=reason,
+        took_over=TookOver(other.app_id, other.number),
+        heir_of=_heir_of(last, other, us),
+        table_version=table.version if table else None,
+        losses=last.losses if last and is_instead else (),
+        vanished=last.vanished if last and is_instead else (),
+        pending_starts=_pending_starts(other.plan, last, positions, snapshot, settings, now_ms),
+        pending_offsets=_pending_offsets(other.plan, last, positions, settings),
+        log_starts=_joined(
+            last.log_starts if last else {}, other.plan.log_starts if other.plan else {}, further_on
+        ),
+        leader_epochs=_joined(
+            last.leader_epochs if last else {},
+            other.plan.leader_epochs if other.plan else {},
+            further_on,
+        ),
+        record_epochs=_joined(
+            record_epochs(last, snapshot.ledger.applied) if last else {},
+            record_epochs(other.plan, None) if other.plan else {},
+            further_on,
+        ),
+        log_epochs=_joined(lives, taken.log_epochs, further_on),
+        cluster_id=snapshot.cluster_id,
+        offsets_in=snapshot.offsets_in,
+        time_zone=_time_zone_of(other.plan or last),
+        rows_before=inherited_rows(last, other.plan, snapshot),
+    )
+
+
+def _time_zone_of(plan: Plan | None) -> str | None:
+    """The zone of the newest rows: this plan has none."""
+    return plan.time_zone if plan else None
+
+
+def _refuse_committed_above(
+    positions: Mapping[BrokerPartition, int], committed: Mapping[BrokerPartition, int | None]
+) -> None:
+    for log, there in sorted(committed.items()):
+        if there is not None and there > positions[log]:
+            what = f"the committed offset is {there}, and the rows in the table end at {positions[log]}"
+            check = f"who committed it; set it back to {positions[log]}, or the records between are never loaded"
+            raise OffsetMoved(what, **log.place, offset=there, check=check)
+
+
+def _as_the_other_read(
+    theirs: Collection[BrokerPartition], taken: Taken, last: Plan | None, us: str
+) -> set[str]:
+    """Topics whose ids are those that the other knows: made again since, they are noticed.
+
+    Where a pipeline takes over from itself by the table's rows its own ids count, unless rows tell
+    that it accepted others since.
+    """
+    topics = {log.topic for log in theirs}
+    if last is None or taken.other.plan is not None or taken.other.app_id != us:
+        return topics
+    return topics - {
+        topic
+        for topic in last.topic_ids
+        if _life_of(topic, taken.log_epochs) <= _life_of(topic, last.log_epochs)
+    }
+
+
+def _heir_of(last: Plan | None, other: OtherPipeline, us: str) -> tuple[TookOver, ...]:
+    """The pipelines whose place we take: the other's, and those whose place it or we had taken
+    before.
+    """
+    found = dict(last.taken) if last else {}
+    for one, number in (
+        (other.plan.taken if other.plan else {}) | {other.app_id: other.number}
+    ).items():
+        found[one] = max(number, found.get(one, 0))
+    return tuple(TookOver(one, number) for one, number in sorted(found.items()) if one != us)
+
+
+def refuse_what_neither_loaded(
+    taken: Taken,
+    state: PipelineState,
+    snapshot: Snapshot,
+    ours: Loaded,
+    theirs: Loaded,
+) -> None:
+    """Where both know a partition the higher position counts, so that side must have loaded
+    everything from the lower one on.
+
+    Raises NeedsDecision for offsets between the two that are in the table by neither.
+    """
+    last, positions, _ = _where(state, snapshot, taken.other)
+    lives = last.log_epochs if last else {}
+    for log in sorted(positions.keys() & taken.positions.keys()):
+        mine, life = (lives.get(log, 0), positions[log]), taken.log_epochs.get(log, 0)
+        further = theirs if taken.positions[log] > mine[1] else ours
+        loaded = [(start, until) for of, start, until in further.get(log, ()) if of == life]
+        gap = (
+            unloaded(loaded, *sorted((mine[1], taken.positions[log]))) if life == mine[0] else None
+        )
+        if gap:
+            what = (
+                f"both pipelines know this partition, and offsets {gap[0]} to {gap[1]} lie between their positions and were loaded "
+                "by neither"
+            )
+            check = "source.topics without this topic, which then takes a pipeline and a table of its own"
+            raise NeedsDecision(what, **log.place, offset=gap[0], check=check)
+
+
+def state_of_itself(snapshot: Snapshot, settings: Settings) -> PipelineState | None:
+    """Where a pipeline stands that takes over from itself; None where its ledger is not ahead of
+    the table's rows, which then count.
+
+    A plan that is stored and not in the table gives its number away. Raises LedgersDisagree where
+    the table is an old one, SettingsError where it holds another plan than the ledger.
+    """
+    newest, table = snapshot.ledger.newest, snapshot.table
+    in_table = (table.transaction_version or 0) if table else 0
+    if is_of_another_era(snapshot.ledger, table):
+        return ours_apart(snapshot)
+    if newest is None or newest.number < in_table:
+        return None
+    found = compare(snapshot.ledger, table, settings.table.place)
+    if isinstance(found, RebuildFromTable):
+        raise _run_first()
+    return found if isinstance(found, (Replay, Supersede)) else None
+
+
+def _run_first() -> SettingsError:
+    return SettingsError(
+        "the table knows more plans of this pipeline than ZooKeeper",
+        check="`etl run CONF`, which mends that first",
+    )
+
+
+def _pending_starts(
+    theirs: Plan | None,
+    last: Plan | None,
+    positions: Mapping[BrokerPartition, int],
+    snapshot: Snapshot,
+    settings: Settings,
+    now_ms: int,
+) -> dict[BrokerPartition, int | None]:
+    """What both have decided and not read; and this is a first plan where we have none, which
+    decides for all topics that are there.
+    """
+    kept = {
+        log: moment
+        for plan in (theirs, last)
+        if plan
+        for log, moment in plan.pending_starts.items()
+        if log not in positions and settings.source.topics.admits(log.topic)
+    }
+    if last is not None:
+        return kept
+    known = {log.topic for log in (*positions, *kept)}
+    there = (log for log in (*snapshot.extents, *snapshot.leaderless) if log.topic not in known)
+    return {**kept, **pending_starts(there, positions, None, settings, now_ms=now_ms)}
+
+
+def _pending_offsets(
+    theirs: Plan | None,
+    last: Plan | None,
+    positions: Mapping[BrokerPartition, int],
+    settings: Settings,
+) -> dict[BrokerPartition, int]:
+    """Of what both have decided and not read: where the readable end is kept. Ours counts where
+    both have decided.
+    """
+    found: dict[BrokerPartition, int] = {}
+    for plan in (theirs, last):
+        for log in plan.pending_starts if plan else ():
+            found.pop(log, None)
+            if (
+                plan
+                and log in plan.pending_offsets
+                and log not in positions
+                and settings.source.topics.admits(log.topic)
+            ):
+                found[log] = plan.pending_offsets[log]
+    return found
+
+
+def _where(
+    state: PipelineState | None,
+    snapshot: Snapshot,
+    other: OtherPipeline,
+) -> tuple[Plan | None, Mapping[BrokerPartition, int], int]:
+    """Our last plan, our positions, and the number of the plan that takes over: that of a stored
+    one that is not in the table is free.
+    """
+    if state is None:
+        newest, is_known = (
+            snapshot.ledger.newest,
+            snapshot.ledger.applied is not None,
+        )  # else another one may have been executed for it
+        return (
+            newest,
+            (newest.positions if is_known else starts_of(newest)) if newest else {},
+            other.number + 1,
+        )
+    if isinstance(state, FirstRun):
+        return None, {}, 1
+    if isinstance(state, (Replay, Supersede)):
+        return state.plan, starts_of(state.plan), state.plan.number
+    if isinstance(state, RebuildFromTable):
+        raise _run_first()
+    in_table = (snapshot.table.transaction_version or 0) if snapshot.table else 0
+    return state.last, state.last.positions, max(state.last.number, in_table) + 1
+
+
+def _outlived(taken: Taken, last: Plan | None) -> set[str]:
+    """Topics that were made again since the other read them, and that we have gone on with: what it
+    knows of them is of the past.
+    """
+    if last is None:
+        return set()
+    known = taken.other.plan.topic_ids if taken.other.plan else {}
+    others = {
+        topic
+        for topic, topic_id in last.topic_ids.items()
+        if known.get(topic, topic_id) != topic_id
+    }
+    return {
+        topic
+        for topic in others
+        if _life_of(topic, last.log_epochs) > _life_of(topic, taken.log_epochs)
+    }
+
+
+def _life_of(topic: str, lives: Mapping[BrokerPartition, int]) -> int:
+    return max((epoch for log, epoch in lives.items() if log.topic == topic), default=0)
+
+
+def _among(topics: Collection[str], ids: Mapping[str, str]) -> dict[str, str]:
+    return {topic: topic_id for topic, topic_id in ids.items() if topic in topics}
+
+
+def _joined(
+    mine: Mapping[BrokerPartition, Known],
+    theirs: Mapping[BrokerPartition, Known],
+    from_other: set[BrokerPartition],
+) -> dict[BrokerPartition, Known]:
+    """What is known of each log, by the side whose position counts."""
+    kept = {log: value for log, value in mine.items() if log not in from_other}
+    return {**kept, **{log: value for log, value in theirs.items() if log in from_other}}

@@ -1,0 +1,280 @@
+"""How far is the table behind, and what does retention take first?
+
+How much of each log could be read and is not in the table. Pure functions of values.
+
+Lag is the readable end minus the position, in offsets: an upper bound of the records. The position
+is where the next plan begins, so what a stored plan holds still lags until the plan is in the
+table; a log that was never read has the position that it will start at. Below the log start nothing
+can be read any more, so nothing there lags. Of a log that nobody leads the end is not known, and no
+lag either; nor of one that was cut or made again, whose offsets are no longer those that we know.
+
+Which ranges a log will soon drop the start of, so that they are told and read first; what a
+topic's cleaning explains. Pure.
+
+A broker deletes whole segments, by the time of their records or by the size of the log (Kafka's
+`retention.ms` and `retention.bytes` under `cleanup.policy=delete`), some time after it may: what is
+said here is the earliest moment. Where brokers do not tell their settings, the log start's own
+movement since the newest plan is all there is to go by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from etl.decide.offsets import start_of, starts_of
+from etl.decide.partition_identity import other_logs, refuse_other_logs
+from etl.errors import NeedsDecision
+from etl.model.partitions import BrokerPartition, OldestRecord
+from etl.model.plans import OffsetRange, Plan
+from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, UpToDate
+from etl.settings.sections import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a pipeline is: its newest plan, None before the first, and the position of each log
+    that was ever read.
+    """
+
+    last: Plan | None = None
+    positions: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    others: frozenset[BrokerPartition] = frozenset()
+    """Logs that are no longer those whose offsets it knows."""
+    refusal: NeedsDecision | None = None
+    """What a run says of them."""
+
+
+def reached(state: PipelineState, snapshot: Snapshot) -> Reached:
+    """What the table holds, wherever the pipeline stands."""
+    if isinstance(state, FirstRun):
+        return Reached()
+    if isinstance(state, RebuildFromTable):
+        return reached(state.state, snapshot)
+    if isinstance(state, UpToDate):
+        known, last = state.positions, state.last
+        return _reached(
+            last,
+            known,
+            {
+                log: min(position, known.get(log, position))
+                for log, position in last.positions.items()
+            },
+            snapshot,
+        )
+    plan, starts = state.plan, starts_of(state.plan)
+    return _reached(plan, starts, plan.positions if isinstance(state, Replay) else starts, snapshot)
+
+
+def _reached(
+    plan: Plan,
+    positions: Mapping[BrokerPartition, int],
+    holds: Mapping[BrokerPartition, int],
+    snapshot: Snapshot,
+) -> Reached:
+    """`holds`: up to where the logs must still be those that the plan knew, as `plan` asks it."""
+    try:
+        refuse_other_logs(plan, snapshot, holds)
+    except NeedsDecision as refusal:
+        return Reached(plan, positions, other_logs(plan, snapshot, holds), refusal)
+    return Reached(plan, positions)
+
+
+def lag_of(
+    log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings
+) -> int | None:
+    """Offsets of one log that could be read and are not in the table; None where its end or start
+    is not known, or it is another log.
+    """
+    oldest = oldest_unread(log, snapshot, so_far, settings)
+    # a position above the end is an error of its own
+    return None if oldest is None else max(0, snapshot.extents[log].end_offset - oldest)
+
+
+def oldest_unread(
+    log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings
+) -> int | None:
+    """Where what lags of one log begins; where its lag is not known, None."""
+    extent, position = snapshot.extents.get(log), position_of(log, snapshot, so_far, settings)
+    if extent is None or log in so_far.others:
+        return None
+    return None if position is None else max(extent.log_start_offset, position)
+
+
+def position_of(
+    log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings
+) -> int | None:
+    """Where the next plan begins in one log; None where it was never read, and nobody can say yet
+    where it starts.
+    """
+    position = so_far.positions.get(log)
+    if position is None and log in snapshot.extents:
+        position = start_of(log, snapshot, so_far.last, settings)
+    return position
+
+
+def lag_in_all(snapshot: Snapshot, so_far: Reached, settings: Settings) -> int:
+    """The sum over all logs of which it is known."""
+    return sum(lag_of(log, snapshot, so_far, settings) or 0 for log in snapshot.extents)
+
+
+NEARLY_FULL = 0.9
+"""A log whose kept part, from the range's start on, reaches this share of `retention.bytes` loses
+that start with what comes next.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Expiring:
+    """A range whose start may go soon."""
+
+    log: BrokerPartition
+    from_offset: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.log}: {self.why}; its range (from {self.from_offset}) is read first"
+
+
+def expiring(
+    ranges: Iterable[OffsetRange], snapshot: Snapshot, *, within_s: float, now_ms: int
+) -> tuple[Expiring, ...]:
+    """One entry for each log whose first range may lose its start within that many seconds, in
+    order; 0 asks for none.
+    """
+    if not within_s:
+        return ()
+    starts: dict[BrokerPartition, int] = {}
+    for r in ranges:
+        starts[r.log] = min(r.from_offset, starts.get(r.log, r.from_offset))
+    told = (
+        (log, start, _why(log, start, snapshot, within_s, now_ms))
+        for log, start in sorted(starts.items())
+    )
+    return tuple(Expiring(log, start, why) for log, start, why in told if why)
+
+
+def _why(
+    log: BrokerPartition, start: int, snapshot: Snapshot, within_s: float, now_ms: int
+) -> str | None:
+    extent, settings = snapshot.extents.get(log), snapshot.retention.get(log.topic)
+    if extent is None or start >= extent.end_offset:
+        return None
+    if settings is None:
+        return _by_movement(log, start, extent.log_start_offset, snapshot, within_s, now_ms)
+    retained_from = snapshot.retained_from.get(log)
+    if settings.ms is not None and retained_from is not None and start < retained_from:
+        return f"records up to offset {retained_from} may expire within {_spoken(within_s)} (retention.ms {settings.ms:,})"
+    kept = (extent.end_offset - start) * snapshot.bytes_per_offset.get(log, 0.0)
+    if settings.bytes is not None and kept >= NEARLY_FULL * settings.bytes:
+        return f"about {round(kept):,} bytes are kept of {settings.bytes:,} (retention.bytes)"
+    return None
+
+
+def _by_movement(
+    log: BrokerPartition,
+    start: int,
+    log_start: int,
+    snapshot: Snapshot,
+    within_s: float,
+    now_ms: int,
+) -> str | None:
+    movement = _movement(log, log_start, snapshot, now_ms)
+    if movement is None:
+        return None
+    moved_by, passed_s = movement
+    left_s = (start - log_start) * passed_s / moved_by
+    if left_s > within_s:
+        return None
+    moved = f"the log start moved by {moved_by:,} {log.unit}s in {_spoken(passed_s)}"
+    return (
+        f"{moved} and may pass {start} in {_spoken(left_s)}"
+        if start > log_start
+        else f"{moved} and is {log_start}"
+    )
+
+
+def _movement(
+    log: BrokerPartition, log_start: int, snapshot: Snapshot, now_ms: int
+) -> tuple[int, float] | None:
+    """By how much the log start moved since the newest plan, and in how many seconds; None where it
+    did not, or nobody knows.
+    """
+    last = snapshot.ledger.newest
+    before = last.log_starts.get(log) if last else None
+    if last is None or before is None or log_start <= before or now_ms <= last.created_at_ms:
+        return None
+    return log_start - before, (now_ms - last.created_at_ms) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """How far a record is from the earliest moment at which retention may take it; 0: from now on
+    it may.
+    """
+
+    seconds: float | None = None
+    bytes: int | None = None
+    """How much may still be written to the log, by `retention.bytes` and what its records take on
+    average; None: no such limit is known.
+    """
+    rests_on: str | None = None
+    """What the seconds are known by."""
+    why: str | None = None
+    """Why they are not known."""
+
+
+def headroom(
+    log: BrokerPartition, offset: int, oldest: OldestRecord, snapshot: Snapshot, *, now_ms: int
+) -> Headroom:
+    """The headroom of the record at `offset`, the `oldest` unread one, of a log whose extent is
+    known.
+
+    A segment expires by time when its latest record does, so never before any record of it; by size
+    when what follows it fills the limit.
+    """
+    settings, extent = snapshot.retention.get(log.topic), snapshot.extents[log]
+    if settings is None:
+        movement = _movement(log, extent.log_start_offset, snapshot, now_ms)
+        if movement is None:
+            return Headroom(
+                why="the brokers do not tell how long the topic is kept, nor do plans tell how its log start moves"
+            )
+        left_s = (offset - extent.log_start_offset) * movement[1] / movement[0]
+        return Headroom(left_s, rests_on="how the log start moved since the newest plan")
+    cost = snapshot.bytes_per_offset.get(log)
+    kept = (
+        None if cost is None or settings.is_tiered else round((extent.end_offset - offset) * cost)
+    )
+    size = None if settings.bytes is None or kept is None else max(0, settings.bytes - kept)
+    if settings.ms is not None and oldest.timestamp_ms is not None:
+        return Headroom(
+            max(0.0, (oldest.timestamp_ms + settings.ms - now_ms) / 1000),
+            size,
+            rests_on="retention.ms",
+        )
+    if settings.ms is not None:
+        return Headroom(
+            bytes=size,
+            why=f"the topic has a retention.ms, and its oldest unread record no time: {oldest.why}",
+        )
+    if settings.bytes is not None:
+        return Headroom(
+            bytes=size,
+            why="only retention.bytes limits the log, and nobody knows how fast it fills",
+        )
+    return Headroom(
+        why="a newer record of its key may replace it at any time"
+        if settings.is_compacted
+        else "the topic keeps its records"
+    )
+
+
+def _spoken(seconds: float) -> str:
+    return (
+        f"{seconds / 3600:.1f} h"
+        if seconds >= 5400
+        else f"{round(seconds / 60)} min"
+        if seconds >= 90
+        else f"{round(seconds)} s"
+    )

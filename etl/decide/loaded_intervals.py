@@ -1,0 +1,671 @@
+"""Which offsets has the table, by the ledger, and which are missing?
+
+Which plans and which intervals of each log are in the table: what led to it, and how applied
+plans are merged when pruned. Pure.
+
+What the ledger says of a log once rows of an interval took the place of those that were there.
+Pure functions of values.
+
+Where every offset of an older interval has a row, or where its gaps are known one by one, the part
+outside of the replaced interval is known as well. An interval of pruned plans keeps counts alone:
+of one that the replay cuts through nobody knows how many of its rows lie outside, but for the rows
+that stood inside, which the replay's plan counted. So it becomes one interval with what was
+replaced, and its number of rows is right; where it cannot be, it is told as not counted.
+
+Which stretches of time are not whole in the table, by the ledger and by what the brokers have at
+each time. Pure.
+
+That a scheduler had a run for an interval does not say that its records are in the table, and that
+it had none does not say that they are not: a later run goes on from the ledger. So the offsets are
+compared, not the runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from types import MappingProxyType
+
+from etl.decide.run_requests import TimeInterval, is_reached, kept_key, with_key
+from etl.errors import LedgersDisagree
+from etl.model.partitions import BrokerPartition, in_order
+from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult, ReadByOthers
+from etl.model.snapshot import Coverage, ForeignCommit, Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Offsets [from, until) of one life of one log, all of which a plan replaces, and the rows that
+    stood there.
+    """
+
+    log: BrokerPartition
+    from_offset: int
+    until_offset: int
+    log_epoch: int = 0
+    stood: int | None = None
+    """None: nobody counted them, or others removed rows since they were loaded."""
+
+    def holds(self, from_offset: int, until_offset: int) -> bool:
+        """Whether all of these offsets are in it."""
+        return self.from_offset <= from_offset and until_offset <= self.until_offset
+
+    def meets(self, from_offset: int, until_offset: int) -> bool:
+        """Whether any of these offsets is in it."""
+        return from_offset < self.until_offset and self.from_offset < until_offset
+
+
+def spans_of(plan: Plan, *, is_counted: bool = True) -> tuple[Span, ...]:
+    """What a replay replaces, in order: the ranges of each log are one interval. `is_counted`: what
+    it counted is still so.
+    """
+    found: dict[BrokerPartition, tuple[int, int]] = {}
+    for r in plan.ranges:
+        low, high = found.get(r.log, (r.from_offset, r.until_offset))
+        found[r.log] = min(low, r.from_offset), max(high, r.until_offset)
+    return tuple(
+        Span(
+            log, low, high, plan.log_epochs.get(log, 0), plan.stood.get(log) if is_counted else None
+        )
+        for log, (low, high) in sorted(found.items())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """What is left of older intervals around a span."""
+
+    outside: tuple[Interval, ...]
+    """With the rows that they have there."""
+    crossing: tuple[Interval, ...] = ()
+    """Those that reach into the span and of which nobody knows how many rows they have there."""
+    known_inside: int | None = 0
+    """Rows in the span of all but those; None where nobody counted them."""
+
+    def counted_with(self, came: Sequence[Interval], span: Span) -> Interval:
+        """The one interval that the crossing ones become, with what came. Rows are None where
+        nobody can tell.
+        """
+        counts = [one.rows for one in (*self.crossing, *came)]
+        rows = None
+        if None not in counts and span.stood is not None and self.known_inside is not None:
+            rows = sum(count or 0 for count in counts) - max(0, span.stood - self.known_inside)
+        every = (*self.crossing, *came)
+        low, high = min(one.from_offset for one in every), max(one.until_offset for one in every)
+        return Interval(
+            low,
+            high,
+            rows,
+            sum(one.control_records for one in every),
+            sum(one.aborted_records for one in every),
+            sum(one.compacted for one in every),
+            span.log_epoch,
+            sum(one.unproven for one in every),
+        )
+
+
+def taken_out(
+    intervals: Iterable[Interval], span: Span, *, known_inside: int | None = 0
+) -> Remaining:
+    """What is left of the intervals of one log around the span. `known_inside`: rows in it that
+    others account for.
+    """
+    outside, crossing, inside = list[Interval](), list[Interval](), [known_inside]
+    for one in intervals:
+        if one.log_epoch != span.log_epoch or not span.meets(one.from_offset, one.until_offset):
+            outside.append(one)
+        elif span.holds(one.from_offset, one.until_offset):
+            inside.append(one.rows)
+        elif one.rows == one.until_offset - one.from_offset and not span.log.is_physical:
+            inside.append(
+                min(one.until_offset, span.until_offset) - max(one.from_offset, span.from_offset)
+            )
+            outside += [
+                Interval(low, high, high - low, log_epoch=one.log_epoch)
+                for low, high in _around(one.from_offset, one.until_offset, span)
+            ]
+        else:
+            crossing.append(one)
+    return Remaining(
+        tuple(outside),
+        tuple(crossing),
+        None if None in inside else sum(rows or 0 for rows in inside),
+    )
+
+
+def replaced_in(
+    intervals: Sequence[Interval], span: Span, came: Sequence[Interval]
+) -> tuple[Interval, ...]:
+    """The intervals of one log once `came`, which lie side by side in the span, took the place of
+    what it held.
+    """
+    left = taken_out(intervals, span)
+    return (*left.outside, *((left.counted_with(came, span),) if left.crossing else came))
+
+
+def is_exact(r: OffsetRange, receipt: RangeResult) -> bool:
+    """Whether it is known of each offset of the range if it has a row."""
+    known = r.size - sum(until - start for start, until in receipt.gaps)
+    return not r.log.is_physical and receipt.gaps_complete and receipt.rows == known
+
+
+def cut_around(
+    r: OffsetRange, receipt: RangeResult, span: Span
+) -> tuple[tuple[OffsetRange, RangeResult], ...]:
+    """The parts of an exact range outside of the span, each with what is known of it."""
+    parts = (
+        replace(r, from_offset=low, until_offset=high)
+        for low, high in _around(r.from_offset, r.until_offset, span)
+    )
+    return tuple((part, _cut(receipt, part)) for part in parts)
+
+
+def outside_of(
+    r: OffsetRange, receipt: RangeResult, holes: Iterable[tuple[int, int]]
+) -> list[tuple[OffsetRange, RangeResult]]:
+    """The same outside of all these offsets, [from, until) each."""
+    parts = [(r, receipt)]
+    for span in (Span(r.log, start, until) for start, until in holes):
+        parts = [
+            part
+            for one in parts
+            for part in (
+                cut_around(*one, span)
+                if span.meets(one[0].from_offset, one[0].until_offset)
+                else (one,)
+            )
+        ]
+    return parts
+
+
+def _cut(receipt: RangeResult, part: OffsetRange) -> RangeResult:
+    """Why its offsets gave no row is known of a part that has all gaps of the whole, or none of
+    them; else nobody knows any more.
+    """
+    low, high = part.from_offset, part.until_offset
+    gaps = tuple(
+        (max(start, low), min(until, high))
+        for start, until in receipt.gaps
+        if start < high and low < until
+    )
+    lacking = sum(until - start for start, until in gaps)
+    kept = replace(receipt, rows=part.size - lacking, gaps=gaps)
+    if gaps == receipt.gaps:
+        return kept
+    fetched = None if lacking else receipt.fetched_bytes
+    return replace(
+        kept, control_records=0, aborted_records=0, missing_offsets=lacking, fetched_bytes=fetched
+    )
+
+
+def _around(from_offset: int, until_offset: int, span: Span) -> Iterable[tuple[int, int]]:
+    if from_offset < span.from_offset:
+        yield from_offset, span.from_offset
+    if span.until_offset < until_offset:
+        yield span.until_offset, until_offset
+
+
+PLANS_KEPT = 100
+PLAN_BYTES_KEPT = 16 * 2**20
+REMOVALS_KEPT = 1000
+INTERVALS_KEPT = 400_000
+"""Of all logs together; where there are more, the oldest of each life of a log are told as one."""
+
+
+def prunable(sizes: Sequence[tuple[int, int]]) -> list[int]:
+    """Numbers of the plans to fold into coverage, given (number, bytes) of all that are stored.
+
+    The newest `PLANS_KEPT` stay, or as many of them as fit `PLAN_BYTES_KEPT`; the newest one always
+    stays.
+    """
+    kept, total = 0, 0
+    newest_first = sorted(sizes, reverse=True)
+    for _, size in newest_first[:PLANS_KEPT]:
+        total += size
+        if kept and total > PLAN_BYTES_KEPT:
+            break
+        kept += 1
+    return sorted(number for number, _ in newest_first[kept:])
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestry:
+    """Which plans led to the table as it is."""
+
+    numbers: frozenset[int]
+    """Of those kept."""
+    before: int
+    """Of those that are not kept any more, all up to this number."""
+
+
+def ancestry(versions: Mapping[int, int], transaction_version: int) -> Ancestry:
+    """The plans whose rows the table should hold, of those in `versions`: number -> the table's
+    transaction version when it was made.
+
+    A plan says which one the table held before it. What lies between the two went to another table,
+    or to a state of this one that was replaced by an old copy, and an operator gave it up.
+    """
+    found, before = set(), transaction_version
+    for number in sorted(versions, reverse=True):
+        if number <= before:
+            found.add(number)
+            before = versions[number]
+    return Ancestry(frozenset(found), before)
+
+
+def fold(
+    coverage: Coverage,
+    plan: Plan,
+    applied: CommitResult,
+    *,
+    is_given_up: bool = False,
+    reached: Mapping[BrokerPartition, int] = MappingProxyType({}),
+) -> Coverage:
+    """Coverage with one more plan folded in; one that is in it already changes nothing.
+
+    What was given up is kept apart, whether it is this plan or, as this plan tells, those before
+    it: no row of it is needed, and where the table has some (an operator may have copied them) they
+    are no surprise. A run key of it is kept, unless something kept it from its bound that is not in
+    the table by now (`reached`: up to where that holds each log): then it is forgotten, and asked
+    for again it goes on from the ledger. Raises LedgersDisagree for the record of another plan.
+    """
+    if not applied.is_of(plan):
+        what = f"the record of plan {plan.number} does not belong to it: it is of {applied.plan_id}, the plan is {plan.id}"
+        raise LedgersDisagree(what, check="whether ZooKeeper was restored from a copy")
+    if plan.number <= coverage.through:
+        return coverage
+    coverage = replace(
+        coverage, read_by_others=merged_holes((*coverage.read_by_others, *plan.read_by_others))
+    )
+    loaded: dict[BrokerPartition, list[Interval]] = {}
+    for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
+        loaded.setdefault(r.log, []).append(interval_of(r, receipt, plan.log_epochs.get(r.log, 0)))
+    if plan.run_key and is_reached(plan, reached):
+        coverage = replace(coverage, keys=with_key(coverage.keys, kept_key(plan)))
+    held_through = coverage.through if coverage.held_through is None else coverage.held_through
+    if is_given_up:
+        return replace(
+            coverage,
+            through=plan.number,
+            held_through=held_through,
+            given_up=_together(coverage.given_up, loaded),
+        )
+    goes_on = (
+        coverage.table_id in (None, applied.table_id)
+        and held_through <= plan.table_transaction_version
+    )
+    unproven_before = coverage.unproven_through if goes_on else 0
+    before = dict(coverage.intervals) if goes_on else {}
+    if plan.kind is PlanKind.REPLAY:
+        for span in spans_of(plan, is_counted=not coverage.removals):
+            before[span.log] = replaced_in(
+                before.get(span.log, ()), span, merge(loaded.pop(span.log))
+            )
+    return replace(
+        coverage,
+        through=plan.number,
+        held_through=None,
+        table_id=applied.table_id,
+        intervals=_together(before, loaded),
+        given_up=coverage.given_up if goes_on else _together(coverage.given_up, coverage.intervals),
+        vanished=(*(coverage.vanished if goes_on else ()), *plan.vanished),
+        unproven_through=plan.number
+        if any(receipt.is_doubtful for receipt in applied.receipts)
+        else unproven_before,
+    )
+
+
+def fold_all(
+    coverage: Coverage,
+    recorded: Sequence[tuple[Plan, CommitResult]],
+    transaction_version: int | None,
+) -> Coverage:
+    """Coverage with all these plans folded in, ascending, for a table at this transaction version:
+    what did not lead to it is given up.
+
+    None: the newest of them is in the table.
+    """
+    newest = max((plan.number for plan, _ in recorded), default=coverage.through)
+    reached = newest if transaction_version is None else transaction_version
+    led = ancestry({plan.number: plan.table_transaction_version for plan, _ in recorded}, reached)
+    if (coverage.through if coverage.held_through is None else coverage.held_through) > led.before:
+        coverage = replace(
+            coverage, intervals={}, given_up=_together(coverage.given_up, coverage.intervals)
+        )
+    for plan, applied in recorded:
+        coverage = fold(coverage, plan, applied, is_given_up=plan.number not in led.numbers)
+    return coverage
+
+
+def with_beside(live: Coverage, beside: Iterable[Coverage], table_id: str) -> Coverage:
+    """What a pipeline and the backfills beside it have loaded into this table, as that of one
+    pipeline. What went elsewhere is left out.
+    """
+    intervals = dict[BrokerPartition, tuple[Interval, ...]]()
+    for one in (live, *beside):
+        intervals = (
+            _together(intervals, one.intervals) if one.table_id in (None, table_id) else intervals
+        )
+    return replace(live, intervals=intervals, table_id=table_id)
+
+
+OFFSETS_END = 2**63 - 1
+"""No offset lies at or above this."""
+
+
+def take_in(
+    coverage: Coverage,
+    theirs: Coverage | None,
+    taken: Mapping[BrokerPartition, int],
+    *,
+    table_id: str,
+    known: Collection[BrokerPartition],
+    lives: Mapping[BrokerPartition, int] = MappingProxyType({}),
+) -> Coverage:
+    """Coverage that has in it what another pipeline loaded into the table up to `taken`; taking it
+    in twice changes nothing.
+
+    `theirs` is all that it loaded, where its ledger is at hand. Else, and in the logs that this
+    pipeline knows already, nobody misses a row of it. `lives`: which life of a log it had reached;
+    of an earlier one nobody asks where it ended.
+    """
+    is_here = (
+        theirs is not None
+        and theirs.table_id in (None, table_id)
+        and coverage.table_id in (None, table_id)
+    )
+    judged = (
+        {log: found for log, found in theirs.intervals.items() if log in taken and log not in known}
+        if theirs and is_here
+        else {}
+    )
+    left = {
+        log: (
+            *(Interval(0, OFFSETS_END, 0, log_epoch=life) for life in range(lives.get(log, 0))),
+            Interval(0, position, 0, log_epoch=lives.get(log, 0)),
+        )
+        for log, position in taken.items()
+    }
+    removals, holes = (theirs.removals, theirs.read_by_others) if theirs else ((), ())
+    holes = merged_holes(
+        (
+            *coverage.read_by_others,
+            *(hole for hole in holes if hole.log in taken and hole.log not in known),
+        )
+    )
+    return replace(
+        note(coverage, removals),
+        read_by_others=holes,
+        table_id=coverage.table_id or (table_id if judged else None),
+        intervals={**coverage.intervals, **judged},
+        given_up={
+            **coverage.given_up,
+            **{
+                log: tuple(dict.fromkeys((*coverage.given_up.get(log, ()), *found)))
+                for log, found in left.items()
+            },
+        },
+    )
+
+
+def unloaded(loaded: Collection[tuple[int, int]], start: int, until: int) -> tuple[int, int] | None:
+    """The first offsets of [start, until) that none of these intervals holds; None: all are there."""
+    for low, high in sorted(loaded):
+        if low > start:
+            break
+        start = max(start, high)
+    return (
+        (start, min([until, *(low for low, _ in loaded if low > start)])) if start < until else None
+    )
+
+
+def without(stretch: tuple[int, int], holes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What is left of [from, until) outside of these, in order; none of it is empty."""
+    left = [stretch]
+    for start, until in holes:
+        left = [
+            part
+            for low, high in left
+            for part in ((low, min(high, start)), (max(low, until), high))
+            if part[0] < part[1]
+        ]
+    return sorted(left)
+
+
+def _together(
+    before: Mapping[BrokerPartition, Sequence[Interval]],
+    more: Mapping[BrokerPartition, Sequence[Interval]],
+) -> dict[BrokerPartition, tuple[Interval, ...]]:
+    return _bounded(
+        {log: merge((*before.get(log, ()), *more.get(log, ()))) for log in {**before, **more}}
+    )
+
+
+def _bounded(
+    intervals: dict[BrokerPartition, tuple[Interval, ...]],
+) -> dict[BrokerPartition, tuple[Interval, ...]]:
+    """Intervals, not too many: the oldest of each log are merged, holes included; the number of
+    their rows stays right.
+    """
+    if sum(map(len, intervals.values())) <= INTERVALS_KEPT:
+        return intervals
+    lives = {(log, interval.log_epoch) for log, found in intervals.items() for interval in found}
+    most = max(1, INTERVALS_KEPT // len(lives))
+    return {
+        log: tuple(
+            one
+            for _, life in groupby(found, key=lambda i: i.log_epoch)
+            for one in _at_most(list(life), most)
+        )
+        for log, found in intervals.items()
+    }
+
+
+def _at_most(life: list[Interval], most: int) -> list[Interval]:
+    old = len(life) - most + 1
+    return life if old < 2 else [_one(life[:old]), *life[old:]]
+
+
+def _one(intervals: Sequence[Interval]) -> Interval:
+    """One interval from the first to the last of these, which are of one life of their log."""
+    rows = None if any(i.rows is None for i in intervals) else sum(i.rows or 0 for i in intervals)
+    return Interval(
+        intervals[0].from_offset,
+        intervals[-1].until_offset,
+        rows,
+        sum(i.control_records for i in intervals),
+        sum(i.aborted_records for i in intervals),
+        sum(i.compacted for i in intervals),
+        intervals[0].log_epoch,
+        sum(i.unproven for i in intervals),
+    )
+
+
+def is_better(record: CommitResult, kept: CommitResult) -> bool:
+    """Whether a record takes the place of one that is kept for its number: that of another plan (a
+    restored ledger), or one that was counted again where the run whose append it was knows more.
+    Otherwise what is kept stays."""
+    return record.plan_id != kept.plan_id or (kept.is_recounted and not record.is_recounted)
+
+
+def interval_of(r: OffsetRange, receipt: RangeResult, log_epoch: int = 0) -> Interval:
+    """What a range came to, without the places of its gaps."""
+    counts = receipt.control_records, receipt.aborted_records, receipt.compacted
+    lacking = r.size if r.log.is_physical else receipt.missing_offsets
+    unproven = lacking if receipt.behind_transform else 0
+    return Interval(r.from_offset, r.until_offset, receipt.rows, *counts, log_epoch, unproven)
+
+
+def note(coverage: Coverage, removals: Iterable[ForeignCommit]) -> Coverage:
+    """Coverage that tells of these commits of others too; the newest `REMOVALS_KEPT` are kept."""
+    known = {found.delta_version for found in coverage.removals}
+    new = tuple(found for found in removals if found.delta_version not in known)
+    return replace(coverage, removals=(coverage.removals + new)[-REMOVALS_KEPT:])
+
+
+def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """Intervals in order, those of one life of a log that touch made one; but for a counted one
+    beside one that nobody counted.
+    """
+    merged: list[Interval] = []
+    for interval in sorted(intervals, key=lambda i: (i.log_epoch, i.from_offset, i.until_offset)):
+        if merged and _touch(merged[-1], interval):
+            interval = _one((merged.pop(), interval))
+        merged.append(interval)
+    return tuple(merged)
+
+
+def merged_holes(found: Iterable[ReadByOthers]) -> tuple[ReadByOthers, ...]:
+    """What others read, in order, what touches made one; of each life of a log the newest, where
+    there are very many.
+    """
+    merged: list[ReadByOthers] = []
+    for one in sorted(
+        set(found), key=lambda hole: (hole.log, hole.log_epoch, hole.from_offset, hole.until_offset)
+    ):
+        last = merged[-1] if merged else None
+        if (
+            last
+            and (last.log, last.log_epoch) == (one.log, one.log_epoch)
+            and one.from_offset <= last.until_offset
+        ):
+            one = replace(merged.pop(), until_offset=max(last.until_offset, one.until_offset))
+        merged.append(one)
+    if len(merged) <= INTERVALS_KEPT:
+        return tuple(merged)
+    lives = [list(life) for _, life in groupby(merged, key=lambda hole: (hole.log, hole.log_epoch))]
+    return tuple(hole for life in lives for hole in life[-max(1, INTERVALS_KEPT // len(lives)) :])
+
+
+def _touch(before: Interval, after: Interval) -> bool:
+    same_kind = (before.rows is None) == (after.rows is None)
+    return same_kind and (before.log_epoch, before.until_offset) == (
+        after.log_epoch,
+        after.from_offset,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MissingOffsets:
+    """Offsets [from, until) of one log that are not in the table: the first such stretch of an
+    interval, and how many there are in all.
+    """
+
+    log: BrokerPartition
+    from_offset: int
+    until_offset: int
+    count: int
+    gone: int
+    """So many of them lie below the log start: no run will bring them."""
+
+
+@dataclass(frozen=True, slots=True)
+class IncompleteStretch:
+    """An interval of time that the table does not hold wholly."""
+
+    interval: TimeInterval
+    logs: tuple[MissingOffsets, ...]
+
+    @property
+    def missing(self) -> int:
+        """Offsets, so records at most."""
+        return sum(one.count for one in self.logs)
+
+    @property
+    def gone(self) -> int:
+        """Those of them that no run will bring."""
+        return sum(one.gone for one in self.logs)
+
+
+def incomplete_stretches(
+    intervals: Sequence[TimeInterval],
+    bounds: Mapping[BrokerPartition, Sequence[int]],
+    loaded: Mapping[BrokerPartition, Collection[tuple[int, int]]],
+    starts: Mapping[BrokerPartition, int],
+) -> list[IncompleteStretch]:
+    """Those of the intervals of which offsets are not in the table, in order.
+
+    bounds   of each log the first offset at or after the start of the first interval, and after it
+    one for each interval's end loaded   the offsets [from, until) that the ledger says are in the
+    table, may be there, or were let go starts   the first offset that each log still keeps
+    """
+    found = []
+    for at, interval in enumerate(intervals):
+        logs = [
+            missing_of(
+                log,
+                (offsets[at], max(offsets[at : at + 2])),
+                loaded.get(log, ()),
+                starts.get(log, 0),
+            )
+            for log, offsets in ((log, bounds[log]) for log in in_order(bounds))
+        ]
+        short = tuple(one for one in logs if one is not None)
+        if short:
+            found.append(IncompleteStretch(interval, short))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Excused:
+    """How many offsets of the intervals are not said to be in the table, and no run is to bring."""
+
+    let_go: int
+    """Policy or an operator let them go, an operator gave them up, or a pipeline loaded them whose
+    place was taken.
+    """
+    before_start: int
+    """They lie before where this pipeline began their logs, or began again with logs that were cut
+    or made again.
+    """
+    read_by_others: int = 0
+    """Other members of the group read them."""
+
+
+def excused(
+    bounds: Mapping[BrokerPartition, Sequence[int]],
+    loaded: Mapping[BrokerPartition, Collection[tuple[int, int]]],
+    let_go: Mapping[BrokerPartition, Collection[tuple[int, int]]],
+    begins: Mapping[BrokerPartition, int],
+    of_others: Mapping[BrokerPartition, Collection[tuple[int, int]]] = MappingProxyType({}),
+) -> Excused:
+    """Of the offsets between the first and the last bound of each log those that `loaded` lacks and
+    somebody decided about.
+
+    begins     where the pipeline began a log
+    of_others  what other members of the group read
+    """
+    counted = before = theirs = 0
+    for log, offsets in bounds.items():
+        first, last, there = min(offsets), max(offsets), list(loaded.get(log, ()))
+        for start, until in of_others.get(log, ()):
+            left = without((max(start, first), min(until, last)), there)
+            theirs += sum(end - begin for begin, end in left)
+            there += left
+        for start, until in let_go.get(log, ()):
+            left = without((max(start, first), min(until, last)), there)
+            counted += sum(end - begin for begin, end in left)
+            there += left
+        before += sum(
+            end - begin for begin, end in without((first, min(last, begins.get(log, first))), there)
+        )
+    return Excused(counted, before, theirs)
+
+
+def missing_of(
+    log: BrokerPartition,
+    wanted: tuple[int, int],
+    loaded: Collection[tuple[int, int]],
+    log_start: int,
+) -> MissingOffsets | None:
+    """What of the wanted offsets [from, until) is not loaded; None: nothing."""
+    holes = list[tuple[int, int]]()
+    begin, end = wanted
+    while (hole := unloaded(loaded, begin, end)) is not None:
+        holes.append(hole)
+        begin = hole[1]
+    if not holes:
+        return None
+    gone = sum(max(0, min(until, log_start) - start) for start, until in holes)
+    return MissingOffsets(log, *holes[0], sum(until - start for start, until in holes), gone)

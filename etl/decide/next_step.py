@@ -1,0 +1,354 @@
+"""What does the next run do?
+
+What a run does next, by what it saw: one pure function of values, so that who says it and who
+does it cannot differ.
+
+    ownership   which logs are left to somebody else, or were paused                   `ownership`, `pausing`
+    reconcile   where the pipeline stands                                              `reconcile`
+    repair      what an earlier run left half done, and what is finished first         here
+    plan        the stored plan once more, another in its place, or the next one       `replay`, `replacement`, `plan`
+
+A run takes one step, looks again, and takes the next until one is the last. `etl plan` and `etl
+doctor` go the same way by what would be seen then (`steps_ahead`); the operator's commands begin as
+a run does (`repair_of`, `plan_superseding`) and store a plan of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from etl.decide.backfill import next_backfill_plan
+from etl.decide.group_commits import as_if_alone, of_member, with_hand_over_found_out
+from etl.decide.group_ownership import leave_to_owners, refuse_owned_ranges
+from etl.decide.lag import Expiring, expiring
+from etl.decide.plan import plan_next
+from etl.decide.reconcile import refuse_what_cannot_run
+from etl.decide.replacement import plan_instead, refuse_to_give_up, replay_or_supersede
+from etl.decide.reservations import refuse_claimed
+from etl.decide.run_requests import (
+    asking_of,
+    done_before,
+    is_found_out,
+    key_without_plan,
+    left_under_key,
+)
+from etl.decide.set_offsets import leave_paused, standing_without_paused
+from etl.errors import EtlError
+from etl.ledger.plan_document import with_id
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import NOT_COUNTED, CommitResult, KeptKey, Plan
+from etl.model.snapshot import (
+    FirstRun,
+    PipelineState,
+    RebuildFromTable,
+    Replay,
+    Snapshot,
+    Supersede,
+    Table,
+    UpToDate,
+)
+from etl.settings.sections import Settings
+
+Settled = FirstRun | Replay | Supersede | UpToDate
+"""Where the pipeline stands once there is nothing to adopt."""
+
+
+class Action(str, Enum):
+    """What a step does with its plan."""
+
+    LOOK_AGAIN = "look again"
+    """There is none yet: the ledger was rebuilt, and only then it tells whether the run's key is
+    known.
+    """
+    REPLAY = "replay"
+    """It is stored already, and executed word for word."""
+    SUPERSEDE = "supersede"
+    """It takes the place of the stored one."""
+    STORE = "store"
+    """It is the next one."""
+    NOTHING = "nothing"
+    """There is no plan: nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What is finished of a plan that is in the table, before anything new."""
+
+    plan: Plan
+    """The newest one; `seen` is what its offsets are moved from."""
+    offsets: tuple[BrokerPartition, ...] = ()
+    """Logs whose offset was not moved."""
+    lacks_record: bool = False
+    """Nobody wrote down what came of it."""
+    adopts: Plan | None = None
+    """The same plan, where the ledger is written anew from the table because it does not have it;
+    else None.
+    """
+    knew: Plan | None = None
+    """What the ledger had as the newest one."""
+    followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """Logs whose offset somebody else moved, and where to: not repaired, gone on with."""
+    not_followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """The same, not gone on with either: a plan expects them where we left them, so it moves none
+    of them.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """One step of a run, complete: after the repair only its plan is to be stored, read and
+    committed.
+    """
+
+    snapshot: Snapshot
+    """By what the plan was decided: without the logs that are left to their owners, and as it is
+    once the repair is done.
+    """
+    state: PipelineState | None = None
+    """Where the pipeline stands before the repair; None: `refusal` says why nobody can tell."""
+    repair: Repair | None = None
+    action: Action | None = None
+    """None where there is a `refusal`."""
+    plan: Plan | None = None
+    reason: str | None = None
+    """Why the stored plan cannot be finished."""
+    expires_soon: tuple[Expiring, ...] = ()
+    """Logs of the plan that are read first: their ranges may lose their start."""
+    done_before: KeptKey | None = None
+    """The run's key, where it was done before: so there is no plan."""
+    remembers: KeptKey | None = None
+    """The run's key, where there was nothing to read up to its bound, and no log was left out: it
+    is kept, so that it stays at that.
+    """
+    left_of_key: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
+    """Logs that cannot be read and that the run's key is to load, once this step is done; and its
+    bound, None where nobody knows it.
+    """
+    open_logs: int = 0
+    """In how many logs no record was as late as the run's bound, where it made no plan."""
+    refusal: EtlError | None = None
+    """What the run stops with, once the repair is done."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the run is done after it; else it finishes what was left, or goes on to its key's
+        bound, and looks again.
+        """
+        return self.action is Action.NOTHING or (self.action is Action.STORE and not self.goes_on)
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest plan when it was decided."""
+        return self.snapshot.ledger.newest.number if self.snapshot.ledger.newest else 0
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another plan follows the one that it makes: a cap keeps that from the bound of
+        the run's key, or it is a backfill's.
+        """
+        return self.action is Action.STORE and (self.is_cut or self.snapshot.backfill is not None)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its plan, be it new or stored before, ends before the bound of its key in a log
+        that can be read.
+        """
+        return self.plan is not None and any(
+            log in self.snapshot.extents for log in self.plan.key_ends
+        )
+
+
+def next_step(
+    snapshot: Snapshot, settings: Settings, *, now_ms: int, uid: str, is_foreseen: bool = False
+) -> NextStep:
+    """The step that a run takes which saw this; `uid` names a pipeline that has no plan yet.
+    `is_foreseen`: nothing is done, only told.
+
+    Raises what stops it before it does anything: NeedsDecision or SettingsError for a pipeline that
+    may not run, Owned. What stops it later is the step's `refusal`.
+    """
+    refuse_what_cannot_run(snapshot)
+    left = leave_to_owners(with_hand_over_found_out(snapshot), settings)
+    try:
+        left, state = standing_without_paused(left, settings)
+    except EtlError as refusal:
+        return NextStep(left, refusal=refusal)
+    repair = repair_of(state, left)
+    step = NextStep(repaired(left, repair), state, repair)
+    if (
+        isinstance(state, RebuildFromTable)
+        and left.asked
+        and left.asked.request.run_key
+        and not is_foreseen
+    ):
+        return replace(step, action=Action.LOOK_AGAIN)
+    try:
+        return _planned(
+            step,
+            state.state if isinstance(state, RebuildFromTable) else state,
+            settings,
+            now_ms=now_ms,
+            uid=uid,
+        )
+    except EtlError as refusal:
+        return replace(step, refusal=refusal)
+
+
+def steps_ahead(
+    snapshot: Snapshot, settings: Settings, *, now_ms: int, uid: str
+) -> tuple[NextStep, ...]:
+    """All steps of a run that saw this, where nobody else does anything meanwhile; of the plans
+    that caps cut from a run's key the first.
+
+    Raises as `next_step`, and each refusal.
+    """
+    steps: list[NextStep] = []
+    while not steps or not (steps[-1].is_last or steps[-1].goes_on):
+        step = next_step(
+            foreseen(as_if_alone(snapshot, settings), *steps),
+            settings,
+            now_ms=now_ms,
+            uid=uid,
+            is_foreseen=True,
+        )
+        if step.refusal:
+            raise step.refusal
+        steps.append(step)
+    return tuple(steps)
+
+
+def repair_of(state: PipelineState, snapshot: Snapshot) -> Repair | None:
+    """What is finished first; None where the newest plan is not in the table."""
+    if isinstance(state, RebuildFromTable):
+        last, knew = state.state, snapshot.ledger.newest
+        return replace(_left_by(last), adopts=state.plan, knew=knew)
+    return (
+        replace(_left_by(state), lacks_record=snapshot.ledger.applied is None)
+        if isinstance(state, UpToDate)
+        else None
+    )
+
+
+def _left_by(state: UpToDate) -> Repair:
+    return Repair(
+        state.last, state.uncommitted, followed=state.followed, not_followed=state.not_followed
+    )
+
+
+def repaired(snapshot: Snapshot, repair: Repair | None) -> Snapshot:
+    """What is seen once the repair is done: offsets move by compare-and-set, so it is known before
+    where they are then.
+    """
+    if repair is None:
+        return snapshot
+    committed = {
+        **snapshot.committed,
+        **{log: repair.plan.moved(log) for log in repair.offsets},
+        **{log: repair.plan.left(log) for log in repair.not_followed},
+    }
+    ledger = snapshot.ledger
+    if repair.adopts:
+        ledger = replace(ledger, uid=repair.adopts.uid, newest=repair.adopts, applied=None)
+    return replace(snapshot, committed=committed, ledger=ledger)
+
+
+def plan_superseding(
+    state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int
+) -> Plan:
+    """The plan in the place of one that cannot be finished, by policy or by an operator's decision.
+    Raises as `plan_instead`, and Owned.
+    """
+    refuse_owned_ranges(state.plan, snapshot)
+    return with_id(plan_instead(state, leave_paused(snapshot), settings, now_ms=now_ms))
+
+
+def _planned(
+    step: NextStep, state: Settled, settings: Settings, *, now_ms: int, uid: str
+) -> NextStep:
+    snapshot, reason = step.snapshot, None
+    if isinstance(state, Replay):
+        refuse_owned_ranges(state.plan, snapshot)
+        state = replay_or_supersede(state, snapshot, settings)
+    elif isinstance(state, Supersede):
+        refuse_to_give_up(state.plan, snapshot)
+    if isinstance(state, Replay):
+        action, plan = Action.REPLAY, state.plan
+    elif isinstance(state, Supersede):
+        action, plan, reason = (
+            Action.SUPERSEDE,
+            plan_superseding(state, snapshot, settings, now_ms=now_ms),
+            state.reason,
+        )
+    elif snapshot.backfill:
+        next_part = (
+            next_backfill_plan(snapshot.backfill, state, snapshot, settings, now_ms=now_ms)
+            if isinstance(state, UpToDate)
+            else None
+        )
+        if next_part is None:
+            return replace(step, action=Action.NOTHING)
+        action, plan = Action.STORE, with_id(next_part)
+    else:
+        last = state.last if isinstance(state, UpToDate) else None
+        done = done_before(snapshot.asked, last, snapshot)
+        if done:
+            return replace(
+                step,
+                action=Action.NOTHING,
+                done_before=done,
+                remembers=done if is_found_out(snapshot.asked, last) else None,
+            )
+        found = plan_next(snapshot, state, settings, uid=snapshot.ledger.uid or uid, now_ms=now_ms)
+        if found is None:
+            return _without_plan(step, last)
+        action, plan = Action.STORE, with_id(of_member(found, snapshot, settings))
+        step = replace(
+            step,
+            left_of_key={
+                log: end for log, end in plan.key_ends.items() if log not in snapshot.extents
+            },
+        )
+    if action is not Action.REPLAY:
+        refuse_claimed(plan, snapshot.ledger.newest, snapshot.claims)
+    soon = expiring(plan.ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms)
+    return replace(step, action=action, plan=plan, reason=reason, expires_soon=soon)
+
+
+def _without_plan(step: NextStep, last: Plan | None) -> NextStep:
+    """There is nothing to read. A key that leaves a log out is not kept, so that it asks again."""
+    asked, asking = step.snapshot.asked, asking_of(step.snapshot.asked, last, step.snapshot)
+    left = left_under_key(asked, last, step.snapshot) or asking.waits
+    return replace(
+        step,
+        action=Action.NOTHING,
+        left_of_key=left,
+        open_logs=asking.bounds.open_logs,
+        remembers=None if left else key_without_plan(asked, last),
+    )
+
+
+def foreseen(snapshot: Snapshot, *steps: NextStep) -> Snapshot:
+    """What a run sees that looks again after these steps; `snapshot` is what it saw at first."""
+    for step in steps:
+        snapshot = repaired(snapshot, step.repair)
+        if step.plan:
+            snapshot = _once_committed(step.plan, snapshot)
+    return snapshot
+
+
+def _once_committed(plan: Plan, snapshot: Snapshot) -> Snapshot:
+    moved = {log: plan.moved(log) for log in (*plan.offsets_to_move, *plan.offsets_to_hand_over)}
+    there = (
+        {**{log: plan.seen[log] for log in plan.positions}, **moved} if plan.moves_offsets else {}
+    )
+    known = snapshot.table or Table(plan.table_id or "", -1, None)
+    table = replace(
+        known, version=known.version + 1, transaction_version=plan.number, metadata=None, foreign=()
+    )
+    applied = CommitResult(
+        plan.number, plan.id, table.version, table.id, (NOT_COUNTED,) * len(plan.ranges)
+    )
+    ledger = replace(snapshot.ledger, uid=plan.uid, newest=plan, applied=applied)
+    return replace(snapshot, committed={**snapshot.committed, **there}, ledger=ledger, table=table)

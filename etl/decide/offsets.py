@@ -1,0 +1,612 @@
+"""Where does a partition start, and what do the group's stored offsets say?
+
+Where a log starts: one that this pipeline never read, and each in a plan. Pure functions of
+values.
+
+    the log                                            starts at
+    ------------------------------------------------   ---------------------------------------------------------------------
+    has an offset that the group committed             that offset: an older consumer read up to there
+    was there before and could not be read             its first record, or the first one since a moment: as the plan keeps for it
+    is there at the first run                          source.start
+    is of a topic that is there for the first time     source.start_new_topics
+    is a new partition of a known topic                its first record
+
+The latest record is the readable end: what lies behind an open transaction becomes readable later,
+and is loaded. A moment is a bound for the records themselves: a log whose start by time lies behind
+an open transaction waits for the transaction's end.
+
+A start is decided once, by the run that first hears of the log, also where nobody leads it then or
+somebody else owns it. The plan keeps the decision (`pending_starts`) until the log can be read.
+"Latest" is then the readable end of that time where it was known, as it is of a log that is paused
+or owned by somebody else (`pending_offsets`): a producer may give later records earlier timestamps.
+Where nobody led the log it is a moment. "The first record" is kept, too: else a topic of which the
+first run could read no partition would be taken for one that is there for the first time.
+
+In a physical log (0.7 family) no moment can be looked up: messages have no times. One that starts
+at the latest record and cannot be read when that is decided starts at its first record, so that
+nothing is passed over; and so does a broker that was away at the first run, for nobody knew then of
+its logs.
+
+What offsets mean that a group keeps in ZooKeeper, in Kafka, or in both (`offsets.storage`). Pure
+functions of values.
+
+Kept in both, the larger one counts, as with the consumers of Kafka 0.8.2 and later
+(dual.commit.enabled):
+
+    ZooKeeper    Kafka       what is read
+    ----------   ---------   -----------------------------------------------------------
+    none         none        none
+    none         an offset   that one
+    an offset    none        that one
+    an offset    as large    that one
+    smaller      larger      the larger one, whichever side it is on, and that they differ
+
+Behind a plan that is in the table each place is looked at for itself, since a crash between the two
+leaves one of them behind:
+
+    a place holds                                  it is
+    --------------------------------------------   ----------------------------------------------------------------
+    the plan's position                            there, whoever wrote it
+    what the plan saw                              not moved yet: moved now
+    in Kafka what an earlier plan of ours moved    a driver that slept before it wrote: moved now
+    nothing, in Kafka, where there was something   forgotten: brokers drop the offsets of a group that nobody is in
+                                                   (offsets.retention.minutes, a week), so it is moved again
+    nothing else, in ZooKeeper                     moved by another client, who removed it
+    anything else                                  moved by another client: forwards it is followed or not by policy,
+                                                   and one place that went back stops the run, wherever the other is
+
+So a position is never looked for by `source.start` again because a group was forgotten, and a
+rewind of one place is told, not undone.
+
+What is said of a committed offset that another client moved, and how far one may be followed.
+Pure functions of values.
+
+An offset that is followed becomes a position, and what lies before it is told lost. So it must be
+one of the log: above the end nothing was passed over, and what comes there later would never be
+loaded. Where a log ends is asked for the topics that are read now, so an offset of any other is
+left where it is until its topic is read again: the position stays, and nothing is told lost of what
+nobody was to load.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from etl.decide.partition_identity import accept_command
+from etl.errors import OffsetMoved, SettingsError
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, OffsetsStorage
+from etl.model.plans import Plan, PlanKind
+from etl.model.snapshot import Snapshot, UpToDate
+from etl.settings.choices import OnMoved, StartAt
+from etl.settings.sections import Settings
+from etl.settings.source import Timestamp
+
+
+def start_of(
+    log: BrokerPartition, snapshot: Snapshot, last: Plan | None, settings: Settings
+) -> int | None:
+    """The first offset to read of a log that was never read; None where the moment that it starts
+    at was not asked for, or lies behind an open transaction.
+
+    `last` is the newest plan, None for the first run; the snapshot has the log's extent.
+    """
+    extent, rule = snapshot.extents[log], _rule(log, last, settings)
+    committed = snapshot.committed.get(log, NOTHING_COMMITTED).offset
+    if committed is not None:
+        return committed
+    if last is not None and log in last.pending_offsets:
+        return min(max(extent.log_start_offset, last.pending_offsets[log]), extent.end_offset)
+    if isinstance(rule, StartAt):
+        return extent.log_start_offset if rule is StartAt.EARLIEST else extent.end_offset
+    found = snapshot.starts.get(log)
+    if found is None:
+        return None
+    # a record that came after the extent was read lies above its end: what is between is not yet
+    # known to be older
+    start = min(max(extent.log_start_offset, found), extent.end_offset + extent.held_back)
+    return start if start <= extent.end_offset else None
+
+
+def starts_of(plan: Plan) -> dict[BrokerPartition, int]:
+    """The position of every log before this plan."""
+    starts = dict(plan.positions)
+    for r in plan.advancing:
+        starts[r.log] = min(starts[r.log], r.from_offset)
+    return starts
+
+
+def moments_to_ask(
+    logs: Iterable[BrokerPartition],
+    last: Plan | None,
+    settings: Settings,
+    committed: Mapping[BrokerPartition, Committed],
+) -> dict[BrokerPartition, int]:
+    """Of these logs, those that start at a moment: milliseconds since the epoch. One that starts at
+    a committed offset is not asked for.
+    """
+    known: Collection[BrokerPartition] = {*last.positions, *last.pending_offsets} if last else ()
+    starts_there = {log for log, told in committed.items() if told.offset is not None}
+    rules = {
+        log: _rule(log, last, settings)
+        for log in logs
+        if log not in known and log not in starts_there
+    }
+    return {log: rule for log, rule in rules.items() if not isinstance(rule, StartAt)}
+
+
+def pending_starts(
+    there: Iterable[BrokerPartition],
+    positions: Mapping[BrokerPartition, int],
+    last: Plan | None,
+    settings: Settings,
+    *,
+    now_ms: int,
+) -> dict[BrokerPartition, int | None]:
+    """What the next plan keeps: where logs start that are `there` and have no position in that
+    plan; see `Plan.pending_starts`.
+    """
+    kept = {
+        log: moment
+        for log, moment in (last.pending_starts if last else {}).items()
+        if log not in positions
+    }
+    unread = (log for log in there if log not in positions)
+    return {**kept, **{log: _kept(log, _rule(log, last, settings), now_ms) for log in unread}}
+
+
+def pending_offsets(
+    starts: Mapping[BrokerPartition, int | None],
+    last: Plan | None,
+    snapshot: Snapshot,
+    settings: Settings,
+) -> dict[BrokerPartition, int]:
+    """What the next plan keeps of those `starts` that are at the latest record: the readable end of
+    logs that are led, but not read now.
+    """
+    kept = {
+        log: offset
+        for log, offset in (last.pending_offsets if last else {}).items()
+        if log in starts
+    }
+    decided = last.pending_starts if last else {}
+    for log, extent in snapshot.extents_left_alone.items():
+        if (
+            log in starts
+            and log not in decided
+            and not log.is_physical
+            and _rule(log, last, settings) is StartAt.LATEST
+        ):
+            kept[log] = extent.end_offset
+    return kept
+
+
+def starts_anew(log: BrokerPartition, settings: Settings, now_ms: int) -> int | None:
+    """What a plan keeps for a log of a topic that is there for the first time, and that cannot be
+    read now.
+    """
+    return _kept(log, settings.source.start_new_topics, now_ms)
+
+
+def _kept(log: BrokerPartition, rule: StartAt | int, now_ms: int) -> int | None:
+    if rule is StartAt.EARLIEST or log.is_physical:
+        return None
+    return now_ms if rule is StartAt.LATEST else int(rule)
+
+
+def _rule(log: BrokerPartition, last: Plan | None, settings: Settings) -> StartAt | int:
+    """The first or the latest record, or the moment of the first one to read."""
+    if last is None:
+        start = settings.source.start
+        return start.ms if isinstance(start, Timestamp) else start
+    if log in last.pending_starts:
+        moment = last.pending_starts[log]
+        return StartAt.EARLIEST if moment is None else moment
+    topics = {other.topic for logs in (last.positions, last.pending_starts) for other in logs}
+    return StartAt.EARLIEST if log.topic in topics else settings.source.start_new_topics
+
+
+_OURS = re.compile("([0-9]{1,18}):[0-9a-f]{32}")
+"""`Plan.word`."""
+
+
+def both(zookeeper: Committed, kafka: Committed) -> Committed:
+    """What counts of an offset that is kept in two places: the larger one."""
+    found = [offset for offset in (zookeeper.offset, kafka.offset) if offset is not None]
+    apart = None if zookeeper.offset == kafka.offset else (zookeeper.offset, kafka.offset)
+    return Committed(max(found, default=None), zookeeper.version, kafka.word, apart)
+
+
+def place_moved(plan: Plan, log: BrokerPartition, found: Committed) -> Committed | None:
+    """What another client made of the log's offset behind `plan`; None: nothing, it is there or
+    still to be moved.
+
+    Of two places the one that went back, where one did: its offset is told then, though the larger
+    one counts.
+    """
+    position, seen = plan.positions[log], plan.seen[log]
+    moved = []
+    if (
+        plan.offsets_in is not OffsetsStorage.KAFKA
+        and found.in_zookeeper.offset != position
+        and found.in_zookeeper != seen.in_zookeeper
+    ):
+        moved.append(found.in_zookeeper)
+    ours = Committed(position, None, plan.word)
+    if plan.offsets_in is not OffsetsStorage.ZOOKEEPER and is_anothers(
+        found.in_kafka, seen.in_kafka, ours
+    ):
+        moved.append(found.in_kafka)
+    back = next((now for now in moved if now.offset is None or now.offset < position), None)
+    return back or (found if moved else None)
+
+
+def is_anothers(found: Committed, before: Committed, after: Committed) -> bool:
+    """Whether an offset in Kafka is another client's, where one of ours is to go from `before` to
+    `after`, which has our word.
+
+    It is not where an earlier plan of this pipeline wrote it: its driver read, slept, and wrote
+    when others had gone on.
+    """
+    if found == before or found.offset in (None, after.offset):
+        return False
+    theirs, ours = plan_that_moved(found), plan_that_moved(after)
+    return not (theirs is not None and ours is not None and theirs < ours)
+
+
+def plan_that_moved(found: Committed) -> int | None:
+    """The number of the plan of this pipeline that moved this offset in Kafka; None: somebody else
+    did, whatever word stands beside it.
+    """
+    ours = _OURS.fullmatch(found.word or "")
+    return int(ours[1]) if ours else None
+
+
+def is_dropped(plan: Plan, log: BrokerPartition, found: Committed) -> bool:
+    """Whether Kafka knows nothing any more of an offset that this plan saw there."""
+    is_in_kafka = plan.moves_offsets and plan.offsets_in is not OffsetsStorage.ZOOKEEPER
+    return (
+        is_in_kafka and found.in_kafka.offset is None and plan.seen[log].in_kafka.offset is not None
+    )
+
+
+def dropped_from(
+    plan: Plan, committed: Mapping[BrokerPartition, Committed]
+) -> tuple[BrokerPartition, ...]:
+    """The logs of which that is so."""
+    if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
+        return ()
+    return tuple(
+        log
+        for log in plan.positions
+        if is_dropped(plan, log, committed.get(log, NOTHING_COMMITTED))
+    )
+
+
+def seen_in(storage: OffsetsStorage, plan: Plan) -> Plan:
+    """The plan in the table as if it had been made where offsets are kept now: behind it a place
+    that has none yet gets the positions.
+
+    An offset that is there already is another client's, and stays so: above a position it is
+    followed or not by policy, and below it stops the run.
+    """
+    if plan.offsets_in is storage:
+        return plan
+    seen: dict[BrokerPartition, Committed] = {}
+    for log, was in plan.seen.items():
+        kept = (
+            was.in_zookeeper if plan.offsets_in is not OffsetsStorage.KAFKA else NOTHING_COMMITTED
+        )
+        told = (
+            was.in_kafka if plan.offsets_in is not OffsetsStorage.ZOOKEEPER else NOTHING_COMMITTED
+        )
+        seen[log] = {
+            OffsetsStorage.ZOOKEEPER: kept,
+            OffsetsStorage.KAFKA: told,
+            OffsetsStorage.DUAL: both(kept, told),
+        }[storage]
+    return replace(plan, seen=seen, offsets_in=storage)
+
+
+def off_position(found: Committed, position: int) -> int | None:
+    """The offset to tell of one that is not at its position, in whichever place."""
+    sides = (found.in_zookeeper.offset, found.in_kafka.offset) if found.apart else (found.offset,)
+    return next((offset for offset in sides if offset != position), found.offset)
+
+
+def in_zookeeper_alone(plan: Plan) -> Plan:
+    """What a plan that moves offsets in both places moves in this one."""
+    return replace(
+        plan,
+        seen={log: found.in_zookeeper for log, found in plan.seen.items()},
+        offsets_in=OffsetsStorage.ZOOKEEPER,
+    )
+
+
+def refuse_another_storage(plan: Plan, storage: OffsetsStorage) -> None:
+    """Raises SettingsError for a stored plan that is to move offsets where they were kept when it
+    was made.
+    """
+    if plan.moves_offsets and plan.offsets_in is not storage:
+        what = (
+            f"plan {plan.number} is stored and not in the table, and was made for offsets in {plan.offsets_in.value}; "
+            f"offsets.storage is {storage.value} now"
+        )
+        check = f"with offsets.storage: {plan.offsets_in.value} `etl run CONF` finishes it; change the key then"
+        raise SettingsError(what, key="offsets.storage", check=check)
+
+
+RESTORE = "etl offsets restore CONF --from-table --reason ..."
+"""What sets offsets back to the positions."""
+Ends = Mapping[BrokerPartition, int | None]
+"""Up to where each log reaches that the conf names, also behind an open transaction; None: nobody
+leads it, so nobody tells.
+"""
+
+
+def ends_of(snapshot: Snapshot) -> Ends:
+    """The ends that were observed, also of logs that are left to their owners or paused."""
+    extents = {**snapshot.extents, **snapshot.extents_left_alone}
+    ends = {log: extent.end_offset + extent.held_back for log, extent in extents.items()}
+    return {**dict.fromkeys((*snapshot.leaderless, *snapshot.owners, *snapshot.paused)), **ends}
+
+
+def refuse_beyond(
+    plan: Plan, moved: Mapping[BrokerPartition, Committed], ends: Ends, *, is_member: bool = False
+) -> None:
+    """Raises OffsetMoved for an offset above its log's end, and for one of which nobody can tell,
+    where its topic is read now.
+
+    `is_member`: others may have read up to there, before the log was cut.
+    """
+    for log, found in sorted(moved.items()):
+        end, ours = ends.get(log), plan.positions[log]
+        if found.offset is None or log not in ends or (end is not None and found.offset <= end):
+            continue
+        what = f"somebody else moved a committed offset: it is {found.offset}, ours is {ours}, and "
+        if end is None:
+            what += f"the partition {log.unled}, so nobody tells whether its log reaches so far"
+            check = (
+                f"{log.held_by}: the next run goes on once that is known"
+                if is_member
+                else (f"{log.held_by}; or who set it, and set it back to {ours}: {RESTORE}")
+            )
+        else:
+            what += f"the log ends at {end}"
+            check = f"which other consumer of this group ran or who set it; set it back to {ours}: {RESTORE}"
+            if is_member:
+                check = (
+                    f"whether the log was cut below what other members had read: then they have what it holds from {ours} on, and the "
+                    f"group's offset is to be set to {end}, as the group's own tools do it; if nobody has that, to {ours}: {RESTORE}"
+                )
+        raise OffsetMoved(what, **log.place, offset=found.offset, check=check)
+
+
+def of_another_log(
+    plan: Plan, found: int | None, log: BrokerPartition, stories: str | None
+) -> OffsetMoved:
+    """The error for an offset that may be of another log: following it would pass over the first
+    records of the log of now.
+
+    `stories`: what ledger and table each know, where the ledger is older than a reset.
+    """
+    ours = plan.positions[log]
+    if stories:
+        what = (
+            f"the ledger is older than the table: {stories}, and in between the log was cut or made again; the committed offset is "
+            f"{found}, ours is {ours}"
+        )
+        check = "that ZooKeeper was restored from a copy; the offset is then of the log that was"
+    else:
+        what = f"somebody else moved a committed offset: it is {found}, ours is {ours}, since the log was cut or made again"
+        check = "which other consumer of this group ran or who set it; it may be an offset of the log that was"
+    check += f": set it back to {ours} ({RESTORE}). To follow it would leave out records of the log of now"
+    return OffsetMoved(what, **log.place, offset=found, check=check)
+
+
+def is_of_a_later_plan(plan: Plan, found: Committed) -> bool:
+    """Whether a plan of this pipeline moved the offset that came after `plan`, by the word beside
+    it in Kafka.
+    """
+    number = plan_that_moved(found)
+    return number is not None and number > plan.number
+
+
+def of_a_lost_plan(plan: Plan, found: Committed, log: BrokerPartition) -> OffsetMoved:
+    """The error for an offset that a plan moved as it was handed over, where neither ledger nor
+    table knows that plan any more.
+    """
+    number, ours = plan_that_moved(found), plan.positions[log]
+    what = (
+        f"plan {number} of this pipeline was handed over, and neither ZooKeeper nor the table has it: it moved the committed offset "
+        f"from {ours} to {found.offset}, and nobody else reads what lies between"
+    )
+    check = f"that ZooKeeper was emptied or restored from an old copy: a newer one has the plan; else set it back to {ours} ({RESTORE})"
+    return OffsetMoved(what, **log.place, offset=found.offset, check=check)
+
+
+def moved_offset(
+    plan: Plan,
+    moved: Mapping[BrokerPartition, Committed],
+    log: BrokerPartition,
+    storage: OffsetsStorage | None = None,
+) -> OffsetMoved:
+    """The error for offsets that are not followed, by policy or because they went backwards; `log`
+    is the one that is named.
+
+    `storage`: where members look for them now.
+    """
+    found, ours, others = moved[log].offset, plan.positions[log], len(moved) - 1
+    more = f" (and {others} more)" if others else ""
+    if storage and plan.offsets_in is not storage:
+        before = plan.offsets_in.value
+        what = (
+            f"offsets.storage is {storage.value} now, and was {before} when plan {plan.number} was made: the group's offset there is "
+            f"{found}, ours is {ours}{more}"
+        )
+        check = (
+            f"that no member of the group in {before} has read on since: a last run with offsets.storage: {before} goes on behind "
+            f"what they read; once they are stopped, {RESTORE} sets the positions in the new place"
+        )
+        return OffsetMoved(what, **log.place, offset=found, check=check)
+    what = f"somebody else {'removed' if found is None else 'moved'} a committed offset: it is {found}, ours is {ours}{more}"
+    if is_read_on_by_others(plan, log, moved[log]):
+        check = (
+            "ownership.mode: join, under which this pipeline's runs were members of the group: they go on behind what other members "
+            "read since, and name it. Set back, it would be read by both; under source.on_moved: follow it is told lost"
+        )
+        return OffsetMoved(what, **log.place, offset=found, check=check)
+    check = (
+        f"which other consumer of this group ran or who set it; set it back to {ours} ({RESTORE})"
+    )
+    check += (
+        ", or allow it with source.on_moved: follow"
+        if found is not None and found > ours
+        else (": to follow it would load rows twice")
+    )
+    if found is None and plan.offsets_in is not OffsetsStorage.ZOOKEEPER:
+        check += (
+            "; a topic that is deleted takes its offsets in Kafka with it: one that was made again is gone on with by "
+            f"{accept_command([log.topic])}"
+        )
+    return OffsetMoved(what, **log.place, offset=found, check=check)
+
+
+def two_stories(number: int, in_table: int) -> str:
+    held = f"plan {in_table}" if in_table else "no plan of ours"
+    return f"the table holds {held}, ZooKeeper knows " + (
+        f"plan {number} as the newest" if number else "no plan"
+    )
+
+
+def up_to_date_once_rebuilt(
+    plan: Plan,
+    known: Plan | None,
+    committed: Mapping[BrokerPartition, Committed],
+    on_moved: OnMoved,
+    ends: Ends,
+) -> UpToDate:
+    """The state once the ledger is rebuilt: offsets below the positions of the table's plan are the
+    lost ledger's, and are moved again.
+
+    So are those that the plan saw, or that the ledger's own newest plan saw or left: where they lie
+    above, a reset had moved them back.
+    """
+    lives = known.log_epochs if known else {}
+    outlived = {log for log, life in plan.log_epochs.items() if life != lives.get(log, 0)}
+    return up_to_date(
+        seen_once_rebuilt(plan, known, committed), committed, on_moved, ends, outlived, known
+    )
+
+
+def seen_once_rebuilt(
+    plan: Plan, known: Plan | None, committed: Mapping[BrokerPartition, Committed]
+) -> Plan:
+    """The table's plan, which expects the lost ledger's own offsets where they are; `known` is the
+    newest plan that the ledger had.
+    """
+    found = {log: committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
+    apart = {
+        log: there.offset for log, there in found.items() if there.offset != plan.positions[log]
+    }
+    behind = {
+        log
+        for log, at in apart.items()
+        if at is None or at < plan.positions[log] or at in _of_our_own(log, plan, known)
+    }
+    return replace(
+        plan, seen={log: found[log] if log in behind else plan.seen[log] for log in found}
+    )
+
+
+def _of_our_own(log: BrokerPartition, plan: Plan, known: Plan | None) -> tuple[int | None, ...]:
+    mine = (*_seen_by(known, log), known.positions[log]) if known and log in known.positions else ()
+    return *_seen_by(plan, log), *mine
+
+
+def _seen_by(plan: Plan, log: BrokerPartition) -> tuple[int | None, ...]:
+    """Where the log's offset was before the plan, which it then moved: among members an offset of
+    others' logs is theirs.
+    """
+    return (plan.seen[log].offset,) if plan.handed_over is None else ()
+
+
+def up_to_date(
+    plan: Plan,
+    committed: Mapping[BrokerPartition, Committed],
+    on_moved: OnMoved,
+    ends: Ends,
+    outlived: Collection[BrokerPartition] = (),
+    known: Plan | None = None,
+) -> UpToDate:
+    """The state where `plan` is in the table. `outlived`: logs with a reset between what the ledger
+    knew, `known`, and this plan.
+    """
+    uncommitted, moved = apart_from(plan, committed)
+    dropped = tuple(
+        log for log in dropped_from(plan, committed) if log in ends
+    )  # with its topic goes what the group had of it
+    if not moved:
+        return UpToDate(plan, plan.positions, uncommitted, dropped=dropped)
+    back = [
+        log
+        for log, found in moved.items()
+        if found.offset is None or found.offset < plan.positions[log]
+    ]
+    gone = [log for log in moved if log in outlived or log in _reset_by(plan)]
+    if not back and gone:
+        stories = (
+            two_stories(known.number if known else 0, plan.number)
+            if min(gone) in outlived
+            else None
+        )
+        raise of_another_log(plan, moved[min(gone)].offset, min(gone), stories)
+    if not back:
+        refuse_beyond(plan, moved, ends)
+    if on_moved is OnMoved.FAIL or back:
+        raise moved_offset(plan, moved, min(back or moved))
+    to = {log: found.offset for log, found in moved.items() if found.offset is not None}
+    followed, not_followed = (
+        {log: at for log, at in to.items() if (log in ends) is is_read} for is_read in (True, False)
+    )
+    return UpToDate(
+        plan, {**plan.positions, **followed}, uncommitted, followed, not_followed, dropped
+    )
+
+
+def apart_from(
+    plan: Plan,
+    committed: Mapping[BrokerPartition, Committed],
+) -> tuple[tuple[BrokerPartition, ...], dict[BrokerPartition, Committed]]:
+    """The logs whose offset is not where `plan` leaves it: those that are still as it saw them, and
+    those that somebody else moved.
+    """
+    uncommitted, moved = [], {}
+    for log, position in plan.positions.items() if plan.moves_offsets else ():
+        found = committed.get(log, NOTHING_COMMITTED)
+        if found.is_at(position):
+            continue
+        if is_read_on_by_others(plan, log, found):
+            moved[log] = found
+        elif by_another := place_moved(plan, log, found):
+            moved[log] = by_another
+        else:
+            uncommitted.append(log)
+    return tuple(uncommitted), moved
+
+
+def is_read_on_by_others(plan: Plan, log: BrokerPartition, found: Committed) -> bool:
+    """Whether an offset beyond the position is other members', though the plan saw it there: those
+    of a member's share are moved to its positions, and no further."""
+    is_of_member = plan.handed_over is not None or plan.is_of_member
+    return is_of_member and found.offset is not None and found.offset > plan.positions[log]
+
+
+def _reset_by(plan: Plan) -> frozenset[BrokerPartition]:
+    """The logs that this plan resets: cut, or made again."""
+    return (
+        frozenset(gone.log for gone in plan.vanished)
+        if plan.kind is PlanKind.RESET
+        else frozenset()
+    )

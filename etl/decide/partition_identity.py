@@ -1,0 +1,667 @@
+"""Is this still the partition that was read: not truncated, not recreated, of the same cluster?
+
+By which bytes a physical log is known again, and whether it still holds them. Pure functions of
+values.
+
+A log of the 0.7 family has neither epochs nor ids, and one that was cut or made again and is longer
+by now looks like any other. So a plan keeps a digest of the bytes right before the end that it goes
+by, and each run, and each task at its end, compares. The bytes are read before the old ones are
+compared: what is kept of the new end is then of the same log.
+
+What cannot tell: bytes that have expired, and logs of messages that are all alike.
+
+Topics that were deleted and made again: whether a log's name still means what the pipeline has
+read. Pure functions of values.
+
+From Kafka 0.8 on a topic is one thing in its cluster, and its id tells (before 2.8 the creation of
+its znode stands for one). A physical log (0.7 family) is its broker's alone: a topic may be made
+again on one broker and be kept by another that was away, or that never let the topic go, so that
+its znode stayed. There the id only says that something happened. So each physical log is decided
+for itself: by the bytes that it holds before our position, and where those do not tell, by a
+person. One whose broker is away stays undecided, whatever is decided of the topic's others; one of
+which nothing was read need not be decided.
+
+Whether a log is still the one whose offsets the pipeline knows: not cut, and not made again.
+Pure functions of values.
+
+A log that lost its tail (an unclean leader election, a disk put back from a copy) soon has other
+records at the same offsets, and then its end says nothing. What tells is the leader epoch
+(KIP-101): each leader begins one at its log's end. So a plan keeps the epoch of the leader that
+told the ends it goes by, and a receipt that of the record batch it ends in. The next run asks where
+that epoch ends in the leader's log of now (OffsetForLeaderEpoch, KIP-320): below our position, the
+log was cut there. A record batch's own epoch must also be the one that is found: a leader of long
+ago may come back with a longer log of its own. Where the two logs part is told by the epochs of the
+record batches that we have read.
+
+Brokers before 2.1 tell no epochs. There an end below the position is all that shows, and so it is
+where a log was cut without an election: a cluster of one broker with ZooKeeper may come back with
+half of its disk in the very epoch it had. Physical logs (0.7 family) have none either, and are
+known by the bytes before our position (`tails`). Whether a topic was made again is `partition_identity`'s.
+
+What a pipeline's cluster is called: the id that the brokers tell, or the name that the conf
+gives. Pure functions of values.
+
+The name is part of the table's application id, so a pipeline keeps the one that it began under.
+Brokers before 0.10.1 tell no id; once they are upgraded they do, one after the other, and which of
+them answers must not change what the pipeline is called.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from etl.errors import LogTruncated, NeedsDecision, SettingsError, TopicMadeAgain
+from etl.ledger.registrations import CREATION_ID
+from etl.model.partitions import (
+    BrokerPartition,
+    Lineage,
+    PartitionOffsets,
+    Tail,
+    quoted_log,
+    render_log,
+)
+from etl.model.plans import CommitResult, Plan
+from etl.model.snapshot import Snapshot
+
+TAIL_BYTES = 1024
+"""So many of a log are compared, or all of it where it holds fewer."""
+
+
+def end_places(
+    extents: Mapping[BrokerPartition, PartitionOffsets],
+) -> dict[BrokerPartition, tuple[int, int]]:
+    """Where the bytes lie by which the logs will be known: where they end, and how many they are."""
+    places = {
+        log: _place(extent.end_offset, extent) for log, extent in extents.items() if log.is_physical
+    }
+    return {log: place for log, place in places.items() if place[1]}
+
+
+def known_places(
+    plan: Plan | None, extents: Mapping[BrokerPartition, PartitionOffsets]
+) -> dict[BrokerPartition, tuple[int, int]]:
+    """Where the bytes lie that the plan knows, of logs that still reach from there to there."""
+    tails = plan.tails if plan else {}
+    return {
+        log: (tail.until_offset, tail.size)
+        for log, tail in tails.items()
+        if log in extents
+        and extents[log].log_start_offset <= tail.until_offset - tail.size
+        and tail.until_offset <= extents[log].end_offset
+    }
+
+
+def kept_tails(
+    plan: Plan | None, logs: Iterable[BrokerPartition], snapshot: Snapshot
+) -> dict[BrokerPartition, Tail]:
+    """What the next plan keeps of these logs: what lies before their ends now, also where it stops
+    before that; else what was known.
+    """
+    known = plan.tails if plan else {}
+    there = {
+        log: snapshot.tails.get(log, ()) for log in snapshot.extents
+    }  # one that is left to its owner is not compared
+    kept = {
+        log: max(there.get(log, ()), key=lambda tail: tail.until_offset, default=known.get(log))
+        for log in logs
+    }
+    return {log: tail for log, tail in kept.items() if tail}
+
+
+def holds_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool | None:
+    """Whether the log still holds the bytes that the plan knows of it; None where nothing tells."""
+    known, extent = plan.tails.get(log), snapshot.extents.get(log)
+    if extent is None or known is None:
+        return None
+    if extent.end_offset < known.until_offset:
+        return False
+    there = [
+        tail
+        for tail in snapshot.tails.get(log, ())
+        if (tail.until_offset, tail.size) == (known.until_offset, known.size)
+    ]
+    return known in there if there else None
+
+
+def _place(until: int, extent: PartitionOffsets) -> tuple[int, int]:
+    """The bytes before `until`, also where they are in several segments: the newest may hold one
+    message, and that one may come again.
+    """
+    return until, min(TAIL_BYTES, until - extent.log_start_offset)
+
+
+_NAMED = 20
+"""How many logs one message names."""
+
+
+def is_creation_id(topic_id: str) -> bool:
+    """Whether it is only the creation of the topic's znode that stands for its id: brokers before
+    2.8 have none.
+    """
+    return topic_id.startswith(CREATION_ID)
+
+
+def topics_made_again(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
+    """The topics that are others as a whole, and their ids of now; those of physical logs are not
+    among them.
+    """
+    physical = {log.topic for log in (*plan.positions, *plan.pending_starts) if log.is_physical}
+    both = {
+        topic: compared_ids(topic, plan, snapshot)
+        for topic in sorted(plan.topic_ids.keys() - physical)
+    }
+    return {
+        topic: snapshot.topic_ids[topic] for topic, ids in both.items() if ids and ids[0] != ids[1]
+    }
+
+
+def compared_ids(topic: str, plan: Plan, snapshot: Snapshot) -> tuple[str, str] | None:
+    """A topic's id as the plan knows it, and as it is now: of one kind, as an id of another kind
+    says nothing.
+
+    The brokers' own where both sides have it: ZooKeeper's content may have been copied. Brokers
+    begin to tell it when they are upgraded, and do not tell it where the conf calls them older than
+    they are: then the creation of the znode. None where both sides know of no kind.
+    """
+    known, now = plan.topic_ids.get(topic), snapshot.topic_ids.get(topic)
+    if known is None or now is None:
+        return None
+    if is_creation_id(known) == is_creation_id(now):
+        return known, now
+    created = known if is_creation_id(known) else plan.creation_ids.get(topic)
+    created_now = now if is_creation_id(now) else snapshot.creation_ids.get(topic)
+    return (created, created_now) if created and created_now else None
+
+
+def kept_creations(topic_ids: Mapping[str, str], *known: Mapping[str, str]) -> dict[str, str]:
+    """What a plan keeps beside the brokers' own ids of topics, of all that is `known`; what is
+    named later counts.
+    """
+    merged = {topic: found for each in known for topic, found in each.items()}
+    return {
+        topic: found
+        for topic, found in merged.items()
+        if not is_creation_id(topic_ids.get(topic, CREATION_ID))
+    }
+
+
+def creations_to_compare(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
+    """The ids by which the topics of the plan's ranges were known when the run looked, where
+    brokers tell none and tasks cannot compare.
+    """
+    ids = {
+        r.log.topic: snapshot.topic_ids.get(r.log.topic, "")
+        for r in plan.ranges
+        if r.size and not r.log.is_physical
+    }
+    return {topic: found for topic, found in sorted(ids.items()) if is_creation_id(found)}
+
+
+def refuse_made_again_since(
+    plan: Plan, known: Mapping[str, str], now: Mapping[str, str], *, is_in_table: bool
+) -> None:
+    """Raises TopicMadeAgain where a topic of `known` has another id by now: the plan's offsets are
+    others' then.
+
+    One that is gone is told by its brokers.
+    """
+    again = [topic for topic, found in known.items() if now.get(topic, found) != found]
+    if not again:
+        return
+    topic, others = again[0], f" (and {len(again) - 1} more topics)" if again[1:] else ""
+    what = f"the topic was deleted and made again while it was read: its id is {now[topic]}, planned was {known[topic]}{others}"
+    check = f"who did it; the next run says so too, then go on with the new one: {accept_command([topic])}"
+    if is_in_table:
+        what = f"{what}; plan {plan.number} is in the table, and some of its rows may be records of the new topic"
+        check = (
+            f"the plan's rows against the topic's records (etl plans show, etl peek), before anything else: {accept_command([topic])} "
+            "reads the new topic from its start, and those that are in the table already come twice"
+        )
+    raise TopicMadeAgain(what, topic=topic, check=check)
+
+
+def id_of(log: BrokerPartition, plan: Plan) -> str | None:
+    """The id of its topic under which the log was decided."""
+    return plan.log_topic_ids.get(log, plan.topic_ids.get(log.topic))
+
+
+def undecided_logs(plan: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
+    """The physical logs of which something was read while their topic had another id, in order;
+    also those that are away.
+    """
+    return sorted(
+        log
+        for log, position in plan.positions.items()
+        if log.is_physical
+        and position
+        and snapshot.topic_ids.get(log.topic, id_of(log, plan)) != id_of(log, plan)
+    )
+
+
+def waiting_logs(plan: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
+    """Those of them that stop every run: their broker is there, nobody else reads them, and nobody
+    paused them.
+    """
+    alone = {*snapshot.leaderless, *snapshot.extents_of_owned, *snapshot.paused}
+    return [log for log in undecided_logs(plan, snapshot) if log not in alone]
+
+
+def is_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool | None:
+    """Whether a log that is there is the one that was; None where nothing tells.
+
+    One that ends below the plan's position is another, and so is one that its broker does not have
+    any more.
+    """
+    extent = snapshot.extents.get(log)
+    if extent is None or extent.end_offset < plan.positions[log]:
+        return False
+    return holds_what_was_read(log, plan, snapshot)
+
+
+def kept_ids(
+    plan: Plan | None,
+    decided: Iterable[BrokerPartition],
+    positions: Iterable[BrokerPartition],
+    topic_ids: Mapping[str, str],
+) -> dict[BrokerPartition, str]:
+    """What the next plan keeps: of logs that are not decided the ids under which they were, where
+    those of `topic_ids` are others.
+    """
+    if plan is None:
+        return {}
+    left = set(positions).difference(decided)
+    ids = {log: id_of(log, plan) for log in left if log.is_physical and plan.positions.get(log)}
+    return {
+        log: found
+        for log, found in ids.items()
+        if found is not None and found != topic_ids.get(log.topic)
+    }
+
+
+def refuse_topics_made_again(plan: Plan, snapshot: Snapshot) -> None:
+    """Offsets of a log mean nothing on another one of the same name. Raises NeedsDecision, which
+    names what leads out.
+    """
+    again = topics_made_again(plan, snapshot)
+    for topic in again:
+        known, found = compared_ids(topic, plan, snapshot) or ("", "")
+        others = f" (and {len(again) - 1} more topics)" if again.keys() - {topic} else ""
+        what = f"the topic was deleted and made again: its id is {found}, plan {plan.number} read {known}{others}"
+        check = "who did it; to go on with the new one: " + accept_command([topic])
+        if is_creation_id(found):
+            check += (
+                "; or, where ZooKeeper's content was copied to another ensemble and it is the same topic, add --same-log. Nothing "
+                "tells which of the two it is: of another topic --same-log would leave out all records below our positions"
+            )
+        raise NeedsDecision(what, topic=topic, check=check)
+    waiting = waiting_logs(plan, snapshot)
+    if waiting:
+        raise _undecided(waiting, plan, snapshot)
+
+
+def gone_for_good(plan: Plan, snapshot: Snapshot) -> frozenset[str]:
+    """The topics of which nothing is left that the plan was to read: deleted, or made again by the
+    brokers' own ids. The creation of a znode may also tell of a ZooKeeper that was copied.
+    """
+    again = topics_made_again(plan, snapshot)
+    return snapshot.gone_topics | {
+        topic for topic, found in again.items() if not is_creation_id(found)
+    }
+
+
+def refuse_left_made_again(plan: Plan, snapshot: Snapshot) -> None:
+    """The same of a plan that is executed as it is and not in the table, behind which alone the new
+    topic may be accepted.
+
+    Raises NeedsDecision for a topic of its ranges.
+    """
+    again = sorted(
+        {r.log.topic for r in plan.ranges}.intersection(topics_made_again(plan, snapshot))
+        if plan.is_executed_as_it_is
+        else ()
+    )
+    for topic in again:
+        known, found = compared_ids(topic, plan, snapshot) or ("", "")
+        whose = "was handed over" if plan.handed_over else "a member of the group stored"
+        what = (
+            f"the topic was deleted and made again: its id is {found}, that of plan {plan.number}, which {whose} and is not in the "
+            f"table, is {known}"
+        )
+        skips = (
+            "--skip TOPIC:PARTITION:FROM-UNTIL with each of its ranges "
+            if is_creation_id(found)
+            else ""
+        )
+        check = (
+            f"who did it: what the table lacks of that plan is gone then, and the plan without it is: etl plans supersede CONF "
+            f"{plan.number} {skips}--reason ...; `etl run CONF` executes it, and then the new topic is gone on with: "
+            f"{accept_command([topic])}"
+        )
+        raise NeedsDecision(what, topic=topic, check=check)
+
+
+def _undecided(waiting: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) -> NeedsDecision:
+    log = waiting[0]
+    more = f" (and {len(waiting) - 1:,} more partitions)" if waiting[1:] else ""
+    what = (
+        f"the topic was deleted and made again, and each of its brokers may have kept its log or lost it: the topic's id is "
+        f"{snapshot.topic_ids[log.topic]}, plan {plan.number} read this partition under {id_of(log, plan)}{more}"
+    )
+    return NeedsDecision(what, **log.place, check=" ".join(ways_out(waiting, plan, snapshot)))
+
+
+def ways_out(logs: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) -> list[str]:
+    """What there is to see of undecided logs, and the commands by which each is gone on with: a
+    sentence for each kind.
+    """
+    told = {log: is_what_was_read(log, plan, snapshot) for log in logs}
+    others, same, untold = (
+        [log for log in logs if told[log] is found] for found in (False, True, None)
+    )
+    said = []
+    if others:
+        said.append(
+            f"{named(others)}: the bytes that were read or planned are not there any more (where a broker kept its log, and its disk lost "
+            "the end of it alone, name the partition and say with --at up to which offset it kept it)."
+        )
+    if same:
+        said.append(f"{named(same)}: the bytes that were read or planned last are there.")
+    if untold:
+        names = [render_log(log) for log in untold[:_NAMED]]
+        said.append(
+            f"{named(untold)}: nothing tells, as what was read last is not kept any more; compare records with the table's (etl peek). "
+            f"Where the broker lost its log: {accept_command(names)}; where it kept it: {accept_command(names, '--same-log')}."
+        )
+    if others or same:
+        topics = sorted({log.topic for log in (*others, *same)})
+        said.append(
+            f"{'Then the others' if untold else 'To go on'}: {accept_command(topics)}, which reads logs that hold other bytes from their "
+            "start and the others on from where they were."
+        )
+    return said
+
+
+def named(logs: Sequence[BrokerPartition]) -> str:
+    """The logs as an operator names them, the first of many."""
+    more = f" and {len(logs) - _NAMED:,} more" if logs[_NAMED:] else ""
+    return " ".join(map(quoted_log, logs[:_NAMED])) + more
+
+
+def accept_command(names: Iterable[str], *options: str) -> str:
+    """The command that leads out, as messages name it."""
+    return (
+        f"etl plans accept-log CONF {' '.join([*map(shlex.quote, names), *options])} --reason ..."
+    )
+
+
+EPOCHS_KEPT = 16
+"""How many leader epochs of a log are remembered, the newest: of a range by its receipt, of a log
+by a plan.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A log that no longer holds the records up to a position of ours."""
+
+    log: BrokerPartition
+    position: int
+    left_until: int
+    """Where the records that are left end; where that is not known, the highest offset where it may
+    be.
+    """
+    is_known: bool = True
+    holds_others: bool = False
+    """Of a physical log: it has other bytes than those that were read or planned, however long it
+    is.
+    """
+
+    def error(self, others: int = 0) -> LogTruncated:
+        """What a run raises; `others`: how many more logs were cut."""
+        more = f" (and {others} more partitions)" if others else ""
+        if self.is_known:
+            what, at = (
+                f"the log was cut at offset {self.left_until}, and records up to {self.position} were read or planned{more}",
+                "",
+            )
+        else:
+            what, at = (
+                f"the log was cut at offset {self.left_until} or below, and we were at {self.position}{more}",
+                "--at OFFSET ",
+            )
+        if self.holds_others:
+            before = self.left_until + 1
+            what = f"the log holds other bytes before offset {before} than were read or planned, and we were at {self.position}{more}"
+        named = quoted_log(self.log)
+        check = "whether an unclean leader was elected, or a broker lost its disk; to go on from there: "
+        if self.log.is_physical:
+            check = (
+                "whether its broker lost the end of its disk, or the topic was deleted and made again on that broker alone; to go on "
+                "from where its records are those in the table, from 0 if it was made again: "
+            )
+        check += f"etl plans accept-log CONF {named} {at}--reason ..."
+        return LogTruncated(what, **self.log.place, offset=self.position, check=check)
+
+
+def record_epochs(plan: Plan, applied: CommitResult | None) -> dict[BrokerPartition, Lineage]:
+    """The epochs of the record batches up to the plan's position of each log, where the last of
+    them ends there.
+
+    `applied` is what came of the newest plan of the ledger, if anybody knows it.
+    """
+    read = {r.log for r in plan.advancing}
+    epochs = {log: lineage for log, lineage in plan.record_epochs.items() if log not in read}
+    if read and applied and applied.plan_id == plan.id:
+        pairs = sorted(
+            zip(plan.ranges, applied.receipts, strict=True), key=lambda pair: pair[0].until_offset
+        )
+        lineages = {log: plan.record_epochs.get(log, ()) for log in read}
+        for r, receipt in pairs:
+            lineages[r.log] = joined(lineages[r.log], receipt.epochs)
+            if receipt.last_epoch is not None and r.until_offset == plan.positions[r.log]:
+                epochs[r.log] = lineages[r.log]
+    return {log: lineage for log, lineage in epochs.items() if lineage}
+
+
+def joined(before: Lineage, more: Lineage) -> Lineage:
+    """Epochs of the records up to a position, and of those read behind it; the newest are kept."""
+    known = before[-1][0] if before else -1
+    return (*before, *(one for one in more if one[0] > known))[-EPOCHS_KEPT:]
+
+
+def epochs_to_ask(plan: Plan | None, applied: CommitResult | None) -> dict[BrokerPartition, int]:
+    """Which epoch of each log must still reach up to the plan's position."""
+    if plan is None:
+        return {}
+    return {
+        **plan.leader_epochs,
+        **{log: lineage[-1][0] for log, lineage in record_epochs(plan, applied).items()},
+    }
+
+
+def refuse_other_logs(
+    plan: Plan | None, snapshot: Snapshot, positions: Mapping[BrokerPartition, int] | None = None
+) -> None:
+    """The offsets of a plan mean nothing on another topic of the same name, nor where the log lost
+    them.
+
+    `positions`, where they are not the plan's own: up to where its offsets must hold. Raises
+    NeedsDecision, LogTruncated.
+    """
+    if plan is None:
+        return
+    refuse_topics_made_again(plan, snapshot)
+    cuts = cut_logs(plan, snapshot, plan.positions if positions is None else positions)
+    if cuts:
+        raise cuts[0].error(len(cuts) - 1)
+
+
+def other_logs(
+    plan: Plan | None, snapshot: Snapshot, positions: Mapping[BrokerPartition, int]
+) -> frozenset[BrokerPartition]:
+    """The logs for which `refuse_other_logs` raises: no number that is reckoned with the plan's
+    offsets means anything there.
+    """
+    if plan is None:
+        return frozenset()
+    again = topics_made_again(plan, snapshot)
+    others = {log for log in snapshot.extents if log.topic in again} | {
+        cut.log for cut in cut_logs(plan, snapshot, positions)
+    }
+    return frozenset(others.union(waiting_logs(plan, snapshot)))
+
+
+def cut_logs(plan: Plan, snapshot: Snapshot, positions: Mapping[BrokerPartition, int]) -> list[Cut]:
+    """The logs that lost records below these positions, in order; of those that can be read now."""
+    sharp = record_epochs(plan, snapshot.ledger.applied)
+    begins = {r.log: r.from_offset for r in sorted(plan.advancing, key=lambda r: -r.from_offset)}
+    found: list[Cut | None] = []
+    for log in sorted(log for log in positions if log in snapshot.extents):
+        if positions[log] and holds_what_was_read(log, plan, snapshot) is False:
+            left = min(plan.tails[log].until_offset - 1, snapshot.extents[log].end_offset)
+            found.append(
+                Cut(
+                    log,
+                    positions[log],
+                    left,
+                    is_known=False,
+                    holds_others=left < snapshot.extents[log].end_offset,
+                )
+            )
+            continue
+        if log in sharp:
+            known = _Known(sharp[log][-1][0], sharp[log], plan.positions[log], ends_there=True)
+        else:
+            known = _Known(
+                plan.leader_epochs.get(log),
+                plan.record_epochs.get(log, ()),
+                begins.get(log, 0),
+                ends_there=False,
+            )
+        found.append(_cut(log, positions[log], snapshot, known))
+    return [cut for cut in found if cut]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What we know of one log: which epoch was asked, and those of the records up to an offset."""
+
+    epoch: int | None
+    lineage: Lineage
+    reaches: int
+    ends_there: bool
+    """The last epoch of the lineage is the asked one, and nothing was read behind it."""
+
+    def end_of(self, epoch: int) -> tuple[int, bool] | None:
+        """Up to where our records are of this epoch; False: at least. None: we know of none."""
+        for i, (one, _) in enumerate(self.lineage):
+            if one == epoch:
+                return (
+                    (self.lineage[i + 1][1], True)
+                    if i + 1 < len(self.lineage)
+                    else (self.reaches, self.ends_there)
+                )
+        return None
+
+
+def _cut(log: BrokerPartition, position: int, snapshot: Snapshot, known: _Known) -> Cut | None:
+    """Where the log was cut. Records of one epoch are the same in every log, so two logs agree up
+    to where the shorter stretch ends.
+    """
+    end = snapshot.epoch_ends.get(log)
+    if end is None or end.asked_epoch != known.epoch:
+        extent = snapshot.extents[log]
+        end_offset = extent.end_offset + extent.held_back
+        return Cut(log, position, end_offset, is_known=False) if end_offset < position else None
+    is_another = known.ends_there and end.epoch < end.asked_epoch
+    if end.end_offset >= position and not is_another:
+        return None
+    ours, is_whole = known.end_of(end.epoch) or (0, False)
+    left = min(end.end_offset, ours if is_whole else position)
+    is_exact = is_whole or end.end_offset <= ours or end.epoch == end.asked_epoch
+    # in the leader's own epoch this is only the log's end: somebody may have written since it was
+    # cut, and nobody was elected
+    return Cut(log, position, left, is_exact and end.asked_epoch != snapshot.leader_epochs.get(log))
+
+
+_APART = (
+    "offsets of one cluster mean nothing on another, which takes a pipeline and a table of its own"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterName:
+    """What a cluster is called, and by which id it is known besides."""
+
+    name: str
+    cluster_id: str | None = None
+    """The id that the brokers tell, or told when the newest plan was made; None where that is the
+    name, and where they never told one.
+    """
+
+
+def cluster_name(
+    newest: Plan | None, told: str | None, said: str | None, is_in_table: Callable[[str], bool]
+) -> ClusterName:
+    """What the cluster of a pipeline is called. `told`: the id that the brokers tell; `said`:
+    `cluster` in the conf.
+
+    `is_in_table`: whether the table has commits of this pipeline under that name; asked where the
+    ledger has no plan, and two names may be meant. Raises SettingsError where nobody says what the
+    cluster is called, NeedsDecision for another cluster than the newest plan's.
+    """
+    if newest is not None:
+        return _as_planned(newest, told, said)
+    if told is None:
+        return ClusterName(_said(said, "give the cluster a name in the conf"))
+    if said and said != told and is_in_table(said) and not is_in_table(told):
+        return ClusterName(said, told)
+    return ClusterName(told)
+
+
+def is_same_cluster(plan: Plan, snapshot: Snapshot, said: str | None) -> bool:
+    """Whether the plan, of whatever pipeline, is of the cluster that was looked at: by the ids
+    where they are known, else by the names.
+    """
+    if plan.cluster == snapshot.cluster:
+        return (
+            None in (plan.cluster_id, snapshot.cluster_id) or plan.cluster_id == snapshot.cluster_id
+        )
+    if plan.cluster_id is not None:
+        return plan.cluster_id in (snapshot.cluster, snapshot.cluster_id)
+    return plan.cluster in (snapshot.cluster_id, said)
+
+
+def name_put_back(cluster: str) -> str:
+    """The way out where a pipeline's own brokers are taken for another cluster."""
+    return f"only if these are the brokers that it was loaded from, upgraded since: `cluster: {cluster}` in the conf"
+
+
+def _as_planned(newest: Plan, told: str | None, said: str | None) -> ClusterName:
+    name, known = newest.cluster, newest.cluster_id
+    if told is None:
+        said = _said(
+            said,
+            f"`cluster: {name}` in the conf, the name under which the ledger has this pipeline",
+        )
+    if name == told:
+        return ClusterName(name)
+    if name != said:
+        what = (
+            f"the newest plan is of cluster {name}, and these brokers are of cluster {told or said}"
+        )
+        raise NeedsDecision(
+            what, key="cluster", check=f"what the conf points at: {_APART}; {name_put_back(name)}"
+        )
+    if told and known and told != known:
+        what = f"the newest plan is of cluster {name}, that of id {known}, and these brokers tell {told}"
+        raise NeedsDecision(what, key="cluster", check=f"what the conf points at: {_APART}")
+    return ClusterName(name, told or known)
+
+
+def _said(said: str | None, check: str) -> str:
+    if not said:
+        raise SettingsError("the brokers tell no cluster id", key="cluster", check=check)
+    return said

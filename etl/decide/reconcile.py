@@ -1,0 +1,523 @@
+"""Where does the pipeline stand, by ZooKeeper and the table together?
+
+Where the pipeline stands when ZooKeeper and Delta are asked together. One pure function of
+values.
+
+N is the newest plan of the ledger, D the table's transaction version for our app id, B the D that
+plan N saw when it was made: plan N was applied exactly if D >= N.
+
+    ledger   table                              state of the pipeline
+    ------   --------------------------------   ----------------------------------------------------------------
+    none     no table, or D none                FirstRun
+    N        D = B, and the table that plan N   Replay: the stored plan, word for word (`plan` may supersede it when
+             was made for                       its range has expired)
+    N        D = N, offsets at its positions    UpToDate
+    N        D = N, some offsets as N saw them  UpToDate with those offsets still to commit
+    N        D = N, an offset is larger         OffsetMoved, or UpToDate from there (policy `follow`), but for a log that is not read now
+    N        D = N, an offset is smaller, gone  OffsetMoved: to follow it would load rows twice
+    N        D = N or more, an offset may be    OffsetMoved: to follow it would pass over records of the log of now
+             of a log from before a reset
+    N        D = N, another plan's id           RebuildFromTable: ledger restored from an old copy, or superseded too late
+    N, none  D > N                              RebuildFromTable: ledger lost, or restored from an old copy
+    N, none  the same, commit not in the log    LedgersDisagree
+    N        D = B, no table when plan N was    Supersede, by a plan for that table: its number keeps the stored one, and whoever
+             made, and the one of now holds     still works on that, from coming after it
+             rows of other pipelines alone
+    N        D < N otherwise, or no table       LedgersDisagree: table dropped, cloned, ids expired, or another table
+    N        the same, acknowledged             UpToDate with the table as it is, Replay, or Supersede where that table holds no
+                                                row of plan N
+    any      another uid, or another table id   LedgersDisagree: not our table; a uid that we took the place of is ours
+    any      a topic that we do not know, and   LedgersDisagree: its rows would be there twice
+             that another pipeline loaded there
+    any      rows removed, table redefined,     LedgersDisagree, by somebody else, since our last commit; not when
+             a topic of ours loaded             acknowledged, nor for a DELETE under `on_rows_removed: record`
+
+What every LedgersDisagree has in common: nothing was read or written, and a person must say which
+side is right.
+
+What a run refuses before it plans: pipelines that are retired, or of another dialect, topics
+that others have, that are not there, or that no table keeps.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from etl.decide.group_commits import moves_behind_append, owned_logs, standing_of_member
+from etl.decide.offsets import (
+    Ends,
+    ends_of,
+    refuse_another_storage,
+    seen_in,
+    two_stories,
+    up_to_date,
+    up_to_date_once_rebuilt,
+)
+from etl.decide.table_changes import (
+    BEGIN_ANEW,
+    ROWS_DO_NOT_TELL,
+    is_accepted,
+    is_recorded,
+    is_waiting_for_a_table,
+    names_in_command,
+    refuse_topics_of_others,
+    refuse_what_others_did,
+)
+from etl.decide.table_rules import by_its_name
+from etl.errors import LedgersDisagree, NeedsDecision, SettingsError, TopicMissing
+from etl.ledger.plan_document import parse_plan
+from etl.model.partitions import BrokerPartition, Committed, OffsetsStorage
+from etl.model.plans import Plan
+from etl.model.snapshot import (
+    FirstRun,
+    Ledger,
+    PipelineState,
+    RebuildFromTable,
+    Replay,
+    Snapshot,
+    Supersede,
+    Table,
+    UpToDate,
+)
+from etl.settings.choices import OnMoved, OnRowsRemoved
+from etl.settings.sections import Settings
+
+_HIVES_NULL = "__HIVE_DEFAULT_PARTITION__"
+_A_NAME = re.compile(r"[A-Za-z0-9._-]+")
+"""An expression that a person means as a name, though its dots match any character."""
+_TOPICS_NAMED = 5
+"""How many topics one message names."""
+
+
+def refuse_retired(ledger: Ledger) -> None:
+    """Refuse to run a pipeline that was taken out of service. Raises NeedsDecision."""
+    if ledger.retired:
+        what = f"this pipeline was retired: {ledger.retired.reason}"
+        taker = ledger.retired.taken_over_by
+        back = (
+            f"`etl plans take-over CONF --from {taker} --reason ...`"
+            if taker
+            else "`etl pipelines resume CONF --reason ...`"
+        )
+        raise NeedsDecision(what, check=f"nothing where that is meant; else {back}")
+
+
+def refuse_shared_topics(
+    topics: Collection[str], others: Mapping[str, frozenset[str]], *, has_plans: bool
+) -> None:
+    """Refuse topics of another pipeline of the group: offsets are the group's, and both would move
+    them. Raises SettingsError.
+
+    `others` are the group's other pipelines with their topics; `has_plans`: this one may have
+    loaded rows already.
+    """
+    for name, theirs in sorted(others.items()):
+        if shared := theirs.intersection(topics):
+            what = f"pipeline {name} of the same group reads this topic too"
+            check = f"which of the two is to go on: `etl pipelines retire CONF {name} --reason ...` takes the other out of service"
+            if not has_plans:
+                check = f"a group of its own for this pipeline, which has loaded nothing yet; or {check}"
+            raise SettingsError(what, key="group", topic=min(shared), check=check)
+
+
+def refuse_another_dialect(plan: Plan | None, settings: Settings) -> None:
+    """Refuse a conf that reads from another family of brokers than the pipeline's plans: its
+    offsets mean nothing there.
+
+    `plan` is the pipeline's newest, as far as anybody knows it. Raises SettingsError.
+    """
+    if plan is not None and plan.dialect is not settings.source.dialect:
+        what = (
+            f"this pipeline has loaded from {plan.dialect.value} brokers, and the conf says {settings.source.dialect.value}: offsets of "
+            "one mean nothing on the other, and rows of both have other keys"
+        )
+        check = "source.dialect and zookeeper.connect; what other brokers hold takes a group or a pipeline, and a table, of its own"
+        raise SettingsError(what, key="source.dialect", check=check)
+
+
+def refuse_what_cannot_run(snapshot: Snapshot) -> None:
+    """Raises NeedsDecision for a retired pipeline, SettingsError for topics that another one of the
+    group reads.
+    """
+    refuse_retired(snapshot.ledger)
+    topics = {log.topic for log in (*snapshot.extents, *snapshot.leaderless)}
+    refuse_shared_topics(
+        topics, snapshot.other_pipelines, has_plans=snapshot.ledger.newest is not None
+    )
+
+
+def refuse_missing_topics(
+    settings: Settings,
+    topics: Iterable[str],
+    of_cluster: Callable[[], Iterable[str]] = tuple,
+    *,
+    gone: Collection[str] = (),
+    read: Collection[str] = (),
+) -> None:
+    """Refuse a conf whose topics do not exist, or that has none to read. Raises TopicMissing, with
+    what the cluster has like it.
+
+    `gone`: topics that are not there and that a plan is left to read: `replay` refuses them, and
+    names what leads out. `read`: those that this pipeline knows from before.
+
+    A name may have a dot, and is an expression then: some topic must match it. SettingsError where
+    `deny` keeps out what is wanted.
+    """
+    there, chosen = {*topics, *gone}, settings.source.topics
+    for name in filter(_A_NAME.fullmatch, chosen.allow):
+        if not any(re.fullmatch(name, topic) for topic in there):
+            _refuse_denied([name] if any(re.fullmatch(e, name) for e in chosen.deny) else [])
+            like = difflib.get_close_matches(name, sorted(of_cluster()), n=_TOPICS_NAMED)
+            check = (
+                f"its spelling: the cluster has {', '.join(like)}"
+                if like
+                else "its spelling, and the cluster the conf points at"
+            )
+            if name in read:
+                check = "whether it was deleted, since this pipeline has read it: then take it out of the list; its rows stay in the table"
+            raise TopicMissing(
+                "the topic is not there", topic=name, key="source.topics.allow", check=check
+            )
+    if not there:
+        allowed = chosen.model_copy(update={"deny": ()})
+        _refuse_denied(
+            sorted(
+                topic
+                for topic in of_cluster()
+                if allowed.admits(topic) and not chosen.admits(topic)
+            )
+        )
+        found = sorted(name for name in of_cluster() if not name.startswith("__"))
+        more = f" and {len(found) - _TOPICS_NAMED:,} more" if len(found) > _TOPICS_NAMED else ""
+        named = f"; the cluster has {', '.join(found[:_TOPICS_NAMED])}{more}" if found else ""
+        what = f"no topic matches {list(settings.source.topics.allow)}"
+        raise TopicMissing(
+            what,
+            key="source.topics.allow",
+            check=f"the expressions: each must match a whole topic name{named}",
+        )
+
+
+def _refuse_denied(denied: Sequence[str]) -> None:
+    """Topics that are allowed, denied, and wanted: there are no others, or they are named. Raises
+    SettingsError for the first.
+    """
+    if denied:
+        more = f" (and {len(denied) - 1:,} more)" if denied[1:] else ""
+        what = f"source.topics.allow names or matches this topic and source.topics.deny keeps it out{more}"
+        check = "both lists: deny wins, and each expression matches a whole name"
+        raise SettingsError(what, topic=denied[0], key="source.topics.deny", check=check)
+
+
+def refuse_topic_that_reads_as_null(settings: Settings, topics: Iterable[str]) -> None:
+    """Refuse a topic name that stands for null where Delta keeps the values of partitions, as text.
+    Raises SettingsError.
+    """
+    if "topic" in settings.table.partition_by and _HIVES_NULL in set(topics):
+        what = "a table partitioned by topic has null for a topic of this name"
+        check = "table.partition_by without topic, or source.topics.deny with this topic, whose records are then not loaded"
+        raise SettingsError(what, topic=_HIVES_NULL, key="table.partition_by", check=check)
+
+
+def where_we_stand(snapshot: Snapshot, settings: Settings) -> PipelineState:
+    """`reconcile` with what a run has observed and what its conf says. Raises as it does, naming
+    the table's place.
+    """
+    with naming_table(settings):
+        refuse_topics_of_others(state := reconciled(snapshot, settings), snapshot)
+        return state
+
+
+def reconciled(snapshot: Snapshot, settings: Settings) -> PipelineState:
+    """The same where it does not matter what other pipelines have loaded into the table. Raises
+    SettingsError for another dialect.
+    """
+    refuse_another_dialect(plan_in_force(snapshot.ledger, snapshot.table), settings)
+    told = (
+        snapshot.ledger,
+        snapshot.table,
+        snapshot.committed,
+        settings.source.on_moved,
+        settings.table.on_rows_removed,
+    )
+    owned, storage, behind = (
+        owned_logs(snapshot, settings),
+        snapshot.offsets_in,
+        moves_behind_append(settings),
+    )
+    return reconcile(
+        *told,
+        place=settings.table.place,
+        ends=ends_of(snapshot),
+        storage=storage,
+        owned=owned,
+        moves_behind=behind,
+    )
+
+
+@contextmanager
+def naming_table(settings: Settings) -> Iterator[None]:
+    """Both sides are right where the conf points at another table than before, so a disagreement is
+    told with its place and name.
+    """
+    try:
+        yield
+    except LedgersDisagree as error:
+        error.where.setdefault("path", settings.table.path)
+        error.check = by_its_name(error.check, settings.table.name)
+        raise
+
+
+def reconcile(
+    ledger: Ledger,
+    table: Table | None,
+    committed: Mapping[BrokerPartition, Committed],
+    on_moved: OnMoved,
+    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
+    *,
+    place: str,
+    ends: Ends,
+    storage: OffsetsStorage = OffsetsStorage.ZOOKEEPER,
+    owned: Collection[BrokerPartition] | None = None,
+    moves_behind: bool = False,
+) -> PipelineState:
+    """Decide where the pipeline stands; the table of cases is in the module's docstring. `place` is
+    where the table is, or would be.
+
+    No offset is followed to where its log does not reach, by `ends`, or they do not tell.
+    `storage`: where offsets are; `owned`, `moves_behind`: `group_commits`. Raises LedgersDisagree or
+    OffsetMoved where a person must decide, SettingsError for another storage.
+    """
+    refuse_another_era(ledger, table)
+    refuse_what_others_did(table, ledger.acknowledged, on_rows_removed)
+    found = compare(ledger, table, place)
+    if owned is not None:
+        return standing_of_member(
+            found, ledger.newest, committed, owned, ends, storage, moves_behind=moves_behind
+        )
+    if isinstance(found, UpToDate):
+        return up_to_date(seen_in(storage, found.last), committed, on_moved, ends)
+    if isinstance(found, RebuildFromTable):
+        return replace(
+            found,
+            state=up_to_date_once_rebuilt(
+                seen_in(storage, found.plan), ledger.newest, committed, on_moved, ends
+            ),
+        )
+    if not isinstance(found, FirstRun):
+        refuse_another_storage(found.plan, storage)
+    return found
+
+
+def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
+    """The state by ledger and table alone: an `UpToDate` is at its plan's positions, and no
+    committed offset is looked at.
+
+    What others did to the table is not looked at either. Raises LedgersDisagree.
+    """
+    plan, in_table = ledger.newest, (table.transaction_version or 0) if table else 0
+    refuse_another_era(ledger, table)
+    number = plan.number if plan else 0
+    if table and (
+        in_table > number or (plan and in_table == number and _is_another_plan(plan, table))
+    ):
+        return _adopt(plan, in_table, table)
+    if plan is None:
+        return FirstRun()
+    if is_accepted(ledger, plan, table, place):
+        return _go_on(ledger, plan, table, in_table)
+    if table and is_waiting_for_a_table(ledger, table) and table.is_of_others_alone:
+        return Supersede(
+            plan,
+            "the table was made since, without a row of ours, and the plan when there was none",
+        )
+    _refuse_another_table(ledger, plan, table, in_table)
+    if in_table == number:
+        return UpToDate(plan, plan.positions)
+    if in_table == plan.table_transaction_version:
+        return Replay(plan)
+    check = _which_table(table, plan, is_done=is_recorded(ledger, plan))
+    raise LedgersDisagree(
+        two_stories(number, in_table), table_version=table.version if table else None, check=check
+    )
+
+
+def plan_in_force(ledger: Ledger, table: Table | None) -> Plan | None:
+    """The plan that the state will be about: the ledger's newest, or the table's where that one is
+    right; None where nobody knows one.
+    """
+    plan, metadata = ledger.newest, table.metadata if table else None
+    newer = table is not None and (table.transaction_version or 0) > (plan.number if plan else 0)
+    if (
+        table
+        and metadata
+        and metadata.document
+        and (newer or (plan and _is_another_plan(plan, table)))
+    ):
+        return parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
+    return plan
+
+
+_WHICH_LEDGER = (
+    "that zookeeper.connect (with its chroot), group and pipeline are the ones that wrote this table, "
+    "and that ZooKeeper was not emptied or restored from an old copy"
+)
+
+
+def _which_table(table: Table | None, plan: Plan, *, is_done: bool = True) -> str:
+    """`is_done`: the plan was in a table; else it is looked for in the one that is accepted, or
+    another takes its place.
+    """
+    accept = (
+        "that table.path is the table this pipeline wrote, and that it was not dropped, cloned or replaced; if what is there now is "
+        f"right, accept it: etl plans acknowledge CONF {table.version if table else 'none'} --reason ...; "
+    )
+    if is_done:
+        return f"{accept}what it lacks of the plans until now is then given up, and loading goes on behind them{_from(plan)}"
+    earlier = (
+        f"; what it lacks of the plans before plan {plan.number} is given up"
+        if plan.number > 1
+        else ""
+    )
+    if table is None:
+        return f"{accept}another plan then takes the place of plan {plan.number}{earlier}"
+    looked = f"the rows of plan {plan.number} are then looked for in it: with some of them it counts as done, without any another plan"
+    return f"{accept}{looked} takes its place{earlier}"
+
+
+def _from(plan: Plan) -> str:
+    for log, position in sorted(plan.positions.items())[:1]:
+        others = f" (and {len(plan.positions) - 1:,} more)" if len(plan.positions) > 1 else ""
+        return f", in {log} from offset {position}{others}"
+    return ""
+
+
+def _is_another_plan(plan: Plan, table: Table) -> bool:
+    return bool(
+        table.metadata
+        and table.metadata.number == plan.number
+        and table.metadata.plan_id != plan.id
+    )
+
+
+def _adopt(newest: Plan | None, in_table: int, table: Table) -> RebuildFromTable:
+    """The table is right."""
+    metadata, number = table.metadata, newest.number if newest else 0
+    if metadata is None or metadata.document is None:
+        what = (
+            two_stories(number, in_table)
+            + ", and the table's log no longer says what that plan was"
+        )
+        raise LedgersDisagree(what, table_version=table.version, check=_forgotten(newest))
+    plan = parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
+    if (plan.number, plan.id, plan.uid) != (
+        metadata.number,
+        metadata.plan_id,
+        metadata.uid,
+    ) or plan.table_id not in (None, table.id):
+        what = (
+            f"commit {metadata.delta_version} of the table carries a plan that was not made for it"
+        )
+        raise LedgersDisagree(
+            what, table_version=metadata.delta_version, check=_which_table(table, plan)
+        )
+    return RebuildFromTable(plan, UpToDate(plan, plan.positions))
+
+
+def _forgotten(newest: Plan | None) -> str:
+    """What to do where nobody knows any more what the table's newest plan was. `newest`: the one of
+    the ledger.
+    """
+    behind_the_rows = "go on behind the rows that the table holds: etl offsets restore CONF --from-table --reason ..."
+    if newest is None:
+        behind_the_rows += f"; on Jafka, where {ROWS_DO_NOT_TELL}, {BEGIN_ANEW}"
+    elif newest.is_physical:
+        behind_the_rows = f"{BEGIN_ANEW}: {ROWS_DO_NOT_TELL}"
+    return f"{_WHICH_LEDGER}; restore a newer copy of ZooKeeper, or {behind_the_rows}"
+
+
+def _go_on(
+    ledger: Ledger, plan: Plan, table: Table | None, in_table: int
+) -> Replay | Supersede | UpToDate:
+    """The state where an operator accepted the table as it is, or that there is none, after `plan`."""
+    acknowledgement = ledger.acknowledged
+    if in_table == plan.number or is_recorded(ledger, plan):
+        return UpToDate(plan, plan.positions)
+    if in_table == plan.table_transaction_version and plan.table_id == (
+        table.id if table else None
+    ):
+        return Replay(plan)
+    if table is None or (acknowledgement and acknowledgement.lacks_plan):
+        gone = (
+            "the table is gone"
+            if table is None
+            else "the table is another one, without a row of this plan"
+        )
+        return Supersede(
+            plan,
+            f"{gone}, and that was accepted: {acknowledgement.reason if acknowledgement else ''}",
+        )
+    what = f"nobody knows whether plan {plan.number} is in the table at this path: it has another history"
+    check = f"which table this is; to accept it, and have its rows looked at: etl plans acknowledge CONF {table.version} --reason ..."
+    raise LedgersDisagree(what, table_version=table.version, check=check)
+
+
+def is_of_another_era(ledger: Ledger, table: Table | None) -> bool:
+    """Whether a ledger of the same name, and not this one, wrote the table; not once this one has
+    taken its place.
+    """
+    metadata, plan = table.metadata if table else None, ledger.newest
+    if metadata is None or ledger.uid in (None, metadata.uid):
+        return False
+    taken = plan.took_over if plan else None
+    return taken is None or taken.app_id != metadata.app_id or taken.number < metadata.number
+
+
+def refuse_another_era(ledger: Ledger, table: Table | None) -> None:
+    """Plans of two ledgers have the same numbers and mean other rows: no acknowledgement makes them
+    one. Raises LedgersDisagree.
+    """
+    metadata = table.metadata if table else None
+    if metadata and is_of_another_era(ledger, table):
+        what = f"the table was written by another pipeline of the same name (its uid is {metadata.uid}, ours {ledger.uid})"
+        is_forgotten = metadata.document is None and bool(
+            ledger.newest and ledger.newest.is_physical
+        )
+        check = (
+            f"{_WHICH_LEDGER}, or table.path; else {BEGIN_ANEW}: {ROWS_DO_NOT_TELL}"
+            if is_forgotten
+            else (
+                f"{_WHICH_LEDGER}, or table.path; to go on behind the rows that this table holds, and behind what this ledger's plans have "
+                f"loaded elsewhere, which is then given up here: etl plans take-over CONF --from "
+                f"{names_in_command(metadata.app_id)} --reason ..."
+            )
+        )
+        raise LedgersDisagree(what, table_version=metadata.delta_version, check=check)
+
+
+def _refuse_another_table(ledger: Ledger, plan: Plan, table: Table | None, in_table: int) -> None:
+    applied = ledger.applied
+    check = _which_table(table, plan, is_done=is_recorded(ledger, plan))
+    recorded = applied.table_id if applied and applied.number == plan.number else plan.table_id
+    if table and recorded and table.id != recorded:
+        what = f"the table at this path has id {table.id}, plan {plan.number} went to {recorded}"
+        raise LedgersDisagree(what, table_version=table.version, check=check)
+    if applied and applied.number == plan.number > in_table:
+        what = f"plan {plan.number} was in the table as version {applied.delta_version}, now " + (
+            "the table does not hold it" if table else "there is no table"
+        )
+        raise LedgersDisagree(what, table_version=table.version if table else None, check=check)
+    if (
+        in_table == plan.table_transaction_version
+        and (table.id if table else None) != plan.table_id
+    ):
+        what = f"plan {plan.number} was made " + (
+            "for a table, now there is none"
+            if plan.table_id
+            else ("when there was no table, now there is one that does not hold it")
+        )
+        raise LedgersDisagree(what, table_version=table.version if table else None, check=check)

@@ -1,0 +1,355 @@
+"""Which offsets does a replay read again, and what does it reject?
+
+Which offsets a replay reads again, what it refuses, and its plan. Pure functions of values.
+
+A replay replaces rows: those of an interval go, and those that the log has there now come, in one
+commit. So it touches nothing that it could not bring back, and nothing that this pipeline did not
+load:
+
+    of the interval                                   what becomes of it
+    -----------------------------------------------   -----------------------------------------------------------------------
+    was loaded by this pipeline, and the log has it   read again
+    is below the log's start                          DataLoss; left as it is where only what is retained is asked for
+    is not loaded yet, or was let go                  SettingsError: a run loads it, or a backfill; by time, left out behind our position
+    is claimed by a backfill                          SettingsError, also where the pipeline had loaded it and that was given up
+    is of another life of the log                     SettingsError: the log that is there now holds other records at these offsets
+
+The pipeline's positions stay where they are, and so do the group's offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from etl.decide.byte_offsets import refuse_named
+from etl.decide.group_ownership import owned_by
+from etl.decide.loaded_intervals import unloaded
+from etl.decide.partition_identity import record_epochs, refuse_other_logs
+from etl.decide.plan import shape_of_rows
+from etl.decide.tasks import boundaries_of, cut_ranges
+from etl.errors import BrokerUnreachable, DataLoss, NeedsDecision, SettingsError
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Named
+from etl.model.plans import NO_BOUNDS, OffsetRange, Plan, PlanKind
+from etl.model.snapshot import Coverage, Snapshot, UpToDate
+from etl.settings.sections import Settings
+from etl.settings.source import Timestamp
+
+GIVEN_UP = "the replay was given up, and its rows are as they were"
+
+
+Bound = int | Timestamp
+"""Where an interval begins or ends: at an offset, or with the first record at a time or later."""
+Found = Mapping[tuple[BrokerPartition, int], int]
+"""The offset of the first record of a log at a moment, in milliseconds, or later; its end where
+there is none.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be replayed."""
+
+    named: tuple[Named, ...]
+    """A topic, or partitions of it."""
+    from_: Bound
+    until: Bound
+    only_retained: bool = False
+    """Of what retention took a part of, the rest: rows whose records are gone stay as they are."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.from_, int) is not isinstance(self.until, int):
+            return
+        low, high = (
+            bound if isinstance(bound, int) else bound.ms for bound in (self.from_, self.until)
+        )
+        if low >= high:
+            what = "the interval is empty" if low == high else "the interval runs backwards"
+            raise SettingsError(
+                what,
+                key="--from",
+                check="--from and --until: the first is included, the second is not",
+            )
+
+    def covers(self, log: BrokerPartition) -> bool:
+        """Whether the log is meant."""
+        return any(one.covers(log) for one in self.named)
+
+    def offsets_of(self, log: BrokerPartition) -> tuple[int, ...]:
+        """Which of the log's offsets are named."""
+        return (
+            tuple(bound for bound in (self.from_, self.until) if isinstance(bound, int))
+            if self.covers(log)
+            else ()
+        )
+
+
+def wanted_logs(wanted: Wanted, last: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
+    """The logs that are meant, of those that the pipeline knows; all can be read now.
+
+    Raises SettingsError for a name that stands for none of them, BrokerUnreachable, Owned.
+    """
+    for one in wanted.named:
+        if not any(one.covers(log) for log in last.positions):
+            knows = ", ".join(sorted(last.topics)) or "none"
+            what = f"this pipeline has loaded nothing of {one}"
+            raise SettingsError(
+                what,
+                key="--topic" if one.log is None else "--partition",
+                check=f"its topics and partitions: {knows}",
+            )
+    logs = sorted(log for log in last.positions if wanted.covers(log))
+    owned = {log: snapshot.owners[log] for log in logs if log in snapshot.owners}
+    if owned:
+        raise owned_by(owned)
+    for log in logs:
+        if log not in snapshot.extents:
+            if log not in snapshot.leaderless:
+                what = "the brokers do not know this partition, or the conf does not name its topic"
+                raise SettingsError(
+                    what,
+                    key="--topic",
+                    **log.place,
+                    check="source.topics, and whether it was deleted",
+                )
+            raise BrokerUnreachable(f"the partition {log.unled}", **log.place, check=log.held_by)
+    return logs
+
+
+def moments_of(
+    wanted: Wanted, logs: Iterable[BrokerPartition]
+) -> list[tuple[BrokerPartition, int]]:
+    """What is to be asked: the log, and milliseconds since the epoch. Raises SettingsError where
+    logs tell no times.
+    """
+    moments = [bound.ms for bound in (wanted.from_, wanted.until) if isinstance(bound, Timestamp)]
+    asked = [(log, moment) for log in logs for moment in moments]
+    physical = next((log for log, _ in asked if log.is_physical), None)
+    if physical:
+        what = "messages of these brokers have no times"
+        check = "offsets, as the table's column offset has them: --from OFFSET --until OFFSET, for one partition each"
+        raise SettingsError(what, **physical.place, key="--from", check=check)
+    return asked
+
+
+def intervals_of(
+    wanted: Wanted,
+    logs: Iterable[BrokerPartition],
+    found: Found,
+    last: Plan,
+    snapshot: Snapshot,
+    loaded: Coverage,
+) -> dict[BrokerPartition, tuple[int, int]]:
+    """From and until of each log that is read again. Raises as the table of the module's docstring
+    says.
+    """
+    intervals = {}
+    for log in logs:
+        low, high = (
+            bound if isinstance(bound, int) else found[log, bound.ms]
+            for bound in (wanted.from_, wanted.until)
+        )
+        start, position = snapshot.extents[log].log_start_offset, last.positions[log]
+        if isinstance(wanted.until, Timestamp):
+            high = min(high, position)
+        lost_from = _lost_from(log, low, wanted, last, snapshot, loaded)
+        if wanted.only_retained:
+            low = max(low, start)
+        elif lost_from is not None:
+            raise _expired(log, lost_from, start)
+        if low < high:
+            _refuse_claimed(log, low, high, last, snapshot)
+            _refuse_unloaded(log, low, high, last, loaded)
+            refuse_named(log, low, snapshot, key="--from")
+            refuse_named(log, high, snapshot, key="--until")
+            intervals[log] = low, high
+        elif (
+            isinstance(wanted.from_, int)
+            and isinstance(wanted.until, int)
+            and not wanted.only_retained
+        ):
+            raise SettingsError(
+                "the interval is empty", key="--from", **log.place, check="--from and --until"
+            )
+    if not intervals:
+        what = "nothing that this pipeline has loaded lies in the interval" + (
+            ", and is retained" if wanted.only_retained else ""
+        )
+        raise SettingsError(
+            what, key="--from", check="--from and --until against the logs: `etl offsets show CONF`"
+        )
+    return intervals
+
+
+def _lost_from(
+    log: BrokerPartition,
+    low: int,
+    wanted: Wanted,
+    last: Plan,
+    snapshot: Snapshot,
+    loaded: Coverage,
+) -> int | None:
+    """The first offset that may be meant, has a row, and lies below the log's start.
+
+    A broker tells the first record at a time of those that it still has. So where that is its very
+    first one, those before it may be meant.
+    """
+    start = snapshot.extents[log].log_start_offset
+    if isinstance(wanted.from_, int):
+        return low if low < start else None
+    below = [
+        one.from_offset
+        for one in loaded.intervals.get(log, ())
+        if one.log_epoch == last.log_epochs.get(log, 0)
+    ]
+    return min(below) if low <= start and below and min(below) < start else None
+
+
+def _expired(log: BrokerPartition, low: int, start: int) -> DataLoss:
+    what = f"rows from offset {low} on may be in the interval, and their records are gone: the log starts at {start}"
+    check = "rows that go could not come again. `--only-retained` replays what the log still has, and leaves the rows before it as they are"
+    return DataLoss(what, **log.place, offset=low, check=check)
+
+
+def _refuse_claimed(
+    log: BrokerPartition, low: int, high: int, last: Plan, snapshot: Snapshot
+) -> None:
+    for claim in snapshot.claims.of(snapshot.table.id if snapshot.table else None):
+        if claim.life_of(log) != last.log_epochs.get(log, 0):
+            continue
+        met = [
+            (max(low, start), min(high, until))
+            for start, until in claim.stretches.get(log, ())
+            if start < high and low < until
+        ]
+        if met:
+            start, until = met[0]
+            who = f"were loaded by backfill {claim.name}, or will be, and a replay is of what runs have loaded"
+            what = f"offsets {start} to {until} of it {who}"
+            check = (
+                "the parts around them, each by a replay of its own; rows of the backfill that somebody deleted: `etl backfill "
+                f"abandon CONF --name {claim.name} --reason ...` gives them back, for another backfill"
+            )
+            raise SettingsError(what, key="--from", **log.place, offset=start, check=check)
+
+
+def _refuse_unloaded(
+    log: BrokerPartition, low: int, high: int, last: Plan, loaded: Coverage
+) -> None:
+    position, life = last.positions[log], last.log_epochs.get(log, 0)
+    if high > position:
+        what = f"this partition is loaded up to offset {position}, and the interval ends at {high}"
+        raise SettingsError(
+            what,
+            key="--until",
+            **log.place,
+            check=f"--until {position}; what lies behind it the next run loads",
+        )
+    held = [
+        one for intervals in (loaded.intervals, loaded.given_up) for one in intervals.get(log, ())
+    ]
+    hole = unloaded(
+        [(one.from_offset, one.until_offset) for one in held if one.log_epoch == life], low, high
+    )
+    if hole is None:
+        return
+    what = f"offsets {hole[0]} to {hole[1]} of it were never loaded by this pipeline"
+    check = (
+        "the parts around them, each by a replay of its own; what was never loaded takes a backfill, which says what other members of "
+        "the group have read of it"
+    )
+    if any(
+        one.log_epoch != life and one.from_offset < hole[1] and hole[0] < one.until_offset
+        for one in held
+    ):
+        what = f"the rows of offsets {hole[0]} to {hole[1]} are of an earlier life of the log (log_epoch), before it was cut or made again"
+        check = "the offsets from where the log of now was read; rows of an earlier life cannot be read again"
+    raise SettingsError(what, key="--from", **log.place, check=check)
+
+
+def plan_replay(
+    state: UpToDate,
+    intervals: Mapping[BrokerPartition, tuple[int, int]],
+    snapshot: Snapshot,
+    settings: Settings,
+    *,
+    reason: str | None,
+    now_ms: int,
+) -> Plan:
+    """The plan behind the last one, without its id and without the rows that stand. Raises
+    NeedsDecision where a log is another by now.
+    """
+    last, table = state.last, snapshot.table
+    refuse_other_logs(
+        last,
+        snapshot,
+        {log: min(at, state.positions.get(log, at)) for log, at in last.positions.items()},
+    )
+    if table is None:
+        raise NeedsDecision(
+            "there is no table whose rows could be replaced", check="`etl plan CONF`"
+        )
+    wholes = (
+        OffsetRange(log, low, high, snapshot.leaders.get(log))
+        for log, (low, high) in sorted(intervals.items())
+    )
+    ranges = cut_ranges(
+        wholes,
+        snapshot.bytes_per_offset,
+        settings.limits.target_task_bytes,
+        snapshot.parallelism,
+        boundaries_of(snapshot.extents),
+    )
+    moved = {
+        *state.followed,
+        *state.not_followed,
+        *state.passed,
+    }  # the next run decides about those, as it would have without a replay
+    seen = {
+        log: last.left(log) if log in moved else snapshot.committed.get(log, NOTHING_COMMITTED)
+        for log in last.positions
+    }
+    return replace(
+        last,
+        number=last.number + 1,
+        kind=PlanKind.REPLAY,
+        created_at_ms=now_ms,
+        shape=shape_of_rows(settings),
+        ranges=ranges,
+        seen=seen,
+        table_id=table.id,
+        table_transaction_version=table.transaction_version or 0,
+        table_version=table.version,
+        previous=last.id,
+        supersedes=None,
+        reason=reason,
+        run_key=None,
+        bounds=NO_BOUNDS,
+        key_ends={},
+        id="",
+        losses=(),
+        vanished=(),
+        took_over=None,
+        record_epochs=record_epochs(last, snapshot.ledger.applied),
+        offsets_in=snapshot.offsets_in,
+        share=None,
+        handed_over=None,
+        read_by_others=(),
+        time_zone=snapshot.time_zone,
+    )
+
+
+def plan_that_gives_up(plan: Plan, why: str, *, now_ms: int) -> Plan:
+    """The plan in the place of a replay that cannot bring back all of its rows, without its id: it
+    reads nothing and moves nothing.
+    """
+    return replace(
+        plan,
+        kind=PlanKind.START,
+        ranges=(),
+        stood={},
+        created_at_ms=now_ms,
+        supersedes=plan.id,
+        reason=f"{GIVEN_UP}: {why}",
+        id="",
+    )

@@ -1,0 +1,448 @@
+"""Who may load which offsets: the live pipeline, or a backfill?
+
+Who may load which offsets of a log: the live pipeline, or one of the backfills beside it. Pure
+functions of values.
+
+    who                what it claims
+    ----------------   ----------------------------------------------------------------------------------------------------------
+    a backfill         its stretches, from when it is begun; once it is given up, what of them it has loaded
+    the live pipeline  all that its plans have loaded, and everything from where the newest plan that is in the table ends
+
+What lies before the live pipeline's end and was never loaded (before its start, expired, passed
+over by hand) is nobody's, until a backfill claims it, an operator sets the position back over it,
+or a replay reads it again where it was given up with another table. All write the fence, at the
+version that they read before the others' claims: of two at the same moment one is refused (ADR 22).
+A plan that goes on where the one before ended claims nothing anew.
+
+What a backfill that loads no more gives back: offsets that it has loaded, and of which the table
+has no row by now. Pure.
+
+Somebody deleted the rows, or put an older copy of the table in place, and an operator accepted
+that. Offsets that never had a row (markers of transactions, compaction) are not looked for where
+the table has as many rows as were loaded. Of a physical log rows do not tell which messages are not
+there: a stretch of it is given back where it has no row at all.
+
+Whether a table lacks what a backfill has loaded into it: an older copy of it, or of its log, was
+put back. Pure functions of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from etl.decide.loaded_intervals import (
+    OFFSETS_END,
+    ancestry,
+    interval_of,
+    is_exact,
+    outside_of,
+    without,
+)
+from etl.decide.offsets import starts_of
+from etl.decide.table_changes import known_in_table
+from etl.errors import LedgersDisagree, NeedsDecision, Owned
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import (
+    GAPS_KEPT,
+    NOT_COUNTED,
+    CommitResult,
+    OffsetRange,
+    Plan,
+    PlanKind,
+    RangeResult,
+)
+from etl.model.snapshot import (
+    Coverage,
+    Interval,
+    Ledger,
+    Replay,
+    Reservation,
+    Reservations,
+    Snapshot,
+    Supersede,
+    Table,
+    UpToDate,
+)
+
+Stretches = Mapping[BrokerPartition, Sequence[tuple[int, int]]]
+_MOVES = (PlanKind.RESET, PlanKind.SET, PlanKind.TAKE_OVER)
+
+
+def claimed_anew(plan: Plan, last: Plan | None) -> dict[BrokerPartition, int]:
+    """From where on a plan of the live pipeline claims logs that the plan before it did not: new
+    ones, other lives, and set back.
+
+    `last` is the newest stored plan, in the table or not, whose place this one may take.
+    """
+    before = starts_of(last) if last else {}
+    lives = last.log_epochs if last else {}
+    return {
+        log: start
+        for log, start in starts_of(plan).items()
+        if log not in before
+        or plan.log_epochs.get(log, 0) != lives.get(log, 0)
+        or start < before[log]
+    }
+
+
+def moves_fence(plan: Plan, last: Plan | None) -> bool:
+    """Whether a plan of the live pipeline claims what nobody did: behind a new position, or what
+    was given up and a replay reads again.
+    """
+    return plan.kind is PlanKind.REPLAY or bool(claimed_anew(plan, last))
+
+
+def refuse_claimed(plan: Plan, last: Plan | None, claims: Reservations) -> None:
+    """Refuse a plan of the live pipeline that begins before or inside of what a backfill claims.
+    Raises NeedsDecision.
+    """
+    for log, start in sorted(claimed_anew(plan, last).items()):
+        for claim in claims.of(plan.table_id):
+            met = [part for part in _held_before(claim, log, plan, last) if start < part[1]]
+            if not met:
+                continue
+            low, high = met[0]
+            what = f"the pipeline would begin at offset {start}, and backfill {claim.name} has claimed {max(low, start)} to {high}"
+            check = (
+                f"`etl backfill show CONF --name {claim.name}`; a position behind {met[-1][1]}; or {_abandon(claim.name)}, which "
+                "gives back what it has not loaded, and what somebody deleted of it since"
+            )
+            raise NeedsDecision(what, **log.place, offset=start, check=check)
+
+
+def _abandon(name: str) -> str:
+    return f"`etl backfill abandon CONF --name {name} --reason ...`"
+
+
+def _held_before(
+    claim: Reservation, log: BrokerPartition, plan: Plan, last: Plan | None
+) -> list[tuple[int, int]]:
+    """What a claim holds of a log against a plan. One of an earlier life holds what lies before the
+    position.
+    """
+    life, parts = plan.log_epochs.get(log, 0), list(claim.stretches.get(log, ()))
+    if last is None or log not in last.positions or claim.life_of(log) == life:
+        return parts
+    stood = starts_of(last)[log] if last.log_epochs.get(log, 0) == life else 0
+    return [(start, min(until, stood)) for start, until in parts if start < stood]
+
+
+def refuse_left_to_load(
+    plan: Plan, last: Plan, left: Mapping[str, Collection[BrokerPartition]]
+) -> None:
+    """Refuse a plan that begins another life of a log which a backfill has still to load. Raises
+    NeedsDecision.
+
+    `left`: the logs of which each backfill has not loaded all that it claims. Read on, it would
+    take other records for those.
+    """
+    begun = {log for log, life in plan.log_epochs.items() if life != last.log_epochs.get(log, 0)}
+    for name, logs in sorted(left.items()):
+        for log in sorted(begun.intersection(logs)):
+            what = f"backfill {name} has not loaded all that it claims of this partition, as it was before"
+            check = f"{_abandon(name)}, which keeps what it has loaded; then say this again"
+            raise NeedsDecision(what, **log.place, check=check)
+
+
+def held_by_live(
+    state: UpToDate | Replay | Supersede,
+    stored: Sequence[tuple[Plan, bool]],
+    coverage: Coverage,
+    transaction_version: int,
+) -> dict[BrokerPartition, list[tuple[int, int]]]:
+    """What the live pipeline claims, of the life that each log has now.
+
+    `stored`: the plans that are kept, and whether each is recorded; `coverage`: all that is
+    recorded, for the table at this transaction version. Of a plan that is not in it, and that an
+    operator gave up with another state of it, nothing is claimed. Raises Owned where a stored plan
+    must be executed first.
+    """
+    newest = state.last if isinstance(state, UpToDate) else state.plan
+    before = next((plan for plan, _ in stored if plan.number == newest.number - 1), None)
+    ends = newest.positions if isinstance(state, UpToDate) else _settled(newest, before)
+    led = ancestry(
+        {plan.number: plan.table_transaction_version for plan, _ in stored}, transaction_version
+    ).numbers
+    unrecorded = [
+        plan
+        for plan, is_recorded in stored
+        if not is_recorded and (plan.number in led or plan.number >= newest.number)
+    ]
+    if not isinstance(state, UpToDate) or newest.number <= transaction_version:
+        unrecorded.append(newest)
+    held = {log: [(end, OFFSETS_END)] for log, end in ends.items()}
+    for log, intervals in coverage.intervals.items():
+        held.setdefault(log, []).extend(
+            (one.from_offset, one.until_offset)
+            for one in intervals
+            if one.log_epoch == newest.log_epochs.get(log, 0)
+        )
+    for plan in unrecorded:
+        for r in plan.ranges:
+            if plan.log_epochs.get(r.log, 0) == newest.log_epochs.get(r.log, 0):
+                held.setdefault(r.log, []).append((r.from_offset, r.until_offset))
+    return {log: joined(parts) for log, parts in held.items()}
+
+
+def read_by_others_now(
+    state: UpToDate | Replay | Supersede, coverage: Coverage
+) -> dict[BrokerPartition, list[tuple[int, int]]]:
+    """What other members of the group read, of the life that each log has now: nobody claims it,
+    and who asks for what is missing does not mean it.
+    """
+    newest = state.last if isinstance(state, UpToDate) else state.plan
+    found: dict[BrokerPartition, list[tuple[int, int]]] = {}
+    for hole in (*coverage.read_by_others, *newest.read_by_others):
+        if hole.log_epoch == newest.log_epochs.get(hole.log, 0):
+            found.setdefault(hole.log, []).append((hole.from_offset, hole.until_offset))
+    return {log: joined(parts) for log, parts in found.items()}
+
+
+def lives_of(newest: Plan | None) -> dict[BrokerPartition, int]:
+    """Which life of each log the live pipeline has."""
+    return {log: newest.log_epochs.get(log, 0) for log in newest.positions} if newest else {}
+
+
+def refuse_another_life(snapshot: Snapshot, positions: Mapping[BrokerPartition, int]) -> None:
+    """Refuse a backfill that would read on where the live pipeline reads another life of the log by
+    now. Raises NeedsDecision.
+    """
+    claim = snapshot.backfill
+    for log in sorted(claim.left_from(positions)) if claim else ():
+        if claim and snapshot.live_epochs.get(log, claim.life_of(log)) != claim.life_of(log):
+            what = "the pipeline goes on with this partition as one that was cut or made again, and the backfill was begun before that"
+            check = f"{_abandon(claim.name)}, which keeps what it has loaded"
+            raise NeedsDecision(what, **log.place, check=check)
+
+
+def joined(parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same offsets in order, those that touch or overlap as one."""
+    found = list[tuple[int, int]]()
+    for start, until in sorted(parts):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], until)
+        else:
+            found.append((start, until))
+    return found
+
+
+def common(
+    parts: Iterable[tuple[int, int]], others: Collection[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """The offsets that are in both, in order."""
+    met = ((max(start, low), min(until, high)) for start, until in parts for low, high in others)
+    return joined((start, until) for start, until in met if start < until)
+
+
+def _settled(stored: Plan, before: Plan | None) -> dict[BrokerPartition, int]:
+    """Where each log ended before a plan that is not in the table: another one in its place may
+    begin there.
+
+    Where it is in the place of another one itself, nobody knows any more what whoever works on that
+    one may append: a replay, say.
+    """
+    if stored.kind in _MOVES or stored.supersedes or before is None or before.id != stored.previous:
+        what = f"plan {stored.number} of the pipeline is stored and not in the table"
+        raise Owned(what, check="`etl run CONF`, which executes it; then say this again")
+    return {
+        log: min(start, before.positions.get(log, 0)) for log, start in starts_of(stored).items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A part of what is claimed, as it was loaded."""
+
+    offsets: OffsetRange
+    rows: int | None
+    """That it gave; None where nobody knows it of this part alone."""
+
+
+def held_parts(stretches: Stretches, loaded: Coverage) -> tuple[Held, ...]:
+    """All that is claimed, cut where what is known of it ends."""
+    return tuple(
+        part
+        for log, parts in sorted(stretches.items())
+        for stretch in parts
+        for part in _parts_of(log, stretch, loaded)
+    )
+
+
+def _parts_of(log: BrokerPartition, stretch: tuple[int, int], loaded: Coverage) -> Iterator[Held]:
+    start, until = stretch
+    known = [
+        one for intervals in (loaded.intervals, loaded.given_up) for one in intervals.get(log, ())
+    ]
+    for one in known:
+        low, high = max(start, one.from_offset), min(until, one.until_offset)
+        if low < high:
+            yield Held(
+                OffsetRange(log, low, high),
+                one.rows if (low, high) == (one.from_offset, one.until_offset) else None,
+            )
+    for low, high in without(stretch, ((one.from_offset, one.until_offset) for one in known)):
+        yield Held(OffsetRange(log, low, high), None)
+
+
+def still_there(
+    stretches: Stretches,
+    held: Sequence[Held],
+    receipts: Sequence[RangeResult],
+) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
+    """What stays claimed. `receipts`: what the table of today has of each part, with the gaps."""
+    holes: dict[BrokerPartition, list[tuple[int, int]]] = {}
+    for part, receipt in zip(held, receipts, strict=True):
+        holes.setdefault(part.offsets.log, []).extend(_without_rows(part, receipt))
+    kept = {
+        log: tuple(piece for stretch in parts for piece in without(stretch, holes.get(log, ())))
+        for log, parts in stretches.items()
+    }
+    return {log: parts for log, parts in kept.items() if parts}
+
+
+def given_up_of(
+    stretches: Stretches, loaded: Coverage
+) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
+    """What of these was loaded into a state of the table that an operator gave up, and not again
+    since.
+    """
+    found = {}
+    for log, parts in stretches.items():
+        again = [(one.from_offset, one.until_offset) for one in loaded.intervals.get(log, ())]
+        before = common(
+            ((one.from_offset, one.until_offset) for one in loaded.given_up.get(log, ())), parts
+        )
+        found[log] = tuple(part for stretch in before for part in without(stretch, again))
+    return {log: parts for log, parts in found.items() if parts}
+
+
+def _without_rows(part: Held, receipt: RangeResult) -> Sequence[tuple[int, int]]:
+    r = part.offsets
+    if receipt.rows is None or (part.rows is not None and receipt.rows >= part.rows):
+        return ()
+    if r.log.is_physical or not receipt.rows:
+        return () if receipt.rows else [(r.from_offset, r.until_offset)]
+    return sorted(receipt.gaps, key=lambda gap: gap[0] - gap[1])[
+        :GAPS_KEPT
+    ]  # a claim is one znode: the largest, and more another time
+
+
+_Pair = tuple[OffsetRange, RangeResult]
+
+
+def as_claimed(
+    plan: Plan, applied: CommitResult, claim: Reservation
+) -> tuple[Plan, CommitResult, dict[BrokerPartition, tuple[Interval, ...]]]:
+    """A plan and what came of it without what was given back since, for another one may have loaded
+    that; and what nobody can judge.
+
+    Those are the other offsets of a range that was given back in part, where it is not known of
+    each of them whether it had a row.
+    """
+    kept, doubtful = list[_Pair](), dict[BrokerPartition, tuple[Interval, ...]]()
+    for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
+        gone = without((r.from_offset, r.until_offset), claim.stretches.get(r.log, ()))
+        if not gone or is_exact(r, receipt):
+            kept += outside_of(r, receipt, gone)
+        else:
+            doubtful[r.log] = (
+                *doubtful.get(r.log, ()),
+                *_around(interval_of(r, receipt, claim.life_of(r.log)), gone),
+            )
+    receipts = tuple(receipt for _, receipt in kept)
+    return (
+        replace(plan, ranges=tuple(r for r, _ in kept)),
+        replace(applied, receipts=receipts),
+        doubtful,
+    )
+
+
+def covered_as_claimed(coverage: Coverage, claim: Reservation) -> Coverage:
+    """The same of plans that were pruned."""
+    kept, doubtful = _split(coverage, claim)
+    return replace(coverage, intervals=kept, given_up=_joined(coverage.given_up, doubtful))
+
+
+def loaded_as_claimed(
+    pruned: Coverage,
+    recorded: Iterable[tuple[Plan, CommitResult]],
+    claim: Reservation,
+) -> tuple[Coverage, list[tuple[Plan, CommitResult]]]:
+    """The same of all its plans, pruned or not, for who takes in what it loaded.
+
+    Some rows of what nobody can judge may be there: that is loaded, so that nobody loads it again,
+    and not counted.
+    """
+    kept, doubtful = _split(pruned, claim)
+    unknown = {
+        log: tuple(replace(one, rows=None) for one in some) for log, some in doubtful.items()
+    }
+    found = list[tuple[Plan, CommitResult]]()
+    for one in recorded:
+        plan, applied, more = as_claimed(*one, claim)
+        ranges = tuple(
+            OffsetRange(log, i.from_offset, i.until_offset)
+            for log, some in more.items()
+            for i in some
+        )
+        receipts = (*applied.receipts, *(NOT_COUNTED for _ in ranges))
+        found.append(
+            (replace(plan, ranges=(*plan.ranges, *ranges)), replace(applied, receipts=receipts))
+        )
+    return replace(pruned, intervals=_joined(kept, unknown)), found
+
+
+_Intervals = Mapping[BrokerPartition, tuple[Interval, ...]]
+
+
+def _split(coverage: Coverage, claim: Reservation) -> tuple[_Intervals, _Intervals]:
+    """What is left of the intervals, and what is left of those of which nobody knows how many rows
+    that has.
+    """
+    kept, doubtful = (
+        dict[BrokerPartition, tuple[Interval, ...]](),
+        dict[BrokerPartition, tuple[Interval, ...]](),
+    )
+    for log, intervals in coverage.intervals.items():
+        for one in intervals:
+            gone = without((one.from_offset, one.until_offset), claim.stretches.get(log, ()))
+            is_known = not gone or (
+                one.rows == one.until_offset - one.from_offset and not log.is_physical
+            )
+            into = kept if is_known else doubtful
+            into[log] = (*into.get(log, ()), *(_around(one, gone) if gone else (one,)))
+    return kept, doubtful
+
+
+def _joined(some: _Intervals, more: _Intervals) -> _Intervals:
+    return {log: (*some.get(log, ()), *more.get(log, ())) for log in {**some, **more}}
+
+
+def _around(interval: Interval, gone: Sequence[tuple[int, int]]) -> tuple[Interval, ...]:
+    """What is left of an interval in which each offset has a row, or of one of which nobody asks."""
+    return tuple(
+        Interval(low, high, high - low, log_epoch=interval.log_epoch)
+        for low, high in without((interval.from_offset, interval.until_offset), gone)
+    )
+
+
+def refuse_what_lacks_a_backfill(name: str, ledger: Ledger, table: Table, in_table: int) -> None:
+    """Refuse a table that lacks a plan which a backfill has loaded into it.
+
+    `ledger` is the backfill's, read before the table; `in_table`: its newest plan there, 0 for
+    none. Raises LedgersDisagree.
+    """
+    newest = known_in_table(ledger, table)
+    if in_table < newest:
+        there = (
+            f"the newest of it there is plan {in_table}"
+            if in_table
+            else "the table holds none of its plans"
+        )
+        what = f"backfill {name} has loaded plan {newest} into this table, and now {there}"
+        check = (
+            "whether an older copy of the table, or of its log, was put back: a newer one has those rows, and needs its files; "
+            "`etl verify` with the conf of the pipeline whose backfill it is counts what is missing"
+        )
+        raise LedgersDisagree(what, table_version=table.version, check=check)

@@ -1,0 +1,481 @@
+"""Where do ZooKeeper, the newest plan and the table differ, and what can be restored from the table?
+
+What of a pipeline's ledger is lost or wrong, and what the table tells of it. Pure functions of
+values.
+
+    ledger and table                                   restored
+    ------------------------------------------------   ----------------------------------------------------------------------------------
+    the table holds a plan that the ledger does not    the ledger, from the table's commits, as a run does it; and all offsets
+    have, and its commit says which
+    the same, and no commit says any more which        a plan that goes on behind the rows: one past the last of each log, in its last life
+    they agree, or neither knows a plan, and the       the same for these logs: somebody else wrote the rows, or what told of them is
+    table holds rows of logs that were not begun       gone
+    they agree, and offsets are not where they should  the offsets, by a plan that moves them back to the positions
+    a plan is stored and not in the table              nothing: the next run executes it
+    they agree in everything                           nothing
+
+Rows tell where an offset ends and not where an entry does, so behind rows alone no physical log
+(0.7 family) can go on. What rows do not tell: offsets at the end that gave no row (they are read
+again, and give none), rows that somebody deleted there (they come again), what was let go there (it
+is loaded, if the log still has it), and whether anything is missing further down.
+
+Where the offset in ZooKeeper, the newest plan and the table differ in a partition, and what that
+is. Pure functions of values.
+
+What a run does about it is `next_step`'s to decide, and nothing of it is decided here: a difference
+is named by the state that `compare` finds and by the offsets that `offsets` calls uncommitted
+or moved.
+
+    UNREAD         the group has an offset, and no plan of ours knows the partition
+    NOT_MOVED      the rows are in the table, and the offset is still what the plan saw
+    MOVED          the offset is neither that nor the plan's position: another client wrote it
+    READ_ON        the same, where runs are members of the group and others read on
+    NOT_APPENDED   the plan is stored and not in the table
+    LEDGER_BEHIND  the table holds a plan that ZooKeeper does not have
+    NOT_HELD       the table does not hold the newest plan, which an operator accepted
+    DISAGREE       nobody can tell which side is right
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from etl.decide.group_commits import (
+    as_if_alone,
+    is_member,
+    refuse_untold,
+    stand_as_member,
+    with_hand_over_found_out,
+)
+from etl.decide.group_ownership import leave_to_owners
+from etl.decide.next_step import NextStep, Repair, next_step, repair_of, steps_ahead
+from etl.decide.offsets import (
+    apart_from,
+    ends_of,
+    off_position,
+    place_moved,
+    seen_in,
+    seen_once_rebuilt,
+    up_to_date,
+)
+from etl.decide.reconcile import (
+    compare,
+    naming_table,
+    refuse_another_era,
+    refuse_what_cannot_run,
+    where_we_stand,
+)
+from etl.decide.table_changes import (
+    is_recorded,
+    plan_of,
+    refuse_topics_of_others,
+    refuse_what_others_did,
+)
+from etl.decide.table_rules import rows_not_begun
+from etl.errors import EtlError, LedgersDisagree, NeedsDecision, SettingsError
+from etl.ledger.plan_document import parse_plan
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    PartitionOffsets,
+    in_order,
+    render_log,
+)
+from etl.model.plans import Plan
+from etl.model.snapshot import (
+    FirstRun,
+    Ledger,
+    PipelineState,
+    RebuildFromTable,
+    Replay,
+    Snapshot,
+    Supersede,
+    Table,
+    UpToDate,
+)
+from etl.settings.sections import Settings
+
+
+class Lost(str, Enum):
+    """What there is to restore."""
+
+    NOTHING = "nothing"
+    OFFSETS = "offsets"
+    LEDGER = "ledger"
+    PLANS = "plans"
+    """The ledger, and the commits that told of it: only rows are left."""
+
+
+def what_is_lost(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | None]:
+    """What there is to restore, and the plan that the table tells of; None where it tells of none
+    any more.
+
+    Raises LedgersDisagree where somebody must first say which table is right, SettingsError where
+    the table holds nothing of ours, NeedsDecision where a stored plan must be executed first.
+    """
+    ledger, table = snapshot.ledger, snapshot.table
+    with naming_table(settings):
+        refuse_another_era(ledger, table)
+        refuse_what_others_did(table, ledger.acknowledged, settings.table.on_rows_removed)
+        if is_forgotten(ledger, table):
+            return Lost.PLANS, None
+        found = compare(ledger, table, settings.table.place)
+    if isinstance(found, FirstRun) and rows_not_begun(None, snapshot):
+        with naming_table(settings):
+            refuse_topics_of_others(found, snapshot)
+        return Lost.PLANS, None
+    if isinstance(found, FirstRun):
+        what = "the table holds no plan of this pipeline, and ZooKeeper knows none: there is nothing to restore"
+        check = "table.path, group and pipeline; `etl plan CONF` says what a first run does"
+        raise SettingsError(what, path=settings.table.path, check=check)
+    if isinstance(found, RebuildFromTable):
+        return Lost.LEDGER, found.plan
+    if (
+        isinstance(found, UpToDate)
+        and not apart(found.last, snapshot)
+        and rows_not_begun(found.last, snapshot)
+    ):
+        return Lost.PLANS, None
+    if isinstance(found, UpToDate):
+        return (Lost.OFFSETS if apart(found.last, snapshot) else Lost.NOTHING), found.last
+    return Lost.NOTHING, _left(found, snapshot, settings)
+
+
+def is_forgotten(ledger: Ledger, table: Table | None) -> bool:
+    """Whether the table holds a plan that the ledger does not have, and the table's log no longer
+    says what it was.
+    """
+    if table is None or (table.metadata and table.metadata.document is not None):
+        return False
+    return (table.transaction_version or 0) > (ledger.newest.number if ledger.newest else 0)
+
+
+def _left(state: Replay | Supersede, snapshot: Snapshot, settings: Settings) -> Plan:
+    """A stored plan, whose offsets are where it saw them. Raises NeedsDecision, and as
+    `refuse_untold`.
+    """
+    plan = with_hand_over_found_out(snapshot).ledger.newest or state.plan
+    refuse_untold(plan, snapshot, settings)
+    found = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.offsets_to_move}
+    moved = sorted(log for log, now in found.items() if place_moved(plan, log, now))
+    if moved:
+        what = f"plan {plan.number} is stored and not in the table, and another client moved the offset of {render_log(moved[0])} since"
+        raise NeedsDecision(
+            what,
+            check="`etl run CONF`, which executes it and then stops at this offset; then say this again",
+        )
+    return plan
+
+
+def apart(plan: Plan, snapshot: Snapshot) -> dict[BrokerPartition, tuple[int | None, int]]:
+    """The logs whose committed offset is not the plan's position: what it is, and what it will be."""
+    found = (
+        {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
+        if plan.moves_offsets
+        else {}
+    )
+    there = {
+        log: (off_position(one, plan.positions[log]), plan.positions[log])
+        for log, one in sorted(found.items())
+    }
+    return {log: (at, to) for log, (at, to) in there.items() if at != to}
+
+
+def repair_from(plan: Plan, snapshot: Snapshot) -> Repair:
+    """The ledger from the table's commits, and every offset to its position, whoever moved it."""
+    seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
+    as_seen = replace(plan, seen=seen, offsets_in=snapshot.offsets_in)
+    return Repair(as_seen, tuple(apart(plan, snapshot)), adopts=plan, knew=snapshot.ledger.newest)
+
+
+def told_apart(offsets: Mapping[BrokerPartition, tuple[int | None, int]]) -> list[str]:
+    """Which offsets move: a sentence for each log."""
+    return [
+        f"{render_log(log)}: the committed offset goes from {'none' if there is None else there} to {to}"
+        for log, (there, to) in offsets.items()
+    ]
+
+
+def told_rows(
+    until: Mapping[BrokerPartition, tuple[int, int]],
+    snapshot: Snapshot,
+    others: int,
+) -> list[str]:
+    """What going on behind the rows comes to. `others`: how many more pipelines have loaded into
+    the table.
+    """
+    said = []
+    for log, (_, position) in sorted(until.items()):
+        there, extent = (
+            snapshot.committed.get(log, NOTHING_COMMITTED).offset,
+            snapshot.extents.get(log),
+        )
+        sentence = f"{render_log(log)} goes on at {position}, one past its last row"
+        if there is not None and there > position:
+            sentence += f"; the committed offset is {there}, and what lies between is read again: the table has no row of it"
+        if extent and extent.end_offset + extent.held_back < position:
+            sentence += f"; the log ends at {extent.end_offset}, so it was cut or made again, and the next run stops there"
+        said.append(sentence)
+    log = min(until)
+    said.append(
+        "of a topic that was deleted and made again since, and is longer by now, records before these offsets would be passed over: "
+        f"compare the last rows with what the logs hold there, e.g. `etl peek CONF {shlex.quote(log.topic)} {log.key} "
+        f"--from {until[log][1] - 1} -n 1`"
+    )
+    said.append(
+        "rows that were deleted at the end of a partition come again, what was let go there is loaded if the log has it, and "
+        "nobody can tell any more whether something is missing further down"
+    )
+    if others:
+        said.append(
+            f"other pipelines have loaded into this table ({others}): rows of the conf's topics count whoever loaded them"
+        )
+    return said
+
+
+_NO_END = 2**63 - 1
+
+
+class Difference(str, Enum):
+    """What a difference is; the value is how a person reads it in a table."""
+
+    NONE = "none"
+    UNREAD = "never read"
+    NOT_MOVED = "offset not moved"
+    MOVED = "moved by another client"
+    READ_ON = "read on by others"
+    NOT_APPENDED = "plan not appended"
+    LEDGER_BEHIND = "ledger behind the table"
+    NOT_HELD = "not in the table"
+    DISAGREE = "ledgers disagree"
+
+
+class PlanStands(str, Enum):
+    """What is known of ZooKeeper's newest plan."""
+
+    RECORDED = "in the table, and recorded"
+    NOT_RECORDED = "in the table, and not recorded"
+    STORED = "stored, and not in the table"
+    OTHER_HELD = "not the plan of this number that the table holds"
+    BEHIND = "older than the table's"
+    NOT_HELD = "not in the table, which was accepted"
+    GONE = "recorded, and the table does not hold it"
+    UNCLEAR = "stored; whether its rows are in this table nobody can tell"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the three tell of one partition."""
+
+    log: BrokerPartition
+    committed: int | None
+    """The group's offset; None: there is none."""
+    planned: int | None
+    """The position of the newest plan in ZooKeeper."""
+    in_table: int | None
+    """The position that our newest commit in the table tells."""
+    difference: Difference
+
+
+def state_by_ledgers(snapshot: Snapshot, settings: Settings) -> PipelineState | None:
+    """Where the pipeline stands by ledger and table alone; None where they disagree."""
+    try:
+        return compare(snapshot.ledger, snapshot.table, settings.table.place)
+    except LedgersDisagree:
+        return None
+
+
+def plan_in_table(ledger: Ledger, table: Table | None) -> Plan | None:
+    """The plan that our newest commit carries; None where there is none, or the table's log no
+    longer says.
+    """
+    metadata = table.metadata if table else None
+    if metadata is None:
+        return None
+    if ledger.newest and metadata.plan_id == ledger.newest.id:
+        return ledger.newest
+    with suppress(
+        LedgersDisagree
+    ):  # a plan of which nothing can be read: what that means is `compare`'s to tell
+        return (
+            parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
+            if metadata.document
+            else None
+        )
+    return None
+
+
+def plan_stands(base: PipelineState | None, ledger: Ledger, table: Table | None) -> PlanStands:
+    """What is known of the ledger's newest plan, by `state_by_ledgers`."""
+    newest = ledger.newest
+    if isinstance(base, RebuildFromTable):
+        return (
+            PlanStands.OTHER_HELD
+            if newest and base.plan.number == newest.number
+            else PlanStands.BEHIND
+        )
+    in_table = (table.transaction_version or 0) if table else 0
+    if newest is None or base is None:
+        is_gone = newest is not None and is_recorded(ledger, newest) and in_table < newest.number
+        return PlanStands.GONE if is_gone else PlanStands.UNCLEAR
+    if isinstance(base, Replay | Supersede):
+        return PlanStands.STORED
+    if in_table != newest.number:
+        return PlanStands.NOT_HELD
+    return PlanStands.NOT_RECORDED if ledger.applied is None else PlanStands.RECORDED
+
+
+def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Told]:
+    """Each partition that any of the three knows, in order; `base` is `state_by_ledgers` the same
+    snapshot.
+    """
+    ledger, table, committed = snapshot.ledger, snapshot.table, snapshot.committed
+    held = plan_in_table(ledger, table)
+    planned, in_table = (dict(plan.positions) if plan else {} for plan in (ledger.newest, held))
+    offsets = {log: found.offset for log, found in committed.items() if found.offset is not None}
+    has_forgotten = held is None and table is not None and table.transaction_version is not None
+    moves = all(plan.moves_offsets for plan in (ledger.newest, held) if plan)
+    moved, stands = _moved(base, snapshot), plan_stands(base, ledger, table)
+    found = []
+    for log in in_order({*planned, *in_table, *offsets}):
+        in_zookeeper, in_plan, in_rows = offsets.get(log), planned.get(log), in_table.get(log)
+        told = {
+            in_plan,
+            *(() if has_forgotten else (in_rows,)),
+            *((in_zookeeper,) if moves else ()),
+        }
+        difference = Difference.NONE
+        if in_plan is None and in_rows is None:
+            difference = Difference.UNREAD
+        elif len(told) > 1 or log in moved:
+            difference = (
+                Difference.MOVED
+                if log in moved
+                else (
+                    Difference.NOT_MOVED
+                    if in_plan == in_rows or has_forgotten
+                    else _BY_PLAN[stands]
+                )
+            )
+        found.append(Told(log, in_zookeeper, in_plan, in_rows, difference))
+    return found
+
+
+_BY_PLAN = {
+    PlanStands.RECORDED: Difference.NOT_MOVED,
+    PlanStands.NOT_RECORDED: Difference.NOT_MOVED,
+    PlanStands.STORED: Difference.NOT_APPENDED,
+    PlanStands.OTHER_HELD: Difference.LEDGER_BEHIND,
+    PlanStands.BEHIND: Difference.LEDGER_BEHIND,
+    PlanStands.NOT_HELD: Difference.NOT_HELD,
+    PlanStands.GONE: Difference.DISAGREE,
+    PlanStands.UNCLEAR: Difference.DISAGREE,
+}
+
+
+def _moved(base: PipelineState | None, snapshot: Snapshot) -> Collection[BrokerPartition]:
+    """The logs whose offset another client moved, by the plan that the state is about."""
+    if base is None or isinstance(base, FirstRun):
+        return ()
+    committed, plan = snapshot.committed, seen_in(snapshot.offsets_in, plan_of(base))
+    if isinstance(base, RebuildFromTable):
+        plan = seen_once_rebuilt(plan, snapshot.ledger.newest, committed)
+    return apart_from(plan, committed)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What the next run does about all of it, as far as it is known."""
+
+    step: NextStep
+    """Its first one; without an action where the brokers were not asked."""
+    refusal: EtlError | None = None
+    """What it stops with, in its first step or a later one."""
+    undecided: frozenset[BrokerPartition] = frozenset()
+    """Logs with an offset that is followed if the log reaches so far, where the brokers were not
+    asked.
+    """
+
+
+def foresee(
+    snapshot: Snapshot, settings: Settings, *, now_ms: int, has_asked_brokers: bool
+) -> Foreseen:
+    """What a run does that sees this, by the functions that it goes by. Raises nothing."""
+    seen = as_if_alone(snapshot if has_asked_brokers else _without_ends(snapshot), settings)
+    try:
+        step = (
+            next_step(seen, settings, now_ms=now_ms, uid="unnamed")
+            if has_asked_brokers
+            else _step_by_ledgers(seen, settings)
+        )
+    except EtlError as error:
+        return Foreseen(NextStep(seen, refusal=error), error)
+    if step.refusal:
+        return Foreseen(step, step.refusal)
+    state = step.state
+    last = state.state if isinstance(state, RebuildFromTable) else state
+    followed = last.followed if isinstance(last, UpToDate) else {}
+    try:
+        if isinstance(
+            last, Replay | Supersede
+        ):  # its offsets are moved once its rows are in the table, where no other client moved them
+            followed = _behind(step.plan or last.plan, seen, settings)
+        if has_asked_brokers:
+            steps_ahead(seen, settings, now_ms=now_ms, uid="unnamed")
+    except EtlError as error:
+        return Foreseen(step, error)
+    return Foreseen(step, undecided=frozenset() if has_asked_brokers else frozenset(followed))
+
+
+def _behind(plan: Plan, seen: Snapshot, settings: Settings) -> Mapping[BrokerPartition, int]:
+    """The offsets that are followed once this plan, which is stored, is in the table. Raises
+    OffsetMoved.
+    """
+    if plan.handed_over is None or not is_member(settings):
+        return up_to_date(plan, seen.committed, settings.source.on_moved, ends_of(seen)).followed
+    if plan.handed_over:
+        stand_as_member(plan, seen.committed, seen.committed.keys(), ends_of(seen))
+    return {}
+
+
+def as_members_see(told: Told, foreseen: Foreseen) -> Told:
+    """The difference as it is for runs that are members of the group: an offset that others moved
+    on is what they read.
+    """
+    state = foreseen.step.state
+    last = state.state if isinstance(state, RebuildFromTable) else state
+    if told.difference is not Difference.MOVED:
+        return told
+    is_behind_stored = (
+        isinstance(last, Replay | Supersede)
+        and bool(last.plan.handed_over)
+        and foreseen.refusal is None
+        and (told.committed or 0) > last.plan.positions.get(told.log, 0)
+    )
+    is_theirs = is_behind_stored or (isinstance(last, UpToDate) and told.log in last.passed)
+    return replace(told, difference=Difference.READ_ON) if is_theirs else told
+
+
+def _step_by_ledgers(snapshot: Snapshot, settings: Settings) -> NextStep:
+    """The step as far as its repair: what it plans is not known without the brokers. Raises as
+    `next_step`, and its refusal.
+    """
+    refuse_what_cannot_run(snapshot)
+    left = leave_to_owners(snapshot, settings)
+    state = where_we_stand(left, settings)
+    return NextStep(left, state, repair_of(state, left))
+
+
+def _without_ends(snapshot: Snapshot) -> Snapshot:
+    """The same with logs that reach as far as can be: what is refused all the same is refused
+    wherever they end.
+    """
+    return replace(
+        snapshot,
+        extents=dict.fromkeys(snapshot.leaderless, PartitionOffsets(0, _NO_END)),
+        leaderless=frozenset(),
+    )

@@ -1,0 +1,681 @@
+"""What was a run asked for: a key, bounds, an interval of time?
+
+What a run reads that was asked for by a key or up to a bound, and whether it was done before.
+Pure functions of values.
+
+    what the ledger knows of the key                   what a run under it does
+    ------------------------------------------------   ------------------------------------------------------------------
+    nothing                                            one plan, or several under caps, up to the bound; then the key is done
+    a plan that is stored and not in the table         as any run: that one is executed first, then it looks again
+    a plan in the table that reaches its bound         nothing: already applied
+    the same, which a cap kept from its bound          goes on to where that plan says, wherever the bound would lie now
+    the same, which a log without a leader or with     reads it up to there once it can; until then it is not complete
+    another owner, or a paused one, kept from it
+    that there was nothing to read                     nothing
+    any of these, asked for with other bounds          SettingsError: a key names one thing
+
+A run never passes over offsets. So a bound at the start says where the first plan of all begins, if
+it is a time, and later that nothing before it is unread. A bound at the end is the first offset at
+or after it in each log, be what lies behind that older or not; a log without a record as late is
+read to its end, and the plan counts it (`Bounds.open_logs`).
+
+`tests.model.run_keys` is this in every interleaving of two drivers.
+
+The stretch of time that a scheduled run is for, and the run key by which the same stretch is the
+same run, whoever starts it. Pure.
+
+What a scheduler's run asks of the toolkit: its interval, the arguments of its command, and what
+an exit code means to it. Pure.
+
+A scheduler has several ways to start a run, and not each of them says which stretch of time it is
+for. Of Airflow 2.11 and 3.3:
+
+| how a run starts | what it has |
+| --- | --- |
+| by a schedule of data intervals, or `airflow backfill create` over one | its data interval |
+| by a plain cron string, which in Airflow 3 is a moment | a data interval that is empty |
+| by hand, by an asset, or by the REST API without a logical date | none |
+| by `airflow dags trigger` with a logical date | another interval than that date's, in some versions: the last one before now |
+| with the params `from_time` and `until_time` | those |
+
+So the interval comes from both params, else from a data interval that is not empty, and never from
+the logical date: where that lies before the data interval, somebody named a date and got another
+interval than that date's.
+
+Whether logs are complete up to a time, so that hardly a record of an earlier time is still to
+come. Pure.
+
+No broker can say so for certain: a producer may send an old record late at any time. What a run is
+begun by is one of two signs: the log holds a record of that time or later, or the time is past by a
+grace that covers how late records come.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+
+from etl.errors import EtlError, NeedsDecision, SettingsError, family
+from etl.model.partitions import BrokerPartition, PartitionOffsets, in_order
+from etl.model.plans import NO_BOUNDS, Bound, Bounds, KeptKey, Plan, Request
+from etl.model.snapshot import Asked, Snapshot
+
+KEYS_KEPT = 1000
+"""Run keys of plans that are not kept any more. One that is forgotten loads nothing twice: the
+ledger stands at its bound or beyond.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What a plan is made under."""
+
+    run_key: str | None = None
+    bounds: Bounds = NO_BOUNDS
+    stops: Mapping[BrokerPartition, int] | None = None
+    """Where each log is read up to at most; one that is not named is not read. None: all of them to
+    their ends.
+    """
+    waits: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
+    """Under a key: logs that cannot be read, and up to where a later plan of it reads them; None:
+    nobody knows yet.
+    """
+
+    def until(self, log: BrokerPartition, position: int, end: int) -> int:
+        """Up to where a log is read from this position on."""
+        return end if self.stops is None else max(position, min(end, self.stops.get(log, position)))
+
+
+NOTHING_ASKED = Asking()
+
+
+def bounds_to_find(request: Request, newest: Plan | None, plan: Plan | None) -> Bounds:
+    """The bounds to look for in the logs: those that the key's plan was made under, or the
+    request's. `-1h` is that of the first run.
+    """
+    of_key = next(
+        (
+            one
+            for one in (newest, plan)
+            if one and request.run_key and one.run_key == request.run_key
+        ),
+        None,
+    )
+    return of_key.bounds if of_key else request.bounds
+
+
+def made_under(asked: Asked | None, last: Plan | None) -> Plan | KeptKey | None:
+    """What the ledger has of the key, `last` being the pipeline's newest plan in force; None
+    without a key, and of one that is new.
+    """
+    if asked is None or asked.request.run_key is None:
+        return None
+    return last if last and last.run_key == asked.request.run_key else asked.plan or asked.key
+
+
+def done_before(asked: Asked | None, last: Plan | None, snapshot: Snapshot) -> KeptKey | None:
+    """The key whose run is done, `last` being in the table; None where there is something to do, or
+    a log is waited for.
+
+    Raises SettingsError for other bounds.
+    """
+    found = made_under(asked, last)
+    if asked is None or found is None:
+        return None
+    kept = kept_key(found) if isinstance(found, Plan) else found
+    said = asked.request.bounds.said
+    if kept.said != said:
+        what = f"run key {kept.key} was asked for {kept.said or 'without bounds'}, and now {said or 'without any'}"
+        raise SettingsError(
+            what,
+            key="--run-key",
+            check="which of the two is meant; a key names one thing, another one needs another key",
+        )
+    is_kept = asked.key is not None or not isinstance(found, Plan)
+    return kept if is_kept or not left_under_key(asked, last, snapshot) else None
+
+
+def left_under_key(
+    asked: Asked | None, last: Plan | None, snapshot: Snapshot
+) -> dict[BrokerPartition, int | None]:
+    """Of a key with a plan the logs that are not loaded up to its bound, `last` being in the table,
+    and that bound; None: unknown.
+    """
+    found = made_under(asked, last)
+    if asked is None or last is None or not isinstance(found, Plan):
+        return {}
+    ends = {log: _end_now(log, end, found, asked, snapshot) for log, end in found.key_ends.items()}
+    return {
+        log: end
+        for log, end in ends.items()
+        if end is None or log not in last.positions or last.positions[log] < end
+    }
+
+
+def is_found_out(asked: Asked | None, last: Plan | None) -> bool:
+    """Whether a key that is done had a log of which nobody knew the bound: then it is kept, for
+    what comes there later is not the key's.
+    """
+    found = made_under(asked, last)
+    return (
+        asked is not None
+        and asked.key is None
+        and isinstance(found, Plan)
+        and None in found.key_ends.values()
+    )
+
+
+def _end_now(
+    log: BrokerPartition, end: int | None, plan: Plan, asked: Asked, snapshot: Snapshot
+) -> int | None:
+    """The bound that the key's plan knows of a log, or, where that could not be read, the one that
+    is found now; None: still not.
+    """
+    extent = snapshot.extents.get(log)
+    if end is not None or extent is None:
+        return end
+    until = plan.bounds.until
+    return _offset(until, extent, asked.untils.get(log)) if until else extent.end_offset
+
+
+def is_reached(plan: Plan, positions: Mapping[BrokerPartition, int]) -> bool:
+    """Whether what is loaded up to these positions is all that this plan's key is to load. Of a log
+    without a bound nobody can tell.
+    """
+    return all(
+        end is not None and positions.get(log, -1) >= end for log, end in plan.key_ends.items()
+    )
+
+
+def kept_key(plan: Plan) -> KeptKey:
+    """What is kept of the key of a plan that has one."""
+    return KeptKey(plan.run_key or "", plan.number, plan.bounds.said)
+
+
+def key_without_plan(asked: Asked | None, last: Plan | None) -> KeptKey | None:
+    """What is kept of a key under which there was nothing to read; None without a key, and of one
+    that made plans.
+    """
+    if asked is None or asked.request.run_key is None or made_under(asked, last):
+        return None
+    return KeptKey(
+        asked.request.run_key, last.number if last else 0, asked.request.bounds.said, is_empty=True
+    )
+
+
+def with_key(keys: tuple[KeptKey, ...], more: KeptKey) -> tuple[KeptKey, ...]:
+    """The kept keys and one more, which takes the place of what was known of it; the newest
+    `KEYS_KEPT`.
+    """
+    return (*(one for one in keys if one.key != more.key), more)[-KEYS_KEPT:]
+
+
+def asking_of(asked: Asked | None, last: Plan | None, snapshot: Snapshot) -> Asking:
+    """What the next plan is made under; the key is not done."""
+    if asked is None:
+        return NOTHING_ASKED
+    found, request = made_under(asked, last), asked.request
+    if isinstance(found, Plan):
+        ends = {
+            log: _end_now(log, end, found, asked, snapshot) for log, end in found.key_ends.items()
+        }
+        now_known = [
+            log for log, end in found.key_ends.items() if end is None and log in snapshot.extents
+        ]
+        more = _open_logs(found.bounds.until, asked, now_known)
+        stops = {
+            log: end for log, end in ends.items() if log in snapshot.extents and end is not None
+        }
+        return Asking(
+            request.run_key,
+            replace(found.bounds, open_logs=found.bounds.open_logs + more),
+            stops,
+            {log: end for log, end in ends.items() if log not in stops},
+        )
+    until, waits = request.bounds.until, _waited_for(asked, last, snapshot)
+    if until is None:
+        return Asking(request.run_key, request.bounds, None, waits)
+    stops = {
+        log: _offset(until, extent, asked.untils.get(log))
+        for log, extent in snapshot.extents.items()
+    }
+    return Asking(
+        request.run_key,
+        replace(request.bounds, open_logs=_open_logs(until, asked, snapshot.extents)),
+        stops,
+        waits,
+    )
+
+
+def _open_logs(until: Bound | None, asked: Asked, logs: Iterable[BrokerPartition]) -> int:
+    return (
+        sum(asked.untils.get(log) is None for log in logs)
+        if until and until.at_ms is not None
+        else 0
+    )
+
+
+def _waited_for(
+    asked: Asked, last: Plan | None, snapshot: Snapshot
+) -> dict[BrokerPartition, int | None]:
+    """The logs that the first plan of a key leaves out; the bound of one that is known, and has an
+    owner or is paused, is known, too.
+    """
+    if asked.request.run_key is None:
+        return {}
+    until, known = asked.request.bounds.until, last.positions if last else {}
+    alone = {log: extent for log, extent in snapshot.extents_left_alone.items() if log in known}
+    return {
+        **dict.fromkeys((*snapshot.leaderless, *snapshot.owners, *snapshot.paused)),
+        **{
+            log: _offset(until, extent, asked.untils.get(log)) if until else extent.end_offset
+            for log, extent in alone.items()
+        },
+    }
+
+
+def loaded_beyond(snapshot: Snapshot) -> dict[BrokerPartition, int]:
+    """How many offsets of each log are loaded behind the bound of a run that has made no plan yet."""
+    last, asked = snapshot.ledger.newest, snapshot.asked
+    until = asked.request.bounds.until if asked else None
+    if last is None or asked is None or until is None or made_under(asked, last):
+        return {}
+    stops = asking_of(asked, last, snapshot).stops or {}
+    return {
+        log: last.positions[log] - stop
+        for log, stop in stops.items()
+        if last.positions.get(log, 0) > stop
+    }
+
+
+def up_to_bound(
+    lags: Mapping[BrokerPartition, int], plan: Plan, snapshot: Snapshot
+) -> dict[BrokerPartition, int]:
+    """What of these lags behind a run's last plan the run was asked for: under a key all of that is
+    in the plan, or in its `key_ends`.
+    """
+    if plan.run_key:
+        return {}
+    asking = asking_of(snapshot.asked, None, snapshot)
+    ends = {
+        log: asking.until(log, plan.positions[log], plan.positions[log] + lag)
+        for log, lag in lags.items()
+    }
+    return {
+        log: end - plan.positions[log] for log, end in ends.items() if end > plan.positions[log]
+    }
+
+
+def asking_again(old: Plan) -> Asking:
+    """What the plan is made under that takes the place of this one: what was asked for once stays.
+
+    Where the old plan was to end in a physical log a message ended then, and so it does in the same
+    log now, though its broker does not name that any more. A log of which nobody knew the bound
+    waits on: whoever replaces the plan need not have been asked for the key.
+    """
+    if not (old.run_key or old.bounds.until):
+        return NOTHING_ASKED
+    stops = {**old.positions, **{log: end for log, end in old.key_ends.items() if end is not None}}
+    return Asking(
+        old.run_key,
+        old.bounds,
+        stops,
+        {log: None for log, end in old.key_ends.items() if end is None},
+    )
+
+
+def left_of_key(
+    asking: Asking,
+    ends: Mapping[BrokerPartition, int],
+    stops: Mapping[BrokerPartition, int],
+    positions: Mapping[BrokerPartition, int],
+) -> dict[BrokerPartition, int | None]:
+    """What `Plan.key_ends` keeps of a plan that reads up to `stops`: under a key the logs that caps
+    end before their `ends`, those that it was to read and cannot, and those that it waits for."""
+    if asking.run_key is None:
+        return {}
+    capped = {log: end for log, end in ends.items() if stops[log] < end}
+    away = {
+        log: end
+        for log, end in (asking.stops or {}).items()
+        if log not in ends and positions.get(log, end) < end
+    }
+    waits = {log: end for log, end in asking.waits.items() if log not in ends or end is None}
+    return {**waits, **away, **capped}
+
+
+def refuse_start_by_offsets(asked: Asked | None, last: Plan | None) -> None:
+    """Refuse a first run that is to begin so many offsets before the end: a start is a time, or a
+    policy. Raises SettingsError.
+    """
+    start = asked.request.bounds.start if asked else None
+    if last is None and start is not None and start.back is not None:
+        what = f"{start.said} is no start of a pipeline that has made no plan yet: it only says that nothing before it is unread"
+        check = "a time, e.g. --from-time -1h or 2026-01-31T00:00:00Z; or leave --from-time out, and source.start says where it begins"
+        raise SettingsError(what, key="--from-time", check=check)
+
+
+def refuse_unread_before(
+    asked: Asked | None, known: Mapping[BrokerPartition, int], snapshot: Snapshot
+) -> None:
+    """Refuse a run that is to begin at a bound before which this pipeline has not read all. Raises
+    NeedsDecision.
+    """
+    start = asked.request.bounds.start if asked else None
+    is_begun = isinstance(
+        made_under(asked, snapshot.ledger.newest), Plan
+    )  # it was asked when the key's first plan was made
+    if asked is None or start is None or (start.at_ms is None and start.back is None) or is_begun:
+        return
+    begins = {
+        log: _offset(start, extent, asked.starts.get(log))
+        for log, extent in snapshot.extents.items()
+    }
+    unread = {
+        log: begins[log] - known[log]
+        for log in sorted(begins.keys() & known.keys())
+        if known[log] < begins[log]
+    }
+    if unread:
+        log = min(unread)
+        more = f" (and {len(unread) - 1:,} more partitions)" if len(unread) > 1 else ""
+        what = f"{sum(unread.values()):,} offsets before {start.said} are not loaded yet, and a run passes over none{more}"
+        check = (
+            f"what was to load them, from offset {known[log]} to {begins[log]} here: an earlier interval that failed or did not run yet. "
+            "Without --from-time a run goes on from where the pipeline is, and loads them, too"
+        )
+        raise NeedsDecision(what, **log.place, offset=known[log], check=check)
+
+
+def _offset(bound: Bound, extent: PartitionOffsets, found: int | None) -> int:
+    """Where a bound lies in a log whose first record as late is at `found`; at the end where there
+    is none.
+    """
+    if bound.back is not None:
+        return max(extent.log_start_offset, extent.end_offset - bound.back)
+    return extent.end_offset if found is None else min(found, extent.end_offset)
+
+
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
+INTERVALS_MAX = 10_000
+"""More of them than anybody looks at: a period was meant in hours and written in seconds. Each is a
+question to every leader.
+"""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TimeInterval:
+    """[start, end) in UTC; start lies before end."""
+
+    start: datetime
+    end: datetime
+
+    @property
+    def run_key(self) -> str:
+        """`20260131T050000Z-20260131T060000Z`: the same for a schedule, a retry, a replay by hand
+        and a backfill of this interval.
+        """
+        return f"{_compact(self.start)}-{_compact(self.end)}"
+
+    @property
+    def start_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return milliseconds(self.start)
+
+    @property
+    def end_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return milliseconds(self.end)
+
+    def as_json(self) -> dict[str, str]:
+        """In the words of the options of `etl run`."""
+        return {
+            "from_time": self.start.isoformat(),
+            "until_time": self.end.isoformat(),
+            "run_key": self.run_key,
+        }
+
+
+def interval_between(start: object, end: object) -> TimeInterval:
+    """The interval from one time to another, each ISO 8601 text with a UTC offset, or a datetime
+    that has one.
+
+    Raises SettingsError for a time that is none, for no offset, and for an interval that is empty
+    or runs backwards.
+    """
+    found = TimeInterval(moment(start, "from_time"), moment(end, "until_time"))
+    if found.start >= found.end:
+        how = "is empty" if found.start == found.end else "runs backwards"
+        raise SettingsError(
+            f"the interval {how}: it ends at {found.end.isoformat()}",
+            from_time=found.start.isoformat(),
+            check="the two times; an interval begins before it ends, and holds its start and not its end",
+        )
+    return found
+
+
+def moment(told: object, name: str) -> datetime:
+    """The time that was told, in UTC; `name` is what it was told as. Raises SettingsError."""
+    form = "its form, which is 2026-01-31T05:00:00+00:00"
+    try:
+        # also of a datetime: Airflow's are pendulum's, which lose their zone when a time in UTC is
+        # reckoned with
+        found = datetime.fromisoformat(
+            told.isoformat() if isinstance(told, datetime) else str(told).strip()
+        )
+        in_utc = found.astimezone(UTC) if found.tzinfo is not None else None
+    except (
+        ValueError,
+        OverflowError,
+    ) as error:  # OverflowError: the first or last day of the calendar, in UTC
+        raise SettingsError(f"{name} is no time: {told}", check=form) from error
+    if in_utc is None:
+        raise SettingsError(
+            f"{name} has no UTC offset: {told}",
+            check=f"{form}; without its end nobody knows the zone",
+        )
+    if in_utc < _1970:
+        raise SettingsError(
+            f"{name} lies before 1970, where no record's timestamp lies: {told}", check=form
+        )
+    return in_utc
+
+
+def divided(whole: TimeInterval, every: timedelta) -> Iterator[TimeInterval]:
+    """The whole in intervals of that length, from its start on; the last one ends where the whole
+    does.
+
+    Raises SettingsError for a length that is none, or so short that there are more than
+    INTERVALS_MAX.
+    """
+    if every <= timedelta():
+        raise SettingsError(
+            "an interval lasts no time", check="--every: how long each one is, such as 1h"
+        )
+    if (whole.end - whole.start) / every > INTERVALS_MAX:
+        raise SettingsError(
+            f"these are more than {INTERVALS_MAX:,} intervals",
+            check="--every, and from when until when is asked for",
+        )
+    start = whole.start
+    while start < whole.end:
+        yield TimeInterval(start, min(start + every, whole.end))
+        start += every
+
+
+def looked_back_at(
+    end: datetime, *, behind: timedelta, back: timedelta, every: timedelta
+) -> TimeInterval:
+    """Whole intervals of the length `every`, as long as `back` in all, of which the last ended
+    `behind` before `end` or earlier.
+
+    Each begins at a multiple of its length since 1970. What is younger no run may have been for
+    yet.
+    """
+    last = end - behind
+    last -= (last - _1970) % every
+    return TimeInterval(last - back, last)
+
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def length(text: str) -> timedelta:
+    """`90s`, `15m`, `1h`, `7d`. Raises SettingsError."""
+    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text.strip())
+    if not found:
+        raise SettingsError(
+            f"--every is no length of time: {text}", check="its form: 90s, 15m, 1h or 7d"
+        )
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def milliseconds(when: datetime) -> int:
+    """Since 1970; what lies between two milliseconds belongs to the later one, for no record of the
+    earlier one is at it or after it.
+    """
+    micros = (when - _1970) // timedelta(microseconds=1)
+    return -(-micros // 1000)
+
+
+def _compact(when: datetime) -> str:
+    fraction = f".{when.microsecond:06d}" if when.microsecond else ""
+    return f"{when:%Y%m%dT%H%M%S}{fraction}Z"
+
+
+HOW_TO_SAY = (
+    "how the run was started: give both params, from_time and until_time; or by the REST API a logical date with data_interval_start and "
+    "data_interval_end; or leave it to the schedule, and old intervals to `airflow backfill create`"
+)
+DOCUMENT_FILE = "ETL_DOCUMENT_FILE"
+"""The variable that names a file which a command writes its document to as well. Whoever starts a
+command through something that mixes its standard output with other lines, as spark-submit does
+under a scheduler, reads it there."""
+
+
+def interval_of_run(
+    from_time: object,
+    until_time: object,
+    data_interval: tuple[object, object] = (None, None),
+    logical_date: datetime | None = None,
+) -> TimeInterval:
+    """The interval that a run is for: that of its params, else its data interval. None or an empty
+    text is a param that was not given.
+
+    Raises SettingsError where there is none, where only one of the params is given, where the data
+    interval is not the logical date's, and as `interval_between`.
+    """
+    given = [told for told in (from_time, until_time) if told not in (None, "")]
+    if len(given) == 1:
+        raise SettingsError(
+            f"of from_time and until_time only one is given: {given[0]}", check=HOW_TO_SAY
+        )
+    start, end = (from_time, until_time) if given else data_interval
+    if start is None or end is None:
+        raise SettingsError(
+            "the run has no interval: nothing says which stretch of time it is for",
+            check=HOW_TO_SAY,
+        )
+    if not given and start == end:
+        raise SettingsError(
+            f"the run's data interval is empty: it begins and ends at {start}",
+            check=f"the schedule: a plain cron string is a moment, CronDataIntervalTimetable has intervals; else {HOW_TO_SAY}",
+        )
+    found = interval_between(start, end)
+    if not given and logical_date is not None and logical_date < found.start:
+        raise SettingsError(
+            f"the run's data interval is not that of its logical date {logical_date.isoformat()}: it is {found.start.isoformat()} to "
+            f"{found.end.isoformat()}",
+            check=HOW_TO_SAY,
+        )
+    return found
+
+
+def run_arguments(conf: str, interval: TimeInterval, *, is_physical: bool) -> list[str]:
+    """Those of `etl run` that go on up to the end of the interval, once. The logs of Jafka and
+    Kafka 0.7 have no times: up to their ends.
+
+    The interval's start is not among them: a run goes on where the ledger is, so an interval that
+    failed is made good by the next one.
+    """
+    until = [] if is_physical else ["--until-time", interval.end.isoformat()]
+    return [conf, "--run-key", interval.run_key, *until, "--json"]
+
+
+def range_arguments(params: Mapping[str, object]) -> list[str]:
+    """`--topic`, `--partition`, `--from` and `--until`, of the params of these names; what is not
+    given is left out.
+    """
+    given = {
+        name: str(params[name]).strip()
+        for name in ("topic", "partition", "from", "until")
+        if params.get(name) is not None
+    }
+    return [word for name, told in given.items() if told for word in (f"--{name}", told)]
+
+
+def backfill_arguments(conf: str, params: Mapping[str, object]) -> list[str]:
+    """Those of `etl backfill`. The same name in each retry: it goes on where the one before ended."""
+    missing = ["--missing"] if params.get("missing") else []
+    return [conf, "--name", str(params["name"]), *range_arguments(params), *missing, "--json"]
+
+
+class Verdict(str, Enum):
+    """What a scheduler does with a run that ended."""
+
+    DONE = "done"
+    RETRY = "retry"
+    FAIL = "fail"
+    """At once: a retry would end in the same way."""
+
+
+_RETRIABLE = {kind.exit_code for kind in family(EtlError) if kind.retriable}
+_OF_OURS = {kind.exit_code for kind in family(EtlError)}
+_NOT_STARTED = (126, 127)
+"""A shell's: the command is not there, or may not be executed."""
+
+
+def verdict_of(exit_code: int | None, document: Mapping[str, object] | None) -> Verdict:
+    """By the exit code of the command, and by the document that it left; None: nobody knows it, or
+    it left none.
+
+    Whoever is between the two (spark-submit) may end otherwise than the command, so what its
+    document says comes first. A command that was killed, or Spark that did not come up, left none:
+    it is tried again, which for the same run key is safe at any moment.
+    """
+    told = document.get("exit_code") if document else None
+    if exit_code == 0 and told in (0, None):
+        return Verdict.DONE
+    if isinstance(told, int) and told:
+        return Verdict.RETRY if told in _RETRIABLE else Verdict.FAIL
+    is_final = exit_code in _NOT_STARTED or exit_code in _OF_OURS - _RETRIABLE - {
+        EtlError.exit_code
+    }  # 1 is spark-submit's own, too
+    return Verdict.FAIL if is_final and told is None else Verdict.RETRY
+
+
+def incomplete_logs(
+    first_at: Mapping[BrokerPartition, int | None],
+    *,
+    until_ms: int,
+    now_ms: int,
+    grace_s: float,
+    unled: Collection[BrokerPartition] = (),
+) -> tuple[BrokerPartition, ...]:
+    """Those that are not known to be complete up to `until_ms` (milliseconds since 1970).
+
+    `first_at`: the first offset of each log whose record is at that time or later; None where none
+    is, and of logs without times. Before that time no log is complete, whatever lies in it: a
+    producer's clock may be ahead. `unled`: logs without a leader with which a run would stop; no
+    clock makes them complete.
+    """
+    is_past = now_ms >= until_ms + grace_s * 1000
+    late = (
+        log
+        for log, offset in first_at.items()
+        if not is_past and (offset is None or now_ms < until_ms)
+    )
+    return tuple(in_order({*late, *unled}))

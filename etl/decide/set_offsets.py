@@ -1,0 +1,596 @@
+"""What follows when an operator sets or pauses offsets?
+
+The plan by which an operator sets positions: forwards past what is then told lost, backwards
+over what was never loaded. Pure.
+
+It has no ranges, and moves positions under the same `log_epoch`. So a position goes back only where
+the table holds none of the offsets that would be read again, by any life of the log: their rows
+would be there twice, and to load rows anew is a replay's, which replaces them. What lies between an
+offset and the position was never loaded where policy or an operator let it go, or where the log
+began there.
+
+It is stored behind the last plan, or in the place of one that is stored and not in the table (ADR
+20). One that takes the place of another of its kind begins where that one began: what it lets go is
+told once. Where that one took the place of a plan that moved or began logs, nobody can tell that
+any more, and a run goes first.
+
+What a pause means: which logs a run leaves alone, and what pausing and resuming make of the
+pauses. Pure functions of values.
+
+    what is met                                what becomes of it
+    ----------------------------------------   -----------------------------------------------------------------------------
+    a paused log, at the next plan             its position stays, it gets no range; a start that was never decided is kept
+    a paused log of a stored plan              the plan is executed whole: it was decided before, and may be in the table
+    the same, where another takes its place    the log is left out of that one
+    a partition that is new in a paused topic  paused
+    a paused log without a leader              left alone, whatever `source.on_no_leader` says
+    a replay or backfill that names the log    loads it: who names offsets means them
+    a paused log that is paused again          stays as it was: reason and time are the first ones
+    one partition of a topic paused whole      is resumed with its topic only
+
+A pause is kept until somebody resumes, over runs, drivers and rebalances (docs/adr/0026).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from etl.decide.byte_offsets import refuse_named
+from etl.decide.group_commits import refuse_in_the_place_of, told_by_command
+from etl.decide.group_ownership import owned_by
+from etl.decide.offsets import starts_of
+from etl.decide.partition_identity import kept_tails, record_epochs, refuse_other_logs
+from etl.decide.plan import shape_of_rows
+from etl.decide.reconcile import where_we_stand
+from etl.decide.replacement import let_go_among, lost_with_logs, offsets_gone, without_losses
+from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
+from etl.model.partitions import (
+    FORM_OF_PARTITION,
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Named,
+    PartitionOffsets,
+    render_log,
+    render_stretches,
+)
+from etl.model.plans import LOST_WITH_LOG, NO_BOUNDS, Loss, LossReason, Plan, PlanKind
+from etl.model.snapshot import (
+    FirstRun,
+    Pause,
+    PipelineState,
+    RebuildFromTable,
+    Replay,
+    Snapshot,
+    UpToDate,
+)
+from etl.settings.sections import Settings
+
+Stretches = Mapping[BrokerPartition, Sequence[tuple[int, int]]]
+"""Offsets [from, until) of logs."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Move:
+    """One log whose position is set."""
+
+    log: BrokerPartition
+    from_offset: int
+    """Where it stands now."""
+    to_offset: int
+
+    @property
+    def skipped(self) -> int:
+        """Offsets that are passed over; bytes, if physical."""
+        return max(0, self.to_offset - self.from_offset)
+
+    @property
+    def comes(self) -> int:
+        """Offsets before the position that are loaded then."""
+        return max(0, self.from_offset - self.to_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a set position goes by: the newest plan, and where each log stands before it is set,
+    behind what other members read.
+    """
+
+    state: UpToDate | Replay
+    before: Mapping[BrokerPartition, int]
+
+    @property
+    def old(self) -> Plan:
+        """The last plan, or the stored one whose place is taken."""
+        return self.state.last if isinstance(self.state, UpToDate) else self.state.plan
+
+
+def standing(state: PipelineState, base: Plan | None) -> Standing:
+    """Where the pipeline stands, for one whose positions are set. `base`: the plan before the
+    newest one, where anybody has it.
+
+    Raises SettingsError for a pipeline without a plan, NeedsDecision where a run must first take
+    over the table's plan, or finish one.
+    """
+    if isinstance(state, FirstRun):
+        what = "this pipeline has made no plan yet, so no position can be set"
+        raise SettingsError(
+            what,
+            check="source.start, which says where the first run begins; or `etl run CONF` first",
+        )
+    if isinstance(state, RebuildFromTable):
+        what = f"the table holds plan {state.plan.number}, which ZooKeeper does not have"
+        raise NeedsDecision(
+            what, check="`etl offsets restore CONF --from-table --reason ...`; then say this again"
+        )
+    if isinstance(state, UpToDate):
+        return Standing(state, {**state.last.positions, **state.passed})
+    stored = state.plan
+    refuse_in_the_place_of(stored)
+    if stored.kind in (PlanKind.REPLAY, PlanKind.BACKFILL):
+        what = f"plan {stored.number} is stored and not in the table, and what it reads again does not move positions"
+        raise NeedsDecision(what, check="`etl run CONF`, which executes it; then say this again")
+    if stored.kind is not PlanKind.SET:
+        return Standing(Replay(stored), starts_of(stored))
+    if base is None or base.id != stored.previous:
+        what = f"plan {stored.number} is stored, which sets positions, and nobody knows any more where they were before"
+        raise NeedsDecision(what, check="`etl run CONF`, which executes it; then say this again")
+    if (
+        stored.took_over
+        or stored.log_epochs != base.log_epochs
+        or stored.positions.keys() - base.positions.keys()
+    ):
+        what = (
+            f"plan {stored.number} is stored, which sets positions in the place of a plan that moved or began logs: where they were "
+            "before that the table's plan does not tell"
+        )
+        raise NeedsDecision(what, check="`etl run CONF`, which executes it; then say this again")
+    return Standing(
+        Replay(stored),
+        {**base.positions, **{hole.log: hole.until_offset for hole in stored.read_by_others}},
+    )
+
+
+def position_now(log: BrokerPartition, stands: Standing, snapshot: Snapshot) -> int:
+    """Where the log stands. Raises for one that cannot be set: Owned, BrokerUnreachable,
+    SettingsError where it was never read.
+    """
+    if log in snapshot.owners:
+        raise owned_by({log: snapshot.owners[log]})
+    if log in snapshot.leaderless:
+        raise BrokerUnreachable(
+            f"the partition {log.unled}, so its position cannot be set",
+            **log.place,
+            check=log.held_by,
+        )
+    if log not in stands.before:
+        what = "this pipeline has not begun the partition, so it has no position to set"
+        raise SettingsError(
+            what, key="LOG", **log.place, check="source.start_new_topics, or `etl run CONF` first"
+        )
+    return stands.before[log]
+
+
+def moves_to(
+    targets: Mapping[BrokerPartition, int], stands: Standing, snapshot: Snapshot
+) -> tuple[Move, ...]:
+    """The logs that move, in order; one that is there already does not.
+
+    Raises SettingsError for an offset that the log does not have, NotYetReadable for one behind an
+    open transaction, and what a run says of logs that were cut or made again.
+    """
+    refuse_other_logs(
+        stands.old,
+        snapshot,
+        {log: min(at, stands.before.get(log, at)) for log, at in stands.old.positions.items()},
+    )
+    elsewhere = (
+        {*stands.state.followed, *stands.state.not_followed}
+        if isinstance(stands.state, UpToDate)
+        else set()
+    )
+    found = []
+    for log, to in sorted(targets.items()):
+        now = position_now(log, stands, snapshot)
+        _refuse_outside(log, to, snapshot)
+        refuse_named(log, to, snapshot, key="--to")
+        is_stored = isinstance(stands.state, Replay) and stands.old.positions.get(log) != now
+        if to != now or is_stored or log in elsewhere:
+            found.append(Move(log, now, to))
+    return tuple(found)
+
+
+def _refuse_outside(log: BrokerPartition, to: int, snapshot: Snapshot) -> None:
+    extent = snapshot.extents[log]
+    if extent.end_offset < to <= extent.end_offset + extent.held_back:
+        what = f"offset {to} lies above the last stable offset {extent.end_offset}: a transaction is open there"
+        raise NotYetReadable(
+            what, **log.place, offset=to, check="once the transaction ends, say it again"
+        )
+    if not extent.log_start_offset <= to <= extent.end_offset:
+        what = f"offset {to} is not in the log, which has {extent.log_start_offset} to {extent.end_offset}"
+        check = "above its end nothing could be skipped yet, and what comes later would never be loaded; below its start nothing is left"
+        raise SettingsError(what, key="--to", **log.place, check=check)
+
+
+def stretches_to_ask(moves: Iterable[Move]) -> dict[BrokerPartition, tuple[int, int]]:
+    """What would be read again, of which the table must hold nothing."""
+    return {move.log: (move.to_offset, move.from_offset) for move in moves if move.comes}
+
+
+def refuse_loaded(
+    moves: Iterable[Move], loaded: Stretches, rows: Mapping[BrokerPartition, int]
+) -> None:
+    """Refuse to go back over what is loaded: by plans that led to the table (`loaded`), or by whose
+    rows ever are there (`rows`, counted).
+
+    Raises NeedsDecision, naming the offsets and what reads them again without doubling them.
+    """
+    for move in moves:
+        among = [
+            (max(start, move.to_offset), min(until, move.from_offset))
+            for start, until in loaded.get(move.log, ())
+        ]
+        among = [(start, until) for start, until in among if start < until]
+        count = rows.get(move.log, 0)
+        if not (among or count):
+            continue
+        until = max((until for _, until in among), default=move.from_offset)
+        what = (
+            f"the table has been given offsets before {until} already"
+            if among
+            else f"the table holds {count:,} rows of these offsets"
+        )
+        what += f": read again from {move.to_offset}, their rows would be there twice"
+        stretch = render_stretches([(move.log, move.to_offset, move.from_offset)])
+        named = (
+            f"etl replay CONF --topic {shlex.quote(move.log.topic)} --partition {move.log.key} --from {move.to_offset} "
+            f"--until {move.from_offset}"
+        )
+        check = (
+            f"only a replay reads such offsets ({stretch}) again, for it replaces their rows: `{named}`; the position stays at "
+            f"{move.from_offset}"
+        )
+        if among and until < move.from_offset:
+            check += f". From {until} on nothing was loaded: --to {until}"
+        raise NeedsDecision(what, **move.log.place, offset=move.to_offset, check=check)
+
+
+def plan_set(
+    stands: Standing,
+    moves: Collection[Move],
+    snapshot: Snapshot,
+    settings: Settings,
+    *,
+    reason: str,
+    now_ms: int,
+) -> Plan:
+    """The plan, without its id. Without moves it keeps all positions, and offsets that another
+    client moved go back to them.
+    """
+    old, is_next, table = stands.old, isinstance(stands.state, UpToDate), snapshot.table
+    set_now = {move.log: move.to_offset for move in moves}
+    went_on = stands.state.positions if isinstance(stands.state, UpToDate) else _stays(old)
+    positions = {**went_on, **set_now}
+    seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
+    sharp = record_epochs(old, snapshot.ledger.applied) if is_next else old.record_epochs
+    moved = {log for log, at in positions.items() if old.positions.get(log) != at} | set_now.keys()
+    epochs = {log: epoch for log, epoch in snapshot.leader_epochs.items() if log in set_now}
+    return replace(
+        old,
+        number=old.number + 1 if is_next else old.number,
+        kind=PlanKind.SET,
+        created_at_ms=now_ms,
+        shape=shape_of_rows(settings),
+        ranges=(),
+        positions=positions,
+        seen=seen if is_next else {**seen, **old.seen},
+        table_id=table.id if table else None,
+        table_transaction_version=(table.transaction_version or 0) if table else 0,
+        table_version=table.version if table else None,
+        previous=old.id if is_next else old.previous,
+        supersedes=None if is_next else old.id,
+        reason=reason,
+        id="",
+        **_asked_of(stands),
+        losses=tuple(_losses(stands, moves, snapshot)),
+        log_starts={
+            **old.log_starts,
+            **{
+                log: extent.log_start_offset
+                for log, extent in snapshot.extents.items()
+                if log in positions
+            },
+        },
+        leader_epochs={
+            **{log: epoch for log, epoch in old.leader_epochs.items() if log not in set_now},
+            **epochs,
+        },
+        record_epochs={
+            log: lineage
+            for log, lineage in sharp.items()
+            if log not in (moved if is_next else set_now)
+        },
+        vanished=() if is_next else old.vanished,
+        took_over=None if is_next else old.took_over,
+        tails=kept_tails(old, positions, snapshot) if moves else old.tails,
+        cluster_id=snapshot.cluster_id,
+        offsets_in=snapshot.offsets_in,
+        share=None,
+        handed_over=None,
+        closes=False,
+        read_by_others=told_by_command(stands.state),
+    )
+
+
+def _asked_of(stands: Standing) -> dict[str, Any]:
+    """What a stored plan was asked for whose place is taken: its run key goes on from where
+    positions are, to the ends that it froze.
+    """
+    if isinstance(stands.state, UpToDate) or stands.old.run_key is None:
+        return {"run_key": None, "bounds": NO_BOUNDS, "key_ends": {}}
+    old = stands.old
+    ends = {r.log: old.positions[r.log] for r in old.ranges}
+    return {"key_ends": {**ends, **old.key_ends}}
+
+
+def _stays(old: Plan) -> Mapping[BrokerPartition, int]:
+    """Where logs stand that are not set, where a stored plan is replaced: its ranges are for the
+    next one to read.
+    """
+    return old.positions if old.kind is PlanKind.SET else starts_of(old)
+
+
+def _losses(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> Iterable[Loss]:
+    """What is passed over; beside it what the next plan would say of offsets that were moved, or
+    what the replaced plan let go, and what it reads that no log holds any more.
+    """
+    old, set_now = stands.old, {move.log for move in moves}
+    if isinstance(stands.state, UpToDate):
+        for log, offset in sorted(stands.state.followed.items()):
+            if log not in set_now:
+                yield Loss(
+                    log, old.positions[log], offset, LossReason.MOVED, old.log_epochs.get(log, 0)
+                )
+    else:
+        again = let_go_among(old)
+        yield from (
+            loss
+            for loss in old.losses
+            if loss not in again and not (loss.log in set_now and _is_of_the_set(loss, old))
+        )
+        yield from lost_of_stored(stands, moves, snapshot)
+    yield from _skipped(moves, old)
+
+
+def lost_of_stored(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> list[Loss]:
+    """What a stored plan reads whose place is taken, that no log holds any more, and that no move
+    skips.
+    """
+    if isinstance(stands.state, UpToDate):
+        return []
+    return without_losses(
+        lost_with_logs(stands.old, offsets_gone(stands.old, snapshot)), _skipped(moves, stands.old)
+    )
+
+
+def _skipped(moves: Collection[Move], old: Plan) -> list[Loss]:
+    return [
+        Loss(
+            move.log,
+            move.from_offset,
+            move.to_offset,
+            LossReason.SKIPPED,
+            old.log_epochs.get(move.log, 0),
+        )
+        for move in sorted(moves)
+        if move.skipped
+    ]
+
+
+def _is_of_the_set(loss: Loss, old: Plan) -> bool:
+    """Whether a stored plan that sets positions let this go by that: another one takes its place,
+    and says anew what it passes over.
+    """
+    return (
+        old.kind is PlanKind.SET
+        and loss.why not in LOST_WITH_LOG
+        and loss.log_epoch == old.log_epochs.get(loss.log, 0)
+    )
+
+
+def told_moves(moves: Iterable[Move]) -> list[str]:
+    """What setting them comes to: a sentence for each log."""
+    said = []
+    for move in moves:
+        unit, name = f"{move.log.unit}s", render_log(move.log)
+        if move.skipped:
+            said.append(
+                f"{name} goes forwards from {move.from_offset} to {move.to_offset}: {move.skipped:,} {unit} are skipped by hand, "
+                "are told lost, and no later run loads them"
+            )
+        elif move.comes:
+            said.append(
+                f"{name} goes back from {move.from_offset} to {move.to_offset}: {move.comes:,} {unit} that were never loaded are "
+                "read; nothing comes twice"
+            )
+        else:
+            said.append(f"{name} stays at {move.to_offset}")
+    return said
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What is to be kept, and a sentence for each log that was named."""
+
+    pauses: tuple[Pause, ...]
+    says: tuple[str, ...]
+
+
+def paused_logs(
+    logs: Iterable[BrokerPartition], pauses: Iterable[Pause]
+) -> dict[BrokerPartition, Pause]:
+    """Those of the logs that are paused, and why: by a pause of their own, else by that of their
+    topic.
+    """
+    said = {(one.topic, one.log): one for one in pauses}
+    if not said:
+        return {}
+    found = ((log, said.get((log.topic, log)) or said.get((log.topic, None))) for log in logs)
+    return {log: why for log, why in found if why}
+
+
+def paused_unread(
+    pauses: Iterable[Pause],
+    extents: Mapping[BrokerPartition, PartitionOffsets],
+    last: Plan | None,
+) -> dict[BrokerPartition, tuple[int, int]]:
+    """Of each paused log with something to read its oldest unread offset and its end; `last`: the
+    plan in force.
+
+    Logs whose messages have no time are left out: there is no oldest time to ask for.
+    """
+    positions = last.positions if last else {}
+    spans = {
+        log: (max(extents[log].log_start_offset, positions.get(log, 0)), extents[log].end_offset)
+        for log in paused_logs(extents, pauses)
+        if not log.is_physical
+    }
+    return {log: (start, end) for log, (start, end) in spans.items() if start < end}
+
+
+def leave_paused(snapshot: Snapshot) -> Snapshot:
+    """The snapshot without the logs that are paused; its `paused` are these, and why."""
+    paused = paused_logs((*snapshot.extents, *snapshot.leaderless), snapshot.pauses)
+    if not paused:
+        return snapshot
+    return replace(
+        snapshot,
+        extents={log: extent for log, extent in snapshot.extents.items() if log not in paused},
+        extents_of_paused={
+            log: extent for log, extent in snapshot.extents.items() if log in paused
+        },
+        leaderless=snapshot.leaderless - paused.keys(),
+        paused=paused,
+    )
+
+
+def with_paused(snapshot: Snapshot) -> Snapshot:
+    """The snapshot with the paused logs among the others again: for who names offsets, and means
+    them.
+    """
+    return replace(
+        snapshot,
+        extents={**snapshot.extents, **snapshot.extents_of_paused},
+        paused={},
+        extents_of_paused={},
+        leaderless=snapshot.leaderless
+        | (snapshot.paused.keys() - snapshot.extents_of_paused.keys()),
+    )
+
+
+def standing_without_paused(
+    snapshot: Snapshot, settings: Settings
+) -> tuple[Snapshot, PipelineState]:
+    """Where the pipeline stands, and what it goes on by: without paused logs, but where a stored
+    plan is left, which is executed whole.
+
+    Raises as `where_we_stand`.
+    """
+    rested = leave_paused(snapshot)
+    state = where_we_stand(rested, settings)
+    is_left = isinstance(state, Replay) and rested is not snapshot
+    return (snapshot, where_we_stand(snapshot, settings)) if is_left else (rested, state)
+
+
+def pausing(
+    pauses: Sequence[Pause],
+    named: Iterable[Named],
+    known: Collection[BrokerPartition],
+    *,
+    reason: str,
+    by: str,
+    now_ms: int,
+) -> Changed:
+    """The pauses with those that are named. Raises SettingsError for a name of which no log is
+    known.
+    """
+    kept, says = [*pauses], []
+    for one in dict.fromkeys(named):
+        before = _before(one, kept)
+        if before:
+            says.append(f"{one} is paused already{_as_whole(one, before)}: {before.reason}")
+            continue
+        refuse_unknown(one, known)
+        kept.append(Pause(one.topic, one.log, reason, by, now_ms))
+        says.append(f"{one} is paused: {reason}")
+    return Changed(tuple(kept), tuple(says))
+
+
+def resuming(
+    pauses: Sequence[Pause], named: Iterable[Named], known: Collection[BrokerPartition]
+) -> Changed:
+    """The pauses without those that are named; a topic's name takes those of its partitions along.
+
+    Raises SettingsError for a partition whose topic is paused as a whole, and for a name that
+    neither is paused nor has a known log.
+    """
+    kept, says = [*pauses], []
+    for one in dict.fromkeys(named):
+        gone = [
+            pause
+            for pause in kept
+            if pause.topic == one.topic and (one.log is None or pause.log == one.log)
+        ]
+        whole = next(
+            (pause for pause in kept if one.log and pause.topic == one.topic and pause.log is None),
+            None,
+        )
+        if whole:
+            what = f"{one.topic} is paused as a whole, so {one} cannot be resumed by itself: {whole.reason}"
+            check = f"resume {one.topic}, and pause those of its partitions that are to rest"
+            raise SettingsError(what, key="LOG", check=check)
+        if not gone:
+            refuse_unknown(one, known)
+            says.append(f"{one} is not paused: there is nothing to resume")
+            continue
+        kept = [pause for pause in kept if pause not in gone]
+        says.append(f"{one} is resumed: the next plan reads on from its position")
+    return Changed(tuple(kept), tuple(says))
+
+
+def merged(
+    ours: Sequence[Pause], theirs: Iterable[Pause], topics: Collection[str]
+) -> tuple[Pause, ...]:
+    """Our pauses, and those of a pipeline whose place we take, of the topics that we take over."""
+    there = {(one.topic, one.log) for one in ours}
+    return (
+        *ours,
+        *(one for one in theirs if one.topic in topics and (one.topic, one.log) not in there),
+    )
+
+
+def refuse_unknown(named: Named, known: Collection[BrokerPartition]) -> None:
+    """Raises SettingsError where the name covers no log that is known."""
+    if not any(named.covers(log) for log in known):
+        what = (
+            f"there is no partition {named} among the topics of the conf"
+            if named.log
+            else f"{named} is no topic of the conf"
+        )
+        raise SettingsError(
+            what,
+            key="LOG",
+            check=f"`etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}",
+        )
+
+
+def _before(named: Named, pauses: Iterable[Pause]) -> Pause | None:
+    found = [one for one in pauses if one.topic == named.topic and one.log in (None, named.log)]
+    return max(found, key=lambda one: one.log is not None, default=None)
+
+
+def _as_whole(named: Named, before: Pause) -> str:
+    return f", with {named.topic} as a whole" if named.log and before.log is None else ""

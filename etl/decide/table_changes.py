@@ -1,0 +1,345 @@
+"""Did others change the table, and does a run stop for it?
+
+What the ledger says of the table that is there: accepted by an operator, known to hold the
+newest plan, or the one it waits for.
+
+Pure functions of values. `reconcile` decides what follows from it.
+
+What others did to the table, and whether a run stops for it. Pure functions of values.
+
+The other pipelines of a table: what each has loaded there, and how it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from etl.errors import LedgersDisagree
+from etl.model.plans import CommitResult, Plan, PlanKind
+from etl.model.snapshot import (
+    Acknowledgement,
+    FirstRun,
+    ForeignCommit,
+    Ledger,
+    OtherPipeline,
+    PipelineState,
+    RebuildFromTable,
+    Replay,
+    Snapshot,
+    Supersede,
+    Table,
+    UpToDate,
+    is_beside,
+    live_and_name,
+)
+from etl.settings.choices import OnRowsRemoved
+
+
+def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> bool:
+    """Whether the acknowledgement is about this plan and this table, or none at this place, and it
+    holds as much of ours as it did then.
+
+    It is about one moment: what came of the plan after it, and a copy from before it that was put
+    back, need one of their own.
+    """
+    acknowledgement = ledger.acknowledged
+    if acknowledgement is None or not _is_of(acknowledgement, table, place):
+        return False
+    if acknowledgement.number != plan.number or acknowledgement.plan_id not in (None, plan.id):
+        return False
+    in_table, version = (table.transaction_version or 0, table.version) if table else (0, 0)
+    if in_table < (acknowledgement.transaction_version or 0) or version < (
+        acknowledgement.delta_version or 0
+    ):
+        return False
+    return not _came_after(ledger.applied, acknowledgement)
+
+
+def accepted_beside(live: Ledger, name: str) -> Acknowledgement | None:
+    """What an operator accepted for all that load the table, as it is said to the backfill of that
+    name.
+
+    `live`: the pipeline's ledger. That there is no table holds while it has not planned since, and
+    makes none: a table that is not there later may only be away, with rows in it, and a backfill
+    that was begun in that one must not be taken for one of the table before.
+    """
+    said, newest = live.acknowledged, live.newest
+    if said and said.table_id is None:
+        if newest is None or newest.number != said.number or said.plan_id not in (None, newest.id):
+            return None
+        if said.was_recorded is False and newest.table_id is None:
+            return None
+    return said.of_backfill(name) if said else None
+
+
+def acknowledging(
+    ledger: Ledger,
+    plan: Plan,
+    table: Table | None,
+    *,
+    reason: str,
+    at_ms: int,
+    lacks_plan: bool,
+    commit: str | None,
+    place: str,
+    beside: Mapping[str, Acknowledgement] = MappingProxyType({}),
+) -> Acknowledgement:
+    """The decision that this table, or none at this place, is right.
+
+    `lacks_plan`: no row of the newest `plan` is in it. `commit`: the hash of the version's commit.
+    """
+    return Acknowledgement(
+        table.id if table else None,
+        table.version if table else None,
+        plan.number,
+        reason,
+        at_ms,
+        lacks_plan,
+        plan_id=plan.id,
+        transaction_version=(table.transaction_version or 0) if table else 0,
+        was_recorded=ledger.applied is not None,
+        commit=commit,
+        place=place,
+        beside=dict(beside),
+    )
+
+
+def accepted_version(acknowledgement: Acknowledgement | None, table: Table) -> int | None:
+    """The version up to which the acknowledgement is about this table; None where it is about
+    another one.
+
+    A version number comes back where a copy was put back and somebody wrote again, so the commit
+    itself must be the one that was seen.
+    """
+    if (
+        acknowledgement is None
+        or acknowledgement.table_id != table.id
+        or acknowledgement.commit not in (None, table.said_commit)
+    ):
+        return None
+    return acknowledgement.delta_version
+
+
+def is_told(ledger: Ledger, table: Table | None) -> bool:
+    """Whether the two ledgers alone tell if the newest plan is in this table; else only its rows
+    can.
+    """
+    plan, in_table = ledger.newest, (table.transaction_version or 0) if table else 0
+    if plan is None or table is None or in_table == plan.number or is_recorded(ledger, plan):
+        return True
+    return in_table == plan.table_transaction_version and plan.table_id == table.id
+
+
+def is_waiting_for_a_table(ledger: Ledger, table: Table) -> bool:
+    """Whether the newest plan is stored, was made when there was no table, and nobody knows of a
+    commit of it; there is a table by now.
+
+    A plan with which logs are gone on with as other ones is not waiting: another one in its place
+    would not say so any more.
+    """
+    plan = ledger.newest
+    if (
+        plan is None
+        or plan.table_id is not None
+        or plan.table_transaction_version
+        or plan.kind not in (PlanKind.INGEST, PlanKind.START)
+    ):
+        return False
+    return table.transaction_version is None and not is_recorded(ledger, plan)
+
+
+def is_recorded(ledger: Ledger, plan: Plan) -> bool:
+    """Whether the ledger knows what came of the plan."""
+    return ledger.applied is not None and ledger.applied.number == plan.number
+
+
+def known_in_table(ledger: Ledger, table: Table) -> int:
+    """The newest plan that has been in this very table, by a ledger that was read before it; 0 for
+    none.
+
+    Of an older copy of the table that was put back it may be missing.
+    """
+    plan, applied = ledger.newest, ledger.applied
+    if plan is None:
+        return 0
+    is_done = is_recorded(ledger, plan)
+    went_to = applied.table_id if applied and is_done else plan.table_id
+    if went_to != table.id:
+        return 0
+    return plan.number if is_done else plan.table_transaction_version or 0
+
+
+def _is_of(acknowledgement: Acknowledgement, table: Table | None, place: str) -> bool:
+    if table is None:
+        return acknowledgement.table_id is None and acknowledgement.place in (None, place)
+    return accepted_version(acknowledgement, table) is not None
+
+
+def _came_after(applied: CommitResult | None, acknowledgement: Acknowledgement) -> bool:
+    """Whether the plan reached a table, or this version of it, only after the acknowledgement."""
+    if applied is None or acknowledgement.was_recorded is not False:
+        return False
+    return applied.table_id != acknowledgement.table_id or applied.delta_version > (
+        acknowledgement.delta_version or 0
+    )
+
+
+def refuse_topics_of_others(state: PipelineState, snapshot: Snapshot) -> None:
+    """Stop before a topic is read that another pipeline has loaded into this table, whatever group
+    or cluster it is of.
+
+    Topics that we know were asked for when they were new, unless the table has no commit of ours.
+    Raises LedgersDisagree.
+    """
+    table, plan = snapshot.table, None if isinstance(state, FirstRun) else plan_of(state)
+    is_known = bool(plan and table and table.transaction_version)
+    known = plan.topics if plan and is_known else frozenset()
+    unknown = {log.topic for log in (*snapshot.extents, *snapshot.leaderless)} - known
+    for other in table.others if table else ():
+        taken = plan.topics if plan and is_taken(other, plan) else frozenset[str]()
+        shared = (unknown & (topics_loaded_by(other, table) if table else frozenset())) - taken
+        if shared:
+            raise _loaded_by(
+                other,
+                min(shared),
+                is_physical=any(
+                    log.is_physical for log in (*snapshot.extents, *snapshot.leaderless)
+                ),
+            )
+
+
+def is_taken(other: OtherPipeline, plan: Plan) -> bool:
+    """Whether its place was taken, or that of the pipeline that it is a backfill of."""
+    return any(is_beside(other.app_id, one) for one in plan.taken)
+
+
+def topics_loaded_by(other: OtherPipeline, table: Table) -> frozenset[str]:
+    """What that pipeline loaded into the table; where nobody knows, every topic that we do not know
+    and that the table has rows of.
+    """
+    return table.topics_with_rows if other.topics is None else other.topics
+
+
+def plan_of(state: Replay | Supersede | RebuildFromTable | UpToDate) -> Plan:
+    """The newest plan, by the pipeline's state."""
+    return state.last if isinstance(state, UpToDate) else state.plan
+
+
+def app_id_of(cluster: str, group: str, pipeline: str) -> str:
+    """The table's application id of a pipeline."""
+    return f"offset-range-etl/{cluster}/{group}/{pipeline}"
+
+
+def name_of(app_id: str) -> str:
+    """A pipeline's application id for a person."""
+    _, cluster, group, pipeline = (
+        app_id.split("/", 3) if app_id.count("/") >= 3 else ("", "unknown", "unknown", app_id)
+    )
+    live, name = live_and_name(pipeline)
+    return f"{f'backfill {name} of ' if name else ''}pipeline {live} of group {group} on cluster {cluster}"
+
+
+def take_over_command(app_id: str) -> str:
+    return f"stop that pipeline for good, then: etl plans take-over CONF --from {names_in_command(app_id)} --reason ..."
+
+
+def names_in_command(app_id: str) -> str:
+    """Of a backfill those of the pipeline that it is beside: it has no place of its own."""
+    return "/".join(live_and_name(app_id)[0].split("/")[2:]) or app_id
+
+
+ROWS_DO_NOT_TELL = "rows tell where a message begins and not where it ends"
+"""Why nobody can go on behind the rows of a table of Jafka, where its log has forgotten the plans.
+"""
+BEGIN_ANEW = "begin anew, with another group or pipeline and another table.path"
+
+
+def _loaded_by(other: OtherPipeline, topic: str, *, is_physical: bool) -> LedgersDisagree:
+    what = f"{name_of(other.app_id)} " + (
+        "has loaded this topic into this table"
+        if other.plan
+        else "may have loaded this topic into this table: it holds rows of it, and its log no longer says who loaded them"
+    )
+    if is_physical and other.plan is None:
+        check = (
+            "that table.path is the table you mean: its rows would be there twice. Nobody can take the other's place, since "
+            f"{ROWS_DO_NOT_TELL}: this pipeline needs another table"
+        )
+        return LedgersDisagree(what, topic=topic, table_version=other.delta_version, check=check)
+    check = (
+        "that table.path is the table you mean: its rows would be there twice. Where this pipeline takes the other's place, "
+        f"{take_over_command(other.app_id)}; where both stay, or the clusters are two, this one needs another table"
+    )
+    return LedgersDisagree(what, topic=topic, table_version=other.delta_version, check=check)
+
+
+DELETE, RESTORE = "DELETE", "RESTORE"
+"""Delta's names for them in a commit, Spark's and delta-rs's alike."""
+
+
+def refuse_what_others_did(
+    table: Table | None,
+    acknowledged: Acknowledgement | None = None,
+    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
+) -> None:
+    """Stop when somebody else removed rows or redefined the table since our last commit. Raises
+    LedgersDisagree.
+    """
+    stopping = [
+        found
+        for found in unacknowledged(table, acknowledged)
+        if not is_let_pass(found, on_rows_removed)
+    ]
+    if stopping:
+        raise refusal_of(stopping, table.version if table else None)
+
+
+def refusal_of(done: Sequence[ForeignCommit], newest_version: int | None) -> LedgersDisagree:
+    """The error for what others did to the table, oldest first, whose newest version an operator
+    may accept; not that rows come twice.
+    """
+    found, later = done[0], [one for one in done[1:] if one.operation == RESTORE]
+    if found.by:
+        what = f"since our last commit {name_of(found.by.app_id)} {found.why} in this table"
+        check = (
+            "whether it took the place of this pipeline: then run that one, and this one never again. To go on with this one instead, "
+            f"{take_over_command(found.by.app_id)}; `etl verify CONF` names rows that are there twice"
+        )
+        return LedgersDisagree(what, table_version=found.delta_version, check=check)
+    what = f"since our last commit somebody else's {found.operation} {found.why}"
+    accept = f"etl plans acknowledge CONF {found.delta_version if newest_version is None else newest_version} --reason ..."
+    check = (
+        "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it, and what is gone stays "
+        f"gone: {accept}"
+    )
+    if later:
+        what += f", and a RESTORE came after it, at version {later[-1].delta_version}"
+        check = f"whether that RESTORE put the rows back (`etl verify CONF` counts them); then accept the table as it is now: {accept}"
+    return LedgersDisagree(what, table_version=found.delta_version, check=check)
+
+
+def unacknowledged(
+    table: Table | None, acknowledged: Acknowledgement | None
+) -> tuple[ForeignCommit, ...]:
+    """What others did to the table since our last commit and since an operator's last
+    acknowledgement.
+
+    No acknowledgement accepts that another pipeline loads the same topics: going on would load them
+    twice.
+    """
+    if not table:
+        return ()
+    accepted = accepted_version(acknowledged, table)
+    return tuple(
+        found
+        for found in table.foreign
+        if found.by or accepted is None or found.delta_version > accepted
+    )
+
+
+def is_let_pass(found: ForeignCommit, on_rows_removed: OnRowsRemoved) -> bool:
+    """Whether policy lets what somebody else did to the table pass without an operator's
+    acknowledgement.
+    """
+    return on_rows_removed is OnRowsRemoved.RECORD and found.operation == DELETE

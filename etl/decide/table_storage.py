@@ -1,0 +1,731 @@
+"""How are a table's files laid out, maintained, and reached in a store?
+
+How rows are laid out in the data files that tasks write themselves: where a row group, and a
+file, ends; how a column is kept; names.
+
+Pure functions of values. A task holds the rows of a row group before it encodes them, so these are
+bounds of memory first.
+
+What maintenance may do to a table so that no proof and no way back is lost: how long files that
+no version needs stay; and which files are so small that they are put together.
+
+Files are needed after a commit took them out by whoever puts the table back (`RESTORE`, which a run
+that stops for somebody's DELETE names as a way out), by a run that counts the rows of a commit
+again after a crash, and, before a commit names them, by the tasks that write them. So they stay a
+week at least, whatever a table's property says, and as long as that says where it is longer.
+
+What each of the two engines is told of the store that a table lies in, and when it is probed.
+Pure functions of values.
+
+Secrets stay references here, which the edges replace at the moment of use (adr/0035). Nothing given
+is nothing told: then each engine finds endpoint and credentials by its own chain.
+
+What Spark needs beside Delta for a table in a store: a log that keeps writers apart, jars, and
+what must not be set.
+
+Pure functions of values. Delta's own log for S3 keeps the drivers of one JVM apart and no others,
+and replaces what delta-rs committed (adr/0035); ours makes each file of it by one put on a
+condition, as delta-rs does.
+
+The time zone in which Spark computes dates and hours, and where it differs from that of earlier
+rows. Pure functions of values.
+
+The order: `spark.sql.session.timeZone` of the conf, then what Spark was configured with
+(spark-submit, `spark-defaults.conf`, or the session that was there before), then UTC. The local
+time zone of a machine never counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import Enum
+from urllib.parse import urlsplit
+
+from etl.errors import NotOurTable, SettingsError
+from etl.ledger.topic_filters import NotTranslated, java_pattern
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import Codec, FilesWanted, Plan, PlanKind
+from etl.model.security import SecretRef
+from etl.model.snapshot import Snapshot, Table
+from etl.settings.table import (
+    StoreKind,
+    StoreSettings,
+    TablePath,
+    account_of,
+    kind_of,
+    refuse_unfit_store,
+)
+
+OPEN_FILES = 32
+"""So many files a task has open, one for each value of the table's partitions; then the one that
+was used longest ago ends.
+"""
+PAGE_BYTES = 2**20
+"""Of a column's page, as other writers of Parquet have it: of pages of a quarter of that the
+encoding took a fifth more.
+"""
+MOST_ROWS_AT_A_TIME = 4096
+"""So many rows are encoded by one call: a page ends behind a call, so rows that are large take
+fewer.
+"""
+_REPEATED = ("topic", "partition", "timestampType", "broker_id", "message_index", "log_epoch")
+"""Columns with few values: a dictionary makes a few bits of each. Of others it would only be tried,
+row for row, and given up.
+"""
+_ASCENDING = ("offset",)
+"""Columns whose neighbours lie close together."""
+_SELDOM_REPEATED = ("key", "value", *_ASCENDING, "timestamp", "headers")
+"""Columns of the raw table of which no dictionary is tried, whatever a transform makes of them."""
+_TRIED = ("string", "int8", "int16", "int32", "int64", "date32[day]")
+"""Types of which a dictionary is tried in columns that a transform adds. Not of floating numbers:
+some readers do not find -0.0 in a dictionary where they look for 0.0."""
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+_LEVELS: Mapping[Codec, int] = {Codec.ZSTD: 1}
+
+
+def is_row_group(held_bytes: int, held_in_all: int, wanted: FilesWanted) -> bool:
+    """Whether rows become a row group now, so many bytes being held back of the file that just got
+    some, and of all files of the task.
+
+    No row group alone is worth more than a file.
+    """
+    return (
+        held_bytes >= min(wanted.row_group_bytes, wanted.file_bytes)
+        or held_in_all >= wanted.held_bytes
+    )
+
+
+def rows_at_a_time(rows: int, size: int) -> int:
+    """How many rows one call encodes, `rows` of them being so many bytes: about a page of them, or
+    fewer.
+    """
+    return max(1, min(MOST_ROWS_AT_A_TIME, PAGE_BYTES * rows // max(1, size)))
+
+
+def is_whole_file(written_bytes: int, file_bytes: int) -> bool:
+    """Whether a file ends, so many bytes being in it behind its last row group."""
+    return written_bytes >= file_bytes
+
+
+def with_dictionary(columns: Mapping[str, str]) -> list[str]:
+    """Those of the columns, given with their types as Arrow calls them, that are kept by
+    dictionary.
+    """
+    return [
+        name
+        for name, kind in columns.items()
+        if name in _REPEATED or (name not in _SELDOM_REPEATED and kind in _TRIED)
+    ]
+
+
+def by_difference(columns: Mapping[str, str]) -> list[str]:
+    """Those of the columns that are kept as differences (DELTA_BINARY_PACKED)."""
+    return [name for name, kind in columns.items() if name in _ASCENDING and kind.startswith("int")]
+
+
+def level_of(codec: Codec) -> int | None:
+    """How hard a codec tries; None: it has no such choice."""
+    return _LEVELS.get(codec)
+
+
+def name_of_file(
+    values: Mapping[str, str | None], task: int, attempt: int, unique: str, codec: Codec
+) -> str:
+    """Where below the table's folder a file lies: in a folder for each partition value, as Spark
+    does it, where those have plain names.
+
+    The log alone says what a file's partition values are (Delta protocol, "Add File"), so any other
+    value is no reason for escapes that one reader undoes and another does not: such a file lies
+    beside the folders. `unique` keeps attempts apart, also those of one task; it begins with the id
+    of the write.
+    """
+    suffix = "" if codec is Codec.NONE else f".{codec.value}"
+    name = f"part-{task:05d}-{attempt}-{unique}{suffix}.parquet"
+    folders = [
+        f"{column}={'__HIVE_DEFAULT_PARTITION__' if value is None else value}"
+        for column, value in values.items()
+    ]
+    is_plain = all(
+        _PLAIN_NAME.fullmatch(part) for folder in folders for part in folder.split("=", 1)
+    )
+    return "/".join([*folders, name]) if is_plain else name
+
+
+def names_of_write(write_id: str) -> str:
+    """The names of all files of one write, whatever their folder, as a pattern of pathlib."""
+    return f"part-*-{write_id}-*.parquet"
+
+
+KEEPS_FILES = "delta.deletedFileRetentionDuration"
+LEAST_KEPT = timedelta(days=7)
+"""Delta's own default."""
+_INTERVAL = re.compile(r"(\d+)\s*(week|day|hour|minute|second|millisecond|microsecond)s?")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One file of the table as it is."""
+
+    partition: tuple[str | None, ...]
+    """The values of the columns by which the table is partitioned."""
+    size_bytes: int
+
+
+def is_small(size_bytes: int, target_bytes: int) -> bool:
+    """Whether a file has less than half of what files are to have: two such fit into one, wherever
+    others lie between them.
+    """
+    return size_bytes * 2 < target_bytes
+
+
+def small_files(files: Sequence[DataFile], target_bytes: int) -> tuple[int, int]:
+    """How many small files there are that have another one beside them, in their partition of the
+    table, and their bytes.
+    """
+    small: dict[tuple[str | None, ...], list[int]] = {}
+    for file in files:
+        if is_small(file.size_bytes, target_bytes):
+            small.setdefault(file.partition, []).append(file.size_bytes)
+    several = [size for sizes in small.values() if len(sizes) > 1 for size in sizes]
+    return len(several), sum(several)
+
+
+def is_compaction_due(small: int, at: int) -> bool:
+    """Whether a run puts small files together behind its commit: so many wait as the conf says; 0
+    says never.
+    """
+    return 0 < at <= small
+
+
+def kept_for(configuration: Mapping[str, str | None], wanted: timedelta | None = None) -> timedelta:
+    """How long files that no version needs stay: as long as is wanted, and no shorter than is safe.
+
+    `configuration` are the table's properties. Raises SettingsError for less than that, and for a
+    property that nobody understands.
+    """
+    text = configuration.get(KEEPS_FILES)
+    said = interval(text) if text else timedelta()
+    if said is None:
+        check = "ALTER TABLE ... SET TBLPROPERTIES, its form: interval 30 days"
+        raise SettingsError(
+            f"the table's {KEEPS_FILES} is {text!r}, which is not understood",
+            key=KEEPS_FILES,
+            check=check,
+        )
+    least = max(LEAST_KEPT, said)
+    if wanted is not None and wanted < least:
+        why = (
+            "the table's property says so"
+            if said > LEAST_KEPT
+            else "runs, RESTORE and proofs may need them"
+        )
+        check = f"--keep-days {least.days + (least.seconds > 0)} or more"
+        raise SettingsError(
+            f"files stay for {least.days} days at least: {why}", key="--keep-days", check=check
+        )
+    return wanted or least
+
+
+def refuse_what_is_not_ours(table: Table | None, path: str) -> None:
+    """Raises NotOurTable where no commit of this pipeline is in the table: whoever loads it looks
+    after it.
+    """
+    if table is None or table.transaction_version is None:
+        what = (
+            "there is no table yet" if table is None else "this pipeline has no commit in the table"
+        )
+        raise NotOurTable(
+            what,
+            path=path,
+            check="`etl run CONF`, or table.path: a pipeline looks after a table that it has loaded",
+        )
+
+
+def interval(text: str) -> timedelta | None:
+    """Delta's text for a duration, `interval 30 days`; None when it is none."""
+    words = text.strip().lower().removeprefix("interval").strip()
+    found = _INTERVAL.findall(words)
+    if not found or _INTERVAL.sub("", words).strip():
+        return None
+    return sum((timedelta(**{f"{unit}s": int(count)}) for count, unit in found), timedelta())
+
+
+Told = Mapping[str, str | SecretRef]
+"""A key of an engine -> its value, or where that is found."""
+_REGION_OF_ENDPOINTS = "us-east-1"
+"""A signature names a region; a store of its own endpoint, which has none, takes this one."""
+
+_DAY_MS = 86_400_000
+
+
+def is_probe_due(stored: Plan | None, now_ms: int) -> bool:
+    """Whether no stored plan shows that the table's store was probed on this day (UTC).
+
+    A plan is stored only behind a successful probe of its day, and a run reads the newest plan
+    anyway: nothing else remembers a probe.
+    """
+    return stored is None or stored.created_at_ms // _DAY_MS != now_ms // _DAY_MS
+
+
+def told_delta_rs(path: str, store: StoreSettings) -> Told:
+    """Storage options of delta-rs."""
+    kind = kind_of(path)
+    if kind is StoreKind.S3:
+        return _given(
+            {
+                "AWS_ENDPOINT_URL": store.endpoint,
+                "AWS_REGION": _region(store),
+                "AWS_ALLOW_HTTP": _yes(store.allow_http),
+                "AWS_ACCESS_KEY_ID": store.access_key,
+                "AWS_SECRET_ACCESS_KEY": store.secret_key,
+            }
+        )
+    if kind is StoreKind.AZURE and store.said:
+        return _given(
+            {
+                "AZURE_STORAGE_ACCOUNT_NAME": account_of(path),
+                "AZURE_STORAGE_ACCOUNT_KEY": store.account_key,
+                "AZURE_STORAGE_ENDPOINT": store.endpoint,
+                "allow_http": _yes(store.allow_http),
+            }
+        )
+    return {}
+
+
+def told_hadoop(path: str, store: StoreSettings) -> Told:
+    """Settings of Hadoop's client, for this bucket or this account alone: others that a transform
+    reads keep theirs.
+    """
+    kind = kind_of(path)
+    if kind is StoreKind.S3:
+        bucket = f"fs.s3a.bucket.{urlsplit(path).netloc}"
+        return _given(
+            {
+                f"{bucket}.endpoint": store.endpoint,
+                f"{bucket}.endpoint.region": _region(store),
+                f"{bucket}.path.style.access": _yes(store.endpoint is not None),
+                f"{bucket}.connection.ssl.enabled": "false"
+                if (store.endpoint or "").startswith("http://")
+                else None,
+                f"{bucket}.access.key": store.access_key,
+                f"{bucket}.secret.key": store.secret_key,
+                f"{bucket}.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
+                if store.access_key is not None
+                else None,
+            }
+        )
+    if kind is StoreKind.AZURE:
+        return _given(
+            {
+                f"fs.azure.account.key.{_host(path)}": store.account_key,
+                **_azure_elsewhere(path, store),
+            }
+        )
+    return {}
+
+
+def _azure_elsewhere(path: str, store: StoreSettings) -> Mapping[str, str | None]:
+    """What is not Azure itself speaks its protocol of blobs, on a port of its own, and has no
+    hierarchical namespace.
+
+    Most of that Hadoop asks of all accounts alike.
+    """
+    if store.endpoint is None:
+        return {}
+    found, host = urlsplit(store.endpoint), _host(path)
+    return {
+        f"fs.azure.abfs.endpoint.{host}": f"{found.hostname}:{found.port or (443 if found.scheme == 'https' else 80)}",
+        **(
+            {
+                "fs.azure.always.use.https": "false",
+                "fs.azure.networking.library": "JDK_HTTP_URL_CONNECTION",
+            }  # the other one wants TLS
+            if found.scheme == "http"
+            else {}
+        ),
+        "fs.azure.account.hns.enabled": "false",
+        "fs.azure.fns.account.service.type": "BLOB",
+    }
+
+
+def _region(store: StoreSettings) -> str | None:
+    return store.region or (_REGION_OF_ENDPOINTS if store.endpoint is not None else None)
+
+
+def _host(path: str) -> str:
+    return urlsplit(path).netloc.rpartition("@")[2]
+
+
+def _yes(value: bool) -> str | None:
+    return "true" if value else None
+
+
+def _given(told: Mapping[str, str | SecretRef | None]) -> Told:
+    return {key: value for key, value in told.items() if value is not None}
+
+
+LOG_STORE = "spark.delta.logStore"
+_OF_ALL = f"{LOG_STORE}.class"
+OURS = "offset_range_etl.ConditionalLogStore"
+_OF_AZURE = "io.delta.storage.AzureLogStore"
+"""Delta's own choice there, said so that jars are found by it."""
+REDACTED = "spark.redaction.regex"
+_AS_SPARK_HAS_IT = "(?i)secret|password|token|access[.]?key"
+_KEY_OF_AZURE = "fs.azure.account.key"
+_KEYS_OF_STORES = "access[.]key|secret[.]key|account[.]key"
+_WAREHOUSE = "spark.sql.warehouse.dir"
+_HADOOP = "3.5.0"
+_PACKAGES: Mapping[str, str] = {
+    f"{LOG_STORE}.s3a.impl": f"org.apache.hadoop:hadoop-aws:{_HADOOP}",
+    f"{LOG_STORE}.abfss.impl": f"org.apache.hadoop:hadoop-azure:{_HADOOP}",
+}
+"""By the setting that says that a session writes there: Hadoop's client for it, of the release that
+pyspark brings.
+"""
+_CREATES_BLINDLY = "create"
+_CLASS_OF_S3, _OF_S3A = "fs.s3.impl", "org.apache.hadoop.fs.s3a.S3AFileSystem"
+_STATISTICS_OF_AZURE = "fs.azure.metrics.collection.enabled"
+"""Hadoop's client sends the account figures of itself when its JVM ends, and asks a store that is
+away thirty times before it does.
+"""
+_THROTTLED_TRIES = 8
+"""Each wait is twice the one before, from a tenth of a second: S3A's own twenty are over after a
+day, these within three minutes.
+"""
+
+
+def settings_for(path: str, spark: Mapping[str, str]) -> dict[str, str]:
+    """Spark settings that a table at that path needs beside those of the conf, which win over them.
+    Raises as `refuse_unsafe`.
+    """
+    kind = kind_of(path)
+    if kind is StoreKind.S3:
+        refuse_unsafe(
+            path,
+            {
+                key.removeprefix("spark.hadoop."): value
+                for key, value in spark.items()
+                if key.startswith("spark.hadoop.")
+            },
+        )
+        return _log_of_s3(spark)
+    if kind is StoreKind.AZURE:
+        chosen = any(
+            key in spark for key in (_OF_ALL, f"{LOG_STORE}.abfs.impl", f"{LOG_STORE}.abfss.impl")
+        )
+        own = (
+            {}
+            if chosen
+            else {f"{LOG_STORE}.{scheme}.impl": _OF_AZURE for scheme in ("abfs", "abfss")}
+        )
+        widened = None if REDACTED in spark else redacting((_KEY_OF_AZURE,), None)
+        return {**own, **({REDACTED: widened} if widened else {})}
+    return {}
+
+
+def settings_for_any(spark: Mapping[str, str]) -> dict[str, str]:
+    """The same where nobody knows yet in which store the table is: how Spark keeps its log there
+    does no harm elsewhere.
+
+    Jars of Hadoop's clients are left to whoever gave the session its catalog.
+    """
+    return _log_of_s3(spark)
+
+
+def place_of_catalog(spark: Mapping[str, str], store: StoreSettings) -> str | None:
+    """Where a session's catalog keeps tables of which nothing else is said, where that is a store;
+    with the keys of `store` that fit it.
+    """
+    place = spark.get(_WAREHOUSE, "")
+    if kind_of(place) is None:
+        return None
+    try:
+        refuse_unfit_store(place, store, None)
+    except SettingsError:  # they are another store's, in which the table's schema is
+        return TablePath(place, StoreSettings())
+    return TablePath(place, store)
+
+
+def without_ours(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:
+    """The settings, without our log where spark-submit was told of another: two ways to commit to
+    one table do not keep one another out.
+    """
+    if not is_ours(settings):
+        return dict(settings)
+    return {key: value for key, value in settings.items() if value != OURS} | _log_of_s3(submitted)
+
+
+def is_ours(settings: Mapping[str, str]) -> bool:
+    """Whether a session with these settings keeps Delta's log on S3 by our class."""
+    return settings.get(f"{LOG_STORE}.s3a.impl") == OURS
+
+
+def packages(settings: Mapping[str, str]) -> list[str]:
+    """Maven packages that such a session needs beside Delta's."""
+    return [package for key, package in _PACKAGES.items() if key in settings]
+
+
+def refuse_unsafe(path: str, hadoop: Mapping[str, str | None]) -> None:
+    """Raises SettingsError where Hadoop's settings make S3A create a file over one that is there,
+    or put nothing on a condition.
+    """
+    bucket = urlsplit(path).netloc
+    for key in (f"fs.s3a.bucket.{bucket}.performance.flags", "fs.s3a.performance.flags"):
+        flags = {flag.lower() for flag in re.split(r"[\s,]+", hadoop.get(key) or "") if flag}
+        if flags & {_CREATES_BLINDLY, "*"}:
+            check = "leave `create` out of it: the other flags do no harm"
+            raise SettingsError(
+                f"{key} has the flag create: commits could replace one another",
+                key=f"spark.hadoop.{key}",
+                check=check,
+            )
+    for name, harm, what in (
+        (
+            "create.performance",
+            "true",
+            "makes files over those that are there: commits could replace one another",
+        ),
+        (
+            "create.conditional.enabled",
+            "false",
+            "keeps S3A from putting on a condition: commits could replace one another",
+        ),
+    ):
+        for key in (f"fs.s3a.bucket.{bucket}.{name}", f"fs.s3a.{name}"):
+            if (hadoop.get(key) or "").strip().lower() == harm:
+                raise SettingsError(
+                    f"{key} {what}", key=f"spark.hadoop.{key}", check="leave it out"
+                )
+
+
+def redacting(keys: Sequence[str], pattern: str | None) -> str | None:
+    """By which expression Spark leaves these settings of Hadoop's out of its event log and its
+    pages; None: by the one that it has.
+
+    `pattern`: what the session has, in Java's words; None: Spark's own. One that is not translated
+    is taken not to know them.
+    """
+    shown = _AS_SPARK_HAS_IT if pattern is None else pattern
+    try:
+        found = java_pattern(shown)
+        knows = all(found.search(key) for key in keys)
+    except NotTranslated:
+        knows = not keys
+    return None if knows else f"{_KEYS_OF_STORES}|{shown}"
+
+
+def keys_that_matter(path: str) -> tuple[str, ...]:
+    """Those of Hadoop's that `refuse_unsafe` looks at."""
+    names = ("performance.flags", "create.performance", "create.conditional.enabled")
+    return tuple(
+        f"{of}.{name}"
+        for of in (f"fs.s3a.bucket.{urlsplit(path).netloc}", "fs.s3a")
+        for name in names
+    )
+
+
+def unless_told(path: str) -> dict[str, str]:
+    """What Hadoop's client is told of where nobody, neither conf nor Hadoop's files, said another
+    thing than its own default.
+
+    A catalog may name places by `s3://`, by which Hadoop itself knows no store.
+    """
+    if kind_of(path) is StoreKind.AZURE:
+        return {_STATISTICS_OF_AZURE: "false"}
+    if kind_of(path) is not StoreKind.S3:
+        return {}
+    return {
+        "fs.s3a.retry.throttle.limit": str(_THROTTLED_TRIES),
+        **({_CLASS_OF_S3: _OF_S3A} if path.startswith("s3://") else {}),
+    }
+
+
+def _log_of_s3(spark: Mapping[str, str]) -> dict[str, str]:
+    """Ours, unless the conf chose one. What it chose for `s3` is for `s3a`, too: by that scheme
+    Spark is told of either path.
+    """
+    of_s3, of_s3a = f"{LOG_STORE}.s3.impl", f"{LOG_STORE}.s3a.impl"
+    if _OF_ALL in spark or of_s3a in spark:
+        return {}
+    return {of_s3a: spark[of_s3]} if of_s3 in spark else {of_s3: OURS, of_s3a: OURS}
+
+
+TIME_ZONE = "spark.sql.session.timeZone"
+TIME_ZONE_OF_WORKERS = "spark.executorEnv.TZ"
+"""The local time zone of Spark's Python workers, where Spark starts them with the session."""
+UTC = "UTC"
+_OF_UTC = frozenset(
+    (
+        "UTC",
+        "Etc/UTC",
+        "Zulu",
+        "Etc/Zulu",
+        "UCT",
+        "Etc/UCT",
+        "Universal",
+        "Etc/Universal",
+        "Z",
+        "UT",
+        "GMT",
+        "Etc/GMT",
+    )
+)
+_Offsets = tuple[BrokerPartition, int, int]
+"""[from, until) of one log."""
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?")
+
+
+class ZoneSource(str, Enum):
+    """Where a time zone was configured."""
+
+    CONF = f"{TIME_ZONE} of the conf"
+    SPARK = f"{TIME_ZONE} of spark-submit, spark-defaults.conf or the session that was there before"
+    DEFAULT = "the default"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeZone:
+    """The time zone of a Spark session."""
+
+    name: str
+    source: ZoneSource
+
+
+def time_zone_of(conf: Mapping[str, str], configured: Mapping[str, str]) -> TimeZone:
+    """Return the zone of a session with these settings; `configured` are those that Spark has from
+    elsewhere.
+    """
+    if conf.get(TIME_ZONE):
+        return TimeZone(conf[TIME_ZONE], ZoneSource.CONF)
+    if configured.get(TIME_ZONE):
+        return TimeZone(configured[TIME_ZONE], ZoneSource.SPARK)
+    return TimeZone(UTC, ZoneSource.DEFAULT)
+
+
+def is_same_zone(one: str, other: str) -> bool:
+    """True if both names stand for one zone; names of UTC and of fixed offsets are compared by
+    their meaning.
+    """
+    return _meaning(one) == _meaning(other)
+
+
+def _meaning(zone: str) -> str:
+    minutes = offset_minutes(zone)
+    return zone if minutes is None else str(minutes)
+
+
+def offset_minutes(zone: str) -> int | None:
+    """Minutes east of UTC; None for the name of a region."""
+    if zone in _OF_UTC:
+        return 0
+    found = _OFFSET.fullmatch(zone)
+    if found is None:
+        return None
+    minutes = int(found[2]) * 60 + int(found[3] or 0)
+    return minutes if found[1] == "+" else -minutes
+
+
+def local_zone(zone: str) -> str:
+    """Return the zone as the environment variable TZ takes it: POSIX counts an offset the other way
+    round.
+    """
+    minutes = offset_minutes(zone)
+    if minutes is None:
+        return zone
+    if minutes == 0:
+        return UTC
+    hours, rest = divmod(abs(minutes), 60)
+    sign, opposite = ("+", "-") if minutes > 0 else ("-", "+")
+    return f"<{sign}{hours:02d}{rest:02d}>{opposite}{hours}:{rest:02d}"
+
+
+def told_time_zones(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
+    """Where this run executes a plan under another zone than the one of the plan, of the plan
+    before, or of the live pipeline.
+    """
+    newest = snapshot.ledger.newest
+    if not plan.ranges:
+        return
+    if _is_other(plan.time_zone, snapshot):
+        yield _told(plan, f"it was stored under {plan.time_zone}", snapshot)
+    elif newest is not None and newest.id != plan.id and _is_other(newest.time_zone, snapshot):
+        yield _told(plan, f"the plan before it was made under {newest.time_zone}", snapshot)
+    if plan.kind is PlanKind.BACKFILL and _is_other(snapshot.live_time_zone, snapshot):
+        yield _told(
+            plan,
+            f"the newest plan of the live pipeline was made under {snapshot.live_time_zone}",
+            snapshot,
+        )
+
+
+def in_time_zone(plan: Plan, snapshot: Snapshot) -> Plan:
+    """The plan as it is executed now: its commit names the zone in which its rows are made. Its id
+    stays.
+    """
+    return replace(plan, time_zone=snapshot.time_zone or plan.time_zone)
+
+
+def told_replaced_zones(plan: Plan, loaded: Sequence[Plan], snapshot: Snapshot) -> Iterator[str]:
+    """The same of a replay, and of the plans whose rows it replaces; one sentence for each zone.
+
+    `loaded` are the plans that are kept, in their order. Where none of them says more, the plan
+    before the replay does.
+    """
+    by_zone = {
+        one.time_zone: one
+        for one in reversed(_loaded_last(plan, loaded))
+        if one.time_zone is not None
+    }
+    for zone, one in by_zone.items():
+        if _is_other(zone, snapshot):
+            yield _told(
+                plan, f"plan {one.number}, whose rows it replaces, was made under {zone}", snapshot
+            )
+    if not by_zone:
+        yield from told_time_zones(plan, snapshot)
+
+
+def _loaded_last(plan: Plan, loaded: Sequence[Plan]) -> list[Plan]:
+    """The plans that made the rows of these offsets, the newest first: a replay takes the place of
+    what was before it.
+    """
+    left = [(r.log, r.from_offset, r.until_offset) for r in plan.ranges]
+    found = list[Plan]()
+    for one in reversed(loaded):
+        rest = _without(left, one)
+        if rest != left:
+            found.append(one)
+        left = rest
+    return found
+
+
+def _without(left: list[_Offsets], plan: Plan) -> list[_Offsets]:
+    """These offsets without those that the plan loaded."""
+    for r in plan.ranges:
+        rest = list[_Offsets]()
+        for log, start, until in left:
+            if log != r.log or until <= r.from_offset or r.until_offset <= start:
+                rest.append((log, start, until))
+                continue
+            parts = ((log, start, r.from_offset), (log, r.until_offset, until))
+            rest += [part for part in parts if part[1] < part[2]]
+        left = rest
+    return left
+
+
+def _is_other(zone: str | None, snapshot: Snapshot) -> bool:
+    return (
+        zone is not None
+        and snapshot.time_zone is not None
+        and not is_same_zone(zone, snapshot.time_zone)
+    )
+
+
+def _told(plan: Plan, before: str, snapshot: Snapshot) -> str:
+    return (
+        f"plan {plan.number} is executed under the time zone {snapshot.time_zone}, and {before}: dates and hours that Spark computes "
+        f"from a moment may differ between their rows ({TIME_ZONE})"
+    )

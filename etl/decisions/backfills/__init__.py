@@ -1,1 +1,0 @@
-"""What backfills claim beside the live pipeline, and their plans."""

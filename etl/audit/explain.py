@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from etl.audit.findings import Expected, IncompleteInterval, LogFindings
+from etl.audit.audit import Expected, IncompleteInterval, LogFindings
 from etl.decide.loaded_intervals import interval_of, without
 from etl.model.plans import Loss, RangeResult
 from etl.model.snapshot import ForeignCommit

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from etl.audit.findings import AuditedLog, Expected
-from etl.audit.replaced_rows import replaced_expected
+from etl.audit.audit import AuditedLog, Expected, replaced_expected
 from etl.decide.loaded_intervals import Ancestry, ancestry, merged_holes, spans_of, without
 from etl.decide.plan import may_be_transformed
 from etl.errors import LedgersDisagree, Owned

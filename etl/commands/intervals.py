@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from etl.audit.findings import AuditedLog, Expected
+from etl.audit.audit import AuditedLog, Expected
 from etl.commands.expected_rows import loaded_plans, read_both_ledgers
 from etl.commands.rows_beside import expected_of_all
 from etl.decide.loaded_intervals import Excused, IncompleteStretch, excused, incomplete_stretches

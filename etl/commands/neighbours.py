@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from etl.audit.findings import AuditedLog, Expected, LogFindings
+from etl.audit.audit import AuditedLog, Expected, LogFindings
 from etl.decide.reconcile import compare
 from etl.decide.table_changes import is_taken, name_of, plan_of, refuse_topics_of_others
 from etl.edges.delta.others import other_pipelines

@@ -12,8 +12,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from etl.audit.findings import AuditedLog, Expected
-from etl.audit.pieces import as_loaded_again, together
+from etl.audit.audit import AuditedLog, Expected, as_loaded_again, together
 from etl.commands.expected_rows import (
     BothLedgers,
     Loaded,

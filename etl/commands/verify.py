@@ -12,9 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from etl.audit.audit import (
+    AuditedLog,
+    Expected,
+    IncompleteInterval,
+    LogFindings,
+    more_than_before,
+    rows_before_of,
+)
 from etl.audit.explain import Doubt, LogProof, Origin, blame, doubt_of, gaps_of, origin_of
-from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFindings
-from etl.audit.rows_before import more_than_before, rows_before_of
 from etl.commands.expected_rows import (
     BothLedgers,
     Loaded,

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from etl.audit.audit import AuditedLog
 from etl.audit.explain import LogProof
-from etl.audit.findings import AuditedLog
 from etl.decide.table_changes import refusal_of
 from etl.errors import LedgersDisagree
 from etl.model.columns import names_of_key

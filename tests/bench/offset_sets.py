@@ -22,9 +22,7 @@ import numpy
 from numpy.typing import NDArray
 from pyroaring import BitMap64
 
-from etl.audit.audit import BUCKET_OFFSETS, Bucket, audit_log
-from etl.audit.findings import AuditedLog, Expected
-from etl.audit.seen_offsets import SeenOffsets
+from etl.audit.audit import BUCKET_OFFSETS, AuditedLog, Bucket, Expected, SeenOffsets, audit_log
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, RangeResult
 

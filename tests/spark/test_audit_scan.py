@@ -10,8 +10,7 @@ import pyarrow
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from etl.audit.audit import audit
-from etl.audit.findings import AuditedLog, Expected, LogFindings
+from etl.audit.audit import AuditedLog, Expected, LogFindings, audit
 from etl.edges.delta.recount import Recount, recount, recount_commit
 from etl.edges.delta.scan import Scan, doubled_offsets
 from etl.errors import FileLost, SettingsError, TableUnreachable

@@ -12,8 +12,7 @@ import pyarrow
 import pytest
 from deltalake import write_deltalake
 
-from etl.audit.entries import Stretch
-from etl.audit.findings import AuditedLog, Expected, LogFindings
+from etl.audit.audit import AuditedLog, Expected, LogFindings, Stretch
 from etl.edges.delta.scan import rows_in_intervals
 from etl.edges.delta.scan_entries import EntryScan
 from etl.errors import SettingsError

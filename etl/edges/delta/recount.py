@@ -3,7 +3,7 @@ the table.
 
 Owns which files are asked: those that the plan's own commit added; where they are gone, those that
 the table consists of today, for a row is in one plan only. How a file is read belongs to `files`,
-what rows tell of a range to `seen_offsets`.
+what rows tell of a range to `audit`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from etl.audit.seen_offsets import SeenMessages, SeenOffsets
+from etl.audit.audit import SeenMessages, SeenOffsets
 from etl.edges.delta.files import TableFiles, Uncountable, files_of_commit, files_of_today
 from etl.model.columns import row_key
 from etl.model.partitions import BrokerPartition

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from etl.audit.audit import BUCKET_OFFSETS, Bucket, audit
-from etl.audit.findings import AuditedLog, Expected, LogFindings
+from etl.audit.audit import BUCKET_OFFSETS, AuditedLog, Bucket, Expected, LogFindings, audit
 from etl.edges.delta.failures import unreadable
 from etl.edges.delta.path import spark_path
 from etl.errors import EtlError, SettingsError, whole_text

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy
 
-from etl.audit.entries import Stretch, audit_entries, edges_of
-from etl.audit.findings import AuditedLog, Expected, LogFindings
+from etl.audit.audit import AuditedLog, Expected, LogFindings, Stretch, audit_entries, edges_of
 from etl.edges.delta.scan import (
     Intervals,
     first_of_no_log,

@@ -11,8 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.audit.audit import BUCKET_OFFSETS, Bucket, audit, audit_log
-from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFindings, Unequal
+from etl.audit.audit import (
+    BUCKET_OFFSETS,
+    AuditedLog,
+    Bucket,
+    Expected,
+    IncompleteInterval,
+    LogFindings,
+    Unequal,
+    audit,
+    audit_log,
+)
 from etl.errors import LedgersDisagree
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import NOT_COUNTED, OffsetRange, RangeResult

@@ -13,9 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.audit.entries import Stretch, audit_entries, audit_log_of_entries, edges_of
+from etl.audit.audit import (
+    AuditedLog,
+    Expected,
+    IncompleteInterval,
+    LogFindings,
+    Stretch,
+    Unequal,
+    audit_entries,
+    audit_log_of_entries,
+    edges_of,
+)
 from etl.audit.explain import Doubt, Gaps, LogProof, doubt_of, gaps_of
-from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFindings, Unequal
 from etl.edges.delta.scan_entries import Numbering
 from etl.errors import LedgersDisagree
 from etl.model.partitions import BrokerPartition

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from etl.audit.audit import AuditedLog, Expected, IncompleteInterval, LogFindings
 from etl.audit.explain import (
     Doubt,
     Gaps,
@@ -15,7 +16,6 @@ from etl.audit.explain import (
     gaps_of,
     origin_of,
 )
-from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFindings
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, RangeResult
 from etl.model.snapshot import ForeignCommit, Interval

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from etl.audit.audit import Bucket, audit_log
+from etl.audit.audit import AuditedLog, Bucket, Expected, audit_log
 from etl.audit.explain import Gaps, LogProof, gaps_of
-from etl.audit.findings import AuditedLog, Expected
 from etl.decide.loaded_intervals import fold, merged_holes
 from etl.ledger.documents import parse_coverage, render_coverage
 from etl.ledger.plan_document import parse_plan, plan_id, render_plan, with_id

@@ -8,7 +8,7 @@ import numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.audit.seen_offsets import SeenMessages, SeenOffsets
+from etl.audit.audit import SeenMessages, SeenOffsets
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, RangeResult
 

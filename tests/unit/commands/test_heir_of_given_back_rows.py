@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etl.audit.pieces import pieces_of
+from etl.audit.audit import pieces_of
 from etl.commands import take_over
 from etl.decide.loaded_intervals import take_in
 from etl.model.snapshot import Coverage, Interval, OtherPipeline

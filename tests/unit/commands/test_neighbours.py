@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etl.audit.findings import AuditedLog, Expected, LogFindings, Unequal
+from etl.audit.audit import AuditedLog, Expected, LogFindings, Unequal
 from etl.commands import neighbours
 from etl.commands.neighbours import refuse_what_others_loaded, stops_a_run, without_others
 from etl.errors import LedgersDisagree

@@ -10,9 +10,15 @@ from typing import Any
 import numpy
 import pytest
 
-from etl.audit.audit import BUCKET_OFFSETS, Bucket, audit
-from etl.audit.findings import AuditedLog, Expected, LogFindings
-from etl.audit.pieces import as_loaded_again
+from etl.audit.audit import (
+    BUCKET_OFFSETS,
+    AuditedLog,
+    Bucket,
+    Expected,
+    LogFindings,
+    as_loaded_again,
+    audit,
+)
 from etl.commands import intervals, rows_beside, verify
 from etl.commands.expected_rows import BothLedgers, loaded_plans
 from etl.model.plans import OffsetRange, RangeResult

@@ -12,9 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.audit.audit import BUCKET_OFFSETS, Bucket, audit_log
-from etl.audit.findings import AuditedLog, Expected, LogFindings
-from etl.audit.replaced_rows import replaced_expected
+from etl.audit.audit import (
+    BUCKET_OFFSETS,
+    AuditedLog,
+    Bucket,
+    Expected,
+    LogFindings,
+    audit_log,
+    replaced_expected,
+)
 from etl.decide.loaded_intervals import Span, cut_around, fold, replaced_in, spans_of
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition

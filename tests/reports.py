@@ -13,10 +13,9 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, RangeResult
 from etl.model.snapshot import FirstRun, Ledger
-from etl.report.past_runs import PastRun
-from etl.report.phases import Verb
+from etl.report.page import PastRun
 from etl.report.run_report import Report
-from etl.report.run_state import Process
+from etl.report.run_state import Process, Verb
 from tests.builders import plain_plan, plain_settings, plain_snapshot
 
 BEGAN_MS = 1_700_000_000_000

@@ -186,7 +186,7 @@ def run(
         return run_folder(context, conf, main=main, as_json=as_json)
     from etl.commands.run import run
     from etl.console.text import show_report
-    from etl.report.sentences import told_who_let_go
+    from etl.report.describe import told_who_let_go
 
     settings = settings_of(conf)
     request = request_of(settings, until_time, from_time, run_key)

@@ -20,12 +20,10 @@ from etl.decide.tasks import cost_of
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, SettingsError
 from etl.model.partitions import parse_named, parse_partition
-from etl.report.backfill_progress import of_the_whole
-from etl.report.pauses import told_loaded_all_the_same
-from etl.report.phases import Doing, Stopwatch
-from etl.report.run_report import Report
-from etl.report.sentences import told_loaded_as_well
-from etl.report.words import at, counted
+from etl.report.describe import at, counted, told_loaded_as_well
+from etl.report.lag import told_loaded_all_the_same
+from etl.report.run_report import Report, of_the_whole
+from etl.report.run_state import Doing, Stopwatch
 from etl.run.abandon import abandon
 from etl.run.backfill import Beginning, backfill, look_ahead
 from etl.run.context import ALONE, RunContext

@@ -17,8 +17,8 @@ from etl.errors import NeedsDecision, SettingsError
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import Reservation, ReservationState, Table, backfill_pipeline
-from etl.report.backfill_progress import loaded_before
-from etl.report.words import at
+from etl.report.describe import at
+from etl.report.run_report import loaded_before
 from etl.run.backfill import left_of
 from etl.run.context import ALONE
 from etl.run.wiring import open_world

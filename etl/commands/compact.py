@@ -20,7 +20,7 @@ from etl.decide.table_storage import refuse_what_is_not_ours
 from etl.edges.delta.housekeeping import Compacted
 from etl.edges.spark.failures import translating_spark_errors
 from etl.model.snapshot import ForeignCommit, Ledger, Table
-from etl.report.phases import Stopwatch
+from etl.report.run_state import Stopwatch
 from etl.run.compaction import became, compaction_of, waiting, would_become
 from etl.run.context import ALONE, RunContext
 from etl.run.live_world import LiveWorld

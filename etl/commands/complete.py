@@ -13,7 +13,7 @@ from etl.decide.set_offsets import paused_logs
 from etl.edges.brokers.cluster import chosen_topics, names_of_topics
 from etl.errors import NotYetReadable
 from etl.model.partitions import BrokerPartition, in_order
-from etl.report.words import at, counted
+from etl.report.describe import at, counted
 from etl.run.context import now_ms
 from etl.run.wiring import open_discovery
 from etl.settings.choices import OnNoLeader

@@ -15,7 +15,7 @@ from etl.commands.conf_text import Chosen
 from etl.errors import NeedsDecision, SettingsError
 from etl.model.partitions import BrokerFamily
 from etl.model.security import parse_reference
-from etl.report.words import counted
+from etl.report.describe import counted
 from etl.settings.choices import folder_of
 from etl.settings.load import Change
 from etl.settings.secrets import FILE_KEYS, is_secret

@@ -19,7 +19,7 @@ from etl.errors import LedgersDisagree, Owned
 from etl.model.columns import names_of_key
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, Plan, PlanKind, RangeResult
 from etl.model.snapshot import Coverage, Ledger, Table
-from etl.report.sentences import told_of_byte_positions, told_vanished
+from etl.report.describe import told_of_byte_positions, told_vanished
 from etl.run.live_world import LiveWorld
 from etl.settings.sections import Settings
 

@@ -19,8 +19,8 @@ from etl.edges.brokers.cluster import Cluster
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.partitions import BrokerPartition, in_order
 from etl.model.plans import Loss
-from etl.report.pauses import Resting, resting
-from etl.report.words import counted
+from etl.report.describe import counted
+from etl.report.lag import Resting, resting
 from etl.run.context import ALONE, now_ms
 from etl.run.discovery import Discovery
 from etl.run.live_world import LiveWorld

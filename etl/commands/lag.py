@@ -12,7 +12,7 @@ from etl.commands.offsets import how_far
 from etl.edges.brokers.oldest_records import read_oldest
 from etl.model.partitions import BrokerPartition, OldestRecord
 from etl.model.snapshot import Snapshot
-from etl.report.lags import Lags, lags_at, unread_from
+from etl.report.lag import Lags, lags_at, unread_from
 from etl.run.context import ALONE, now_ms
 from etl.run.discovery import Discovery
 from etl.run.live_world import LiveWorld

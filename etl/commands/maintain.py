@@ -26,8 +26,8 @@ from etl.edges.delta.housekeeping import Compacted
 from etl.edges.delta.path import open_table
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import Owned
-from etl.report.phases import Stopwatch
-from etl.report.words import counted
+from etl.report.describe import counted
+from etl.report.run_state import Stopwatch
 from etl.run.compaction import became, compaction_of, waiting, would_become
 from etl.run.context import ALONE, RunContext
 from etl.run.live_world import LiveWorld

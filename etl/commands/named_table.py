@@ -14,8 +14,8 @@ from etl.edges.delta.path import open_table
 from etl.edges.zookeeper.named_table import read_named_table, write_named_table
 from etl.errors import SettingsError
 from etl.model.snapshot import Ledger, NamedTable
-from etl.report.phases import Stopwatch
-from etl.report.words import at
+from etl.report.describe import at
+from etl.report.run_state import Stopwatch
 from etl.run.context import ALONE, RunContext
 from etl.run.named_table import ask
 from etl.run.wiring import open_world, place_table

@@ -12,8 +12,8 @@ from etl.decide.set_offsets import paused_logs
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition
 from etl.model.snapshot import Snapshot
-from etl.report.pauses import told_pause
-from etl.report.sentences import logs_of, told_extent
+from etl.report.describe import logs_of, told_extent
+from etl.report.lag import told_pause
 from etl.run.context import ALONE
 from etl.run.wiring import open_world
 from etl.settings.sections import Settings

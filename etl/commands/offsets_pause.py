@@ -17,7 +17,7 @@ from etl.edges.zookeeper.pauses import read_pauses_at, write_pauses
 from etl.model.partitions import BrokerPartition, Named, parse_named
 from etl.model.plans import Plan
 from etl.model.snapshot import Pause
-from etl.report.pauses import described_pause
+from etl.report.lag import described_pause
 from etl.run.context import ALONE, now_ms
 from etl.run.discovery import Discovery
 from etl.run.live_world import LiveWorld

@@ -50,7 +50,7 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import OtherPipeline, Replay, Snapshot, Supersede, UpToDate
-from etl.report.pauses import PAUSES_LOST
+from etl.report.lag import PAUSES_LOST
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
 from etl.run.context import ALONE, RunContext, now_ms

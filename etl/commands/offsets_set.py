@@ -46,9 +46,9 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import FORM_OF_PARTITION, BrokerPartition, Named, render_log
 from etl.model.plans import Loss, OffsetRange
 from etl.model.snapshot import Replay, Snapshot, Supersede
+from etl.report.describe import told_given_up
 from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.run_report import Report
-from etl.report.sentences import told_given_up
 from etl.run.context import ALONE, now_ms
 from etl.run.discovery import Discovery
 from etl.run.live_world import LiveWorld

@@ -58,10 +58,10 @@ from etl.model.snapshot import (
     Table,
     UpToDate,
 )
+from etl.report.describe import told_given_up, told_goes_on, told_left, told_vanished
 from etl.report.plan_json import describe_losses, describe_plan
-from etl.report.proof import described
 from etl.report.run_report import Report
-from etl.report.sentences import told_given_up, told_goes_on, told_left, told_vanished
+from etl.report.verify import described
 from etl.run.context import ALONE, now_ms
 from etl.run.live_world import LiveWorld
 from etl.run.repair import finish_repair

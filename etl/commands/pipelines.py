@@ -25,8 +25,8 @@ from etl.edges.zookeeper.pauses import read_pauses
 from etl.errors import SettingsError
 from etl.ledger.registrations import DriverNode
 from etl.model.snapshot import Ledger, Retirement
-from etl.report.pauses import described_pause
-from etl.report.words import at
+from etl.report.describe import at
+from etl.report.lag import described_pause
 from etl.run.closing import close_stored_plan
 from etl.run.context import ALONE, now_ms
 from etl.run.live_world import LiveWorld

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from etl.errors import SettingsError
+from etl.report.describe import at
 from etl.report.plan_json import describe_plan
-from etl.report.words import at
 from etl.run.context import ALONE
 from etl.run.wiring import open_world
 from etl.settings.sections import Settings

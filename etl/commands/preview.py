@@ -23,10 +23,7 @@ from etl.errors import NotOurTable, Owned
 from etl.ledger.plan_document import refuse_too_large
 from etl.model.plans import OffsetRange, Plan, Request
 from etl.model.snapshot import Snapshot
-from etl.report.asked import told_done_before
-from etl.report.pauses import told_paused
-from etl.report.plan_json import describe_plan
-from etl.report.sentences import (
+from etl.report.describe import (
     told_by_owner,
     told_cluster_id,
     told_leaderless,
@@ -34,6 +31,8 @@ from etl.report.sentences import (
     told_open,
     told_purpose,
 )
+from etl.report.lag import told_paused
+from etl.report.plan_json import describe_plan, told_done_before
 from etl.run.context import ALONE, now_ms
 from etl.run.rows import check_rows, writer_of
 from etl.run.transform import check_without_spark

@@ -20,9 +20,9 @@ from etl.errors import SettingsError
 from etl.model.partitions import cleanup_of, parse_named, parse_partition
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
-from etl.report.pauses import told_loaded_all_the_same
-from etl.report.phases import Stopwatch
+from etl.report.lag import told_loaded_all_the_same
 from etl.report.run_report import Report
+from etl.report.run_state import Stopwatch
 from etl.run.context import ALONE, RunContext, now_ms
 from etl.run.replay import is_left, next_replay, replay, zones_of_replaced
 from etl.run.wiring import open_world

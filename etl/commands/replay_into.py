@@ -24,7 +24,7 @@ from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import SettingsError, VerifyFailed
 from etl.ledger.plan_document import with_id
 from etl.model.plans import Plan
-from etl.report.phases import Stopwatch
+from etl.report.run_state import Stopwatch
 from etl.run.context import ALONE, RunContext
 from etl.run.loaded_rows import PutInto
 from etl.run.replay import next_replay, zones_of_replaced

@@ -20,9 +20,8 @@ from etl.edges.spark.failures import translating_spark_errors
 from etl.edges.zookeeper.named_table import write_named_table
 from etl.errors import EtlError, SessionLost, Unreachable
 from etl.model.plans import Request, since
-from etl.report.phases import Verb
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
+from etl.report.run_state import Outcome, Verb
 from etl.run.compaction import compact_when_due
 from etl.run.context import ALONE, RunContext, now_ms
 from etl.run.ingest import ingest

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from etl.errors import EtlError, SettingsError, Stopped, worst_of
-from etl.report.words import counted
+from etl.report.describe import counted
 from etl.settings.conf_file import confs_in
 from etl.settings.load import Change, load_settings
 

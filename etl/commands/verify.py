@@ -50,8 +50,8 @@ from etl.model.snapshot import (
     Replay,
     Table,
 )
-from etl.report.phases import Stopwatch
-from etl.report.proof import Proof
+from etl.report.run_state import Stopwatch
+from etl.report.verify import Proof
 from etl.run.context import ALONE, RunContext
 from etl.run.live_world import LiveWorld
 from etl.run.wiring import open_world

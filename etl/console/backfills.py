@@ -7,7 +7,7 @@ from typing import Any
 
 from etl.commands.backfill import BackfillPreview
 from etl.console.text import screen, table
-from etl.report.progress import size_in_words, time_in_words
+from etl.report.run_state import size_in_words, time_in_words
 
 
 def show_backfill_preview(preview: BackfillPreview) -> None:

@@ -18,9 +18,9 @@ from typing import Any, TextIO
 
 from etl.console.progress import Lines, following, own_stderr
 from etl.errors import EtlError
-from etl.report.phases import Doing, Verb
+from etl.report.describe import at
 from etl.report.run_report import Report
-from etl.report.words import at
+from etl.report.run_state import Doing, Verb
 
 _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "taskName"}
 _OF_A_RUN = (

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etl.console.text import ROWS_SHOWN, key_of_row, log_of_row, screen, table
-from etl.report.lags import Lags
-from etl.report.progress import size_in_words, time_in_words
-from etl.report.sentences import told_together
-from etl.report.words import counted
+from etl.report.describe import counted, told_together
+from etl.report.lag import Lags
+from etl.report.run_state import size_in_words, time_in_words
 
 
 def show_offsets(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -22,8 +22,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from etl.report.phases import Doing, Verb
-from etl.report.progress import Pace, time_in_words, told_in_words
+from etl.report.run_state import Doing, Pace, Verb, time_in_words, told_in_words
 
 FIRST_LINE_S, MOST_BETWEEN_LINES_S = 10.0, 60.0
 _LOOK_S = 0.25

@@ -16,7 +16,7 @@ from etl.commands.decoders import Decoder, Undecoded
 from etl.commands.peeked_log import Ended, PeekedLog
 from etl.errors import EtlError
 from etl.records.decode import DecodedRecord
-from etl.report.words import at, counted
+from etl.report.describe import at, counted
 from etl.streams.records import Record as StreamRecord
 
 CUT_AT = 300

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from etl.commands.tail import TailedGroup
 from etl.console.records import Decoding, document_of, fields_of
 from etl.errors import EtlError
-from etl.report.words import counted
+from etl.report.describe import counted
 from etl.streams.records import Record
 
 

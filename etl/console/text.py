@@ -18,11 +18,10 @@ from etl.commands.replay import ReplayPreview
 from etl.doctor.check import Verdict
 from etl.doctor.diagnose import Diagnosis
 from etl.model.partitions import BrokerPartition
-from etl.report.phases import Verb
-from etl.report.progress import size_in_words, time_in_words
-from etl.report.proof import Proof
+from etl.report.describe import counted
 from etl.report.run_report import Report
-from etl.report.words import counted
+from etl.report.run_state import Verb, size_in_words, time_in_words
+from etl.report.verify import Proof
 
 ROWS_SHOWN = 40
 

@@ -21,8 +21,8 @@ from etl.model.snapshot import (
     Supersede,
     UpToDate,
 )
-from etl.report.pauses import told_paused
-from etl.report.sentences import told_open
+from etl.report.describe import told_open
+from etl.report.lag import told_paused
 from etl.run.context import RunContext, now_ms
 from etl.run.live_world import LiveWorld
 from etl.settings.sections import Settings

@@ -13,7 +13,7 @@ from etl.doctor.machine import may_need_jars
 from etl.edges.spark.session import session_there
 from etl.errors import EtlError, ProcessLost
 from etl.model.columns import names_of_key
-from etl.report.phases import Stopwatch
+from etl.report.run_state import Stopwatch
 from etl.run.formats import try_on_no_rows
 from etl.run.spark import RunSpark
 from etl.run.transform import fitting_arrow_transform, unprovable

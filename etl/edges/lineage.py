@@ -7,9 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from etl import __version__
-from etl.report.lineage import lineage_of
+from etl.report.describe import at
+from etl.report.metrics import lineage_of
 from etl.report.run_report import Report
-from etl.report.words import at
 from etl.settings.sections import Settings
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from etl.report.progress import Told
+from etl.report.run_state import Told
 
 _FORM = struct.Struct(">16sIIQQQ")
 """Token, task, attempt, offsets, records, bytes."""

@@ -16,11 +16,10 @@ from etl.edges.lineage import tell_lineage
 from etl.edges.metrics_file import write_metrics
 from etl.edges.report_folder import report_path, write_page, write_whole
 from etl.errors import EtlError, SettingsError, Stopped
-from etl.report.incident import as_text
-from etl.report.old_reports import outdated
-from etl.report.phases import Verb
+from etl.report.page import outdated
+from etl.report.plan_json import as_text
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome, Process
+from etl.report.run_state import Outcome, Process, Verb
 from etl.settings.load import Change, told_changes
 from etl.settings.sections import name_in_files
 

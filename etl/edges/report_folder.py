@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from etl.errors import SettingsError
-from etl.report.old_reports import run_ids
-from etl.report.page.layout import page_of
-from etl.report.past_runs import PastRun, past_run
+from etl.report.page import PastRun, page_of, past_run, run_ids
 from etl.settings.sections import name_in_files
 
 HISTORY_RUNS = 30

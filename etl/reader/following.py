@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from etl.edges.progress_port import ProgressPort
 from etl.model.plans import OffsetRange, RangeResult
-from etl.report.phases import Doing, Verb
-from etl.report.progress import Reckoning
+from etl.report.run_state import Doing, Reckoning, Verb
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

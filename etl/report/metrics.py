@@ -6,21 +6,28 @@ behind, how long that is kept.
 All are gauges of the last run. What is not known has no sample. The format: Prometheus'
 documentation, "Exposition formats". At most `MOST_SERIES` topics or partitions have series of their
 own; the others are added up in one, so that sums over all series are right.
+
+A run as lineage: which topics it read and which table it wrote, in OpenLineage's words (its
+specification, "Naming", and "Run state").
+
+Topics are named by the addresses that the conf has, for those stay: `source.bootstrap`, or else
+ZooKeeper with its chroot.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from etl.report import statistics
-from etl.report.lags import Lags, LogLag
-from etl.report.pauses import Resting
-from etl.report.phases import Verb
+from etl.errors import Stopped
+from etl.report import run_state
+from etl.report.describe import of_known
+from etl.report.lag import Lags, LogLag, Resting
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
-from etl.report.words import of_known
-from etl.settings.choices import MetricsPer
+from etl.report.run_state import Outcome, Verb
+from etl.settings.choices import MetricsPer, folder_of
+from etl.settings.sections import Settings
 
 PREFIX, MOST_SERIES, OTHERS = "offset_range_etl_", 1000, "(others)"
 LAST_SUCCESS = "last_success_timestamp_seconds"
@@ -51,7 +58,7 @@ HELP: Mapping[str, str] = {
     "paused_since_timestamp_seconds": "Since when the first of them is paused.",
     "paused_headroom_seconds": "How long until retention may take the first record that waits in them.",
     "retention_headroom_bytes": "About how much may still be written before retention by size may take it.",
-    **statistics.HELP,
+    **run_state.HELP,
 }
 Labels = tuple[tuple[str, str], ...]
 Sample = tuple[str, Labels, float]
@@ -197,3 +204,62 @@ def _others(left: Sequence[_Series], names: Sequence[Labels]) -> Iterator[Sample
         yield from together.samples(
             tuple((name, OTHERS if name == "topic" else "") for name, _ in names[0])
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RunLineage:
+    """One event of a run."""
+
+    event_type: str
+    """START, COMPLETE, FAIL or ABORT."""
+    run_id: str
+    """A UUID that follows from the run's own id."""
+    namespace: str
+    job: str
+    inputs: tuple[tuple[str, str], ...]
+    """Namespace and name of each topic that a plan of the run reads; at its start none is known."""
+    output: tuple[str, str] | None
+    """None: a catalog names the table, and the run has not asked it yet."""
+    records: int | None
+    """Rows of the run's plans; None at its start."""
+    version: int | None
+    """The table's version behind the newest plan."""
+    error: str | None
+
+
+def lineage_of(report: Report, settings: Settings, namespace: str) -> RunLineage:
+    """The event for what the run is at: its start until it has ended."""
+    has_ended = report.finished_at_ms is not None
+    topics = sorted({r.log.topic for one in report.plans for r in one.plan.ranges})
+    return RunLineage(
+        _event_type(report) if has_ended else "START",
+        str(uuid.uuid5(uuid.NAMESPACE_URL, f"offset-range-etl:{report.run_id}")),
+        namespace,
+        f"{report.group}.{report.pipeline}",
+        tuple((_brokers(settings), topic) for topic in topics),
+        _place(settings.table.path) if settings.table.is_placed else None,
+        report.records if has_ended else None,
+        report.result.delta_version if report.result else None,
+        report.error.what if report.error else None,
+    )
+
+
+def _event_type(report: Report) -> str:
+    if report.error is None:
+        return "COMPLETE"
+    return "ABORT" if isinstance(report.error, Stopped) else "FAIL"
+
+
+def _brokers(settings: Settings) -> str:
+    named = settings.source.bootstrap
+    return f"kafka://{named[0] if named else settings.zookeeper.connect.partition(',')[0]}"
+
+
+def _place(path: str) -> tuple[str, str]:
+    """A folder is a name in the namespace `file`; of an object store the bucket is the namespace."""
+    folder = folder_of(path)
+    if folder is not None:
+        return "file", str(folder)
+    scheme, _, rest = path.partition("://")
+    bucket, _, key = rest.partition("/")
+    return f"{scheme}://{bucket}", key

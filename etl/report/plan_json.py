@@ -5,21 +5,331 @@ same values: a test in a report.
 
 What is written to be read back names no broker's address and none of ZooKeeper's, and of the
 settings those that decide, no other.
+
+Our frozen values as JSON, and read back by their types: a field that a value gets later needs no
+word here.
+
+    a value with fields       {name: value}, without those that are at their default
+    a mapping by log          {topic: {key: value}}, with the keys of logs that ZooKeeper has
+      to values with fields   a column for each field: {"logs:": {topic: [key, ...]}, name: [value, ...]}, without columns at their default
+    a set of logs             {topic: [key, ...]}
+    a broker                  its id: where it listens decides nothing, and who reads a report need not know it
+    a plan, what came of it   as it is stored, without the brokers' addresses and generations, and the gaps, which decide nothing either
+
+The reader trusts what it reads: a document that none of our writers wrote raises whatever comes of
+that.
+
+What a run saw, kept in its report: whoever has the report can decide again what the run decided,
+in a test and without its world.
+
+Kept are the first look and the last one, as they were before any decision, and the settings that
+decide. What lies between them is left out: a run looks again behind each plan, and where retention
+or another driver overtook it, a few times at most. A look that takes more than `LOOK_MAX_BYTES` is
+left out, which the report then says; those of some ten thousand partitions fit.
+
+What a report says of a run key and of bounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any
+import dataclasses
+import json
+import types
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import Enum
+from functools import cache, singledispatch
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from etl.model.partitions import BrokerPartition
-from etl.model.plans import CommitResult, Loss, Plan, RangeResult, Request, RowsBefore
-from etl.model.snapshot import Snapshot, live_and_name
-from etl.report.asked import describe_asked
-from etl.report.value_json import read_value, write_value
-from etl.report.words import at
+from etl.errors import EtlError
+from etl.ledger.documents import applied_content, applied_of
+from etl.ledger.plan_document import parse_plan, plan_content, plan_of, render_plan
+from etl.model.partitions import Broker, BrokerPartition, in_order, parse_partition_key
+from etl.model.plans import (
+    Bound,
+    CommitResult,
+    KeptKey,
+    Loss,
+    Plan,
+    RangeResult,
+    Request,
+    RowsBefore,
+)
+from etl.model.snapshot import CommitMetadata, Snapshot, live_and_name
+from etl.report.describe import at
+from etl.report.run_state import Outcome
 from etl.settings.sections import Settings
+
+
+def told_done_before(key: KeptKey) -> str:
+    """A run that was asked for under a key whose run is done."""
+    if key.is_empty:
+        behind = f"behind plan {key.number}" if key.number else "before there was any plan"
+        return f"run key {key.key} was asked for before, {behind}, and there was nothing to read{_up_to(key)}"
+    return f"run key {key.key} is already applied by plan {key.number}{_up_to(key)}"
+
+
+def told_nothing_under(key: KeptKey) -> str:
+    """The first run under a key that has nothing to read."""
+    return f"nothing new to read{_up_to(key)}; asked for again, run key {key.key} stays at that"
+
+
+def _up_to(key: KeptKey) -> str:
+    return f" ({key.said})" if key.said else ""
+
+
+def told_without_plan(
+    done_before: KeptKey | None, remembered: KeptKey | None
+) -> tuple[Outcome, str]:
+    """What a run came to that made no plan."""
+    if done_before:
+        return Outcome.ALREADY_APPLIED, told_done_before(done_before)
+    return Outcome.NOTHING_NEW, told_nothing_under(
+        remembered
+    ) if remembered else "nothing new to read"
+
+
+def told_open(plan: Plan) -> str:
+    """In how many partitions nobody knows yet whether more comes that is older than the bound."""
+    until, many = plan.bounds.until, plan.bounds.open_logs
+    return (
+        f"plan {plan.number}: {_have(many)} no record at or after {until.said if until else ''} yet and {'is' if many == 1 else 'are'} "
+        "read to the end; what comes there later and is older goes into a later run"
+    )
+
+
+def told_open_without_plan(until: Bound, many: int) -> str:
+    """The same of a run that had nothing to read."""
+    return (
+        f"{_have(many)} no record at or after {until.said} yet, and nothing that is not loaded; what comes there later and is older goes "
+        "into a later run"
+    )
+
+
+def told_left_of_key(key: str, left: Collection[BrokerPartition]) -> str:
+    """The logs that could not be read under a key: one is named, as each is under its own outcome."""
+    return (
+        f"run key {key} left {_first_of(left)}, which could not be read: asked for again once it can, the key loads what "
+        f"{'they have' if len(left) > 1 else 'it has'} up to its bound"
+    )
+
+
+def told_beyond(beyond: Mapping[BrokerPartition, int], said: str) -> str:
+    """What an earlier run loaded behind the bound of this one."""
+    return f"{_first_of(beyond)}: an earlier run has loaded {sum(beyond.values()):,} offsets beyond {said}"
+
+
+def _have(many: int) -> str:
+    return "1 partition has" if many == 1 else f"{many:,} partitions have"
+
+
+def _first_of(logs: Collection[BrokerPartition]) -> str:
+    return f"{min(logs)}" + (f" and {len(logs) - 1:,} more partitions" if len(logs) > 1 else "")
+
+
+def describe_asked(request: Request | None) -> dict[str, object]:
+    """What a run was asked for, for programs."""
+    bounds = request.bounds if request else None
+    ends = {"from": bounds and bounds.start, "until": bounds and bounds.until}
+    return {
+        "run_key": request.run_key if request else None,
+        **{
+            name: bound
+            and {"said": bound.said, "at": at(bound.at_ms), "offsets_before_end": bound.back}
+            for name, bound in ends.items()
+        },
+    }
+
+
+T = TypeVar("T")
+_UNREADABLE = b"no plan"
+_LOGS = "logs:"
+"""No topic has such a name."""
+_AS_THEY_ARE = frozenset((str, int, float, bool, type(None)))
+
+
+@singledispatch
+def write_value(value: Any) -> Any:
+    """A value as JSON."""
+    return _fields(value) if dataclasses.is_dataclass(value) else value
+
+
+@write_value.register(Enum)
+def _(value: Enum) -> Any:
+    return value.value
+
+
+@write_value.register(tuple)
+def _(value: tuple[Any, ...]) -> Any:
+    return [write_value(one) for one in value]
+
+
+@write_value.register(frozenset)
+def _(value: frozenset[Any]) -> Any:
+    if not any(isinstance(one, BrokerPartition) for one in value):
+        return sorted(value)
+    return _keys_of(in_order(value))
+
+
+@write_value.register(Mapping)
+def _(value: Mapping[Any, Any]) -> Any:
+    if not any(isinstance(key, BrokerPartition) for key in value):
+        return {key: write_value(one) for key, one in value.items()}
+    logs = in_order(value)
+    values = [value[log] for log in logs]
+    kind, *others = set(map(type, values))
+    if not others and _is_written_by_fields(kind):
+        return {_LOGS: _keys_of(logs), **dict(_columns(kind, values))}
+    written = iter(_column(values))
+    return {topic: dict(zip(keys, written, strict=False)) for topic, keys in _keys_of(logs).items()}
+
+
+@write_value.register(BrokerPartition)
+def _(value: BrokerPartition) -> Any:
+    return value.place
+
+
+@write_value.register(Broker)
+def _(value: Broker) -> Any:
+    return value.id
+
+
+@write_value.register(Plan)
+def _(value: Plan) -> Any:
+    content = plan_content(value)
+    content.pop("generations", None)
+    return {**content, "leaders": [[broker, "", 0] for broker, _, _ in content["leaders"]]}
+
+
+@write_value.register(CommitResult)
+def _(value: CommitResult) -> Any:
+    return applied_content(value)
+
+
+@write_value.register(CommitMetadata)
+def _(value: CommitMetadata) -> Any:
+    """Its document as the plan that it is; null where it is none."""
+    found = _fields(dataclasses.replace(value, document=None))
+    return found if value.document is None else {**found, "document": _plan_in(value.document)}
+
+
+def _plan_in(document: bytes) -> Any:
+    try:
+        return write_value(parse_plan(document, path=""))
+    except EtlError:
+        return None
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    found = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+    return {field.name: write_value(one) for field, one in found if one != _default(field)}
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return (
+        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    )
+
+
+def _keys_of(logs: Iterable[BrokerPartition]) -> dict[str, list[str]]:
+    return {topic: [log.key for log in some] for topic, some in groupby(logs, attrgetter("topic"))}
+
+
+def _is_written_by_fields(kind: type) -> bool:
+    return dataclasses.is_dataclass(kind) and write_value.dispatch(kind) is write_value.dispatch(
+        object
+    )
+
+
+def _columns(kind: Any, values: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
+    for field in dataclasses.fields(kind):
+        column = list(map(attrgetter(field.name), values))
+        if column.count(_default(field)) < len(column):
+            yield field.name, _column(column)
+
+
+def _column(values: list[Any]) -> list[Any]:
+    return values if _AS_THEY_ARE.issuperset(map(type, values)) else list(map(write_value, values))
+
+
+def read_value(kind: type[T], found: Any) -> T:
+    """The value of this type that `write_value` wrote."""
+    return cast(T, _read(kind, found))
+
+
+def _read(kind: Any, found: Any) -> Any:
+    shape, inside = get_origin(kind), get_args(kind)
+    if shape in (Union, types.UnionType):
+        return (
+            None
+            if found is None
+            else _read(next(one for one in inside if one is not type(None)), found)
+        )
+    if shape is tuple:
+        each = (inside[0],) * len(found) if inside[1:] == (...,) else inside
+        return tuple(_read(one, value) for one, value in zip(each, found, strict=True))
+    if shape is frozenset:
+        return frozenset(_logs(found) if found and inside[0] is BrokerPartition else found)
+    if shape is not None and issubclass(shape, Mapping):
+        return _mapping(inside[0], inside[1], found)
+    if kind in _READERS:
+        return _READERS[kind](found)
+    if dataclasses.is_dataclass(kind):
+        return _made(kind, found)
+    return kind(found) if issubclass(kind, Enum) else found
+
+
+def _made(kind: Any, found: Mapping[str, Any]) -> Any:
+    return kind(**{name: _read(_types(kind)[name], value) for name, value in found.items()})
+
+
+@cache
+def _types(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _mapping(key: Any, value: Any, found: Any) -> dict[Any, Any]:
+    if key is not BrokerPartition:
+        return {name: _read(value, one) for name, one in found.items()}
+    if _LOGS in found:
+        return dict(zip(_logs(found[_LOGS]), _rows(value, found), strict=True))
+    values = (one for keys in found.values() for one in keys.values())
+    return {log: _read(value, one) for log, one in zip(_logs(found), values, strict=True)}
+
+
+def _rows(kind: Any, found: Mapping[str, Any]) -> Iterator[Any]:
+    """The values of which the columns have the fields."""
+    columns = {name: column for name, column in found.items() if name != _LOGS}
+    for number in range(sum(map(len, found[_LOGS].values()))):
+        yield _made(kind, {name: column[number] for name, column in columns.items()})
+
+
+def _logs(found: Mapping[str, Iterable[str]]) -> list[BrokerPartition]:
+    logs = [parse_partition_key(topic, key) for topic, keys in found.items() for key in keys]
+    if None in logs:
+        raise ValueError("there is a key of no log")
+    return cast(list[BrokerPartition], logs)
+
+
+def _metadata(found: dict[str, Any]) -> CommitMetadata:
+    value = CommitMetadata(**{**found, "document": None})
+    if "document" not in found:
+        return value
+    plan = found["document"]
+    return dataclasses.replace(value, document=render_plan(plan_of(plan)) if plan else _UNREADABLE)
+
+
+_READERS: dict[Any, Any] = {
+    Broker: lambda found: Broker(found, "", 0),
+    BrokerPartition: lambda found: BrokerPartition(**found),
+    Plan: plan_of,
+    CommitResult: applied_of,
+    CommitMetadata: _metadata,
+}
+
 
 _DECIDING: dict[str, Any] = {
     "version": True,
@@ -260,3 +570,128 @@ def _describe_receipt(receipt: RangeResult) -> dict[str, Any]:
         "gaps_complete": receipt.gaps_complete,
         "behind_transform": receipt.behind_transform,
     }
+
+
+LOOK_MAX_BYTES = 8 * 2**20
+_LOOKS = ("first", "last")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan that the run executed, or began to."""
+
+    id: str
+    uid: str
+    created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """What a report tells of a run, to be decided again."""
+
+    settings: Settings
+    looks: tuple[Snapshot, ...]
+    """The first and the last, where there was more than one and both are in the report."""
+    plans: tuple[Planned, ...]
+    """In the order in which the run executed them."""
+    began_at_ms: int
+    error: Mapping[str, Any] | None
+    """What ended the run."""
+
+
+def saw_as_json(first: Snapshot, last: Snapshot, looks: int, settings: Settings) -> dict[str, Any]:
+    """What a report keeps of what its run saw; `as_text` leaves out a look that is too large."""
+    seen = {"first": first} if first is last else {"first": first, "last": last}
+    return {
+        "looks": looks,
+        "settings": write_settings(settings),
+        **{name: write_snapshot(one) for name, one in seen.items()},
+    }
+
+
+def as_text(report: Mapping[str, Any], saw: Mapping[str, Any] | None) -> str:
+    """A report as its file has it: for people, a line for each range and each log, and what the run
+    saw in a line for each look.
+    """
+    parts = {name: _lines(value, "  ") for name, value in report.items()}
+    if saw is not None:
+        parts["saw"] = _object(
+            {
+                name: _bounded(value) if name in _LOOKS else _line(value)
+                for name, value in saw.items()
+            },
+            "  ",
+        )
+    return _object(parts, "")
+
+
+def _lines(value: Any, pad: str) -> str:
+    """A value in a line, or in a line for each of its parts where they have parts of their own."""
+    if isinstance(value, dict) and any(map(_has_parts, value.values())):
+        return _object({name: _lines(part, pad + "  ") for name, part in value.items()}, pad)
+    if not isinstance(value, list) or not _has_parts(value):
+        return _told(value)
+    inner, has_parts = f",\n{pad}  ", any(map(_has_parts, value[0].values()))
+    lines = (
+        inner.join(_lines(one, pad + "  ") for one in value)
+        if has_parts
+        else _rows_as_text(value, inner)
+    )
+    return f"[\n{pad}  {lines}\n{pad}]"
+
+
+def _rows_as_text(values: list[Any], between: str) -> str:
+    """Many values without parts, each in a line; told all at once, for one at a time takes twice as
+    long.
+    """
+    text = _divided(values)[1:-1]
+    return text.replace(f"}}{_DIVIDER}{{", f"}}{between}{{").replace(_DIVIDER, ", ")
+
+
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, dict) or (
+        isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+    )
+
+
+def _object(parts: Mapping[str, str], pad: str) -> str:
+    inner = f",\n{pad}  "
+    return f"{{\n{pad}  {inner.join(f'{_told(name)}: {text}' for name, text in parts.items())}\n{pad}}}"
+
+
+def _bounded(look: Any) -> str:
+    text = _line(look)
+    return (
+        text
+        if len(text) <= LOOK_MAX_BYTES
+        else _line({"left_out": f"it would take {len(text):,} bytes of {LOOK_MAX_BYTES:,}"})
+    )
+
+
+_told = json.JSONEncoder().encode
+_line = json.JSONEncoder(separators=(",", ":")).encode
+_DIVIDER = "\0"
+"""In JSON it stands nowhere, strings have it escaped."""
+_divided = json.JSONEncoder(separators=(_DIVIDER, ": ")).encode
+
+
+def read_incident(report: Mapping[str, Any]) -> Incident:
+    """The incident that a report's file tells of. Raises KeyError for one without looks: its run
+    ended before it had seen anything.
+    """
+    saw = report["saw"]
+    looks = tuple(
+        read_snapshot(saw[name]) for name in _LOOKS if name in saw and "left_out" not in saw[name]
+    )
+    plans = [*report["earlier_plans"], *([report["plan"]] if report["plan"] else [])]
+    return Incident(
+        read_settings(saw["settings"]),
+        looks,
+        tuple(Planned(plan["id"], plan["uid"], _ms(plan["created_at"])) for plan in plans),
+        _ms(report["started_at"]),
+        report["error"],
+    )
+
+
+def _ms(told: str) -> int:
+    return round(datetime.fromisoformat(told).timestamp() * 1000)

@@ -6,51 +6,231 @@ plan. Values to JSON.
 Its file also keeps what the run saw (`incident`), so that what it decided can be decided again on a
 desk. Every time in a document of ours is text (`at`) under a name that ends in `_at`, every
 duration a number of seconds.
+
+A run's report as the document that its file and `--json` have.
+
+What a run saw when it looked: its first look and its last one, and how far the pipeline was at
+each.
+
+What plans without ranges came to, in a report. A pure function of values.
+
+How far a backfill is as a whole, while one of its plans is read: the plans before count, and the
+rest is reckoned by the pace.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from etl.decide.group_commits import ReadTwice
-from etl.decide.lag import Reached, lag_of
+from etl.decide.lag import Reached, lag_of, reached
+from etl.decide.offsets import starts_of
 from etl.decide.run_requests import loaded_beyond, up_to_bound
+from etl.decide.table_changes import name_of
 from etl.errors import DataLost, EtlError
 from etl.model.partitions import BrokerPartition, OldestRecord, RebalanceStatistics
-from etl.model.plans import ByBroker, CommitResult, KeptKey, LossReason, Plan, Request
-from etl.model.snapshot import PipelineState, Snapshot
-from etl.report.asked import (
+from etl.model.plans import ByBroker, CommitResult, KeptKey, LossReason, Plan, PlanKind, Request
+from etl.model.snapshot import PipelineState, Reservation, Snapshot
+from etl.report.describe import (
+    at,
+    doubt_of,
+    logs_of,
+    told_by_owner,
+    told_capped,
+    told_cluster_id,
+    told_extent,
+    told_leaderless,
+    told_lost,
+    told_open,
+    told_purpose,
+    told_read_twice,
+    told_replaced,
+    told_taken,
+    told_vanished,
+)
+from etl.report.lag import Lags, Resting, lags_at, resting, unread_from
+from etl.report.plan_json import (
+    describe_asked,
+    describe_plan,
+    saw_as_json,
     told_beyond,
     told_left_of_key,
     told_open_without_plan,
     told_without_plan,
 )
-from etl.report.asked import (
+from etl.report.plan_json import (
     told_open as told_open_end,
 )
-from etl.report.looks import Looks
-from etl.report.pauses import Resting, resting
-from etl.report.phases import Stopwatch, Verb
-from etl.report.purposes import told_without_ranges
-from etl.report.run_document import document_of
-from etl.report.run_state import Executed, Outcome, Process, State, fetched_bytes_of, log_outcome
-from etl.report.sentences import (
-    doubt_of,
-    told_by_owner,
-    told_capped,
-    told_cluster_id,
-    told_leaderless,
-    told_lost,
-    told_open,
-    told_read_twice,
-    told_replaced,
-    told_taken,
+from etl.report.run_state import (
+    Doing,
+    Executed,
+    Outcome,
+    Process,
+    State,
+    Statistics,
+    Stopwatch,
+    Verb,
+    fetched_bytes_of,
+    log_outcome,
 )
-from etl.report.statistics import Statistics
 from etl.settings.sections import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one look saw, and how far the pipeline was then; None: nobody knows, the run ended
+    before it was decided.
+    """
+
+    snapshot: Snapshot
+    reached: Reached | None = None
+    settings: Settings | None = None
+
+    def lag_of(self, log: BrokerPartition) -> int | None:
+        if self.reached is None or self.settings is None:
+            return None
+        return lag_of(log, self.snapshot, self.reached, self.settings)
+
+
+class Looks:
+    """Of all looks of a run the first and the last."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._first: _Look | None = None
+        self._last: _Look | None = None
+
+    def saw(self, snapshot: Snapshot) -> None:
+        """One more look."""
+        self._count += 1
+        self._last = _Look(snapshot)
+        self._first = self._first or self._last
+
+    @property
+    def claim(self) -> Reservation | None:
+        """What the pipeline claims, by the last look: a backfill's."""
+        return self._last.snapshot.backfill if self._last else None
+
+    def stands(self, state: PipelineState, settings: Settings) -> None:
+        """Where the pipeline stood at that look."""
+        if self._last:
+            is_first = self._first is self._last
+            self._last = replace(
+                self._last, reached=reached(state, self._last.snapshot), settings=settings
+            )
+            self._first = self._last if is_first else self._first
+
+    def reached(self, plan: Plan) -> None:
+        """The plan is in the table since."""
+        if self._last:
+            self._last = replace(self._last, reached=Reached(plan, plan.positions))
+
+    def lag_as_json(self) -> list[dict[str, Any]]:
+        """Offsets between position and readable end per log, before and after."""
+        first, last = self._first, self._last
+        if not first or not last:
+            return []
+        return [
+            {
+                **log.place,
+                **told_extent(last.snapshot, log),
+                "before": first.lag_of(log),
+                "after": last.lag_of(log),
+            }
+            for log in sorted(logs_of(last.snapshot))
+        ]
+
+    def unread(self) -> tuple[Snapshot, dict[BrokerPartition, int]] | None:
+        """The last look, and of each log that lags behind it now its oldest unread offset; None
+        before the first look.
+        """
+        last = self._last
+        if last is None:
+            return None
+        return last.snapshot, unread_from(
+            last.snapshot, last.reached, last.settings
+        ) if last.settings else {}
+
+    def lags(
+        self, oldest: Mapping[BrokerPartition, OldestRecord], settings: Settings, *, now_ms: int
+    ) -> Lags | None:
+        """How far the table is behind the last look; `oldest`: see `lags_at`. None before the first
+        look.
+        """
+        last = self._last
+        return (
+            lags_at(last.snapshot, last.reached, settings, oldest, now_ms=now_ms) if last else None
+        )
+
+    def as_json(self, settings: Settings | None) -> dict[str, Any] | None:
+        """What was seen, to be decided again; None before the first look, and where nobody says by
+        which settings.
+        """
+        if not self._first or not self._last or settings is None:
+            return None
+        return saw_as_json(self._first.snapshot, self._last.snapshot, self._count, settings)
+
+
+def told_without_ranges(plan: Plan) -> Iterator[tuple[Outcome, str]]:
+    """What a plan that is in the table and reads nothing did there, a sentence each."""
+    decided = f"plan {plan.number}, by an operator's decision: {plan.reason}"
+    if plan.kind is PlanKind.RESET:
+        yield Outcome.RESET, decided
+        yield from ((Outcome.RESET, sentence) for sentence in told_vanished(plan.vanished))
+    elif plan.kind is PlanKind.BACKFILL and not plan.losses:
+        yield Outcome.CLOSED, f"plan {plan.number} closes the backfill: {plan.reason}"
+    elif plan.kind is PlanKind.SET:
+        yield Outcome.SET, decided
+    elif plan.took_over and plan.kind is PlanKind.TAKE_OVER:
+        yield (
+            Outcome.TOOK_OVER,
+            f"plan {plan.number} goes on where {name_of(plan.took_over.app_id)} ended",
+        )
+    else:
+        yield (
+            (Outcome.LET_GO if plan.losses else Outcome.STARTED),
+            f"plan {plan.number} {told_purpose(plan)}",
+        )
+
+
+def document_of(report: Report) -> dict[str, Any]:
+    """See `Report.as_json`."""
+    ended, seconds = report.finished_at_ms is not None, sum(report.seconds.values())
+    plans = [{**describe_plan(one.plan, one.applied), "writer": one.writer} for one in report.plans]
+    return {
+        "run_id": report.run_id,
+        "state": report.state.value,
+        "pipeline": report.pipeline,
+        "group": report.group,
+        "table": report.table_path,
+        "conf": report.process.conf,
+        "set": dict(report.process.changes),
+        "host": report.process.host,
+        "pid": report.process.pid,
+        "versions": dict(report.process.versions),
+        "started_at": at(report.started_at_ms),
+        "finished_at": at(report.finished_at_ms),
+        "outcomes": [{"outcome": o.value, "says": s} for o, s in report.outcomes],
+        "exit_code": report.exit_code if ended else None,
+        "error": report.error.as_json() if report.error else None,
+        "seconds": {verb.value: round(report.seconds.get(verb, 0.0), 3) for verb in Verb},
+        "seconds_in_all": round(seconds, 3),
+        "records": report.records,
+        "bytes": report.fetched_bytes,
+        "records_per_second": round(report.records / seconds) if ended and seconds else None,
+        "offsets_committed": report.offsets_committed,
+        "delta_version": report.result.delta_version if report.result else None,
+        "asked": describe_asked(report.request),
+        "plan": plans[-1] if plans else None,
+        "earlier_plans": plans[:-1],
+        "lag": report.looks.lag_as_json(),
+        "paused": [one.as_json() for one in report.paused],
+        "statistics": report.statistics.as_json(),
+    }
+
 
 _LEFT = (Outcome.LEFT_TO_OWNER, Outcome.NO_LEADER, Outcome.OPEN_TRANSACTION, Outcome.PAUSED)
 
@@ -290,3 +470,28 @@ class Report:
     def saw_as_json(self) -> dict[str, Any] | None:
         """What the run saw, as its report's file keeps it; None while it has seen nothing."""
         return self.looks.as_json(self.settings)
+
+
+def loaded_before(claim: Reservation, plan: Plan) -> int:
+    """How many offsets of the backfill lie before this plan of it."""
+    left = claim.left_from(starts_of(plan))
+    return claim.offsets - sum(until - start for parts in left.values() for start, until in parts)
+
+
+def of_the_whole(doing: Doing, report: Report) -> Doing:
+    """What a run of a backfill is at, of all that the backfill claims; as it is where that is not
+    known yet.
+    """
+    claim, plan, reached = report.looks.claim, report.plan, doing.reached
+    if claim is None or plan is None or reached is None:
+        return doing
+    return replace(
+        doing,
+        reached=replace(
+            reached,
+            offsets=loaded_before(claim, plan) + reached.offsets,
+            offsets_in_all=claim.offsets,
+            records=reached.records + report.records,
+            bytes=reached.bytes + (report.fetched_bytes or 0),
+        ),
+    )

@@ -2,16 +2,36 @@
 
 What a report tells of its run as a whole: what it came to, how far it is, which process runs,
 and the plans that it executed.
+
+What a run's time goes to: the phases by their names, and a watch by which every moment belongs
+to one of them.
+
+How far the reading of a plan is, how fast it goes and when it may end. Values and arithmetic;
+what tells of it is `edges.progress_port`.
+
+Receipts are right and come when a task has ended; what tasks tell while they read may be late or
+lost. Of a task whose receipts are all here they count, of every other one the last that it told.
+
+What a run took: messages and bytes by topic, requests by broker, commits, and what membership
+cost. Values to JSON and samples.
+
+Topics and brokers can be many: the `MOST` largest are told by name, all others together, so that
+sums are right.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import Enum
+from typing import Any, Protocol
 
-from etl.model.plans import CommitResult, Plan
+from etl.model.partitions import RebalanceStatistics
+from etl.model.plans import ByBroker, CommitResult, OffsetRange, Plan, RangeResult, together
 
 _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())  # without any handler Python prints warnings to the terminal
@@ -144,3 +164,374 @@ def fetched_bytes_of(plans: Iterable[Executed]) -> int | None:
     told = [r.fetched_bytes for one in plans if one.applied for r in one.applied.receipts]
     known = [size for size in told if size is not None]
     return sum(known) if len(known) == len(told) else None
+
+
+_WINDOW_S = 30.0
+"""The pace is that of the last seconds: tasks wait for a broker, and begin cold."""
+_LEAST_S = 2.0
+"""Before that a pace says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one attempt of a task has read by now."""
+
+    attempt: int
+    offsets: int
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSoFar:
+    """How far all tasks together are."""
+
+    ranges: int
+    ranges_in_all: int
+    offsets: int
+    offsets_in_all: int
+    records: int
+    bytes: int
+
+
+class Reckoning:
+    """The tasks of one reading (indices of `ranges`), and what is known of each. A task's number is
+    its first index.
+    """
+
+    def __init__(self, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]]) -> None:
+        self._ranges = len(ranges)
+        self._left = {task[0]: tuple(task) for task in tasks}
+        self.planned = {task[0]: sum(ranges[i].size for i in task) for task in tasks}
+        """Offsets by task."""
+        self._ended = Told(0, 0, 0, 0)
+
+    def reached(self, receipts: Mapping[int, RangeResult], told: Mapping[int, Told]) -> ReadSoFar:
+        """Where the tasks are by these receipts (by range) and by what they told (by task)."""
+        for number in [
+            number for number, task in self._left.items() if all(i in receipts for i in task)
+        ]:
+            came = [receipts[i] for i in self._left.pop(number)]
+            self._ended = _and(
+                self._ended,
+                Told(
+                    0,
+                    self.planned[number],
+                    sum(r.rows or 0 for r in came),
+                    sum(r.fetched_bytes or 0 for r in came),
+                ),
+            )
+        so_far = self._ended
+        for number in self._left.keys() & told.keys():
+            so_far = _and(so_far, told[number])
+        return ReadSoFar(
+            min(len(receipts), self._ranges),
+            self._ranges,
+            so_far.offsets,
+            sum(self.planned.values()),
+            so_far.records,
+            so_far.bytes,
+        )
+
+
+def _and(a: Told, b: Told) -> Told:
+    return Told(0, a.offsets + b.offsets, a.records + b.records, a.bytes + b.bytes)
+
+
+class Pace:
+    """How fast the reading goes of late."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, ReadSoFar]] = deque()
+
+    def see(self, now: float, reached: ReadSoFar) -> None:
+        """Where the tasks are at that moment, in seconds of a clock that only goes forward."""
+        if self._seen and reached.offsets < self._seen[-1][1].offsets:
+            self._seen.clear()  # a task began anew
+        self._seen.append((now, reached))
+        while len(self._seen) > 2 and now - self._seen[1][0] >= _WINDOW_S:
+            self._seen.popleft()
+
+    @property
+    def records_per_second(self) -> float | None:
+        """None while it is not known."""
+        first, last, passed = self._window()
+        return (last.records - first.records) / passed if passed else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the rest takes at this pace; None while that is not known."""
+        first, last, passed = self._window()
+        done = last.offsets - first.offsets if passed else 0
+        return (last.offsets_in_all - last.offsets) * passed / done if done else None
+
+    def _window(self) -> tuple[ReadSoFar, ReadSoFar, float]:
+        """The ends of what was seen of late, and the seconds between; none where that is too short
+        to tell.
+        """
+        (began, first), (now, last) = (
+            (self._seen[0], self._seen[-1]) if self._seen else ((0.0, _NOTHING), (0.0, _NOTHING))
+        )
+        return first, last, now - began if now - began >= _LEAST_S else 0.0
+
+
+def told_in_words(reached: ReadSoFar, pace: Pace | None = None) -> str:
+    """How far, and where that is of interest still how fast and for how long: one line."""
+    done = 100 * reached.offsets // max(reached.offsets_in_all, 1)
+    words = [f"{done}%", f"{reached.records:,} records", size_in_words(reached.bytes)]
+    if pace is not None and pace.records_per_second is not None:
+        words.append(f"{pace.records_per_second:,.0f} records/s")
+    if pace is not None and pace.seconds_left is not None:
+        words.append(f"about {time_in_words(pace.seconds_left)} left")
+    return ", ".join(words)
+
+
+def size_in_words(size: float) -> str:
+    """Bytes for a person."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} TB"
+
+
+def time_in_words(seconds: float) -> str:
+    """A duration for a person: 45 s, 2:05 min, 3:20 h."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return (
+        f"{whole // 60}:{whole % 60:02} min"
+        if whole < 3600
+        else f"{whole // 3600}:{whole % 3600 // 60:02} h"
+    )
+
+
+_NOTHING = ReadSoFar(0, 0, 0, 0, 0, 0)
+
+
+class Verb(str, Enum):
+    """The phases of a run, in their order. Six are the verbs of the story; the others are what the
+    world around it takes.
+    """
+
+    CONNECT = "connect"
+    """ZooKeeper's session, and waiting for another driver."""
+    OBSERVE = "observe"
+    RECONCILE = "reconcile"
+    PLAN = "plan"
+    START_SPARK = "start_spark"
+    """From nothing to a session: mostly the start of the JVM."""
+    FIRST_JOB = "first_job"
+    """From a session to the first task that reads: Delta's look at the table, the first Python
+    workers.
+    """
+    FETCH = "fetch"
+    """Tasks read the brokers, and write the table's files while they read."""
+    APPEND = "append"
+    """From the last task's end: the table's commit, and reading the table again."""
+    COMMIT = "commit"
+    COMPACT = "compact"
+    """Small files of the table put together, where the conf asks for it."""
+    CLOSE = "close"
+    """Spark's end, and giving up the driver's lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What a run is at."""
+
+    verb: Verb | None
+    reached: ReadSoFar | None = None
+
+
+class Phases(Protocol):
+    """Where whoever works says what it works at."""
+
+    def timed(self, verb: Verb) -> contextlib.AbstractContextManager[None]:
+        """What passes inside belongs to `verb`, but for what belongs to a verb further inside."""
+
+    def reckon(self, verb: Verb, seconds: float) -> None:
+        """That many seconds of the verb that is open now were `verb`, as is known only afterwards."""
+
+    def reading(self, doing: Callable[[], Doing]) -> contextlib.AbstractContextManager[None]:
+        """Inside, tasks read: `doing` tells at any moment which verb that is by now and how far
+        they are.
+        """
+
+
+class Stopwatch:
+    """Seconds by verb. What is inside another one is taken from that one, so that their sum is the
+    time that passed.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds: dict[Verb, float] = {}
+        self._clock = clock
+        self._inside = 0.0
+        """Seconds of the open verb that were given to others."""
+        self._open: list[Verb] = []
+        self._reading: Callable[[], Doing] | None = None
+
+    @contextlib.contextmanager
+    def timed(self, verb: Verb) -> Iterator[None]:
+        """See `Phases`; however it ends."""
+        began, around, self._inside = self._clock(), self._inside, 0.0
+        self._open.append(verb)
+        _log.info("%s begins", verb.value)
+        try:
+            yield
+        finally:
+            self._open.pop()
+            spent = self._clock() - began
+            self._add(verb, spent - self._inside)
+            self._inside = around + spent
+
+    def reckon(self, verb: Verb, seconds: float) -> None:
+        """See `Phases`."""
+        self._add(verb, seconds)
+        self._inside += seconds
+
+    @contextlib.contextmanager
+    def reading(self, doing: Callable[[], Doing]) -> Iterator[None]:
+        """See `Phases`."""
+        self._reading = doing
+        try:
+            yield
+        finally:
+            self._reading = None
+
+    def doing(self) -> Doing:
+        """What goes on at this moment; may be asked from another thread."""
+        reading, verbs = self._reading, self._open[-1:]
+        return reading() if reading else Doing(verbs[0] if verbs else None)
+
+    def _add(self, verb: Verb, seconds: float) -> None:
+        self.seconds[verb] = self.seconds.get(verb, 0.0) + seconds
+
+
+MOST, OTHERS = 1000, "(others)"
+HELP: Mapping[str, str] = {
+    "run_topic_rows": "Rows that the plans of the last run gave of the topic, as far as they were counted.",
+    "run_topic_fetched_bytes": "Bytes that the brokers sent for them.",
+    "run_broker_requests": "Requests that the broker answered in the last run; by the driver, or by tasks whose rows are in the table.",
+    "run_broker_request_seconds": "How long the driver, or tasks, waited for the broker.",
+    "run_broker_sent_bytes": "Bytes that were sent to the broker.",
+    "run_broker_received_bytes": "Bytes that came from the broker.",
+    "run_table_commits": "Commits of the table that the last run saw done.",
+    "run_rebalances": "How often the last run took a share of its group.",
+    "run_rebalance_seconds": "How long that took.",
+    "run_rebalance_tries": "How often other members were in the way of it.",
+    "run_memberships_lost": "How often the membership ended without the run's wish.",
+    "run_heartbeat_age_seconds": "How long before its end the run last heard that it is a member.",
+}
+_Counts = dict[str, float]
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Of one run, as far as it is."""
+
+    plans: Sequence[Executed] = ()
+    asked_by_driver: ByBroker = field(default_factory=dict)
+    offsets_committed: int = 0
+    membership: RebalanceStatistics | None = None
+    """None: the run is no member of its group."""
+
+    @property
+    def topics(self) -> dict[str, _Counts]:
+        """Messages and bytes by topic, largest first."""
+        found: dict[str, _Counts] = {}
+        for one in self.plans:
+            for r, receipt in zip(
+                one.plan.ranges, one.applied.receipts if one.applied else (), strict=False
+            ):
+                counts = found.setdefault(r.log.topic, {"messages": 0, "bytes": 0})
+                counts["messages"] += receipt.rows or 0
+                counts["bytes"] += receipt.fetched_bytes or 0
+        return _largest(found, "bytes")
+
+    @property
+    def brokers(self) -> dict[str, dict[str, _Counts]]:
+        """Requests by who asked, `driver` or `tasks`, and broker, those first that were waited for
+        longest.
+        """
+        of_tasks = together(
+            dict(receipt.requests)
+            for one in self.plans
+            if one.applied
+            for receipt in one.applied.receipts
+        )
+        return {
+            who: _largest(
+                {broker: asdict(requests) for broker, requests in asked.items()}, "seconds"
+            )
+            for who, asked in (("driver", self.asked_by_driver), ("tasks", of_tasks))
+        }
+
+    @property
+    def table_commits(self) -> int:
+        """Plans of which the run saw that the table has them."""
+        return sum(one.applied is not None for one in self.plans)
+
+    def as_json(self) -> dict[str, Any]:
+        """The statistics in a report."""
+        return {
+            "topics": [{"topic": topic, **counts} for topic, counts in self.topics.items()],
+            "brokers": [
+                {
+                    "asked_by": who,
+                    "broker": broker,
+                    **{**counts, "seconds": round(counts["seconds"], 6)},
+                }
+                for who, found in self.brokers.items()
+                for broker, counts in found.items()
+            ],
+            "commits": {"table": self.table_commits, "offsets": self.offsets_committed},
+            "membership": asdict(self.membership) if self.membership else None,
+        }
+
+    def samples(self) -> Iterator[tuple[str, Labels, float]]:
+        """The same for Prometheus: name, labels, value."""
+        for topic, counts in self.topics.items():
+            yield "run_topic_rows", (("topic", topic),), counts["messages"]
+            yield "run_topic_fetched_bytes", (("topic", topic),), counts["bytes"]
+        for who, found in self.brokers.items():
+            for broker, counts in found.items():
+                labels = (("asked_by", who), ("broker", broker))
+                yield "run_broker_requests", labels, counts["answers"]
+                yield "run_broker_request_seconds", labels, counts["seconds"]
+                yield "run_broker_sent_bytes", labels, counts["sent_bytes"]
+                yield "run_broker_received_bytes", labels, counts["received_bytes"]
+        yield "run_table_commits", (), self.table_commits
+        yield from _of_membership(self.membership)
+
+
+def _of_membership(told: RebalanceStatistics | None) -> Iterator[tuple[str, Labels, float]]:
+    if told is None:
+        return
+    values = {
+        "run_rebalances": told.rebalances,
+        "run_rebalance_seconds": told.seconds,
+        "run_rebalance_tries": told.tries,
+        "run_memberships_lost": told.lost,
+        "run_heartbeat_age_seconds": told.heartbeat_age_s,
+    }
+    yield from ((name, (), value) for name, value in values.items() if value is not None)
+
+
+def _largest(found: Mapping[str, _Counts], by: str) -> dict[str, _Counts]:
+    names = sorted(found, key=lambda name: (-found[name][by], name))
+    kept = {name: found[name] for name in names[:MOST]}
+    if left := names[MOST:]:
+        kept[OTHERS] = _summed(found[name] for name in left)
+    return kept
+
+
+def _summed(several: Iterable[_Counts]) -> _Counts:
+    total: _Counts = {}
+    for one in several:
+        for name, value in one.items():
+            total[name] = total.get(name, 0) + value
+    return total

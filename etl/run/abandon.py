@@ -27,8 +27,8 @@ from etl.model.snapshot import (
     Snapshot,
     Supersede,
 )
-from etl.report.phases import Verb
 from etl.report.run_report import Report
+from etl.report.run_state import Verb
 from etl.run.backfill import Kept, told_whole, with_rows
 from etl.run.ingest import TURNS_MAX, execute
 from etl.run.repair import finish_repair

@@ -54,12 +54,10 @@ from etl.model.snapshot import (
     UpToDate,
     live_and_name,
 )
-from etl.report.pauses import told_loaded_all_the_same
-from etl.report.phases import Verb
+from etl.report.describe import at, counted, told_loaded_as_well
+from etl.report.lag import told_loaded_all_the_same
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
-from etl.report.sentences import told_loaded_as_well
-from etl.report.words import at, counted
+from etl.report.run_state import Outcome, Verb
 from etl.run.ingest import ingest
 from etl.run.world import World
 from etl.settings.sections import Settings

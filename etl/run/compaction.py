@@ -14,11 +14,9 @@ from etl.edges.delta.exclusive_create import require_exclusive_create
 from etl.edges.delta.housekeeping import Compacted, compact, data_files, may_have_deletion_vectors
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import EtlError
-from etl.report.phases import Verb
-from etl.report.progress import size_in_words
+from etl.report.describe import counted
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
-from etl.report.words import counted
+from etl.report.run_state import Outcome, Verb, size_in_words
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from etl.report.phases import Doing
 from etl.report.run_report import Report
+from etl.report.run_state import Doing
 from etl.settings.load import Change
 
 Progress = Callable[[Callable[[], Doing]], contextlib.AbstractContextManager[None]]

@@ -26,10 +26,9 @@ from etl.errors import DataLoss, ExpiredOffsets, MissingOffsets, Owned, TableApp
 from etl.model.partitions import Void
 from etl.model.plans import CommitResult, Plan, PlanKind
 from etl.model.snapshot import Snapshot
-from etl.report.pauses import told_executed_whole
-from etl.report.phases import Verb
+from etl.report.lag import told_executed_whole
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
+from etl.report.run_state import Outcome, Verb
 from etl.run.instead import given_up, without_missing
 from etl.run.joining import Joining, commit, joined
 from etl.run.removals import note_removals

@@ -18,10 +18,9 @@ from etl.errors import Owned
 from etl.model.partitions import Membership, Share, Void
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Snapshot
-from etl.report.phases import Verb
+from etl.report.describe import told_read_by_others
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
-from etl.report.sentences import told_read_by_others
+from etl.report.run_state import Outcome, Verb
 from etl.run.members import Member
 from etl.run.world import World
 from etl.settings.choices import Stay

@@ -37,7 +37,7 @@ from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import CommitResult, KeptKey, Plan, Request
 from etl.model.snapshot import ForeignCommit, Ledger, Snapshot, Table
 from etl.reader.following import Following
-from etl.report.phases import Phases, Stopwatch, Verb
+from etl.report.run_state import Phases, Stopwatch, Verb
 from etl.run.adopt import adopt_commits
 from etl.run.claims import BackfillVerbs, ClaimsOfRun
 from etl.run.context import RunContext, now_ms

@@ -8,9 +8,9 @@ from etl.edges.brokers.mirror import Writer, mirror_positions
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import EtlError
+from etl.report.describe import counted
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
-from etl.report.words import counted
 from etl.run.discovery import Discovery
 from etl.settings.sections import Settings
 

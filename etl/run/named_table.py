@@ -32,7 +32,7 @@ from etl.edges.zookeeper.named_table import read_named_table
 from etl.errors import EtlError, NotOurTable
 from etl.model.columns import spark_schema
 from etl.model.snapshot import CatalogEntry, NamedTable
-from etl.report.phases import Phases
+from etl.report.run_state import Phases
 from etl.run.context import RunContext, now_ms
 from etl.run.formats import format_rows
 from etl.run.spark import RunSpark

@@ -10,12 +10,10 @@ from __future__ import annotations
 from etl.decide.next_step import Repair
 from etl.model.plans import Plan
 from etl.model.snapshot import PipelineState, RebuildFromTable, UpToDate
-from etl.report.pauses import PAUSES_LOST
-from etl.report.phases import Verb
+from etl.report.describe import counted, doubt_of
+from etl.report.lag import PAUSES_LOST
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
-from etl.report.sentences import doubt_of
-from etl.report.words import counted
+from etl.report.run_state import Outcome, Verb
 from etl.run.world import World
 
 

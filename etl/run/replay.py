@@ -31,10 +31,9 @@ from etl.model.snapshot import (
     Supersede,
     UpToDate,
 )
-from etl.report.pauses import told_loaded_all_the_same
-from etl.report.phases import Verb
+from etl.report.lag import told_loaded_all_the_same
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
+from etl.report.run_state import Outcome, Verb
 from etl.run.ingest import TURNS_MAX, execute, finish_left, take_look
 from etl.run.repair import finish_repair
 from etl.run.world import World

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etl.decide.table_storage import place_of_catalog, settings_for, settings_for_any
-from etl.report.phases import Phases, Verb
+from etl.report.run_state import Phases, Verb
 from etl.run.context import SparkDefaults
 from etl.settings.sections import Settings
 

@@ -11,7 +11,7 @@ from etl.edges.brokers.cluster import Cluster
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.model.plans import Request
-from etl.report.phases import Phases, Stopwatch
+from etl.report.run_state import Phases, Stopwatch
 from etl.run.context import RunContext
 from etl.run.discovery import Discovery
 from etl.run.live_world import LiveWorld

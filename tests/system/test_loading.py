@@ -27,9 +27,8 @@ from etl.decide.plan import PlanTasks, tasks_of_plan
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.server import wait_until
 from etl.model.columns import spark_schema
-from etl.report.phases import Doing, Verb
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
+from etl.report.run_state import Doing, Outcome, Verb
 from etl.run import rows
 from etl.run.context import RunContext
 from etl.settings.choices import split_address

@@ -30,7 +30,7 @@ from etl.errors import LedgersDisagree
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import NOT_COUNTED, Loss, LossReason, OffsetRange, RangeResult
 from etl.model.snapshot import Interval
-from etl.report.proof import Proof
+from etl.report.verify import Proof
 
 LOG = BrokerPartition("clicks", 0, 1)
 AUDITED = AuditedLog(LOG)

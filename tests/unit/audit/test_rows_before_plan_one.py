@@ -9,7 +9,7 @@ from etl.ledger.documents import parse_acknowledgement, render_acknowledgement
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import HeldRows, OffsetRange, RangeResult, RowsBefore
 from etl.model.snapshot import Acknowledgement, Interval, Table
-from etl.report.proof import Proof
+from etl.report.verify import Proof
 from tests.builders import plain_plan
 
 LOG = BrokerPartition("clicks", 0)

@@ -18,9 +18,8 @@ from etl.ledger.documents import parse_claim, render_claim
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
 from etl.model.snapshot import Pause, Reservation, backfill_pipeline, is_beside, live_and_name
-from etl.report.backfill_progress import of_the_whole
-from etl.report.phases import Doing, Verb
-from etl.report.progress import ReadSoFar
+from etl.report.run_report import of_the_whole
+from etl.report.run_state import Doing, ReadSoFar, Verb
 from etl.run.backfill import look_ahead
 from etl.settings.choices import BACKFILL_PLAN_BYTES, OwnershipMode
 from etl.settings.load import settings_of_backfill

@@ -10,7 +10,7 @@ import pytest
 from etl.commands.lag import lags_of, unread_of
 from etl.errors import LedgersDisagree
 from etl.model.partitions import BrokerPartition, OldestRecord, Retention
-from etl.report.lags import Lags
+from etl.report.lag import Lags
 from etl.settings.sections import Settings
 from tests.builders import plain_snapshot
 from tests.fakes.outside import Outside

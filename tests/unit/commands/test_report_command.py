@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.report.incident import as_text
+from etl.report.plan_json import as_text
 from tests.reports import document_of, loaded, new_report
 from tests.said import refused, said_by
 

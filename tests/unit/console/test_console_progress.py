@@ -17,8 +17,7 @@ from rich.console import Console
 
 from etl.console.progress import Lines, Picture, showing
 from etl.embedded.server import wait_until
-from etl.report.phases import Doing, Stopwatch, Verb
-from etl.report.progress import ReadSoFar
+from etl.report.run_state import Doing, ReadSoFar, Stopwatch, Verb
 
 HALF = ReadSoFar(3, 6, 500, 1000, 490, 45_000_000)
 

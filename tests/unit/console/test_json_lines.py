@@ -22,9 +22,7 @@ from etl.console import json_lines
 from etl.console.json_lines import JsonLines
 from etl.console.progress import FIRST_LINE_S
 from etl.errors import TableUnreachable
-from etl.report.phases import Doing, Verb
-from etl.report.progress import ReadSoFar
-from etl.report.run_state import Outcome
+from etl.report.run_state import Doing, Outcome, ReadSoFar, Verb
 from tests.reports import failed, loaded, new_report
 from tests.said import said_by
 

@@ -16,7 +16,7 @@ from etl.doctor.check import Line, Verdict
 from etl.doctor.diagnose import Diagnosis
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import OffsetRange
-from etl.report.lags import Lags, LogLag
+from etl.report.lag import Lags, LogLag
 from tests.builders import plain_plan, plain_snapshot
 
 PLANS: list[dict[str, Any]] = [

@@ -15,7 +15,7 @@ from etl.decide.lag import Reached, lag_of
 from etl.errors import EtlError, NeedsDecision
 from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import ForeignCommit
-from etl.report.lags import Lags
+from etl.report.lag import Lags
 from etl.run.ingest import ingest
 from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings

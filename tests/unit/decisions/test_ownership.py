@@ -23,9 +23,9 @@ from etl.errors import Owned, SettingsError
 from etl.ledger.registrations import DriverNode, OwnerNode, parse_owner, render_owner
 from etl.model.partitions import BrokerPartition, Membership, Share
 from etl.model.snapshot import Snapshot
+from etl.report.describe import told_by_owner
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
-from etl.report.sentences import told_by_owner
 from etl.run.ingest import ingest
 from etl.settings.sections import Settings
 from tests.builders import plain_settings, plain_snapshot

@@ -25,7 +25,7 @@ from etl.model.partitions import (
     parse_named,
 )
 from etl.model.snapshot import Ledger, Pause
-from etl.report.pauses import resting
+from etl.report.lag import resting
 from tests.builders import plain_plan, plain_snapshot
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))

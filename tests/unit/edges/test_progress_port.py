@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from etl.edges.progress_port import ProgressAddress, ProgressPort, Teller
 from etl.embedded.server import wait_until
-from etl.report.progress import Told
+from etl.report.run_state import Told
 
 PLANNED = {0: 100, 7: 50}
 

@@ -14,7 +14,7 @@ from etl.edges import report_folder
 from etl.edges.report_file import kept_in
 from etl.edges.report_folder import newest_report, past_runs, report_path, write_page
 from etl.errors import EtlError, SettingsError, TableUnreachable
-from etl.report.incident import as_text
+from etl.report.plan_json import as_text
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from tests.reports import document_of, loaded, new_report

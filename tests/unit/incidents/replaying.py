@@ -7,7 +7,7 @@ from pathlib import Path
 
 from etl.decide.next_step import NextStep, next_step
 from etl.model.snapshot import Snapshot
-from etl.report.incident import Incident, read_incident
+from etl.report.plan_json import Incident, read_incident
 from etl.settings.sections import Settings
 
 REPORTS = Path(__file__).parent / "reports"

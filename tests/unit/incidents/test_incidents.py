@@ -10,8 +10,8 @@ import pytest
 
 from etl.decide.next_step import Action
 from etl.errors import EtlError
-from etl.report import incident as incidents
-from etl.report.incident import Incident, Planned, as_text, read_incident
+from etl.report import plan_json as incidents
+from etl.report.plan_json import Incident, Planned, as_text, read_incident
 from etl.report.run_report import Report
 from etl.run.ingest import ingest
 from tests.fakes.outside import Outside

@@ -12,8 +12,8 @@ import pytest
 from etl.model.partitions import BrokerPartition, OldestRecord, RebalanceStatistics, Retention
 from etl.model.plans import Requests
 from etl.model.snapshot import Pause
+from etl.report.lag import Resting
 from etl.report.metrics import HELP, PREFIX, metrics_of
-from etl.report.pauses import Resting
 from etl.settings.choices import MetricsPer
 from tests.builders import plain_settings
 from tests.reports import BEGAN_MS, loaded

@@ -14,7 +14,7 @@ import pytest
 
 from etl.edges.report_file import kept_in
 from etl.errors import CorruptData, Stopped
-from etl.report.lineage import lineage_of
+from etl.report.metrics import lineage_of
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from tests.builders import plain_settings

@@ -12,11 +12,10 @@ from etl.errors import Owned, TableUnreachable
 from etl.model.partitions import BrokerPartition, OldestRecord, Retention
 from etl.model.snapshot import FirstRun, Ledger, Pause, Snapshot
 from etl.report import metrics
+from etl.report.lag import Resting
 from etl.report.metrics import HELP, PREFIX, metrics_of
-from etl.report.pauses import Resting
-from etl.report.phases import Verb
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome
+from etl.report.run_state import Outcome, Verb
 from etl.settings.choices import MetricsPer
 from tests.builders import plain_settings, plain_snapshot
 from tests.reports import BEGAN_MS, SECONDS, failed, loaded, new_report

@@ -14,12 +14,9 @@ from etl.errors import CorruptData, TableUnreachable
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import OffsetRange
-from etl.report.incident import as_text
-from etl.report.page.layout import MOST_SENTENCES, page_of
-from etl.report.page.markup import prose, tag
-from etl.report.page.partitions import MOST_PARTITIONS, MOST_TOPICS
-from etl.report.page.style import DARK, LIGHT, SHEET, TEXT_ON
-from etl.report.past_runs import past_run, run_of
+from etl.report.page import MOST_PARTITIONS, MOST_SENTENCES, MOST_TOPICS, page_of, past_run, run_of
+from etl.report.page_markup import DARK, LIGHT, SHEET, TEXT_ON, prose, tag
+from etl.report.plan_json import as_text
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from tests.builders import plain_plan

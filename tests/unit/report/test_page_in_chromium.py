@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from etl.errors import CorruptData
-from etl.report.page.layout import page_of
-from etl.report.page.style import DARK, LIGHT
+from etl.report.page import page_of
+from etl.report.page_markup import DARK, LIGHT
 from etl.report.run_report import Report
 from tests.browser import CHROMIUM, Browser, chromium
 from tests.reports import document_of, failed, loaded, new_report, past

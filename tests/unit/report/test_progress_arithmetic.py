@@ -8,7 +8,7 @@ import pytest
 
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, RangeResult
-from etl.report.progress import (
+from etl.report.run_state import (
     Pace,
     ReadSoFar,
     Reckoning,

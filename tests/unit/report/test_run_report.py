@@ -29,13 +29,11 @@ from etl.model.plans import (
     RangeResult,
 )
 from etl.model.snapshot import FirstRun, Ledger, PipelineState, Replay, Snapshot, UpToDate
-from etl.report.old_reports import outdated
-from etl.report.phases import Verb
+from etl.report.describe import at, doubt_of, told_open, told_who_let_go
+from etl.report.page import outdated
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
-from etl.report.run_state import Outcome, Process
-from etl.report.sentences import doubt_of, told_open, told_who_let_go
-from etl.report.words import at
+from etl.report.run_state import Outcome, Process, Verb
 from tests.builders import plain_plan, plain_settings, plain_snapshot
 
 SETTINGS = plain_settings()

@@ -20,7 +20,7 @@ from etl.errors import EtlError, LogTruncated, NeedsDecision
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, Plan
 from etl.model.snapshot import Supersede, Table
-from etl.report.sentences import told_given_up, told_goes_on, told_left
+from etl.report.describe import told_given_up, told_goes_on, told_left
 from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside

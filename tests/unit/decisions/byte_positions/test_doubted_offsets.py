@@ -13,8 +13,7 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import Committed, DoubtedOffset, LookedAt, PartitionOffsets
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan
 from etl.model.snapshot import Supersede, Table
-from etl.report.incident import saw_as_json
-from etl.report.plan_json import read_snapshot
+from etl.report.plan_json import read_snapshot, saw_as_json
 from tests.builders import plain_plan
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import PhysicalLog

@@ -18,8 +18,8 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerFamily, BrokerPartition
 from etl.model.plans import CommitResult, Loss, LossReason, RangeResult, Vanished
 from etl.model.snapshot import OtherPipeline, Table
+from etl.report.describe import doubt_of
 from etl.report.run_state import Outcome
-from etl.report.sentences import doubt_of
 from etl.settings.sections import Settings
 from tests.builders import plain_plan
 from tests.fakes.outside import Outside

@@ -1,12 +1,18 @@
-"""What is said of logs, in a report, a preview and a list of offsets alike. Pure functions of
+"""How are partitions, counts and times described to a person?
+
+What is said of logs, in a report, a preview and a list of offsets alike. Pure functions of
 values.
+
+How times and counts are said, the same everywhere, and what counts come to of which some are not
+known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from etl.decide.group_commits import ReadTwice
 from etl.decide.group_ownership import UNASSIGNED
@@ -14,8 +20,39 @@ from etl.decide.offsets import starts_of
 from etl.model.partitions import BrokerPartition, OpenTransaction, uncounted
 from etl.model.plans import CommitResult, Loss, LossReason, Plan, PlanKind, ReadByOthers, Vanished
 from etl.model.snapshot import Snapshot
-from etl.report.words import at, counted
 from etl.settings.sections import Limits
+
+Number = TypeVar("Number", int, float)
+
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def at(ms: int | None) -> str | None:
+    """An instant, given in milliseconds since 1970, as every document of ours has it: ISO 8601 in
+    UTC. None outside the years 1 to 9999.
+    """
+    try:
+        return (
+            None
+            if ms is None
+            else (_1970 + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")
+        )
+    except OverflowError:
+        return None
+
+
+def counted(count: int, noun: str) -> str:
+    """1 task, 2 tasks."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def of_known(
+    whole: Callable[[list[Number]], Number], values: Iterable[Number | None]
+) -> Number | None:
+    """The sum, or whatever else `whole` makes of them, of those that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return whole(known) if known else None
+
 
 _NAMED = 5
 """How many partitions one sentence names."""

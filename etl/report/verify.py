@@ -1,4 +1,7 @@
-"""What the audit of a whole table found, for people and programs."""
+"""What did the audit of a whole table find, for people and programs?
+
+What the audit of a whole table found, for people and programs.
+"""
 
 from __future__ import annotations
 

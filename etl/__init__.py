@@ -16,8 +16,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from etl.edges.brokers.simple_consumer import SimpleConsumer
     from etl.embedded.cluster import Cluster
+    from etl.io.brokers.client import SimpleConsumer
     from etl.reader.source import OffsetRanges
     from etl.records.decode import Messages
 
@@ -28,7 +28,7 @@ _HOMES = {
     "Cluster": "etl.embedded.cluster",
     "Messages": "etl.records.decode",
     "OffsetRanges": "etl.reader.source",
-    "SimpleConsumer": "etl.edges.brokers.simple_consumer",
+    "SimpleConsumer": "etl.io.brokers.client",
 }
 
 

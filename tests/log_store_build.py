@@ -1,4 +1,4 @@
-"""Builds the jar of `etl/edges/spark/log_store` from the source beside it: `python -m
+"""Builds the jar of `etl/io/spark/log_store` from the source beside it: `python -m
 tests.log_store_build` writes it.
 
 The compiler is the pinned one of the tests, so that the same source is the same classes on every
@@ -13,9 +13,9 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from etl.edges.spark import log_store
 from etl.embedded.jars import delta_jars, fetched, spark_jars
 from etl.embedded.java import find_java
+from etl.io.spark import log_store
 from tests.brokers.compiling import COMPILER, LANGUAGE, MAIN, path_of
 
 FOLDER = Path(log_store.__file__).parent

@@ -3,7 +3,7 @@
 Whether a table holds what the ledger says it holds: every offset once, none missing, none that
 nobody applied.
 
-Owns the comparison. What the table holds comes as bitmaps of offsets (`edges.delta.scan` makes
+Owns the comparison. What the table holds comes as bitmaps of offsets (`io.delta.scan` makes
 Spark read the rows), what it should hold as the receipts of applied plans and, where plans were
 pruned, as loaded intervals with row counts. Nothing here does I/O; one log is in memory at a time,
 and of it one bucket of 32,768 offsets. Spark's bitmaps are compared as they come: making Roaring
@@ -22,7 +22,7 @@ messages of an entry are 0, 1, 2 and so on without a hole; and no entry begins o
 ranges. Where nobody counted but the table itself, after a crash, a message that is missing at the
 end of an entry, or with its whole entry, is not seen.
 
-Owns that comparison. The rows come counted (`edges.delta.scan_entries` makes Spark read them), in
+Owns that comparison. The rows come counted (`io.delta.scan` makes Spark read them), in
 stretches between the edges of what the ledger knows. Nothing here does I/O.
 
 What an audit is asked of one log, and what it finds there: the nouns of `audit` and of

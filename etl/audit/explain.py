@@ -4,8 +4,8 @@ Why an offset has no row: what the receipts say of it, what a plan let go, and w
 that was there.
 
 Owns the words for it and the judgement whether a table that lacks rows is right all the same. What
-is missing comes from `audit`, what commits of others did from the table's log (`edges.delta.log`),
-what a plan's own commit held from its files (`edges.delta.recount`). Nothing here does I/O.
+is missing comes from `audit`, what commits of others did from the table's log (`io.delta.log`),
+what a plan's own commit held from its files (`io.delta.recover_results`). Nothing here does I/O.
 """
 
 from __future__ import annotations

@@ -234,16 +234,16 @@ def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
     """
     from etl.console.progress import showing
     from etl.decide.table_storage import is_ours, packages
-    from etl.edges.spark.session import is_submitted
+    from etl.io.spark.session import is_submitted
     from etl.run.context import RunContext
 
     def spark_defaults(given: Mapping[str, str]) -> dict[str, str]:
         if is_submitted():
             return {}
-        from etl.edges.spark.defaults_file import beside_file
-        from etl.edges.spark.log_store import jar_path
         from etl.embedded.jars import store_jars
         from etl.embedded.spark import jar_settings, set_spark_environment
+        from etl.io.spark.log_store import jar_path
+        from etl.io.spark.session import beside_file
 
         set_spark_environment()
         jars = [*store_jars(packages(given)), *([jar_path()] if is_ours(given) else [])]

@@ -26,8 +26,8 @@ from etl.cli.output import show
 from etl.commands.run_folder import ConfRun, FolderRun, run_each
 from etl.console.several import show_folder_run, show_one_run
 from etl.console.text import screen
-from etl.edges.spark.session import is_submitted
 from etl.errors import DataLost, EtlError, ProcessLost, rebuild
+from etl.io.spark.session import is_submitted
 
 _STOPPED = 130
 Main = Callable[[Sequence[str]], int]

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from etl.decide.reconcile import is_of_another_era
 from etl.decide.table_changes import acknowledging, is_told
-from etl.edges.delta.log import hash_of_commit, open_log
-from etl.edges.delta.path import rust_path
 from etl.errors import NeedsDecision
+from etl.io.delta.log import hash_of_commit, open_log
+from etl.io.delta.table import rust_path
 from etl.model.plans import CommitResult, Plan, RangeResult
 from etl.model.snapshot import Acknowledgement, Ledger, Table
 from etl.run.context import ALONE

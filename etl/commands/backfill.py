@@ -17,8 +17,8 @@ from etl.commands.replay import parse_bound
 from etl.commands.run import reported
 from etl.decide.backfill import Asked
 from etl.decide.tasks import cost_of
-from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, SettingsError
+from etl.io.spark.session import translating_spark_errors
 from etl.model.partitions import parse_named, parse_partition
 from etl.report.describe import at, counted, told_loaded_as_well
 from etl.report.lag import told_loaded_all_the_same

@@ -9,11 +9,10 @@ from enum import Enum
 from typing import Any
 
 from etl.decide.reservations import refuse_what_lacks_a_backfill
-from etl.edges.delta.path import open_table
-from etl.edges.zookeeper.claims import ClaimsBeside
-from etl.edges.zookeeper.driver_lock import DriverLock
-from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import NeedsDecision, SettingsError
+from etl.io.delta.table import open_table
+from etl.io.zookeeper.ledger import DriverLock, PlanLedger
+from etl.io.zookeeper.ledger_records import ClaimsBeside
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import Reservation, ReservationState, Table, backfill_pipeline

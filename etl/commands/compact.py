@@ -17,8 +17,8 @@ from etl.commands.run import new_run_id
 from etl.decide.reconcile import compare, naming_table, refuse_another_dialect, refuse_another_era
 from etl.decide.table_changes import refuse_what_others_did
 from etl.decide.table_storage import refuse_what_is_not_ours
-from etl.edges.delta.housekeeping import Compacted
-from etl.edges.spark.failures import translating_spark_errors
+from etl.io.delta.maintenance import Compacted
+from etl.io.spark.session import translating_spark_errors
 from etl.model.snapshot import ForeignCommit, Ledger, Table
 from etl.report.run_state import Stopwatch
 from etl.run.compaction import became, compaction_of, waiting, would_become

@@ -10,8 +10,8 @@ from typing import Any
 from etl.decide.reconcile import refuse_missing_topics
 from etl.decide.run_requests import incomplete_logs
 from etl.decide.set_offsets import paused_logs
-from etl.edges.brokers.cluster import chosen_topics, names_of_topics
 from etl.errors import NotYetReadable
+from etl.io.brokers.cluster import chosen_topics, names_of_topics
 from etl.model.partitions import BrokerPartition, in_order
 from etl.report.describe import at, counted
 from etl.run.context import now_ms

@@ -139,7 +139,7 @@ def expected_rows(
     """What the table should hold, what its plans let go, and what a reader of the proof should
     know.
     """
-    from etl.edges.delta.losses import read_losses, recorded
+    from etl.io.delta.losses import read_losses, recorded
 
     notes: list[str] = []
     path = world.settings.table.losses_at

@@ -25,14 +25,14 @@ from etl.commands.conf_choices import (
 from etl.commands.conf_text import Chosen, conf_text
 from etl.decide.reconcile import refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.decide.table_rules import refusal_of
-from etl.edges.brokers.cluster import Cluster, chosen_topics
-from etl.edges.delta.held_rows import rows_of_nobody
-from etl.edges.delta.path import open_table
-from etl.edges.zookeeper.group import ConsumerGroup
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.registry import read_cluster_id, read_registrations
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import EtlError, NeedsDecision, NotKafka, SettingsError, WrongChroot
+from etl.io.brokers.cluster import Cluster, chosen_topics
+from etl.io.delta.scan import rows_of_nobody
+from etl.io.delta.table import open_table
+from etl.io.zookeeper.group_offsets import ConsumerGroup
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.registry import read_cluster_id, read_registrations
+from etl.io.zookeeper.session import ZooKeeper
 from etl.kafka.messages import ClusterMetadata
 from etl.ledger.paths import BROKER_IDS
 from etl.ledger.registrations import parse_endpoints

@@ -15,8 +15,8 @@ from etl.commands.rows_beside import expected_of_all
 from etl.decide.loaded_intervals import Excused, IncompleteStretch, excused, incomplete_stretches
 from etl.decide.run_requests import TimeInterval, divided
 from etl.decide.set_offsets import paused_logs
-from etl.edges.brokers.cluster import Cluster
 from etl.errors import BrokerUnreachable, SettingsError
+from etl.io.brokers.cluster import Cluster
 from etl.model.partitions import BrokerPartition, in_order
 from etl.model.plans import Loss
 from etl.report.describe import counted

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from etl.commands.offsets import how_far
-from etl.edges.brokers.oldest_records import read_oldest
+from etl.io.brokers.times import read_oldest
 from etl.model.partitions import BrokerPartition, OldestRecord
 from etl.model.snapshot import Snapshot
 from etl.report.lag import Lags, lags_at, unread_from

@@ -21,11 +21,11 @@ from typing import Any
 from etl.commands.compact import looked_at
 from etl.commands.run import new_run_id
 from etl.decide.table_storage import kept_for
-from etl.edges.delta import housekeeping
-from etl.edges.delta.housekeeping import Compacted
-from etl.edges.delta.path import open_table
-from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import Owned
+from etl.io.delta import maintenance
+from etl.io.delta.maintenance import Compacted
+from etl.io.delta.table import open_table
+from etl.io.spark.session import translating_spark_errors
 from etl.report.describe import counted
 from etl.report.run_state import Stopwatch
 from etl.run.compaction import became, compaction_of, waiting, would_become
@@ -121,7 +121,7 @@ def foresee(
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():
         version, kept = _looked_at(world, settings, keep, notes=False)
         small, small_bytes = waiting(settings)
-        unneeded = housekeeping.unneeded(settings.table.path, kept)
+        unneeded = maintenance.unneeded(settings.table.path, kept)
     return Foreseen(settings.table.path, version, small, small_bytes, unneeded, kept)
 
 
@@ -165,9 +165,9 @@ def _kept_house(
     path = settings.table.path
     compacted = compaction_of(world, settings)
     removed = (
-        housekeeping.vacuum(world.spark(), path, kept) if housekeeping.unneeded(path, kept) else 0
+        maintenance.vacuum(world.spark(), path, kept) if maintenance.unneeded(path, kept) else 0
     )
-    return compacted, removed, kept, housekeeping.write_checkpoint(path, world.spark)
+    return compacted, removed, kept, maintenance.write_checkpoint(path, world.spark)
 
 
 def _folded(world: LiveWorld, name: str) -> tuple[int, Sequence[str]]:

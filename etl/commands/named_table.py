@@ -10,9 +10,9 @@ from etl.commands.operator import Ruling
 from etl.commands.run import new_run_id
 from etl.decide.table_changes import app_id_of, is_recorded
 from etl.decide.table_rules import KEY
-from etl.edges.delta.path import open_table
-from etl.edges.zookeeper.named_table import read_named_table, write_named_table
 from etl.errors import SettingsError
+from etl.io.delta.table import open_table
+from etl.io.zookeeper.ledger_records import read_named_table, write_named_table
 from etl.model.snapshot import Ledger, NamedTable
 from etl.report.describe import at
 from etl.report.run_state import Stopwatch

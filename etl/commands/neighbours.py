@@ -10,8 +10,8 @@ from dataclasses import replace
 from etl.audit.audit import AuditedLog, Expected, LogFindings
 from etl.decide.reconcile import compare
 from etl.decide.table_changes import is_taken, name_of, plan_of, refuse_topics_of_others
-from etl.edges.delta.others import other_pipelines
 from etl.errors import LedgersDisagree
+from etl.io.delta.table_state import other_pipelines
 from etl.model.plans import Plan
 from etl.model.snapshot import FirstRun, ForeignCommit, Ledger, OtherPipeline, PipelineState, Table
 from etl.run.live_world import LiveWorld

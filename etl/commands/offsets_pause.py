@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from etl.commands.operator import Ruling
 from etl.commands.run import new_run_id
 from etl.decide.set_offsets import Changed, pausing, resuming
-from etl.edges.machine import user_at_host
-from etl.edges.zookeeper.pauses import read_pauses_at, write_pauses
+from etl.io.process import user_at_host
+from etl.io.zookeeper.ledger_records import read_pauses_at, write_pauses
 from etl.model.partitions import BrokerPartition, Named, parse_named
 from etl.model.plans import Plan
 from etl.model.snapshot import Pause

@@ -43,9 +43,9 @@ from etl.decide.restore_ledger import (
 from etl.decide.set_offsets import Standing, plan_set
 from etl.decide.table_changes import BEGIN_ANEW, ROWS_DO_NOT_TELL, plan_of
 from etl.decide.table_rules import rows_not_begun
-from etl.edges.delta.others import other_pipelines
-from etl.edges.zookeeper.coverage import take_in
 from etl.errors import NeedsDecision, Owned
+from etl.io.delta.table_state import other_pipelines
+from etl.io.zookeeper.ledger_records import take_in
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, PlanKind
@@ -173,7 +173,7 @@ def _restorable(
 
 
 def _rows_tell(world: LiveWorld, snapshot: Snapshot) -> Restorable:
-    from etl.edges.delta.scan import rows_until
+    from etl.io.delta.scan import rows_until
 
     settings = world.settings
     if settings.source.is_physical:

@@ -39,10 +39,10 @@ from etl.decide.reconcile import naming_table, refuse_another_era, where_we_stan
 from etl.decide.reservations import refuse_left_to_load
 from etl.decide.table_changes import is_recorded, unacknowledged
 from etl.decide.table_rules import told_accepted, topics_accepted
-from etl.edges.delta.log import hash_of_commit, open_log
-from etl.edges.delta.path import rust_path
-from etl.edges.zookeeper.hand_over_marks import write_mark
 from etl.errors import NeedsDecision, SettingsError
+from etl.io.delta.log import hash_of_commit, open_log
+from etl.io.delta.table import rust_path
+from etl.io.zookeeper.ledger_records import write_mark
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import FORM_OF_PARTITION, BrokerPartition, parse_named, parse_stretch
 from etl.model.plans import Loss, LossReason, Plan

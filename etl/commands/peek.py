@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from etl.commands.peeked_log import PeekedLog, leaderless
-from etl.edges.brokers.cluster import Cluster
 from etl.errors import Meaning, SettingsError, TopicMissing
+from etl.io.brokers.cluster import Cluster
 from etl.model.partitions import (
     FORM_OF_PARTITION,
     BrokerPartition,

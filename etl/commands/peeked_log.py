@@ -13,8 +13,6 @@ import time
 from collections.abc import Iterator
 from enum import Enum
 
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -27,6 +25,8 @@ from etl.errors import (
     RanOutBeforeUntil,
     Refusal,
 )
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.cluster import Cluster
 from etl.kafka.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition, FetchTarget
 from etl.model.partitions import BrokerPartition, Isolation, Leader, PartitionOffsets
 from etl.records.decode import DecodedRecord, Messages

@@ -18,11 +18,10 @@ from etl.commands.operator import Ruling
 from etl.commands.run import new_run_id
 from etl.decide.group_ownership import refuse_retiring
 from etl.decide.reconcile import refuse_shared_topics
-from etl.edges.delta.path import open_table
-from etl.edges.zookeeper.driver_lock import DriverLock
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.pauses import read_pauses
 from etl.errors import SettingsError
+from etl.io.delta.table import open_table
+from etl.io.zookeeper.ledger import DriverLock, PlanLedger
+from etl.io.zookeeper.ledger_records import read_pauses
 from etl.ledger.registrations import DriverNode
 from etl.model.snapshot import Ledger, Retirement
 from etl.report.describe import at

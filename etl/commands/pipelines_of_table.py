@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from etl.edges.delta.others import other_pipelines
 from etl.errors import SettingsError
+from etl.io.delta.table_state import other_pipelines
 from etl.model.snapshot import OtherPipeline, Table
 from etl.run.live_world import LiveWorld
 from etl.settings.sections import Settings

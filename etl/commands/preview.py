@@ -17,9 +17,9 @@ from etl.decide.plan import tasks_of_plan
 from etl.decide.table_rules import not_there
 from etl.decide.table_storage import told_time_zones
 from etl.decide.tasks import bytes_of
-from etl.edges.delta.path import open_table
-from etl.edges.delta.taking import Takes
 from etl.errors import NotOurTable, Owned
+from etl.io.delta.append import Takes
+from etl.io.delta.table import open_table
 from etl.ledger.plan_document import refuse_too_large
 from etl.model.plans import OffsetRange, Plan, Request
 from etl.model.snapshot import Snapshot

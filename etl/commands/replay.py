@@ -15,8 +15,8 @@ from etl.commands.run import reported
 from etl.decide.loaded_intervals import spans_of
 from etl.decide.next_step import NextStep, foreseen, next_step
 from etl.decide.replay import Bound, Wanted
-from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import SettingsError
+from etl.io.spark.session import translating_spark_errors
 from etl.model.partitions import cleanup_of, parse_named, parse_partition
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot

@@ -18,10 +18,10 @@ from etl.decide.loaded_intervals import spans_of
 from etl.decide.replay import Wanted
 from etl.decide.table_changes import name_of
 from etl.decide.table_storage import settings_for
-from etl.edges.delta.others import other_pipelines
-from etl.edges.delta.path import open_table
-from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import SettingsError, VerifyFailed
+from etl.io.delta.table import open_table
+from etl.io.delta.table_state import other_pipelines
+from etl.io.spark.session import translating_spark_errors
 from etl.ledger.plan_document import with_id
 from etl.model.plans import Plan
 from etl.report.run_state import Stopwatch

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etl.edges.report_folder import newest_report, write_page
 from etl.errors import SettingsError
+from etl.io.report_files import newest_report, write_page
 from etl.settings.sections import Settings
 
 

@@ -14,11 +14,11 @@ from functools import partial
 
 from etl.commands.lag import ask_oldest
 from etl.commands.preview import refuse_before_making
-from etl.edges.brokers.request_meter import OF_THIS_PROCESS
-from etl.edges.report_file import kept_in, this_process
-from etl.edges.spark.failures import translating_spark_errors
-from etl.edges.zookeeper.named_table import write_named_table
 from etl.errors import EtlError, SessionLost, Unreachable
+from etl.io.process import REQUEST_METER
+from etl.io.report_files import kept_in, this_process
+from etl.io.spark.session import translating_spark_errors
+from etl.io.zookeeper.ledger_records import write_named_table
 from etl.model.plans import Request, since
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
@@ -135,11 +135,11 @@ def reported(
 @contextlib.contextmanager
 def _counted(report: Report) -> Iterator[None]:
     """What this process asks brokers inside is the driver's, however it ends."""
-    before = OF_THIS_PROCESS.told()
+    before = REQUEST_METER.told()
     try:
         yield
     finally:
-        report.asked_by_driver = since(before, OF_THIS_PROCESS.told())
+        report.asked_by_driver = since(before, REQUEST_METER.told())
 
 
 @contextlib.contextmanager

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from etl.commands.operator import Ruling
 from etl.commands.run import new_run_id
-from etl.edges.zookeeper.acls import kept_by, set_as_asked
-from etl.edges.zookeeper.refusals import told
 from etl.errors import Owned, SettingsError
+from etl.io.zookeeper.connection import describe_identity
+from etl.io.zookeeper.permissions import kept_by, set_as_asked
 from etl.ledger.paths import PipelinePaths
 from etl.model.security import Acl
 from etl.run.context import ALONE
@@ -43,7 +43,7 @@ def set_acl(settings: Settings) -> Ruling:
                     check="the same again once it has ended",
                 )
             changed = set_as_asked(world.zookeeper, kept)
-    who = "everybody" if access.acl is Acl.OPEN else f"{told(access)}, alone"
+    who = "everybody" if access.acl is Acl.OPEN else f"{describe_identity(access)}, alone"
     says = f"the {changed:,} znodes of pipeline {settings.pipeline} can be changed by {who}, and read by everybody"
     return Ruling(
         says,

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from etl.commands.peeked_log import Ended
-from etl.edges.brokers.cluster import chosen_topics
 from etl.errors import CorruptData, ExpiredOffsets, RanOutBeforeUntil, SettingsError, TopicMissing
+from etl.io.brokers.cluster import chosen_topics
 from etl.model.partitions import BrokerPartition, Membership, OffsetsStorage
 from etl.run.wiring import open_cluster
 from etl.settings.choices import StartAt

@@ -39,13 +39,17 @@ from etl.decide.next_step import repair_of, repaired
 from etl.decide.reconcile import is_of_another_era, naming_table, reconciled
 from etl.decide.set_offsets import merged
 from etl.decide.table_changes import BEGIN_ANEW, ROWS_DO_NOT_TELL, name_of, plan_of
-from etl.edges.delta.others import loaded_by
-from etl.edges.zookeeper.claims import ClaimsBeside
-from etl.edges.zookeeper.coverage import read_all_coverage, take_in
-from etl.edges.zookeeper.driver_lock import DriverLock
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.pauses import read_pauses, read_pauses_at, write_pauses
 from etl.errors import NeedsDecision, SettingsError
+from etl.io.delta.table_state import loaded_by
+from etl.io.zookeeper.ledger import DriverLock, PlanLedger
+from etl.io.zookeeper.ledger_records import (
+    ClaimsBeside,
+    read_all_coverage,
+    read_pauses,
+    read_pauses_at,
+    take_in,
+    write_pauses,
+)
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import Plan
@@ -359,7 +363,7 @@ def _ruling(
 
 def _rows_until(world: LiveWorld) -> Mapping[BrokerPartition, tuple[int, int]]:
     """Where the table's rows end. Raises NeedsDecision where they do not tell that."""
-    from etl.edges.delta.scan import rows_until
+    from etl.io.delta.scan import rows_until
 
     if world.settings.source.is_physical:
         what = f"nobody knows where that pipeline ended: {ROWS_DO_NOT_TELL}"

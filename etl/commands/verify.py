@@ -38,8 +38,8 @@ from etl.commands.rows_beside import expected_of_all
 from etl.commands.run import new_run_id
 from etl.decide.reconcile import compare, naming_table, refuse_another_dialect
 from etl.decide.table_changes import accepted_version, is_let_pass, unacknowledged
-from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import LedgersDisagree
+from etl.io.spark.session import translating_spark_errors
 from etl.model.plans import Loss
 from etl.model.snapshot import (
     FirstRun,
@@ -67,8 +67,7 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
 
     Raises LedgersDisagree where a run would, and for a table that is ahead of the ledger.
     """
-    from etl.edges.delta.scan import Scan, rows_in_intervals
-    from etl.edges.delta.scan_entries import EntryScan
+    from etl.io.delta.scan import EntryScan, Scan, rows_in_intervals
 
     watch = Stopwatch()
     opened = open_world(settings, run_context, name=f"{new_run_id()}-verify", phases=watch)
@@ -225,7 +224,7 @@ def _origins(
     world: LiveWorld, loaded: Sequence[Loaded], short: Mapping[_Place, IncompleteInterval]
 ) -> Iterator[tuple[_Place, Origin]]:
     """Whether the commit that should hold the rows of a short range did hold them."""
-    from etl.edges.delta.recount import recount_commit
+    from etl.io.delta.recover_results import recount_commit
 
     for one in loaded:
         ranges, applied = one.plan.ranges, one.applied
@@ -258,8 +257,8 @@ def _removals(
     """Commits of others that removed rows, and the versions of those that policy or an operator let
     pass.
     """
-    from etl.edges.delta.log import open_log, removals_since
-    from etl.edges.delta.path import rust_path
+    from etl.io.delta.log import open_log, removals_since
+    from etl.io.delta.table import rust_path
 
     settings, acknowledgement = world.settings.table, ledger.acknowledged
     noted = world.ledger.read_coverage().removals

@@ -12,7 +12,7 @@ its broker nor reached by a plan of ours, is looked at before:
     where a plan begins that is stored and not in the table, for one of an earlier version was stored unseen
     an offset that an operator names: up to where a log is what was read, or where what is skipped ends
 
-How it is looked at belongs to `edges.brokers.entries`, what becomes of a bad one to
+How it is looked at belongs to `io.brokers.cluster`, what becomes of a bad one to
 `byte_offsets`. Pure functions of values.
 
 What becomes of a byte position of a physical log (0.7 family) at which no entry begins: it is

@@ -36,7 +36,7 @@ divides like them orders like them.
 
 What a member of a group in ZooKeeper does next, in pure functions of values: each takes where
 the member stands and gives where it stands then, and what it does. Who does it is
-`edges.zookeeper.membership`.
+`io.zookeeper.group_member`.
 
     stands       what happened                                     stands then   does
     unjoined     it is to join                                     joining       register
@@ -59,7 +59,7 @@ and its watches set before it reads.
 Old consumers let go at every event, also where the group is the same afterwards; we do not, as the
 share would be the same. They try `tries` times with a backoff between, and then own nothing until
 the next event: whoever is in their way longer than that must call them again once it has let go, or
-their logs have no reader. That is a nudge (`edges.zookeeper.members`).
+their logs have no reader. That is a nudge (`io.zookeeper.owners`).
 
 What a member does about an answer of its group's coordinator, and when it beats: values in,
 values out; every moment is given.

@@ -15,7 +15,7 @@ alone. Pure functions of values.
     members of the other group    mode: join, and fail        Owned: nobody divides anything with them
     of this name
 
-How a log is claimed and an owner waited for is in `edges.zookeeper.owners`. Old consumers know
+How a log is claimed and an owner waited for is in `io.zookeeper.owners`. Old consumers know
 neither our plans nor our commits (docs/adr/0005).
 
 What a command that moves the group's offsets does among the group's members, under

@@ -4,7 +4,7 @@ Which columns a Delta table can have and be partitioned by, and whether rows fit
 there. Pure functions of types.
 
 A column is a field of a schema as Delta's log has it (Delta protocol, "Schema Serialization
-Format"; Spark's `StructType.json()` is the same), as `edges.delta.log.Shape` keeps it: name -> JSON
+Format"; Spark's `StructType.json()` is the same), as `io.delta.log.Shape` keeps it: name -> JSON
 of type and nullability.
 
 What is made of a catalog's word on a table: the place that a run goes by, or why it cannot.

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.clicks import click_batches, click_messages
 from etl.embedded.cluster import Cluster
 from etl.embedded.releases import JAFKA
+from etl.io.brokers.client import SimpleConsumer
 from etl.model.partitions import BrokerFamily
 
 TOPIC, LOGS = "clicks", 8

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from etl.doctor.check import Findings, Line, advice, ok
-from etl.edges.zookeeper.acls import kept_by, writers_of
-from etl.edges.zookeeper.login import id_of
+from etl.io.zookeeper.connection import id_of
+from etl.io.zookeeper.permissions import kept_by, writers_of
 from etl.model.security import EVERYBODY, Acl
 
 _SHOWN = 3

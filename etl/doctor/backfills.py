@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from etl.commands.backfills import State, backfills_beside
 from etl.doctor.check import Findings, Line, advice, ok
-from etl.edges.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.ledger import PlanLedger
 
 
 def unfinished(name: str, findings: Findings) -> Iterator[Line]:

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from etl.decide.reconcile import refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.decide.set_offsets import paused_logs
 from etl.doctor.check import Findings, Line, advice, failed, ok
-from etl.edges.brokers.cluster import Cluster, chosen_topics
-from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.edges.zookeeper.group import ConsumerGroup
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.registry import read_partition_states, read_replicas
 from etl.errors import BrokerUnreachable, EtlError, LedgersDisagree
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.cluster import Cluster, chosen_topics
+from etl.io.zookeeper.group_offsets import ConsumerGroup
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.registry import read_partition_states, read_replicas
 from etl.model.partitions import Broker, BrokerPartition, uncounted
 from etl.model.plans import Plan
 from etl.run.discovery import Discovery, said_generation

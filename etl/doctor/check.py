@@ -18,7 +18,7 @@ from etl.settings.sections import Settings
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from etl.edges.zookeeper.session import ZooKeeper
+    from etl.io.zookeeper.session import ZooKeeper
     from etl.kafka.messages import ClusterMetadata
 
 T = TypeVar("T")

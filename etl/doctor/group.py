@@ -16,8 +16,8 @@ from etl.decide.group_ownership import (
 from etl.decide.reconcile import refuse_retired, refuse_shared_topics
 from etl.doctor.brokers import ask_brokers, consumers_of, some
 from etl.doctor.check import Findings, Line, advice, failed, ok
-from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import EtlError, Owned, SettingsError
+from etl.io.zookeeper.ledger import PlanLedger
 from etl.ledger import registrations
 from etl.ledger.paths import PipelinePaths
 from etl.model.partitions import KafkaGroup, Membership

@@ -18,12 +18,12 @@ from packaging.version import InvalidVersion, Version
 
 from etl.decide.table_storage import TIME_ZONE, offset_minutes
 from etl.doctor.check import Findings, Line, advice, failed, ok
-from etl.edges.report_file import installed_version
-from etl.edges.spark.session import WHERE_JARS_ARE, is_submitted
-from etl.edges.spark.session import time_zone as session_time_zone
 from etl.embedded.jars import DELTA_VERSION, cached_delta_jars
 from etl.embedded.java import find_java, java_version
 from etl.errors import SettingsError
+from etl.io.report_files import installed_version
+from etl.io.spark.session import WHERE_JARS_ARE, is_submitted
+from etl.io.spark.session import time_zone as session_time_zone
 from etl.reader.user_function import load_function
 
 PACKAGES = {

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from etl.decide.table_rules import catalog_of, goes_by, refuse_temporary
 from etl.doctor.check import Fact, Findings, Line, Verdict, ok
 from etl.doctor.rows import spark_of
-from etl.edges.spark.failures import translating_spark_errors
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.named_table import read_named_table
 from etl.errors import NotOurTable
+from etl.io.spark.session import translating_spark_errors
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.ledger_records import read_named_table
 from etl.model.snapshot import NamedTable
 from etl.run.named_table import entry_of, of_entry, refuse_elsewhere
 from etl.settings.load import placed_by_name

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from etl.doctor.check import Findings, Line, Verdict, advice, ok
 from etl.doctor.machine import may_need_jars
-from etl.edges.spark.session import session_there
 from etl.errors import EtlError, ProcessLost
+from etl.io.spark.session import session_there
 from etl.model.columns import names_of_key
 from etl.report.run_state import Stopwatch
 from etl.run.formats import try_on_no_rows

@@ -11,19 +11,21 @@ from pathlib import Path
 
 from etl.decide.table_storage import LOG_STORE, interval, settings_for
 from etl.doctor.check import Fact, Findings, Line, advice, ok
-from etl.edges.delta.exclusive_create import require_exclusive_create
-from etl.edges.delta.features import (
+from etl.errors import EtlError, NotOurTable, SettingsError
+from etl.io.delta.append import refusal_of_arrow
+from etl.io.delta.exclusive_create import require_exclusive_create
+from etl.io.delta.losses import open_losses
+from etl.io.delta.table import (
     WRITTEN_BY_SPARK,
+    check_shape,
+    check_writable,
     features_of,
+    local_path,
     not_by_delta_rs,
+    open_table,
     refuse_expiring_ids,
 )
-from etl.edges.delta.losses import open_losses
-from etl.edges.delta.path import check_writable, local_path, open_table
-from etl.edges.delta.shape import check_shape
-from etl.edges.delta.writers import refusal_of_arrow
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.errors import EtlError, NotOurTable, SettingsError
+from etl.io.zookeeper.ledger import PlanLedger
 from etl.model.columns import arrow_schema
 from etl.run.observe import refuse_rows_of_nobody
 from etl.run.transform import columns_of_tasks

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from etl.doctor.check import Findings, Line, advice, failed, ok
-from etl.edges.zookeeper.probe import (
+from etl.errors import EtlError, PermissionRefused, SettingsError
+from etl.io.zookeeper.connection import describe_identity
+from etl.io.zookeeper.permissions import (
     ServerAnswer,
     ask_server,
     children_shown,
@@ -18,9 +20,7 @@ from etl.edges.zookeeper.probe import (
     refused_below,
     takes_request,
 )
-from etl.edges.zookeeper.refusals import told
-from etl.edges.zookeeper.session import NODE_MAX_BYTES, ZooKeeper
-from etl.errors import EtlError, PermissionRefused, SettingsError
+from etl.io.zookeeper.session import NODE_MAX_BYTES, ZooKeeper
 from etl.ledger import paths
 from etl.run.discovery import Discovery
 from etl.settings.choices import OwnershipMode, split_address
@@ -138,7 +138,7 @@ def permissions(name: str, findings: Findings) -> Iterator[Line]:
             denied for path, wants in sorted(tried) if (denied := _denied(whole, path, wants))
         ]
     if refused:
-        check = f"getAcl of these znodes; setAcl must let us do it: we are {told(findings.settings.zookeeper.access)}"
+        check = f"getAcl of these znodes; setAcl must let us do it: we are {describe_identity(findings.settings.zookeeper.access)}"
         raise PermissionRefused(
             f"ZooKeeper does not let us {'; '.join(refused)}",
             connect=findings.zookeeper.hosts,

@@ -1,6 +1,6 @@
 """Which path has each thing in ZooKeeper?
 
-Every path in ZooKeeper. No client here; `edges.zookeeper` reads and writes.
+Every path in ZooKeeper. No client here; `io.zookeeper` reads and writes.
 
     /brokers/ids/<id>                              where the broker listens: JSON (0.8+) or fields (0.7 family), ephemeral
     /brokers/topics/<topic>                        who holds its partitions: JSON (0.8+); nothing (0.7 family)

@@ -31,8 +31,8 @@ from etl.reader.reading import Reading, refuse_missing_partitions
 from etl.reader.tasks import QueryTask, Task, of_topics
 
 if TYPE_CHECKING:
-    from etl.edges.brokers.cluster import Cluster
-    from etl.edges.brokers.offsets import Extents
+    from etl.io.brokers.cluster import Cluster
+    from etl.io.brokers.offsets import Extents
 
 
 def tasks_of(reading: Reading) -> list[Task]:
@@ -101,8 +101,8 @@ def bound_now(task: QueryTask, reading: Reading) -> Task:
 
 def _cluster_of(task: QueryTask, reading: Reading) -> Cluster:
     """An executor asks no ZooKeeper, only the brokers."""
-    from etl.edges.brokers.cluster import Cluster
-    from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
+    from etl.io.brokers.cluster import Cluster
+    from etl.io.brokers.connection import IDLE_CONNECTIONS
 
     addresses = list(
         dict.fromkeys(
@@ -114,7 +114,7 @@ def _cluster_of(task: QueryTask, reading: Reading) -> Cluster:
             addresses,
             timeout_s=reading.timeout_s,
             generation=reading.generation,
-            idle_connections=OF_THIS_PROCESS,
+            idle_connections=IDLE_CONNECTIONS,
             security=reading.security,
         )
     metadata = _planned_metadata(task)
@@ -122,7 +122,7 @@ def _cluster_of(task: QueryTask, reading: Reading) -> Cluster:
         addresses,
         timeout_s=reading.timeout_s,
         generation=min(task.brokers).generation,
-        idle_connections=OF_THIS_PROCESS,
+        idle_connections=IDLE_CONNECTIONS,
         registry=lambda topics: metadata,
     )
 
@@ -282,9 +282,9 @@ def _open_cluster(reading: Reading, named: Sequence[BrokerPartition]) -> Iterato
     """Whom to ask. Only here, where tasks are planned, is ZooKeeper asked: executors have the
     brokers in their tasks.
     """
-    from etl.edges.brokers.cluster import Cluster
-    from etl.edges.zookeeper.session import ZooKeeper
-    from etl.reader.registered import registered_cluster
+    from etl.io.brokers.cluster import Cluster
+    from etl.io.clusters import registered_cluster
+    from etl.io.zookeeper.session import ZooKeeper
 
     if reading.zookeeper is None:
         with Cluster(

@@ -4,7 +4,7 @@ The loop one task runs: its offset ranges in, Arrow batches out, a receipt per r
 
 It owns which logs share a request, when the next request is sent, waiting, and finding a leader
 that moved. What an answer means to a range belongs to `cursor`, the connection to
-`simple_consumer`. Spark's side of a task is `source`.
+`client`. Spark's side of a task is `source`.
 
 How the time is used: `Cursor.feed` moves the position by the headers of the record batches alone,
 so the next fetch is sent before a single record of this answer is decoded, and the broker works
@@ -29,9 +29,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, DataLoss, Meaning, RanOutBeforeUntil
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.connection import IDLE_CONNECTIONS
 from etl.kafka.messages import EARLIEST, LATEST, FetchAnswer, FetchedPartition, FetchTarget
 from etl.model.partitions import Broker, BrokerPartition, Cleanup, Isolation, Tail
 from etl.model.plans import OffsetRange, RangeResult
@@ -189,7 +189,7 @@ def _read_from(
         timeout_s=settings.timeout_s,
         generation=broker.generation or settings.generation,
         max_response_bytes=settings.fetch_limit_bytes + settings.fetch_max_bytes + MIB,
-        idle_connections=OF_THIS_PROCESS,
+        idle_connections=IDLE_CONNECTIONS,
         security=settings.security,
     ) as consumer:
         asked, idle_answers, group = _ask(consumer, walks, settings), 0, walks

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from etl.edges.progress_port import ProgressPort
+from etl.io.progress_port import ProgressPort
 from etl.model.plans import OffsetRange, RangeResult
 from etl.report.run_state import Doing, Reckoning, Verb
 

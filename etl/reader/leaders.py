@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
 from etl.errors import BrokerError, BrokerUnreachable, EtlError, Meaning, TopicMissing
+from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.connection import IDLE_CONNECTIONS
 from etl.kafka.messages import TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition
 from etl.reader.range_progress import FetchSettings, RangeProgress
@@ -44,7 +44,7 @@ def find_leaders(walks: Sequence[RangeProgress], settings: FetchSettings) -> Non
             settings.bootstrap,
             timeout_s=settings.timeout_s,
             generation=settings.generation,
-            idle_connections=OF_THIS_PROCESS,
+            idle_connections=IDLE_CONNECTIONS,
             security=settings.security,
         ) as cluster:
             metadata = cluster.describe({walk.log.topic for walk in lost})

@@ -8,10 +8,6 @@ import contextlib
 from collections.abc import Mapping, Sequence
 
 from etl.decide.partition_identity import Cut
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
-from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.edges.brokers.tails import read_tails
 from etl.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -22,6 +18,10 @@ from etl.errors import (
     RanOutBeforeUntil,
     TopicMadeAgain,
 )
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.connection import IDLE_CONNECTIONS
+from etl.io.brokers.offsets import read_tails
 from etl.kafka.messages import LATEST, TopicMetadata
 from etl.model.partitions import BrokerPartition, Cleanup, Isolation, Tail, render_stretches
 from etl.model.plans import OffsetRange
@@ -140,7 +140,7 @@ def _refuse_cut_logs(
         settings.bootstrap,
         timeout_s=settings.timeout_s,
         generation=settings.generation,
-        idle_connections=OF_THIS_PROCESS,
+        idle_connections=IDLE_CONNECTIONS,
         security=settings.security,
     ) as cluster:
         ends = cluster.epoch_ends(
@@ -193,7 +193,7 @@ def _refuse_other_bytes(
         settings.bootstrap,
         timeout_s=settings.timeout_s,
         generation=settings.generation,
-        idle_connections=OF_THIS_PROCESS,
+        idle_connections=IDLE_CONNECTIONS,
         security=settings.security,
     ) as cluster:
         found = read_tails(cluster, places, leaders)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from etl.edges.progress_port import ProgressAddress
+from etl.io.progress_port import ProgressAddress
 from etl.model.plans import FilesWanted, RangeResult, Written
 from etl.reader.kept_worker import begin_task
 from etl.reader.reading import Reading

@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from etl.edges.progress_port import ProgressAddress
+from etl.io.progress_port import ProgressAddress
 from etl.model.columns import spark_schema
 from etl.model.plans import RangeResult
 from etl.reader.advice import for_a_pipeline

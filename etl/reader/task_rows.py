@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from etl.edges.brokers.request_meter import OF_THIS_PROCESS
-from etl.edges.progress_port import ProgressAddress, Teller
 from etl.errors import EtlError, mark
+from etl.io.process import REQUEST_METER
+from etl.io.progress_port import ProgressAddress, Teller
 from etl.model.plans import OffsetRange, RangeResult, since
 from etl.reader.reading import Reading
 from etl.reader.tasks import Task
@@ -70,11 +70,11 @@ def rows_of_task(
         return transformed(batches, reading.transform)
 
     again, teller = attempt > 0, Teller(progress, task.number, attempt)
-    asked = OF_THIS_PROCESS.told()
+    asked = REQUEST_METER.told()
 
     def done(at: int, receipt: RangeResult) -> None:
         nonlocal asked
-        before, asked = asked, OF_THIS_PROCESS.told()
+        before, asked = asked, REQUEST_METER.told()
         note(task.indices[at], replace(receipt, requests=tuple(since(before, asked).items())))
 
     try:

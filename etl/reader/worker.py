@@ -17,8 +17,8 @@ import traceback
 from queue import SimpleQueue
 from typing import IO, Any, NamedTuple
 
-from etl.edges.progress_port import ProgressAddress
 from etl.errors import CorruptData
+from etl.io.progress_port import ProgressAddress
 from etl.model.plans import FilesWanted, Written
 from etl.reader.reading import Reading
 from etl.reader.task_rows import TaskFailed
@@ -76,7 +76,7 @@ def _take(orders: IO[bytes], waiting: SimpleQueue[Order]) -> None:
 
 def _load() -> None:
     """What a first task would load, while nobody waits for it yet."""
-    import etl.edges.delta.data_files
+    import etl.io.delta.data_files
     import etl.reader.fetch
 
     del etl

@@ -22,8 +22,8 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any
 
 from etl.decide.table_storage import local_zone
-from etl.edges.progress_port import ProgressAddress
 from etl.errors import ProcessLost
+from etl.io.progress_port import ProgressAddress
 from etl.model.plans import FilesWanted, RangeResult, Written
 from etl.reader.reading import Reading
 from etl.reader.task_rows import TaskFailed

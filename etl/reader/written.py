@@ -12,8 +12,8 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from etl.edges.progress_port import ProgressAddress
 from etl.errors import EtlError, mark
+from etl.io.progress_port import ProgressAddress
 from etl.model.plans import FilesWanted, RangeResult, Written
 from etl.reader.advice import for_a_pipeline
 from etl.reader.reading import Reading
@@ -30,8 +30,7 @@ def write_task(
     attempt: int = 0,
 ) -> Written:
     """What one attempt of a task does: its ranges into files. Raises TaskFailed."""
-    from etl.edges.delta.data_files import DataFiles
-    from etl.edges.delta.file_columns import needed_columns
+    from etl.io.delta.data_files import DataFiles, needed_columns
 
     receipts = dict[int, RangeResult]()
     is_made, taken = reading.transform is not None, 0
@@ -64,8 +63,7 @@ def _telling_obstacles(wanted: FilesWanted) -> Iterator[None]:
 
     Raises TaskFailed.
     """
-    from etl.edges.delta.failures import unreachable
-    from etl.edges.delta.store_failures import behind
+    from etl.io.delta.stores import behind, unreachable
 
     try:
         yield

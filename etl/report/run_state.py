@@ -7,7 +7,7 @@ What a run's time goes to: the phases by their names, and a watch by which every
 to one of them.
 
 How far the reading of a plan is, how fast it goes and when it may end. Values and arithmetic;
-what tells of it is `edges.progress_port`.
+what tells of it is `io.progress_port`.
 
 Receipts are right and come when a task has ended; what tasks tell while they read may be late or
 lost. Of a task whose receipts are all here they count, of every other one the last that it told.

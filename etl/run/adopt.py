@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from etl.edges.delta.recount import Recount
-from etl.edges.delta.state import commits_of_ours
-from etl.edges.zookeeper.ledger import PlanLedger
+from etl.io.delta.recover_results import Recount
+from etl.io.delta.table_state import commits_of_ours
+from etl.io.zookeeper.ledger import PlanLedger
 from etl.ledger.plan_document import parse_plan
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import CommitMetadata, Ledger

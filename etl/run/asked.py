@@ -5,10 +5,10 @@ the brokers.
 from __future__ import annotations
 
 from etl.decide.run_requests import bounds_to_find
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.offsets import Extents
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.run_keys import find_key
+from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.offsets import Extents
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.ledger_records import find_key
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import Bound, Plan, Request
 from etl.model.snapshot import Asked

@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from etl.decide.reservations import moves_fence, refuse_claimed
-from etl.edges.delta.path import open_table
-from etl.edges.zookeeper.claims import ClaimsBeside
-from etl.edges.zookeeper.documents import Write
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned
+from etl.io.delta.table import open_table
+from etl.io.zookeeper.ledger import PlanLedger, Write
+from etl.io.zookeeper.ledger_records import ClaimsBeside
+from etl.io.zookeeper.session import ZooKeeper
 from etl.model.plans import Plan
 from etl.model.snapshot import (
     NO_CLAIMS,

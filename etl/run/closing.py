@@ -14,13 +14,10 @@ from __future__ import annotations
 
 from etl.decide.replacement import closing_plan_of, needs_closing, next_closing_plan
 from etl.decide.table_changes import app_id_of
-from etl.edges.delta.outcome import Result
-from etl.edges.delta.path import open_table, spark_path
-from etl.edges.delta.shape import id_of
-from etl.edges.delta.state import read_table
-from etl.edges.delta.taking import Takes
-from etl.edges.delta.writers import Destination, Load, append
 from etl.errors import Owned
+from etl.io.delta.append import Destination, Load, Takes, append
+from etl.io.delta.table import id_of, open_table, spark_path
+from etl.io.delta.table_state import Result, read_table
 from etl.ledger.plan_document import parse_plan, with_id
 from etl.model.plans import Plan
 from etl.model.snapshot import OtherPipeline

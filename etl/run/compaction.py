@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from etl.decide.table_storage import is_compaction_due, small_files
-from etl.edges.delta.exclusive_create import require_exclusive_create
-from etl.edges.delta.housekeeping import Compacted, compact, data_files, may_have_deletion_vectors
-from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import EtlError
+from etl.io.delta.exclusive_create import require_exclusive_create
+from etl.io.delta.maintenance import Compacted, compact, data_files, may_have_deletion_vectors
+from etl.io.spark.session import translating_spark_errors
 from etl.report.describe import counted
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb, size_in_words

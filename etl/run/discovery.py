@@ -20,23 +20,23 @@ from collections.abc import Collection, Iterable, Mapping
 
 from etl.decide.partition_identity import ClusterName, cluster_name
 from etl.decide.table_changes import app_id_of
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.pauses import read_pauses
-from etl.edges.zookeeper.registry import (
+from etl.io.brokers.cluster import Cluster
+from etl.io.clusters import CONNECT_WITHIN_S, registered_brokers, registered_cluster
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.ledger_records import read_pauses
+from etl.io.zookeeper.registry import (
     are_registered,
     read_cluster_id,
     read_compacted,
     read_creation_ids,
     read_topics,
 )
-from etl.edges.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.session import ZooKeeper
 from etl.kafka.families import of_broker_version
 from etl.kafka.messages import ClusterMetadata
 from etl.model.partitions import Broker, BrokerPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import Pause
-from etl.reader.registered import CONNECT_WITHIN_S, registered_brokers, registered_cluster
 from etl.run.told_topics import describe_all_told, with_kept_from_us
 from etl.settings.choices import split_address
 from etl.settings.sections import Settings
@@ -49,7 +49,7 @@ def said_generation(source: SourceSettings) -> str | None:
 
 
 class Discovery:
-    """The cluster that a conf names. Raises what `registry`, `physical_registry` and the brokers
+    """The cluster that a conf names. Raises what `registry`, `registry` and the brokers
     raise.
     """
 
@@ -185,7 +185,7 @@ class Discovery:
         return cluster_name(newest, told, self._settings.cluster, self._is_in_table)
 
     def _is_in_table(self, cluster: str) -> bool:
-        from etl.edges.delta.state import holds_commits
+        from etl.io.delta.table_state import holds_commits
 
         return holds_commits(
             self._settings.table.path,

@@ -12,13 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from etl.decide.offsets import both, in_zookeeper_alone
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.fenced_commit import FencedCommit
-from etl.edges.brokers.kept_offsets import KeptOffsets
-from etl.edges.zookeeper.group import ConsumerGroup
-from etl.edges.zookeeper.owned_offsets import OwnedOffsets
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import MembershipLost, OffsetMoved, SettingsError
+from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.group_offsets import FencedCommit, KeptOffsets
+from etl.io.zookeeper.group_offsets import ConsumerGroup, OwnedOffsets
+from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import (
     NOTHING_COMMITTED,
     BrokerPartition,

@@ -18,20 +18,18 @@ from etl.decide.plan import is_short
 from etl.decide.table_changes import app_id_of
 from etl.decide.table_rules import catalog_of, refuse_resolved_anew
 from etl.decide.table_storage import is_probe_due
-from etl.edges.delta import losses
-from etl.edges.delta.exclusive_create import require_exclusive_create
-from etl.edges.delta.outcome import Outcome, Result, read_back
-from etl.edges.delta.path import check_writable
-from etl.edges.delta.taking import Takes
-from etl.edges.delta.writers import Destination, Load, append
-from etl.edges.zookeeper import coverage, run_keys
-from etl.edges.zookeeper.driver_lock import DriverLock
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.named_table import read_named_table
-from etl.edges.zookeeper.owners import Owners
-from etl.edges.zookeeper.process import new_uid
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import OffsetMoved, Owned, TableUnreachable
+from etl.io.delta import losses
+from etl.io.delta.append import Destination, Load, Takes, append
+from etl.io.delta.exclusive_create import require_exclusive_create
+from etl.io.delta.table import check_writable
+from etl.io.delta.table_state import Outcome, Result, read_back
+from etl.io.process import new_uid
+from etl.io.zookeeper import ledger_records
+from etl.io.zookeeper.ledger import DriverLock, PlanLedger
+from etl.io.zookeeper.ledger_records import read_named_table
+from etl.io.zookeeper.owners import Owners
+from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.plan_document import render_commit_metadata
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import CommitResult, KeptKey, Plan, Request
@@ -152,7 +150,7 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
 
     def remember(self, key: KeptKey, *, behind: int) -> None:
         """See `world.World`."""
-        run_keys.remember(self.ledger, key, behind=behind)
+        ledger_records.remember(self.ledger, key, behind=behind)
 
     def adopt(self, plan: Plan) -> Ledger:
         """See `world.World`."""
@@ -165,7 +163,7 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
 
     def note_removals(self, removals: Collection[ForeignCommit]) -> None:
         """See `world.World`."""
-        coverage.note_removals(self.ledger, tuple(removals))
+        ledger_records.note_removals(self.ledger, tuple(removals))
 
     def claiming(self, plan: Plan) -> contextlib.AbstractContextManager[None]:
         """See `world.World`; under `ownership.mode: observe` nothing is claimed, and a member owns

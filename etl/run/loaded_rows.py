@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from etl.decide.loaded_intervals import Span, spans_of
-from etl.edges.delta.shape import check_shape
-from etl.edges.zookeeper import coverage
-from etl.edges.zookeeper.ledger import PlanLedger
+from etl.io.delta.table import check_shape
+from etl.io.zookeeper import ledger_records
+from etl.io.zookeeper.ledger import PlanLedger
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, RangeResult
@@ -29,7 +29,7 @@ from etl.settings.sections import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from etl.edges.delta.recount import Recount
+    from etl.io.delta.recover_results import Recount
 
 
 GAPS_TOLD = 1_000_000
@@ -70,7 +70,7 @@ class LoadedRows:
 
     def loaded(self, transaction_version: int | None = None) -> Coverage:
         """See `world.World`."""
-        return coverage.read_all_coverage(self.ledger, transaction_version)
+        return ledger_records.read_all_coverage(self.ledger, transaction_version)
 
     def first_at(
         self, moments: Collection[tuple[BrokerPartition, int]]
@@ -90,7 +90,7 @@ class LoadedRows:
 
     def tidy(self) -> None:
         """See `world.World`."""
-        coverage.prune(self.ledger)
+        ledger_records.prune(self.ledger)
 
     def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         """See `world.World`."""
@@ -98,7 +98,7 @@ class LoadedRows:
 
     def rows_there(self, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
         """See `world.World`. Starts Spark."""
-        from etl.edges.delta.replace_where import replaceable, rows_there
+        from etl.io.delta.scan import replaceable, rows_there
 
         replaceable(self.settings.table.path)
         return rows_there(self.spark(), self.settings.table.path, spans)
@@ -109,10 +109,10 @@ class LoadedRows:
 
         Raises NotOurTable where rows do not fit it, and whatever reading and an append raise.
         """
-        from etl.edges.delta.exclusive_create import require_exclusive_create
-        from etl.edges.delta.replace_where import rows_there
-        from etl.edges.delta.spark_writer import replace_in
-        from etl.edges.spark.stores import enter_store
+        from etl.io.delta.append import replace_in
+        from etl.io.delta.exclusive_create import require_exclusive_create
+        from etl.io.delta.scan import rows_there
+        from etl.io.spark.catalog import enter_store
 
         require_exclusive_create(into.table.path)
         spark, table = self.spark(), into.table

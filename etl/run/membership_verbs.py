@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from etl.decide.group_commits import HandOverOutcome, found_out
 from etl.decide.offsets import refuse_another_storage
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.coordinator import CoordinatedMember
-from etl.edges.zookeeper.hand_over_marks import write_mark
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.membership import ZooKeeperMember
-from etl.edges.zookeeper.session import ZooKeeper
+from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.group_member import CoordinatedMember
+from etl.io.zookeeper.group_member import ZooKeeperMember
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.ledger_records import write_mark
+from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import Membership, Share, Void
 from etl.model.plans import Plan
 from etl.run.discovery import Discovery

@@ -7,14 +7,13 @@ from __future__ import annotations
 from etl.decide.group_assignment import Strategy, Timing
 from etl.decide.group_commits import moves_behind_append
 from etl.decide.reconcile import refuse_missing_topics
-from etl.edges.brokers.cluster import chosen_topics, names_of_topics
-from etl.edges.brokers.coordinator import CoordinatedMember
-from etl.edges.brokers.member_state import MemberTerms
-from etl.edges.zookeeper.membership import ZooKeeperMember
-from etl.edges.zookeeper.rebalance import MemberOptions
-from etl.edges.zookeeper.registry import read_topics
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
+from etl.io.brokers.cluster import chosen_topics, names_of_topics
+from etl.io.brokers.group_member import CoordinatedMember
+from etl.io.brokers.member_state import MemberTerms
+from etl.io.zookeeper.group_member import MemberOptions, ZooKeeperMember
+from etl.io.zookeeper.registry import read_topics
+from etl.io.zookeeper.session import ZooKeeper
 from etl.kafka.messages import SpokenMembership
 from etl.model.partitions import INTERNAL_TOPICS, GroupProtocol, Membership
 from etl.run.discovery import Discovery, said_generation

@@ -4,10 +4,10 @@ alone. Nothing goes by it, so no failure of it is one of the run: it is told.
 
 from __future__ import annotations
 
-from etl.edges.brokers.mirror import Writer, mirror_positions
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import EtlError
+from etl.io.brokers.group_offsets import Writer, mirror_positions
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.session import ZooKeeper
 from etl.report.describe import counted
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome

@@ -25,11 +25,11 @@ from etl.decide.table_rules import (
     refuse_forgetful,
     refuse_temporary,
 )
-from etl.edges.delta.path import open_table
-from etl.edges.spark.failures import translating_spark_errors
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.named_table import read_named_table
 from etl.errors import EtlError, NotOurTable
+from etl.io.delta.table import open_table
+from etl.io.spark.session import translating_spark_errors
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.ledger_records import read_named_table
 from etl.model.columns import spark_schema
 from etl.model.snapshot import CatalogEntry, NamedTable
 from etl.report.run_state import Phases
@@ -110,7 +110,7 @@ def ask(
 
 def entry_of(spark: RunSpark, settings: Settings, making: Making | None = None) -> CatalogEntry:
     """The catalog's word; see `ask`."""
-    from etl.edges.spark.catalog import kind_of_catalog, look_up
+    from etl.io.spark.catalog import kind_of_catalog, look_up
 
     called, session = settings.table.called, spark.session(is_short=True)
     entry = look_up(session, called)
@@ -129,7 +129,7 @@ def _made(spark: RunSpark, settings: Settings, making: Making) -> CatalogEntry |
     """The catalog's word on a table that it makes now. What keeps a run from using that is told
     before, so that none stays behind.
     """
-    from etl.edges.spark.catalog import look_up, make_table, place_to_be
+    from etl.io.spark.catalog import look_up, make_table, place_to_be
 
     called, session = settings.table.called, spark.session()
     place = place_to_be(session, called)
@@ -168,7 +168,7 @@ def refuse_elsewhere(session: SparkSession, settings: Settings) -> None:
     """Raises NeedsDecision where the catalog has the table elsewhere by now than these settings, as
     `place_in` does, and as `look_up`.
     """
-    from etl.edges.spark.catalog import look_up
+    from etl.io.spark.catalog import look_up
 
     if settings.table.name is None or not settings.table.is_placed:
         return
@@ -191,7 +191,7 @@ def _placed_nowhere(settings: Settings) -> Iterator[Settings]:
 
 def _no_rows(session: SparkSession, settings: Settings) -> DataFrame:
     """No rows, in the columns that a run's will have; looked at as those of any new table."""
-    from etl.edges.delta.spark_writer import with_event_date
+    from etl.io.delta.append import with_event_date
 
     with _placed_nowhere(settings) as new:
         columns: object = spark_schema(physical=settings.source.is_physical)

@@ -24,21 +24,18 @@ from etl.decide.reservations import lives_of
 from etl.decide.set_offsets import paused_unread
 from etl.decide.table_changes import accepted_beside, app_id_of, is_waiting_for_a_table
 from etl.decide.table_rules import gone, refusal_of, topics_to_ask
-from etl.edges.brokers.cluster import Cluster, chosen_topics, names_of_topics, unknown_topics
-from etl.edges.brokers.offsets import Extents
-from etl.edges.brokers.oldest_records import read_oldest
-from etl.edges.brokers.tails import read_tails
-from etl.edges.delta import state
-from etl.edges.delta.held_rows import rows_of_nobody
-from etl.edges.delta.others import with_others
-from etl.edges.delta.path import open_table
-from etl.edges.delta.shape import check_shape, columns_to_add
-from etl.edges.spark.session import parallelism_of, time_zone
-from etl.edges.zookeeper.claims import ClaimsBeside
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.pauses import read_pauses
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import NotOurTable
+from etl.io.brokers.cluster import Cluster, chosen_topics, names_of_topics, unknown_topics
+from etl.io.brokers.offsets import Extents, read_tails
+from etl.io.brokers.times import read_oldest
+from etl.io.delta import table_state
+from etl.io.delta.scan import rows_of_nobody
+from etl.io.delta.table import check_shape, columns_to_add, open_table
+from etl.io.delta.table_state import with_others
+from etl.io.spark.session import parallelism_of, time_zone
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.ledger_records import ClaimsBeside, read_pauses
+from etl.io.zookeeper.session import ZooKeeper
 from etl.kafka.messages import ClusterMetadata
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition, KafkaGroup, Retention, Tail
@@ -478,7 +475,7 @@ def observe_table(settings: Settings, app_id: str, ledger: Ledger) -> Table | No
         check_shape(
             table.path, arrow_schema(physical=settings.source.is_physical), table.partition_by
         )
-    found = state.read_table(
+    found = table_state.read_table(
         table.path,
         app_id,
         known=ledger.known_version,

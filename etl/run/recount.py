@@ -8,17 +8,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from etl.decide.plan import may_be_transformed
-from etl.edges.delta.files import rows_in_null_partition
-from etl.edges.delta.outcome import Outcome
-from etl.edges.delta.shape import EVENT_DATE
 from etl.errors import TableUnreachable
+from etl.io.delta.recover_results import rows_in_null_partition
+from etl.io.delta.table import EVENT_DATE
+from etl.io.delta.table_state import Outcome
 from etl.ledger.plan_document import receipts_of
 from etl.model.plans import GAPS_KEPT, CommitResult, Plan, RangeResult
 from etl.model.snapshot import CommitMetadata
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
-    from etl.edges.delta.recount import Recount
+    from etl.io.delta.recover_results import Recount
     from etl.reader.following import Following
 
 
@@ -90,7 +90,7 @@ def count_again(
     """The plan's rows in the files of that commit; without one, in the table of today, whoever put
     them there.
     """
-    from etl.edges.delta.recount import recount
+    from etl.io.delta.recover_results import recount
 
     behind = may_be_transformed(plan, settings)
     return recount(

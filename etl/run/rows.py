@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from etl.decide.partition_identity import is_creation_id
 from etl.decide.plan import PlanTasks, is_small, tasks_of_plan
-from etl.edges.delta.path import open_table
-from etl.edges.delta.taking import Takes
-from etl.edges.delta.writers import Chosen, Writer, choose_writer
-from etl.edges.machine import cores
+from etl.io.delta.append import Chosen, Takes, Writer, choose_writer
+from etl.io.delta.table import open_table
+from etl.io.process import cores
 from etl.model.columns import raw_columns
 from etl.model.partitions import Cleanup, cleanup_of
 from etl.model.plans import Plan

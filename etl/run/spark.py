@@ -48,12 +48,7 @@ class RunSpark:
         """The session of this run; one that was there before is used and left alone. `is_short`: it
         has little to do, where it is built.
         """
-        from etl.edges.spark.session import (
-            build_session,
-            for_short_run,
-            is_submitted,
-            session_there,
-        )
+        from etl.io.spark.session import build_session, for_short_run, is_submitted, session_there
 
         there = self._built or session_there()
         if there is not None:
@@ -77,7 +72,7 @@ class RunSpark:
         """The session, and that it can make a table there: one of our own begins anew where its JVM
         lacks what that store needs.
         """
-        from etl.edges.spark.session import is_submitted
+        from etl.io.spark.session import is_submitted
 
         needed = settings_for(path, self._settings.spark)
         if (
@@ -96,7 +91,7 @@ class RunSpark:
 
     def _enter_time_zone(self, session: SparkSession) -> None:
         """A session that this run built has the zone already."""
-        from etl.edges.spark.session import use_time_zone
+        from etl.io.spark.session import use_time_zone
 
         if self._built is None and self._restore_zone is None:
             self._restore_zone = use_time_zone(session, self._settings.spark)
@@ -105,7 +100,7 @@ class RunSpark:
         """Before a session's first use for the store, and for the table, which is the one that its
         catalog still has, where it is named.
         """
-        from etl.edges.spark.stores import enter_store
+        from etl.io.spark.catalog import enter_store
         from etl.run.named_table import refuse_elsewhere
 
         if not self._is_in_store and self._place is not None:
@@ -125,8 +120,7 @@ class RunSpark:
                 self._restore_zone()
             self._restore_zone = None
         if self._built is not None:
-            from etl.edges.spark.jvm import end_jvm
-            from etl.edges.spark.session import is_submitted
+            from etl.io.spark.session import end_jvm, is_submitted
 
             if with_jvm and is_submitted():  # a cluster may end the application with its context
                 return

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from etl.edges.delta.taking import Takes
-from etl.edges.zookeeper.documents import Part
-from etl.edges.zookeeper.driver_lock import DriverLock
-from etl.edges.zookeeper.hand_over import HandOver
 from etl.errors import LedgersDisagree
+from etl.io.delta.append import Takes
+from etl.io.zookeeper.group_offsets import HandOver
+from etl.io.zookeeper.ledger import DriverLock, Part
 from etl.model.partitions import OffsetsStorage, Void
 from etl.model.plans import Plan
 from etl.model.snapshot import Ledger

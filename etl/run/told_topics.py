@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from etl.edges.brokers.cluster import Cluster, unknown_topics
-from etl.edges.brokers.offsets import pause
 from etl.errors import BrokerUnreachable, Meaning
+from etl.io.brokers.cluster import Cluster, unknown_topics
+from etl.io.brokers.offsets import pause
 from etl.kafka.messages import ClusterMetadata, TopicMetadata
 
 

@@ -13,11 +13,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from etl.edges.delta.path import open_table
-from etl.edges.delta.shape import check_columns, check_partitioning
-from etl.edges.spark.failures import raised_on_a_row, translating_spark_errors
-from etl.edges.spark.session import is_stopped
 from etl.errors import EtlError, SettingsError, unmark, whole_text
+from etl.io.delta.table import check_columns, check_partitioning, open_table
+from etl.io.spark.session import is_stopped, raised_on_a_row, translating_spark_errors
 from etl.model.columns import arrow_schema, misfit, names_of_key
 from etl.reader.user_function import OF_KEYS, line_of, load_function, said_by
 from etl.settings.sections import Settings

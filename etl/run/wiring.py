@@ -7,9 +7,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.session import ZooKeeper
+from etl.io.brokers.cluster import Cluster
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.session import ZooKeeper
 from etl.model.plans import Request
 from etl.report.run_state import Phases, Stopwatch
 from etl.run.context import RunContext

@@ -484,7 +484,7 @@ def starting_by(settings: Settings, request: Request | None) -> Settings:
     """The settings with which a pipeline that has no plan yet begins at the request's start: later
     nobody asks for `source.start`.
 
-    A start by offsets is refused where the first plan is made (`run_keys`).
+    A start by offsets is refused where the first plan is made (`ledger_records`).
     """
     start = request.bounds.start if request else None
     if start is None or start.at_ms is None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -15,6 +14,7 @@ from etl.errors import (
     Meaning,
     RanOutBeforeUntil,
 )
+from etl.io.brokers.client import SimpleConsumer
 from etl.kafka.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition
 from etl.model.columns import raw_columns
 from etl.model.partitions import Isolation

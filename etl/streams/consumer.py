@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from etl.edges.brokers.cluster import Cluster
 from etl.errors import EtlError, NotAssigned, SettingsError
+from etl.io.brokers.cluster import Cluster
 from etl.model.partitions import BrokerFamily, BrokerPartition, Isolation, OffsetsStorage
 from etl.settings.choices import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S, StartAt
 from etl.streams.conf import Conf, SaidAccess, SaidSecurity

@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, EtlError
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.cluster import Cluster
 from etl.kafka.messages import FetchedPartition, FetchTarget
 from etl.model.partitions import Broker, Isolation
 from etl.reader.leaders import by_broker

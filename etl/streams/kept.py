@@ -14,12 +14,19 @@ from typing import Protocol
 from kazoo.exceptions import NoAuthError, RolledBackError, RuntimeInconsistency
 from kazoo.protocol.serialization import CheckVersion
 
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.zookeeper.group import ConsumerGroup
-from etl.edges.zookeeper.in_flight import Changes, Outcome, ensure_each, outcomes
-from etl.edges.zookeeper.owners import OUR_VERSION
-from etl.edges.zookeeper.session import OPERATION_BYTES, ZooKeeper, in_requests
 from etl.errors import CommitUnknown, MembershipLost, OffsetMoved, PermissionRefused
+from etl.io.brokers.cluster import Cluster
+from etl.io.zookeeper.group_offsets import ConsumerGroup
+from etl.io.zookeeper.owners import OUR_VERSION
+from etl.io.zookeeper.session import (
+    OPERATION_BYTES,
+    Changes,
+    Outcome,
+    ZooKeeper,
+    ensure_each,
+    in_requests,
+    outcomes,
+)
 from etl.ledger.paths import GroupPaths
 from etl.ledger.registrations import render_offset
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, Membership, Share

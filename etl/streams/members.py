@@ -12,14 +12,13 @@ import time
 from typing import Protocol
 
 from etl.decide.group_assignment import OTHERS_BACKOFF_S, Strategy, Timing
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.coordinator import CoordinatedMember
-from etl.edges.brokers.member_state import MemberTerms
-from etl.edges.zookeeper.membership import ZooKeeperMember
-from etl.edges.zookeeper.process import new_uid
-from etl.edges.zookeeper.rebalance import MemberOptions
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import BrokerUnreachable, SessionLost
+from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.group_member import CoordinatedMember
+from etl.io.brokers.member_state import MemberTerms
+from etl.io.process import new_uid
+from etl.io.zookeeper.group_member import MemberOptions, ZooKeeperMember
+from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import BrokerFamily, BrokerPartition, GroupProtocol, Membership, Share
 from etl.model.security import Access
 from etl.streams.groups import Group, Subscription

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.zookeeper.session import ZooKeeper
+from etl.io.brokers.cluster import Cluster
+from etl.io.clusters import registered_cluster
+from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import BrokerFamily, Membership, OffsetsStorage
-from etl.reader.registered import registered_cluster
 from etl.streams.conf import Conf
 from etl.streams.groups import Group, Subscription
 from etl.streams.kept import Kept, KeptInKafka, KeptInZooKeeper

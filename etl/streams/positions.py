@@ -10,8 +10,8 @@ import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from etl.edges.brokers.cluster import Cluster
 from etl.errors import BrokerUnreachable, EtlError, NeedsDecision, NotAssigned
+from etl.io.brokers.cluster import Cluster
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor

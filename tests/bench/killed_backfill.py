@@ -16,9 +16,9 @@ from pathlib import Path
 import pyarrow.compute
 from deltalake import DeltaTable
 
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.clicks import click_batches
 from etl.embedded.cluster import Cluster
+from etl.io.brokers.client import SimpleConsumer
 from etl.settings.choices import split_address
 from tests.chaos.cases_backfill import PARTITIONS, begun_late, killed_at_random
 from tests.conftest import small_session

@@ -22,10 +22,10 @@ from typing import Any
 
 import google_crc32c
 
-from etl.edges.brokers import connection
-from etl.edges.brokers.cluster import Cluster as Brokers
-from etl.edges.delta import data_files, file_columns
 from etl.embedded.cluster import Cluster
+from etl.io.brokers import connection
+from etl.io.brokers.cluster import Cluster as Brokers
+from etl.io.delta import data_files
 from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import Codec, FilesWanted, OffsetRange
@@ -49,7 +49,7 @@ PARTS: dict[str, tuple[Any, str]] = {
     "room for columns": (arrow.BatchBuffers, "__init__"),
     "kernel": (arrow.ColumnBuffers, "fill"),
     "Arrow arrays": (arrow.ColumnBuffers, "arrow_batch"),
-    "columns of the file": (file_columns.FileColumns, "fitting"),
+    "columns of the file": (data_files.FileColumns, "fitting"),
     "Parquet": (data_files._OpenFile, "write"),
     "end of the file": (data_files._OpenFile, "close"),
 }

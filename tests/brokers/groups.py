@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
-from etl.edges.brokers.coordinator import CoordinatedMember
-from etl.edges.brokers.member_state import MemberTerms
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import HOST, wait_until
 from etl.errors import BrokerUnreachable, Owned, SettingsError
+from etl.io.brokers.group_member import CoordinatedMember
+from etl.io.brokers.member_state import MemberTerms
 from etl.model.partitions import BrokerPartition, GroupProtocol, Share
 from tests.brokers.foreign import JavaClients
 from tests.brokers.stage import PARTITIONS, KafkaStage

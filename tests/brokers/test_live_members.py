@@ -12,9 +12,9 @@ from functools import partial
 
 import pytest
 
-from etl.edges.brokers.member_state import MemberTerms
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import HOST
+from etl.io.brokers.member_state import MemberTerms
 from etl.model.partitions import GroupProtocol
 from tests.brokers.groups import Group, with_consumer_protocol
 from tests.brokers.stage import KafkaStage

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.server import HOST
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.paths import GroupPaths
 from etl.model.partitions import BrokerPartition
 from etl.run.discovery import Discovery

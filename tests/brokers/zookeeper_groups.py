@@ -10,13 +10,12 @@ from collections.abc import Iterator
 import pytest
 
 from etl.decide.group_assignment import Timing
-from etl.edges.zookeeper.group import ConsumerGroup
-from etl.edges.zookeeper.members import GroupMembers
-from etl.edges.zookeeper.membership import ZooKeeperMember
-from etl.edges.zookeeper.rebalance import MemberOptions
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.releases import JAFKA
 from etl.embedded.server import wait_until
+from etl.io.zookeeper.group_member import MemberOptions, ZooKeeperMember
+from etl.io.zookeeper.group_offsets import ConsumerGroup
+from etl.io.zookeeper.owners import GroupMembers
+from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.registrations import FixedTopics, Registration, render_registration
 from etl.model.partitions import BrokerFamily, BrokerPartition
 from tests.brokers.foreign import Seen

@@ -97,7 +97,7 @@ _BEHIND = "a table holds rows of the topic, the pipeline goes on behind them: SI
 _NEXT = "a table holds rows of the topic, which are said to be other records: SIGKILL "
 _STORE, _WORD = (
     "etl.commands.offsets_restore:store_decided",
-    "etl.edges.zookeeper.ledger:PlanLedger.acknowledge",
+    "etl.io.zookeeper.ledger:PlanLedger.acknowledge",
 )
 
 CASES: tuple[Case, ...] = (

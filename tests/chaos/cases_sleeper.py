@@ -20,8 +20,8 @@ from tests.system.driving import Pipeline
 _STOPPED = (4, 5, 6)
 """Exit codes of a woken driver: another one came first, or its pipeline is out of service."""
 
-RETIREMENT = "etl.edges.zookeeper.ledger:PlanLedger.retire"
-CLOSING_STORED = "after:etl.edges.zookeeper.ledger:PlanLedger.supersede_plan"
+RETIREMENT = "etl.io.zookeeper.ledger:PlanLedger.retire"
+CLOSING_STORED = "after:etl.io.zookeeper.ledger:PlanLedger.supersede_plan"
 CLOSING_COMMITTED = "after:etl.run.closing:append"
 TAKE_OVER_STORED = "etl.commands.take_over:store_decided"
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from unittest import mock
 
 from etl.commands import run
-from etl.edges.zookeeper.session import ZooKeeper as Session
 from etl.embedded.server import wait_until
 from etl.embedded.zookeeper import ZooKeeper
+from etl.io.zookeeper.session import ZooKeeper as Session
 from etl.run.live_world import LiveWorld
 from tests.chaos.driver import Driver
 from tests.chaos.stage import Case, Stage, Told, held, said_in_short

@@ -8,9 +8,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.cluster import Cluster
 from etl.embedded.kafka import Kafka
+from etl.io.brokers.client import SimpleConsumer
 from tests.chaos.cases_zombie import prepare
 from tests.chaos.driver import Driver, send
 from tests.chaos.kept import kept

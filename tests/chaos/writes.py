@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from etl.edges.machine import cores
+from etl.io.process import cores
 from tests.chaos.holding import ARROW_TRANSFORM, TRANSFORM
 
 _FOUR_TASKS = {"spark": {"spark.master": "local[4,4]"}}

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import pytest
 from kafka.record import MemoryRecords
 
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, CommitUnknown, Meaning, MembershipLost, TopicMissing
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.cluster import Cluster
 from etl.kafka.messages import EARLIEST, LATEST, CommittedOffset, FetchedPartition, FetchTarget
 from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
 from etl.model.plans import OffsetRange, RangeResult

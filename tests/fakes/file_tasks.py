@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from etl.edges.delta.data_files import DataFiles
+from etl.io.delta.data_files import DataFiles
 from etl.ledger.plan_document import with_id
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition

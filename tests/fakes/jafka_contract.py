@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.edges.brokers.tails import read_tails
 from etl.errors import BrokerError, BrokerUnreachable, Meaning, SettingsError
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.offsets import read_tails
 from etl.kafka.messages import EARLIEST, LATEST, FetchTarget
 from etl.kafka.protocol import Reply, Request
 from etl.model.partitions import Broker, BrokerPartition, Leader, Tail

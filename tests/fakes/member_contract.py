@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from etl.edges.brokers.coordinator import CoordinatedMember
-from etl.edges.brokers.member_state import MemberTerms
+from etl.io.brokers.group_member import CoordinatedMember
+from etl.io.brokers.member_state import MemberTerms
 from etl.model.partitions import BrokerPartition, GroupProtocol, Share
 
 PARTITIONS = 4

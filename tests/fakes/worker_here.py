@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 
-from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
+from etl.io.brokers.connection import IDLE_CONNECTIONS
 from etl.model.plans import Written
 from etl.reader.worker import Failed, Order, done
 
@@ -36,4 +36,4 @@ class WorkerHere:
 
     def end(self) -> None:
         """Hang up on the brokers, as a process that ends does."""
-        OF_THIS_PROCESS.close()
+        IDLE_CONNECTIONS.close()

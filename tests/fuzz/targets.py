@@ -20,9 +20,9 @@ from unittest import mock
 
 from etl import errors
 from etl.commands.operator import parse_skip
-from etl.edges.delta.log import parse_added, parse_commit, parse_removed, parse_shape
-from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import Refusal
+from etl.io.delta.log import parse_added, parse_commit, parse_removed, parse_shape
+from etl.io.zookeeper.ledger import PlanLedger
 from etl.kafka import (
     families,
     fetch,

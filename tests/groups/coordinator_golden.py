@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from etl.edges.brokers.coordinator import CoordinatedMember
-from etl.edges.brokers.member_state import MemberTerms
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import HOST
+from etl.io.brokers.group_member import CoordinatedMember
+from etl.io.brokers.member_state import MemberTerms
 from etl.kafka import small_messages
 from etl.kafka.versions import Api
 from etl.model.partitions import GroupProtocol

@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 import time
 
-from etl.edges.brokers.coordinator import CoordinatedMember
-from etl.edges.brokers.member_state import MemberTerms
 from etl.embedded.server import HOST
+from etl.io.brokers.group_member import CoordinatedMember
+from etl.io.brokers.member_state import MemberTerms
 from etl.model.partitions import GroupProtocol
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from etl.edges.zookeeper.group import ConsumerGroup
-from etl.edges.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.group_offsets import ConsumerGroup
+from etl.io.zookeeper.session import ZooKeeper
 from tests.brokers.foreign import JafkaClients, JavaClients, ScalaClients, Seen
 from tests.brokers.stage import JafkaStage, KafkaStage
 

@@ -16,14 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from etl.edges.brokers.classic_protocol import ClassicProtocol
-from etl.edges.brokers.consumer_protocol import ConsumerProtocol
-from etl.edges.brokers.coordinator import CoordinatedMember
-from etl.edges.brokers.member_state import MemberState
-from etl.edges.zookeeper.members import GroupMembers
-from etl.edges.zookeeper.membership import ZooKeeperMember
-from etl.edges.zookeeper.rebalance import Rebalance
-from etl.edges.zookeeper.session import ZooKeeper
+from etl.io.brokers.group_member import ClassicProtocol, ConsumerProtocol, CoordinatedMember
+from etl.io.brokers.member_state import MemberState
+from etl.io.zookeeper.group_member import Rebalance, ZooKeeperMember
+from etl.io.zookeeper.owners import GroupMembers
+from etl.io.zookeeper.session import ZooKeeper
 from etl.run.group_offsets import GroupOffsets
 
 _BEFORE_VERB = {

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.edges.zookeeper.acls import kept_by, writers_of
-from etl.edges.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.permissions import kept_by, writers_of
+from etl.io.zookeeper.session import ZooKeeper
 from etl.model.security import EVERYBODY
 from tests.brokers.stage import PARTITIONS
 from tests.groups.kinds import OLD

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from etl.edges.zookeeper.members import GroupMembers
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.server import wait_until
+from etl.io.zookeeper.owners import GroupMembers
+from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.paths import GroupPaths
 from etl.ledger.registrations import FixedTopics, Registration, render_registration
 from etl.model.partitions import BrokerFamily, BrokerPartition

@@ -16,9 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from etl.decide.group_assignment import Timing
-from etl.edges.zookeeper.membership import ZooKeeperMember
-from etl.edges.zookeeper.rebalance import MemberOptions
-from etl.edges.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.group_member import MemberOptions, ZooKeeperMember
+from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import BrokerFamily
 
 SESSION_S = 6.0

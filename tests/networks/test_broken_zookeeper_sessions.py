@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from etl.commands.run import run
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.server import wait_until
+from etl.io.zookeeper.session import ZooKeeper
 from etl.settings.connection_security import ZooKeeperSettings
 from etl.settings.load import load_settings
 from tests.chaos.zookeeper_proxy import Lost, ZooKeeperProxy

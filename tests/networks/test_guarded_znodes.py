@@ -11,8 +11,8 @@ import pytest
 from kazoo.exceptions import NoAuthError
 
 from etl.commands.run import new_run_id
-from etl.edges.zookeeper.driver_lock import DriverLock
-from etl.edges.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.ledger import DriverLock
+from etl.io.zookeeper.session import ZooKeeper
 from etl.settings.connection_security import ZooKeeperSettings
 from tests.networks.secured import CHROOT, MakePipeline, Secured
 from tests.networks.znodes import EVERYBODY, below, guarded_for, rights

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import free_port
 from etl.errors import PermissionRefused
+from etl.io.brokers.client import SimpleConsumer
 from etl.settings.load import security_of
 from tests.said import refused
 from tests.system.driving import ROOT, WITHOUT_SPARK, Pipeline

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import EtlError, PermissionRefused
+from etl.io.brokers.client import SimpleConsumer
 from etl.settings.load import security_of
 from tests.networks.certificates import KEY_PASSWORD
 from tests.networks.secured import ODD_USER, PASSWORD, REAUTH_MS, Secured

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import EtlError, PermissionRefused, SettingsError, ZooKeeperUnreachable
+from etl.io.zookeeper.session import ZooKeeper
 from etl.settings.connection_security import ZooKeeperSettings
 from tests.networks.certificates import KEY_PASSWORD
 from tests.networks.secured_zookeeper import USERS

@@ -23,15 +23,14 @@ import pyarrow.parquet
 from deltalake import DeltaTable
 
 from etl.decide import loaded_intervals
-from etl.edges.brokers.offsets import Extents
-from etl.edges.delta import log as delta_log
-from etl.edges.delta import losses, writers
-from etl.edges.delta.path import open_table
-from etl.edges.delta.taking import Takes
-from etl.edges.delta.writers import Destination, Load
-from etl.edges.zookeeper import process
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import ExpiredOffsets
+from etl.io import process
+from etl.io.brokers.offsets import Extents
+from etl.io.delta import append, losses
+from etl.io.delta import log as delta_log
+from etl.io.delta.append import Destination, Load, Takes
+from etl.io.delta.table import open_table
+from etl.io.zookeeper.session import ZooKeeper
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.columns import arrow_schema
 from etl.model.partitions import (
@@ -83,7 +82,7 @@ def value_of(log: BrokerPartition, offset: int) -> bytes:
 
 
 class MemoryCluster:
-    """`edges.brokers.cluster.Cluster` on logs in memory."""
+    """`io.brokers.cluster.Cluster` on logs in memory."""
 
     def __init__(self, bootstrap: Sequence[tuple[str, int]], **_: Any) -> None:
         self._logs = _places[bootstrap[0][0]]
@@ -95,7 +94,7 @@ class MemoryCluster:
         """Nothing to hang up."""
 
     def describe(self, topics: Collection[str] | None = None) -> ClusterMetadata:
-        """See `edges.brokers.cluster.Cluster`."""
+        """See `io.brokers.cluster.Cluster`."""
         names = sorted({log.topic for log in self._logs if topics is None or log.topic in topics})
         found = {
             name: TopicMetadata(name, None, f"id-{name}", False, self._partitions(name))
@@ -107,7 +106,7 @@ class MemoryCluster:
         return self.describe(topics)
 
     def extents(self, logs: Collection[BrokerPartition], **_: Any) -> Extents:
-        """See `edges.brokers.cluster.Cluster`."""
+        """See `io.brokers.cluster.Cluster`."""
 
         def ask() -> Extents:
             found = {
@@ -125,7 +124,7 @@ class MemoryCluster:
     def retained_from(
         self, found: Extents, since_ms: Mapping[BrokerPartition, int], **_: Any
     ) -> dict[BrokerPartition, int]:
-        """See `edges.brokers.cluster.Cluster`."""
+        """See `io.brokers.cluster.Cluster`."""
         return {}
 
     def looked_at(
@@ -152,7 +151,7 @@ class MemoryCluster:
         return KafkaGroup()
 
     def bytes_per_offset(self, found: Extents) -> dict[BrokerPartition, float]:
-        """See `edges.brokers.cluster.Cluster`."""
+        """See `io.brokers.cluster.Cluster`."""
         return dict.fromkeys(found.extents, 100.0)
 
     def _partitions(self, topic: str) -> tuple[PartitionMetadata, ...]:
@@ -266,7 +265,7 @@ def in_place_of_brokers_and_spark() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for owner, name, replacement in [
             (discovery, "Cluster", MemoryCluster),
-            (writers, "open_table", wrapped("open table to write", open_table)),
+            (append, "open_table", wrapped("open table to write", open_table)),
             (delta_log, "read_commit_file", wrapped("read commit", delta_log.read_commit_file)),
             (losses, "open_table", wrapped("open losses", open_table)),
             (losses, "_append", wrapped("append losses", losses._append, changes=True)),

@@ -22,8 +22,8 @@ from deltalake import DeltaTable
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import EtlError
+from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import BrokerPartition
 from etl.report.run_report import Report
 from etl.run.ingest import ingest

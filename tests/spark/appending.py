@@ -8,13 +8,18 @@ from typing import Any
 
 import pyarrow
 
-from etl.edges.delta.arrow_writer import ArrowWriter
-from etl.edges.delta.data_files import DataFiles
-from etl.edges.delta.empty_commit import EmptyCommit
-from etl.edges.delta.outcome import Outcome
-from etl.edges.delta.spark_writer import SparkWriter
-from etl.edges.delta.taking import Takes
-from etl.edges.delta.writers import Destination, Load, Writer, append
+from etl.io.delta.append import (
+    ArrowWriter,
+    Destination,
+    EmptyCommit,
+    Load,
+    SparkWriter,
+    Takes,
+    Writer,
+    append,
+)
+from etl.io.delta.data_files import DataFiles
+from etl.io.delta.table_state import Outcome
 from etl.model.columns import arrow_schema
 from etl.model.plans import FilesWanted, Plan, RangeResult, Written
 

@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from etl.audit.audit import AuditedLog, Expected, LogFindings, audit
-from etl.edges.delta.recount import Recount, recount, recount_commit
-from etl.edges.delta.scan import Scan, doubled_offsets
 from etl.errors import FileLost, SettingsError, TableUnreachable
+from etl.io.delta.recover_results import Recount, recount, recount_commit
+from etl.io.delta.scan import Scan, doubled_offsets
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan, RangeResult
 from etl.model.snapshot import Interval

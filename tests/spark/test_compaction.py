@@ -18,8 +18,8 @@ import pytest
 from delta.tables import DeltaTable as DeltaTables
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from etl.edges.delta.housekeeping import Compacted, compact, data_files, unneeded, write_checkpoint
 from etl.errors import TableUnreachable
+from etl.io.delta.maintenance import Compacted, compact, data_files, unneeded, write_checkpoint
 from etl.model.columns import arrow_schema
 from etl.model.plans import CommitResult
 from etl.report.run_report import Report

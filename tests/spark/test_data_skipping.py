@@ -18,10 +18,9 @@ from deltalake import DeltaTable
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from etl.edges.delta.arrow_writer import ArrowWriter
-from etl.edges.delta.data_files import DataFiles
-from etl.edges.delta.outcome import Result
-from etl.edges.delta.writers import Destination, Load, append
+from etl.io.delta.append import ArrowWriter, Destination, Load, append
+from etl.io.delta.data_files import DataFiles
+from etl.io.delta.table_state import Result
 from etl.model.plans import FilesWanted, Written
 from tests.builders import plain_plan
 

@@ -1,4 +1,4 @@
-"""What Delta's own writer takes of columns, and that `etl.edges.delta.shape` says the same before
+"""What Delta's own writer takes of columns, and that `etl.io.delta.table` says the same before
 anything is written.
 """
 
@@ -11,8 +11,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from etl.edges.delta.shape import check_columns
 from etl.errors import SettingsError
+from etl.io.delta.table import check_columns
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ import pytest
 from deltalake import write_deltalake
 
 from etl.audit.audit import AuditedLog, Expected, LogFindings, Stretch
-from etl.edges.delta.scan import rows_in_intervals
-from etl.edges.delta.scan_entries import EntryScan
 from etl.errors import SettingsError
+from etl.io.delta.scan import EntryScan, rows_in_intervals
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, RangeResult
 from etl.model.snapshot import Interval

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from etl.edges.spark.failures import translating_spark_errors
-from etl.edges.spark.starting import own_ctrl_c
 from etl.errors import ProcessLost, SettingsError
+from etl.io.spark.session import own_ctrl_c, translating_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

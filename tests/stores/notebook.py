@@ -11,8 +11,8 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from etl.edges.spark.stores import enter_store
 from etl.embedded.spark import set_spark_environment
+from etl.io.spark.catalog import enter_store
 from etl.model.security import SecretRef
 from etl.settings.table import StoreSettings, TablePath
 from tests.stores.servers import SECRET_VARIABLE

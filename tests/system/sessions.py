@@ -8,7 +8,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from etl.edges.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.session import ZooKeeper
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from etl.edges.delta.files import files_of_commit
+from etl.io.delta.recover_results import files_of_commit
 from tests.said import refused
 from tests.system.driving import Pipeline, broken_off_before
 

@@ -466,7 +466,7 @@ def test_what_the_doctor_says_of_table_features_is_what_the_two_writers_say(
     from deltalake import CommitProperties, Transaction
     from deltalake.exceptions import DeltaError
 
-    from etl.edges.delta.features import WRITTEN_BY_DELTA_RS, WRITTEN_BY_SPARK
+    from etl.io.delta.table import WRITTEN_BY_DELTA_RS, WRITTEN_BY_SPARK
 
     supported = (
         spark._jvm.org.apache.spark.sql.delta.TableFeature.allSupportedFeaturesMap()

@@ -13,8 +13,8 @@ import pytest
 from etl.doctor import brokers, group
 from etl.doctor import zookeeper as zookeeper_lines
 from etl.doctor.check import Findings, Line, Verdict
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
+from etl.io.zookeeper.session import ZooKeeper
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition
 from tests.builders import plain_settings

@@ -14,10 +14,6 @@ from kazoo.client import KazooClient, KazooState, TransactionRequest
 from kazoo.exceptions import ConnectionLoss
 from kazoo.security import make_digest_acl
 
-from etl.edges.zookeeper import session as zookeeper_module
-from etl.edges.zookeeper.group import ConsumerGroup
-from etl.edges.zookeeper.registry import read_brokers, read_cluster_id, read_creation_ids
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded import zookeeper as embedded
 from etl.embedded.server import free_port
 from etl.errors import (
@@ -29,6 +25,10 @@ from etl.errors import (
     WrongChroot,
     ZooKeeperUnreachable,
 )
+from etl.io.zookeeper import session as zookeeper_module
+from etl.io.zookeeper.group_offsets import ConsumerGroup
+from etl.io.zookeeper.registry import read_brokers, read_cluster_id, read_creation_ids
+from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import Broker, BrokerPartition, Committed
 from etl.model.plans import Plan
 from tests.builders import plain_plan

@@ -12,18 +12,13 @@ from typing import Any
 import pytest
 from kazoo.exceptions import ConnectionLoss
 
-from etl.edges.zookeeper import owned_offsets
-from etl.edges.zookeeper.documents import Check
-from etl.edges.zookeeper.driver_lock import DriverLock
-from etl.edges.zookeeper.group import ConsumerGroup
-from etl.edges.zookeeper.hand_over import HandOver
-from etl.edges.zookeeper.hand_over_marks import write_mark
-from etl.edges.zookeeper.in_flight import Outcome, outcomes
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.owned_offsets import OwnedOffsets
-from etl.edges.zookeeper.owners import Owners
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, SessionLost, SettingsError
+from etl.io.zookeeper import group_offsets
+from etl.io.zookeeper.group_offsets import ConsumerGroup, HandOver, OwnedOffsets
+from etl.io.zookeeper.ledger import Check, DriverLock, PlanLedger
+from etl.io.zookeeper.ledger_records import write_mark
+from etl.io.zookeeper.owners import Owners
+from etl.io.zookeeper.session import Outcome, ZooKeeper, outcomes
 from etl.ledger.paths import GroupPaths, PipelinePaths
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
@@ -274,7 +269,7 @@ def test_behind_an_append_an_offset_that_is_as_we_would_have_left_it_is_ours_whe
         outcomes(asked)
         return [ConnectionLoss() for _ in asked]
 
-    monkeypatch.setattr(owned_offsets, "outcomes", unanswered)
+    monkeypatch.setattr(group_offsets, "outcomes", unanswered)
     assert move(driver, plan) == {log: plan.moved(log) for log in LOGS}
     assert move(driver, plan) == {}, "and nothing of it is done twice"
 

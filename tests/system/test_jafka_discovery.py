@@ -19,9 +19,6 @@ from etl.commands.lag import lag
 from etl.commands.operator import supersede
 from etl.commands.preview import preview
 from etl.decide.next_step import steps_ahead
-from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.edges.zookeeper.registry import read_creation_ids
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.clicks import click_messages
 from etl.embedded.cluster import Cluster
 from etl.embedded.releases import JAFKA
@@ -33,6 +30,9 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.zookeeper.registry import read_creation_ids
+from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.reader.fetch import read_ranges
 from etl.reader.source import OffsetRanges, RangesReader

@@ -14,11 +14,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.cluster import Cluster
 from etl.embedded.releases import JAFKA
 from etl.embedded.server import wait_until
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.zookeeper.session import ZooKeeper
 from tests.said import refused
 from tests.system.driving import Pipeline
 

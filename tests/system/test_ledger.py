@@ -13,15 +13,13 @@ import pytest
 
 from etl.commands.backfills import left_beside
 from etl.decide import loaded_intervals
-from etl.edges.zookeeper import documents
-from etl.edges.zookeeper.claims import ClaimsBeside
-from etl.edges.zookeeper.coverage import note_removals, prune
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.process import new_uid
-from etl.edges.zookeeper.run_keys import remember
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded import zookeeper as embedded
 from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachable
+from etl.io.process import new_uid
+from etl.io.zookeeper import ledger as documents
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.ledger_records import ClaimsBeside, note_removals, prune, remember
+from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import Broker, BrokerPartition, Committed, Leader
 from etl.model.plans import CommitResult, KeptKey, OffsetRange, Plan, PlanKind, RangeResult

@@ -24,8 +24,8 @@ from pyspark.sql import SparkSession
 import etl
 from etl.commands.run import run
 from etl.decide.plan import PlanTasks, tasks_of_plan
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.server import wait_until
+from etl.io.brokers.client import SimpleConsumer
 from etl.model.columns import spark_schema
 from etl.report.run_report import Report
 from etl.report.run_state import Doing, Outcome, Verb

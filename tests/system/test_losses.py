@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 
 from etl.commands import run
 from etl.demo.crash_run import HALF_RECORD
-from etl.edges.delta import losses
-from etl.edges.delta.losses import read_losses, record_losses, recorded
 from etl.errors import FileLost, NotOurTable
+from etl.io.delta import losses
+from etl.io.delta.losses import read_losses, record_losses, recorded
 from etl.ledger.plan_document import with_id
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition

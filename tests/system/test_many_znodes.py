@@ -11,13 +11,17 @@ import pytest
 from kazoo.exceptions import NoAuthError
 from kazoo.security import make_acl
 
-from etl.edges.zookeeper import multi_read, session
-from etl.edges.zookeeper.group import ConsumerGroup
-from etl.edges.zookeeper.in_flight import children_of_each, ensure_each
-from etl.edges.zookeeper.multi_read import FEWEST, knows_multi_read
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.zookeeper import ZooKeeper as Server
 from etl.errors import OffsetMoved, PermissionRefused
+from etl.io.zookeeper import session
+from etl.io.zookeeper.group_offsets import ConsumerGroup
+from etl.io.zookeeper.session import (
+    FEWEST,
+    ZooKeeper,
+    children_of_each,
+    ensure_each,
+    knows_multi_read,
+)
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed
 from tests.builders import plain_plan
 
@@ -45,7 +49,7 @@ def test_znodes_are_the_same_whether_a_server_reads_many_at_once_or_each(
 ) -> None:
     paths = [*made(zookeeper, MANY), "/x", "/x/none", "/none"]
     assert knows_multi_read(zookeeper.client)
-    monkeypatch.setattr(multi_read, "_PATHS_OF_ONE", 300)
+    monkeypatch.setattr(session, "_PATHS_OF_ONE", 300)
     together = zookeeper.read_znodes(paths)
     with ZooKeeper(zookeeper.connect) as another:
         monkeypatch.setattr(

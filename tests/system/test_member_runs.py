@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from etl.edges.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.paths import GroupPaths
 from tests.said import Said, refused, said_by
 from tests.system.driving import Pipeline

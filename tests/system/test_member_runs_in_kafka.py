@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from etl.commands.run import run
-from etl.edges.brokers.coordinator import CoordinatedMember
-from etl.edges.brokers.fenced_commit import FencedCommit
+from etl.io.brokers.group_member import CoordinatedMember
+from etl.io.brokers.group_offsets import FencedCommit
 from etl.model.partitions import Share
 from etl.run import membership_verbs
 from etl.settings.load import load_settings

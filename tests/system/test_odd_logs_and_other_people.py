@@ -16,8 +16,8 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.server import wait_until
+from etl.io.brokers.client import SimpleConsumer
 from etl.settings.choices import split_address
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker

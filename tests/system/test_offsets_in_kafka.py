@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from etl.commands.run import run
-from etl.edges.zookeeper.group import ConsumerGroup
 from etl.errors import Owned
+from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.settings.load import load_settings
 from tests.said import refused
 from tests.system.driving import Before, BrokenOff, Pipeline, break_off, broken_off_before

@@ -19,11 +19,11 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.security import make_acl
 
 from etl.commands import run
-from etl.edges.zookeeper.group import ConsumerGroup
-from etl.edges.zookeeper.owners import Owners
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.server import wait_until
 from etl.errors import Owned, PermissionRefused, SessionLost
+from etl.io.zookeeper.group_offsets import ConsumerGroup
+from etl.io.zookeeper.owners import Owners
+from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger import paths, registrations
 from etl.model.partitions import BrokerPartition
 from etl.run.context import RunContext
@@ -194,8 +194,8 @@ def test_a_node_made_anew_between_the_look_and_the_delete_is_not_deleted(
 
 CLAIM_FOR_EVER = """
 import sys, time
-from etl.edges.zookeeper.owners import Owners
-from etl.edges.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.owners import Owners
+from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import BrokerPartition
 logs = [BrokerPartition("clicks", p) for p in range(3)]
 with ZooKeeper(sys.argv[1], session_timeout_s=60) as session, Owners(session, "group", sys.argv[2]).claiming(logs, "run-1"):

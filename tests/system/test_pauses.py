@@ -12,11 +12,10 @@ import pytest
 
 from etl.commands.offsets_pause import pause, resume
 from etl.commands.run import new_run_id
-from etl.edges.zookeeper.driver_lock import DriverLock
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.pauses import read_pauses, read_pauses_at, write_pauses
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned
+from etl.io.zookeeper.ledger import DriverLock, PlanLedger
+from etl.io.zookeeper.ledger_records import read_pauses, read_pauses_at, write_pauses
+from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import Pause
 from tests.builders import plain_settings

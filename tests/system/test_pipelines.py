@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from etl.commands import run
-from etl.edges.zookeeper.driver_lock import DriverLock
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned
+from etl.io.zookeeper.ledger import DriverLock
+from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger import plan_document
 from etl.settings.load import load_settings
 from tests.said import refused

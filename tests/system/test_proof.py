@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from etl.commands import operator
 from etl.commands.run import run
 from etl.decide import loaded_intervals
-from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.io.brokers.client import SimpleConsumer
 from etl.model.columns import arrow_schema
 from etl.run.world import World
 from etl.settings.choices import split_address

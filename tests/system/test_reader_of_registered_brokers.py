@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import BrokerUnreachable, SettingsError, TopicMissing, WrongChroot
+from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import BrokerPartition
 from etl.reader.source import OffsetRanges, RangesReader
 from etl.reader.task_rows import TaskFailed

@@ -9,16 +9,17 @@ from collections.abc import Iterator
 import pytest
 from kazoo.client import KazooClient
 
-from etl.edges.zookeeper.physical_registry import read_physical_brokers, read_physical_cluster
-from etl.edges.zookeeper.registry import (
+from etl.errors import CorruptData, SettingsError, WrongChroot, ZooKeeperUnreachable
+from etl.io.zookeeper.registry import (
     read_brokers,
     read_compacted,
     read_creation_ids,
     read_partition_states,
+    read_physical_brokers,
+    read_physical_cluster,
     read_replicas,
 )
-from etl.edges.zookeeper.session import ZooKeeper
-from etl.errors import CorruptData, SettingsError, WrongChroot, ZooKeeperUnreachable
+from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.registrations import PartitionState
 from etl.model.partitions import Broker, BrokerPartition
 from tests.system.sessions import session_at

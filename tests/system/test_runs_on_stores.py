@@ -108,8 +108,8 @@ def test_a_run_that_ends_at_any_verb_is_finished_by_the_next_one(
 def test_files_that_no_commit_names_yet_make_the_place_nobody_elses(
     pipeline: StoredPipeline,
 ) -> None:
-    from etl.edges.delta.path import announce_first_write, open_table
-    from etl.edges.delta.table_folder import table_folder
+    from etl.io.delta.stores import table_folder
+    from etl.io.delta.table import announce_first_write, open_table
     from etl.settings.load import load_settings
 
     path = load_settings(pipeline.conf).table.path

@@ -8,8 +8,8 @@ import pytest
 from deltalake import DeltaTable
 
 from etl.commands.run import new_run_id
-from etl.edges.zookeeper.driver_lock import DriverLock
-from etl.edges.zookeeper.session import ZooKeeper
+from etl.io.zookeeper.ledger import DriverLock
+from etl.io.zookeeper.session import ZooKeeper
 from tests.said import Said, refused, said_by
 from tests.system.driving import Pipeline, clean_log
 

@@ -9,8 +9,8 @@ from unittest import mock
 
 import pytest
 
-from etl.edges.delta import writers
 from etl.embedded.zookeeper import ZooKeeper
+from etl.io.delta import append
 from tests.soak.fast import Lane, Place, Told, tell_every_moment, tell_random
 from tests.soak.memory import in_place_of_brokers_and_spark
 from tests.soak.points import Deed
@@ -58,6 +58,6 @@ def test_kills_zombies_and_lost_answers_in_any_order_leave_each_record_once(
 
 @pytest.mark.long
 def test_a_writer_that_does_not_look_before_it_commits_is_found_out(place: Place) -> None:
-    with mock.patch.object(writers, "holds", lambda plan, table, app_id: False):
+    with mock.patch.object(append, "holds", lambda plan, table, app_id: False):
         told = tell_every_moment(place, SEEDS[0], Lane(Deed.PAUSE, first=False))
     assert told.failure is not None, "the soak finds nothing"

@@ -12,10 +12,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from etl.edges.zookeeper.group import ConsumerGroup
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.server import wait_until
 from etl.errors import MembershipLost, OffsetMoved
+from etl.io.zookeeper.group_offsets import ConsumerGroup
+from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.paths import GroupPaths
 from etl.model.partitions import BrokerPartition
 from etl.streams import Conf, Connector, Consumer, Group, Listener, NothingCame, Record

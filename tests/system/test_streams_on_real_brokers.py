@@ -14,11 +14,11 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
 from etl.errors import OffsetMoved
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import BrokerPartition
 from etl.settings.choices import split_address
 from etl.streams import Consumer, Group

@@ -13,11 +13,11 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from etl.commands.named_table import with_table
-from etl.edges.delta.shape import id_of
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.named_table import read_named_table, write_named_table
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned
+from etl.io.delta.table import id_of
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.ledger_records import read_named_table, write_named_table
+from etl.io.zookeeper.session import ZooKeeper
 from etl.model.columns import arrow_schema
 from etl.model.snapshot import NamedTable
 from etl.run.context import ALONE

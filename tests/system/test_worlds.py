@@ -14,12 +14,12 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.edges.delta.losses import read_losses
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.delta.losses import read_losses
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.paths import GroupPaths, PipelinePaths
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from etl.commands.set_acl import set_acl
-from etl.edges.zookeeper.acls import kept_by, set_as_asked, writers_of
-from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, PermissionRefused
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.permissions import kept_by, set_as_asked, writers_of
+from etl.io.zookeeper.session import ZooKeeper
 from etl.model.security import EVERYBODY, Access, Acl, Auth, Scheme, SecretRef
 from tests.builders import plain_plan, plain_settings
 

@@ -16,15 +16,12 @@ from kazoo.client import TransactionRequest
 from kazoo.exceptions import ConnectionLoss
 
 from etl.decide.group_assignment import AssignmentContext, Strategy, Timing, assign, share_of
-from etl.edges.zookeeper.group import ConsumerGroup
-from etl.edges.zookeeper.members import GroupMembers
-from etl.edges.zookeeper.membership import ZooKeeperMember
-from etl.edges.zookeeper.owners import Owners
-from etl.edges.zookeeper.rebalance import MemberOptions
-from etl.edges.zookeeper.session import ZooKeeper
-from etl.edges.zookeeper.watched_group import Bell, WatchedGroup
 from etl.embedded.server import wait_until
 from etl.errors import Owned, SessionLost, SettingsError
+from etl.io.zookeeper.group_member import Bell, MemberOptions, WatchedGroup, ZooKeeperMember
+from etl.io.zookeeper.group_offsets import ConsumerGroup
+from etl.io.zookeeper.owners import GroupMembers, Owners
+from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.paths import GroupPaths
 from etl.ledger.topic_filters import FilterKind, TopicFilter
 from etl.model.partitions import BrokerFamily, BrokerPartition

@@ -12,12 +12,12 @@ from typing import Any
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 
-from etl.edges.brokers.cluster import Cluster as Brokers
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.clicks import click_batches
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
 from etl.errors import BrokerError, TopicMissing
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.cluster import Cluster as Brokers
 from etl.model.partitions import Broker
 from etl.settings.choices import split_address
 from tests.fakes.oracle import codecs

@@ -52,7 +52,7 @@ def place(path: Path) -> str:
 
 
 def words(name: str) -> set[str]:
-    """`SimpleConsumer` and `simple_consumer` are `simple` and `consumer`."""
+    """`SimpleConsumer` and `client` are `simple` and `consumer`."""
     return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from etl.decide.group_ownership import members_as_owners
-from etl.edges.brokers.cluster import Cluster, unknown_topics
 from etl.errors import BrokerError, BrokerUnreachable, Meaning, SettingsError, TopicMissing
+from etl.io.brokers.cluster import Cluster, unknown_topics
 from etl.model.partitions import (
     Broker,
     BrokerPartition,

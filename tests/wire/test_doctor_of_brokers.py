@@ -9,8 +9,8 @@ import pytest
 
 from etl.doctor import brokers
 from etl.doctor.check import Findings, Verdict
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.zookeeper.session import ZooKeeper
+from etl.io.brokers.cluster import Cluster
+from etl.io.zookeeper.session import ZooKeeper
 from etl.kafka import kafka_family
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Leader

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.edges.brokers.exchange import Exchange
 from etl.errors import BrokerUnreachable, SettingsError
+from etl.io.brokers.exchange import Exchange
 from etl.kafka.protocol import BrokerProtocol, Reply, Request
 from tests.fakes.broker import METADATA, FakeBroker
 

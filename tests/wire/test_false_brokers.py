@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from etl.edges import tls
-from etl.edges.broken import ConnectionBroken
-from etl.edges.brokers.connection import Connection
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, PermissionRefused, SettingsError
+from etl.io import tls
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.connection import Connection
+from etl.io.tls import ConnectionBroken
 from etl.model.security import LocalFile, Security, SecurityProtocol, Tls
 from etl.settings.load import security_of
 from tests.fakes.broker import FakeBroker

@@ -10,12 +10,11 @@ from uuid import UUID
 
 import pytest
 
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.coordinator import CoordinatedMember
-from etl.edges.brokers.fenced_commit import FencedCommit
-from etl.edges.brokers.kept_offsets import KeptOffsets
-from etl.edges.brokers.member_state import MemberTerms
 from etl.errors import CommitUnknown, PermissionRefused, SettingsError
+from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.group_member import CoordinatedMember
+from etl.io.brokers.group_offsets import FencedCommit, KeptOffsets
+from etl.io.brokers.member_state import MemberTerms
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
     BY_COORDINATOR,

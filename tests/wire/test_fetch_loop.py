@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.server import wait_until
 from etl.errors import (
     BrokerError,
@@ -33,6 +32,7 @@ from etl.errors import (
     RanOutBeforeUntil,
     TopicMissing,
 )
+from etl.io.brokers.client import SimpleConsumer
 from etl.kafka import versions
 from etl.kafka.messages import FetchTarget
 from etl.model.partitions import (

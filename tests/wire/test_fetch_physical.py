@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.tails import read_tails
 from etl.errors import (
     BrokerUnreachable,
     CorruptData,
@@ -23,6 +21,8 @@ from etl.errors import (
     OffsetInsideMessage,
     RanOutBeforeUntil,
 )
+from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.offsets import read_tails
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader, PartitionOffsets, Tail
 from etl.model.plans import OffsetRange, RangeResult

@@ -10,7 +10,6 @@ from uuid import UUID
 
 import pytest
 
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -22,6 +21,7 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
+from etl.io.brokers.client import SimpleConsumer
 from etl.kafka.messages import CommittedOffset
 from etl.model.partitions import BrokerPartition
 from tests.fakes.broker import (

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.edges.brokers import handshake
-from etl.edges.brokers.connection import Connection
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, NotKafka
+from etl.io.brokers import exchange
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.connection import Connection
 from etl.kafka import kafka_family
 from tests.fakes.broker import API_VERSIONS, LIST_OFFSETS, FakeBroker, hang_up, never
 from tests.fakes.old_broker import OldBroker
@@ -23,7 +23,7 @@ ASKED_VERSIONS, ASKED_NOTHING = (API_VERSIONS, 0), (LIST_OFFSETS, 0)
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake, "_unanswering", set())
+    monkeypatch.setattr(exchange, "_unanswering", set())
     monkeypatch.setattr(kafka_family, "PATIENCE_S", 0.2)
 
 
@@ -85,10 +85,10 @@ def test_that_one_was_waited_for_is_only_a_hint_and_a_newer_broker_at_its_addres
     None
 ):
     with FakeBroker() as upgraded:
-        handshake._unanswering.add((upgraded.host, upgraded.port))
+        exchange._unanswering.add((upgraded.host, upgraded.port))
         with consumer_of(upgraded) as consumer:
             assert consumer.introduction().startswith("Kafka 3.9")
-        assert handshake._unanswering == set()
+        assert exchange._unanswering == set()
 
 
 def slowly(connection: socket.socket, frame: bytes) -> None:

@@ -14,11 +14,11 @@ from typing import Any, cast
 
 import pytest
 
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.idle_connections import OF_THIS_PROCESS, IdleConnections
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.server import wait_until
 from etl.errors import BrokerUnreachable, CorruptData
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.connection import IDLE_CONNECTIONS, IdleConnections
 from etl.kafka.messages import LATEST, FetchTarget
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange
@@ -230,30 +230,30 @@ def test_a_broker_that_throttles_is_waited_for_by_the_next_user_too(
 
 
 def test_a_process_that_was_forked_leaves_the_parents_connections_alone(broker: FakeBroker) -> None:
-    ask(broker, OF_THIS_PROCESS)
+    ask(broker, IDLE_CONNECTIONS)
     before = broker.connections
     child = os.fork()
     if child == 0:  # nothing of pytest's may run here
         is_right = False
         try:
             is_right = (
-                len(OF_THIS_PROCESS) == 0
-                and ask(broker, OF_THIS_PROCESS) == 2
-                and len(OF_THIS_PROCESS) == 1
+                len(IDLE_CONNECTIONS) == 0
+                and ask(broker, IDLE_CONNECTIONS) == 2
+                and len(IDLE_CONNECTIONS) == 1
             )
         finally:
             os._exit(0 if is_right else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert ask(broker, OF_THIS_PROCESS) == 2
+    assert ask(broker, IDLE_CONNECTIONS) == 2
     assert broker.connections == before + 1, "the child made its own, and the parent's still works"
-    OF_THIS_PROCESS.close()
+    IDLE_CONNECTIONS.close()
 
 
 def test_a_fork_while_another_thread_holds_the_lock_leaves_a_child_that_works() -> None:
-    with OF_THIS_PROCESS._lock:
+    with IDLE_CONNECTIONS._lock:
         child = os.fork()
         if child == 0:
-            taken = OF_THIS_PROCESS._lock.acquire(timeout=5)
+            taken = IDLE_CONNECTIONS._lock.acquire(timeout=5)
             os._exit(0 if taken else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -285,7 +285,7 @@ def test_the_tasks_of_a_process_read_over_one_connection(
         )
         assert sum(arrow_batch.num_rows for arrow_batch in read) == 2
     assert broker.connections == 1
-    OF_THIS_PROCESS.close()
+    IDLE_CONNECTIONS.close()
 
 
 def test_a_task_that_is_given_up_in_the_middle_leaves_no_connection_behind(
@@ -303,7 +303,7 @@ def test_a_task_that_is_given_up_in_the_middle_leaves_no_connection_behind(
     )
     with contextlib.closing(cast(Generator[object, None, None], read)):
         next(read)
-    assert len(OF_THIS_PROCESS) == 0
+    assert len(IDLE_CONNECTIONS) == 0
 
 
 def test_a_cluster_gives_its_connections_back(broker: FakeBroker, idle: IdleConnections) -> None:

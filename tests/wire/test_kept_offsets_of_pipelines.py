@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.edges.brokers import kept_offsets
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.kept_offsets import KeptOffsets
 from etl.errors import CommitUnknown, OffsetMoved, Owned, PermissionRefused, TopicMissing
+from etl.io.brokers import group_offsets
+from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.group_offsets import KeptOffsets
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed
 from tests.fakes.broker import OFFSET_COMMIT, FakeBroker, hang_up
 
@@ -149,7 +149,7 @@ def test_very_many_offsets_are_committed_by_as_many_at_once_as_a_coordinator_tak
     cluster: Cluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kept_offsets, "_COMMIT_BYTES", 1_000)
+    monkeypatch.setattr(group_offsets, "_COMMIT_BYTES", 1_000)
     after = {BrokerPartition("demo", number): Committed(800, None, OURS) for number in range(20)}
     assert sorted(KEPT.move(cluster, dict.fromkeys(after, NOTHING_COMMITTED), after)) == sorted(
         after

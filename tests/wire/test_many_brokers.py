@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from etl.edges.brokers.brokers import MOST_AT_A_TIME, connections_to_keep
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.offsets import Extents
-from etl.edges.machine import open_files
 from etl.errors import BrokerUnreachable
+from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.offsets import MOST_AT_A_TIME, Extents, connections_to_keep
+from etl.io.process import open_files
 from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
 from tests.fakes.many_brokers import (
     API_VERSIONS,

@@ -12,7 +12,6 @@ from uuid import UUID
 
 import pytest
 
-from etl.edges.brokers.member_state import MemberTerms
 from etl.embedded.server import wait_until
 from etl.errors import (
     BrokerError,
@@ -24,6 +23,7 @@ from etl.errors import (
     PermissionRefused,
     SettingsError,
 )
+from etl.io.brokers.member_state import MemberTerms
 from etl.model.partitions import BrokerPartition, GroupProtocol, RebalanceStatistics
 from etl.run.members import Member
 from tests.fakes.broker import FIND_COORDINATOR, GROUPS, World, altered, hang_up, never

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.edges.brokers.cluster import Cluster
 from etl.errors import SettingsError
+from etl.io.brokers.cluster import Cluster
 from etl.model.partitions import BrokerPartition, Isolation
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, FakeLog, as_it_is

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from etl.edges.brokers.cluster import Cluster
 from etl.errors import SettingsError
+from etl.io.brokers.cluster import Cluster
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
     BY_COORDINATOR,

@@ -9,9 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.edges.brokers import handshake
-from etl.edges.brokers.cluster import Cluster, unknown_topics
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import (
     BrokerError,
     CorruptData,
@@ -20,6 +17,9 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
+from etl.io.brokers import exchange
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.cluster import Cluster, unknown_topics
 from etl.kafka import kafka_family
 from etl.kafka.messages import EARLIEST, LATEST, FetchTarget
 from etl.model.partitions import (
@@ -48,7 +48,7 @@ COMMITTED = Isolation.READ_COMMITTED
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake, "_unanswering", set())
+    monkeypatch.setattr(exchange, "_unanswering", set())
     monkeypatch.setattr(kafka_family, "PATIENCE_S", 0.05)
 
 

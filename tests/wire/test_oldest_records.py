@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.edges.brokers import handshake, oldest_records
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.oldest_records import FIRST_BYTES, read_oldest
+from etl.io.brokers import exchange, times
+from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.times import FIRST_BYTES, read_oldest
 from etl.kafka import kafka_family
 from etl.model.partitions import BrokerPartition, Isolation, Leader, OldestRecord
 from tests.fakes.batches import Batch, Codec, Rec, control, encode
@@ -106,8 +106,8 @@ def test_record_batches_that_are_larger_than_what_is_asked_for_first_are_asked_f
 def test_what_is_looked_at_of_a_broker_is_bounded_and_what_lies_beyond_is_told_as_not_known(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(oldest_records, "LOOKED_AT_BYTES_MAX", 2 * len(LARGE))
-    monkeypatch.setattr(oldest_records, "_ANSWER_BYTES_MAX", 2 * FIRST_BYTES)
+    monkeypatch.setattr(times, "LOOKED_AT_BYTES_MAX", 2 * len(LARGE))
+    monkeypatch.setattr(times, "_ANSWER_BYTES_MAX", 2 * FIRST_BYTES)
     for log in LOGS:
         broker.append("demo", log.partition, batch(0, value=LARGE))
     found = told(broker, {log: (0, 10) for log in LOGS})
@@ -209,7 +209,7 @@ def test_a_log_without_a_leader_is_not_asked_for(broker: FakeBroker) -> None:
 def test_messages_of_brokers_before_0_10_have_no_time(
     release: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handshake, "_unanswering", set())
+    monkeypatch.setattr(exchange, "_unanswering", set())
     monkeypatch.setattr(kafka_family, "PATIENCE_S", 0.05)
     with OldBroker(release).listening() as broker:
         broker.log("demo", 0).append(b"one", LARGE)

@@ -14,7 +14,6 @@ import pytest
 from etl.commands import peek as peeking
 from etl.commands.peek import Wanted, open_peek
 from etl.commands.peeked_log import Ended, PeekedLog
-from etl.edges.brokers.cluster import Cluster
 from etl.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -27,6 +26,7 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
+from etl.io.brokers.cluster import Cluster
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.settings.choices import StartAt

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator
 
 import pytest
 
-from etl.edges.brokers.cluster import Cluster, chosen_topics
 from etl.errors import BrokerUnreachable
+from etl.io.brokers.cluster import Cluster, chosen_topics
 from etl.kafka import families
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader, PartitionOffsets

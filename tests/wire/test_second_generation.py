@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import Meaning, NotKafka, RanOutBeforeUntil, SettingsError
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.cluster import Cluster
 from etl.kafka import families
 from etl.kafka.messages import EARLIEST, LATEST
 from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets

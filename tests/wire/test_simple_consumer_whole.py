@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, ConsumerInUse, Owned, SettingsError
+from etl.io.brokers.client import SimpleConsumer
 from etl.kafka.messages import EARLIEST, LATEST, CommittedOffset, FetchTarget
 from etl.kafka.protocol import Reply, Request
 from etl.model.partitions import BrokerPartition, Isolation

@@ -12,7 +12,6 @@ from itertools import count
 
 import pytest
 
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import (
     BrokerUnreachable,
     CorruptData,
@@ -21,6 +20,7 @@ from etl.errors import (
     NotKafka,
     SettingsError,
 )
+from etl.io.brokers.client import SimpleConsumer
 from etl.kafka.kafka_family import HANDSHAKE_CORRELATION_ID
 from etl.kafka.messages import EARLIEST, LATEST, FetchTarget
 from etl.model.partitions import BrokerPartition

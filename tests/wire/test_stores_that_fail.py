@@ -15,14 +15,13 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import fs
 
-from etl.edges.delta.arrow_writer import ArrowWriter
-from etl.edges.delta.exclusive_create import require_exclusive_create
-from etl.edges.delta.log import open_log
-from etl.edges.delta.losses import read_losses, record_losses
-from etl.edges.delta.outcome import Result
-from etl.edges.delta.path import open_table
-from etl.edges.delta.writers import Destination, Load, append
 from etl.errors import NoExclusiveCreate, PermissionRefused, TableUnreachable
+from etl.io.delta.append import ArrowWriter, Destination, Load, append
+from etl.io.delta.exclusive_create import require_exclusive_create
+from etl.io.delta.log import open_log
+from etl.io.delta.losses import read_losses, record_losses
+from etl.io.delta.table import open_table
+from etl.io.delta.table_state import Result
 from etl.model.plans import Loss, LossReason, Plan
 from etl.model.security import parse_reference
 from etl.settings.table import StoreSettings, TablePath

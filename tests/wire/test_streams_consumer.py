@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import (
     BrokerUnreachable,
     ConsumerInUse,
@@ -27,6 +25,8 @@ from etl.errors import (
     RanOutBeforeUntil,
     SettingsError,
 )
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.cluster import Cluster
 from etl.kafka.messages import ClusterMetadata, FetchTarget, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.streams import Consumer, Group, Record

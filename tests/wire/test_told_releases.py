@@ -13,10 +13,10 @@ import pytest
 
 from etl.doctor import brokers
 from etl.doctor.check import Findings, Line, Verdict
-from etl.edges.brokers import handshake
-from etl.edges.brokers.cluster import Cluster
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import OtherRelease
+from etl.io.brokers import exchange
+from etl.io.brokers.cluster import Cluster
+from etl.io.zookeeper.session import ZooKeeper
 from etl.kafka import versions
 from etl.model.partitions import BrokerPartition, Isolation
 from tests.builders import plain_settings
@@ -39,7 +39,7 @@ WITHOUT_TRANSACTIONS = ["0.8", "0.9", "0.10.0", "0.10.2"]
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake, "_unanswering", set())
+    monkeypatch.setattr(exchange, "_unanswering", set())
 
 
 def broker_of(release: str, world: World | None = None, broker_id: int = 1) -> FakeBroker:

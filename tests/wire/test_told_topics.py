@@ -12,9 +12,9 @@ import pytest
 
 from etl.doctor import brokers
 from etl.doctor.check import Findings
-from etl.edges.brokers.cluster import Cluster, chosen_topics
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import BrokerUnreachable, PermissionRefused, SettingsError
+from etl.io.brokers.cluster import Cluster, chosen_topics
+from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import Pause
 from etl.run.discovery import Discovery

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from etl.edges.brokers.idle_connections import IdleConnections
-from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, EtlError, NotKafka, PermissionRefused, SettingsError
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.connection import IdleConnections
 from etl.kafka.messages import FetchTarget
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange

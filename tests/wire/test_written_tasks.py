@@ -14,8 +14,8 @@ import pytest
 from pyarrow import compute, parquet
 
 from etl.decide.tasks import pack_tasks
-from etl.edges.delta.data_files import DataFiles
 from etl.errors import CorruptData, EtlError, SettingsError, TableUnreachable, unmark
+from etl.io.delta.data_files import DataFiles
 from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import FilesWanted, OffsetRange, Written

@@ -29,9 +29,9 @@ import yaml
 from kazoo.client import KazooClient
 from pyspark.sql import DataFrame, SparkSession
 
-from etl.edges.spark.session import build_session
 from etl.embedded.jars import Artifact, fetched
 from etl.embedded.spark import jar_settings, set_spark_environment, spark_settings
+from etl.io.spark.session import build_session
 from etl.reader.source import OffsetRanges
 from etl.settings.choices import FETCH_MAX_BYTES
 from tests.bench.whole.child import serve

@@ -25,8 +25,8 @@ from etl.audit.audit import (
     edges_of,
 )
 from etl.audit.explain import Doubt, Gaps, LogProof, doubt_of, gaps_of
-from etl.edges.delta.scan_entries import Numbering
 from etl.errors import LedgersDisagree
+from etl.io.delta.scan import Numbering
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import NOT_COUNTED, Loss, LossReason, OffsetRange, RangeResult
 from etl.model.snapshot import Interval

@@ -18,8 +18,8 @@ import pytest
 from etl.cli import door, main
 from etl.cli.output import begun, say, show
 from etl.commands import pipelines
-from etl.edges.report_file import kept_in
 from etl.errors import SettingsError, TableUnreachable
+from etl.io.report_files import kept_in
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from tests.builders import plain_settings

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from etl.commands import acknowledged
-from etl.edges.delta.recount import Recount
+from etl.io.delta.recover_results import Recount
 from etl.model.plans import NOT_COUNTED
 from tests.fakes import fake_ledger, fake_table
 from tests.fakes.backfill_stories import stored

@@ -12,8 +12,8 @@ import pytest
 from etl.cli.output import confirm
 from etl.commands.offsets_set import Wanted, _rows_of
 from etl.decide.set_offsets import Standing
-from etl.edges.delta.recount import Recount
 from etl.errors import NeedsDecision, SettingsError, Stopped
+from etl.io.delta.recover_results import Recount
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import NOT_COUNTED, Plan, RangeResult
 from etl.model.snapshot import UpToDate

@@ -12,8 +12,8 @@ from etl.commands.preview import Preview, preview_of, with_transform_checked
 from etl.console.text import screen, show_preview
 from etl.doctor.check import Verdict
 from etl.doctor.ledger import judged
-from etl.edges.spark.session import session_there
 from etl.errors import NeedsDecision, NotOurTable, SettingsError
+from etl.io.spark.session import session_there
 from etl.model.columns import arrow_schema
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest

@@ -14,8 +14,8 @@ from etl.decide.table_storage import (
     told_hadoop,
     unless_told,
 )
-from etl.edges.spark.session import complete
 from etl.errors import SettingsError
+from etl.io.spark.session import complete
 from etl.ledger.topic_filters import java_pattern
 from etl.model.security import SecretRef
 from etl.settings.table import StoreSettings, store_of

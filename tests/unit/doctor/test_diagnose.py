@@ -21,8 +21,6 @@ from etl.doctor import machine, table
 from etl.doctor.check import Check, Fact, Findings, Line, Verdict, advice, failed, ok
 from etl.doctor.diagnose import CHECKS, Diagnosis, diagnose
 from etl.doctor.ledger import told
-from etl.edges.report_file import installed_version
-from etl.edges.zookeeper.probe import ask_server
 from etl.errors import (
     BrokerUnreachable,
     EtlError,
@@ -34,6 +32,8 @@ from etl.errors import (
     TableUnreachable,
     ZooKeeperUnreachable,
 )
+from etl.io.report_files import installed_version
+from etl.io.zookeeper.permissions import ask_server
 from etl.kafka.versions import release
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan

@@ -19,14 +19,11 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from etl.edges.delta import arrow_writer, writers
-from etl.edges.delta.arrow_writer import ArrowWriter
-from etl.edges.delta.data_files import DataFiles
-from etl.edges.delta.empty_commit import EmptyCommit
-from etl.edges.delta.outcome import Outcome, Result
-from etl.edges.delta.state import read_table
-from etl.edges.delta.writers import Destination, Load, append
 from etl.errors import EtlError, LedgersDisagree, NotOurTable, TableUnreachable
+from etl.io.delta import append as writers
+from etl.io.delta.append import ArrowWriter, Destination, EmptyCommit, Load, append
+from etl.io.delta.data_files import DataFiles
+from etl.io.delta.table_state import Outcome, Result, read_table
 from etl.ledger import plan_document
 from etl.ledger.plan_document import parse_plan, receipts_of, with_id
 from etl.model.columns import arrow_schema
@@ -497,7 +494,7 @@ def test_delta_rs_itself_would_take_a_used_number_so_it_is_looked_at_first(
     behind them.
     """
     appended(path, plan_of())
-    for looking in (writers, arrow_writer):
+    for looking in (writers, writers):
         monkeypatch.setattr(looking, "holds", lambda *_: False)
     late = plan_of(1, created_at_ms=9)
     appended(path, late)

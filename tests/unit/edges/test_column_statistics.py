@@ -17,10 +17,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from etl.edges.delta.column_values import INDEXED_COLUMNS
-from etl.edges.delta.data_files import DataFiles
-from etl.edges.delta.file_statistics import decimal_bounds
 from etl.errors import SettingsError
+from etl.io.delta.data_files import DataFiles
+from etl.io.delta.file_statistics import INDEXED_COLUMNS, decimal_bounds
 from etl.model.plans import FilesWanted
 
 DEEP = pa.struct([("text", pa.string()), ("real", pa.float64())])

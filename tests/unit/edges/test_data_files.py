@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from etl.decide import table_storage
-from etl.edges.delta.data_files import DataFiles
-from etl.edges.delta.file_columns import as_dictionary
-from etl.edges.delta.file_statistics import TEXT_KEPT, text_bounds
+from etl.io.delta.data_files import DataFiles, as_dictionary
+from etl.io.delta.file_statistics import TEXT_KEPT, text_bounds
 from etl.model.columns import arrow_schema
 from etl.model.plans import Codec, DataFile, FilesWanted
 

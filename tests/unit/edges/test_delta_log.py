@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from etl.edges.delta.log import (
+from etl.io.delta.log import (
     Added,
     Commit,
     Shape,

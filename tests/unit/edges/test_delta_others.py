@@ -13,14 +13,15 @@ import pyarrow
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from etl.edges.delta.others import (
+from etl.io.delta.table_state import (
+    holds_commits,
     holds_rows_of,
     is_of_others_alone,
     loaded_by,
     other_pipelines,
+    read_table,
     with_others,
 )
-from etl.edges.delta.state import holds_commits, read_table
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import TookOver
 from etl.model.snapshot import ForeignCommit, OtherPipeline, Table

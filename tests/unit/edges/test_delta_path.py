@@ -15,16 +15,16 @@ from deltalake import DeltaTable, Field, Schema, write_deltalake
 from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 
-from etl.edges.delta.failures import is_conflict, is_obstacle, translate, unreachable
-from etl.edges.delta.path import (
+from etl.errors import FileLost, NotOurTable, PermissionRefused, SettingsError, TableUnreachable
+from etl.io.delta.stores import is_conflict, is_obstacle, translate, unreachable
+from etl.io.delta.table import (
     announce_first_write,
     check_writable,
     open_table,
     rust_path,
     spark_path,
 )
-from etl.edges.delta.state import read_table
-from etl.errors import FileLost, NotOurTable, PermissionRefused, SettingsError, TableUnreachable
+from etl.io.delta.table_state import read_table
 from etl.model.columns import arrow_schema
 
 NOBODY = 65534

@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from etl.decide.table_changes import accepted_version
-from etl.edges.delta.log import hash_of_commit, open_log
-from etl.edges.delta.state import read_table
 from etl.errors import FileLost
+from etl.io.delta.log import hash_of_commit, open_log
+from etl.io.delta.table_state import read_table
 from etl.model.snapshot import Acknowledgement, ForeignCommit, Table
 from tests.fakes.commits import OURS, commit, plan_of
 

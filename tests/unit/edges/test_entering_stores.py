@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from etl.edges.spark.stores import enter_store
+from etl.io.spark.catalog import enter_store
 from etl.settings.table import TablePath
 from tests.builders import plain_settings
 

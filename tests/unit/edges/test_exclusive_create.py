@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from etl.edges.delta.exclusive_create import require_exclusive_create
-from etl.edges.delta.path import PROBE_PREFIX, open_table
 from etl.errors import NoExclusiveCreate, TableUnreachable
+from etl.io.delta.exclusive_create import require_exclusive_create
+from etl.io.delta.table import PROBE_PREFIX, open_table
 
 Link = Callable[[Path, Path], object]
 

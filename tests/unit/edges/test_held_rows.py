@@ -13,8 +13,8 @@ import pyarrow
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from etl.edges.delta.held_rows import held_rows, rows_of_nobody
 from etl.errors import NeedsDecision
+from etl.io.delta.scan import held_rows, rows_of_nobody
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import HeldRows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from etl.edges.spark.log_store import jar_path
+from etl.io.spark.log_store import jar_path
 from tests.log_store_build import JAR, classes, shipped
 
 

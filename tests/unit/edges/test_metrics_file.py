@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from etl.edges import report_file
-from etl.edges.report_file import kept_in
 from etl.errors import TableUnreachable
+from etl.io import report_files
+from etl.io.report_files import kept_in
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.settings.sections import Settings
@@ -99,7 +99,7 @@ def test_metrics_that_cannot_be_written_are_told_and_change_nothing_that_the_run
 def test_a_bug_in_the_metrics_does_not_make_a_run_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report_file, "write_metrics", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(report_files, "write_metrics", lambda *_, **__: 1 / 0)
     report = ran(tmp_path, settings_at(tmp_path))
     assert report.exit_code == 0 and "a bug: ZeroDivisionError" in report.outcomes[0][1]
 

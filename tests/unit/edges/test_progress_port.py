@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.edges.progress_port import ProgressAddress, ProgressPort, Teller
 from etl.embedded.server import wait_until
+from etl.io.progress_port import ProgressAddress, ProgressPort, Teller
 from etl.report.run_state import Told
 
 PLANNED = {0: 100, 7: 50}

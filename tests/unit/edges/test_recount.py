@@ -17,8 +17,8 @@ from deltalake.exceptions import DeltaProtocolError
 from pyarrow import parquet
 
 from etl.decide.loaded_intervals import interval_of
-from etl.edges.delta.recount import Recount, recount, recount_commit
 from etl.errors import TableUnreachable
+from etl.io.delta.recover_results import Recount, recount, recount_commit
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import NOT_COUNTED, OffsetRange, RangeResult
 
@@ -382,7 +382,7 @@ def test_a_file_that_cannot_be_opened_now_is_tried_again_by_the_next_run(
         raise OSError("the disk does not answer")
 
     monkeypatch.setattr("pyarrow.parquet.ParquetFile", refuse)
-    monkeypatch.setattr("etl.edges.delta.files._can_be_read", lambda folder, one: False)
+    monkeypatch.setattr("etl.io.delta.recover_results._can_be_read", lambda folder, one: False)
     with pytest.raises(TableUnreachable, match="the disk does not answer"):
         recount(path, 0, RANGES)
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from etl.edges import report_folder
-from etl.edges.report_file import kept_in
-from etl.edges.report_folder import newest_report, past_runs, report_path, write_page
 from etl.errors import EtlError, SettingsError, TableUnreachable
+from etl.io import report_files
+from etl.io.report_files import kept_in, newest_report, past_runs, report_path, write_page
 from etl.report.plan_json import as_text
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
@@ -86,7 +85,7 @@ def test_a_bug_in_a_page_is_told_and_does_not_make_a_run_fail(
     def broken(*_: object) -> str:
         return str(1 / 0)
 
-    monkeypatch.setattr(report_folder, "page_of", broken)
+    monkeypatch.setattr(report_files, "page_of", broken)
     report = ran(tmp_path, 1)
     assert (
         report.exit_code == 0
@@ -114,7 +113,7 @@ def test_the_history_reads_no_more_than_so_many_bytes_and_not_what_runs_saw(
         report_path(tmp_path, OURS, RUN.format(day)).write_text(
             as_text(document, {"looks": 1, "first": "x" * 5 * size})
         )
-    monkeypatch.setattr(report_folder, "HISTORY_MAX_BYTES", 2 * size + 10)
+    monkeypatch.setattr(report_files, "HISTORY_MAX_BYTES", 2 * size + 10)
     found = past_runs(tmp_path, OURS, before="2023112")
     assert [(run.run_id, run.records, run.lag_before) for run in found] == [
         (RUN.format(day), 291, 300) for day in (2, 3)

@@ -10,17 +10,17 @@ import pytest
 
 from etl.cli.arguments import run_context
 from etl.decide.table_storage import level_of
-from etl.edges.machine import cores
-from etl.edges.spark import session
-from etl.edges.spark.defaults_file import settings_of_file
-from etl.edges.spark.session import (
+from etl.embedded.java import java_home
+from etl.io.process import cores
+from etl.io.spark import session
+from etl.io.spark.session import (
     DELTA_PACKAGE,
     LOCAL_MASTER,
     complete,
     for_short_run,
     parallelism_of,
+    settings_of_file,
 )
-from etl.embedded.java import java_home
 from etl.model.plans import Codec
 
 

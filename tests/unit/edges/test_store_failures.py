@@ -8,9 +8,8 @@ import traceback
 
 import pytest
 
-from etl.edges.delta.failures import translate, unreachable
-from etl.edges.delta.store_failures import behind
 from etl.errors import PermissionRefused, SettingsError, TableUnreachable
+from etl.io.delta.stores import behind, translate, unreachable
 
 S3, AZURE = "s3://lake/t", "abfss://lake@acme.dfs.core.windows.net/t"
 _XML = '<?xml version="1.0"?>\n<Error><Code>{}</Code><Message>said</Message><StringToSign>AWS4-HMAC key-of-mine</StringToSign></Error>'

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from etl.edges.brokers.token_function import called_until
 from etl.errors import BrokerUnreachable, SettingsError
+from etl.io.brokers.authentication import called_until
 
 
 class OfNobody(BaseException):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.edges.delta.failures import unreadable
+from etl.io.delta.stores import unreadable
 
 AWAITED = (
     "An error occurred while calling o125.getResult.\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.edges.spark.workers import lacking
+from etl.io.spark.session import lacking
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/x/pyspark/worker.py", line 3, in main\n{raised}\n\n\tat org.apache.spark.api'
 

@@ -8,12 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from etl.edges.delta import writers
-from etl.edges.delta.arrow_writer import ArrowWriter
-from etl.edges.delta.empty_commit import EmptyCommit
-from etl.edges.delta.spark_writer import SparkWriter
-from etl.edges.delta.writers import Chosen
 from etl.errors import NotOurTable, SettingsError
+from etl.io.delta import append
+from etl.io.delta.append import ArrowWriter, Chosen, EmptyCommit, SparkWriter
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan, PlanKind
@@ -48,7 +45,7 @@ def unasked() -> None:
 
 
 def choose_writer(plan: Plan, settings: Any, look: Any, columns: Any = arrow_schema) -> Chosen:
-    return writers.choose_writer(plan, settings, look, columns)
+    return append.choose_writer(plan, settings, look, columns)
 
 
 @pytest.mark.parametrize("table_id", [None, "t"])

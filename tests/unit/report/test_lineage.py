@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from etl.edges.report_file import kept_in
 from etl.errors import CorruptData, Stopped
+from etl.io.report_files import kept_in
 from etl.report.metrics import lineage_of
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.edges.brokers.request_meter import RequestMeter
+from etl.io.process import RequestMeter
 from etl.ledger.documents import applied_content, applied_of
 from etl.model.partitions import BrokerPartition, RebalanceStatistics
 from etl.model.plans import (

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from etl.edges.delta import outcome, recount
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
+from etl.io.delta import recover_results, table_state
+from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger import plan_document
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, RangeResult
@@ -38,7 +38,9 @@ def reading_of(plan_id: str) -> Following:
 def world(monkeypatch: pytest.MonkeyPatch) -> LiveWorld:
     world = LiveWorld(plain_settings(), ZooKeeper("127.0.0.1:1"), RunContext(), "run-1")
     world._reading = reading_of(PLAN.id)
-    monkeypatch.setattr(recount, "recount", lambda *arguments, **more: recount.Recount((COUNTED,)))
+    monkeypatch.setattr(
+        recover_results, "recount", lambda *arguments, **more: recover_results.Recount((COUNTED,))
+    )
     return world
 
 
@@ -117,9 +119,9 @@ def test_a_plan_that_was_left_is_probed_for_where_it_is_of_another_day(
     assert probed == places
 
 
-def outcome_by(run_id: str | None, plan_id: str = PLAN.id) -> outcome.Outcome:
+def outcome_by(run_id: str | None, plan_id: str = PLAN.id) -> table_state.Outcome:
     metadata = CommitMetadata(4, "app", "u", 1, plan_id, run_id=run_id)
-    return outcome.Outcome(outcome.Result.APPLIED, metadata, Table("t", 4, 1, metadata))
+    return table_state.Outcome(table_state.Result.APPLIED, metadata, Table("t", 4, 1, metadata))
 
 
 def test_the_receipts_of_an_append_are_those_of_the_run_whose_append_it_was(

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from etl.edges.brokers.mirror import Writer, mirror_positions
 from etl.errors import BrokerError, SettingsError
+from etl.io.brokers.group_offsets import Writer, mirror_positions
 from etl.kafka.messages import CommittedOffset
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult, TookOver

@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import ArrayType, IntegerType, StringType, StructType
 
-from etl.edges.spark.failures import raised_on_a_row
 from etl.errors import NotOurTable, SettingsError
+from etl.io.spark.session import raised_on_a_row
 from etl.model.columns import arrow_schema
 from etl.run.transform import apply_transform, fitting_rows, load_transform, unprovable
 from etl.settings.sections import Settings

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from etl.edges.brokers.login import _Proof
-from etl.edges.zookeeper.login import said_of
 from etl.errors import SettingsError
+from etl.io.brokers.authentication import _Proof
+from etl.io.zookeeper.connection import said_of
 from etl.model.security import (
     OPEN,
     Access,

@@ -16,9 +16,9 @@ from kazoo.protocol.serialization import SASL, Connect
 from kazoo.protocol.serialization import Auth as AuthRequest
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from etl.edges.zookeeper.client import CREATOR_WRITES
-from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
+from etl.io.zookeeper.connection import CREATOR_WRITES
+from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.paths import is_of_a_pipeline
 from etl.model.security import OPEN_ZOOKEEPER, Access, Acl, Auth, LocalFile, Scheme, SecretRef, Tls
 from etl.reader.options import parse_options

@@ -1,3 +1,0 @@
-"""Everything that can hang: brokers, ZooKeeper, Delta, Spark, and the files of reports. Nothing
-below this floor has a socket.
-"""

@@ -1,1 +1,0 @@
-"""Brokers: one connection, one consumer of one broker, and questions that take several."""

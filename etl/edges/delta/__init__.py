@@ -1,1 +1,0 @@
-"""The Delta table: its path, its log, appends and what became of them, and the rows that lie there."""

@@ -1,0 +1,419 @@
+"""How does a connection authenticate, and where do tokens come from?
+
+A login on a new connection (SASL): said and answered under our deadline, before anything else is
+asked.
+
+How the mechanisms prove who we are is kafka-python's, without any I/O of its own; what they are
+given is looked up here, each time. GSSAPI alone talks to somebody besides, Kerberos' servers, and
+takes no deadline.
+
+Where tokens of OAUTHBEARER come from: a function of the user's, AWS for this machine's role, or
+a file or variable that others keep.
+
+Asked anew with each connection: whoever gives them keeps them as long as they hold.
+
+A function of the user's that gives tokens, called within a deadline: whatever it does, the run
+goes on or says why not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from etl.errors import BrokerUnreachable, EtlError, PermissionRefused, Refusal, SettingsError
+from etl.io.brokers.connection import Connection, ImpossibleSize, fresh, not_kafka
+from etl.io.tls import ConnectionBroken
+from etl.kafka.families import login_asked_first
+from etl.kafka.protocol import MechanismAnswer, Request, TokenAnswer
+from etl.model.security import Login, Mechanism, SecretRef, Security, names_token_source
+from etl.settings.secrets import login_text, resolve_secret
+
+
+def called_until(
+    function: Callable[[], Any], deadline: float, *, name: str, key: str, address: str
+) -> Any:
+    """What it returns. `deadline`: a `time.monotonic` moment.
+
+    Raises the function's own EtlError, and BrokerUnreachable where it raises anything else, ends
+    the process (`sys.exit`), or does not come back. What its exception says is not told: it may
+    hold what it was given. Its thread is its own, and is left behind if it hangs.
+    """
+    outcome = list[Any]()
+    failure = list[BaseException]()
+
+    def call() -> None:
+        try:
+            outcome.append(function())
+        except BaseException as error:  # SystemExit, too: a program that was wrapped ends itself, and would end the run as if it were done
+            failure.append(error)
+
+    calling = threading.Thread(target=call, name="token", daemon=True)
+    began = time.monotonic()
+    calling.start()
+    calling.join(max(0.0, deadline - began))
+    if outcome:
+        return outcome[0]
+    if failure and isinstance(failure[0], EtlError):
+        raise failure[0]
+    if failure:
+        what = (
+            f"{name} raised {type(failure[0]).__name__} at {_place(failure[0])}, and gave no token"
+        )
+    else:
+        what = f"{name} gave no token in {time.monotonic() - began:.1f} s, which were left of source.timeout_s"
+    raise BrokerUnreachable(
+        what, key=key, broker=address, check="that function, and whom it asks"
+    ) from None
+
+
+def _place(error: BaseException) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{os.path.basename(frame.filename)}:{frame.lineno}"
+
+
+KEY = "source.security.sasl.token"
+_MSK = "aws-msk"
+
+
+class TokenSource:
+    """One token, for one connection. `given` holds it once it was asked for. `deadline`: a
+    `time.monotonic` moment.
+    """
+
+    def __init__(self, said: str | SecretRef | None, address: str, deadline: float) -> None:
+        self._said, self._address, self._deadline = said or "", address, deadline
+        self.given: list[str] = []
+
+    def provider(self) -> Any:
+        """As kafka-python asks. Asking raises SettingsError where there is nothing to ask,
+        BrokerUnreachable where that fails.
+        """
+        from kafka.net.sasl.oauth import AbstractTokenProvider
+
+        token, extensions = self._asked()
+        self.given.append(token)
+
+        class Provider(AbstractTokenProvider):  # type: ignore[misc]
+            def token(self) -> str:
+                return token
+
+            def extensions(self) -> Mapping[str, str]:
+                return extensions
+
+        return Provider()
+
+    def _asked(self) -> tuple[str, Mapping[str, str]]:
+        if isinstance(self._said, SecretRef):
+            return self._checked(resolve_secret(self._said, KEY))
+        if not names_token_source(self._said):
+            raise self._wrong(
+                "what stands there names no source of tokens",
+                f"{KEY}: module:function, aws-msk:REGION or a reference",
+            )
+        module, _, name = self._said.partition(":")
+        if module == _MSK:
+            return self._checked(self._called(lambda: _msk_token(name))[0])
+        return self._checked(self._called(self._called(lambda: self._function(module, name))))
+
+    def _function(self, module: str, name: str) -> Callable[[], Any]:
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            missing = (
+                f"module {error.name}"
+                if isinstance(error, ModuleNotFoundError)
+                else f"{self._said}"
+            )
+            check = f"{KEY}, and that the module is there on every machine that connects to brokers (spark.submit.pyFiles)"
+            raise self._wrong(f"there is no {missing}", check) from None
+        if not callable(found):
+            raise self._wrong(f"{self._said} is no function", KEY)
+        return found  # type: ignore[no-any-return]
+
+    def _called(self, function: Callable[[], Any]) -> Any:
+        return called_until(
+            function, self._deadline, name=str(self._said), key=KEY, address=self._address
+        )
+
+    def _checked(self, found: Any) -> tuple[str, Mapping[str, str]]:
+        token, extensions = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
+        texts = (
+            [token, *extensions, *extensions.values()]
+            if isinstance(extensions, Mapping)
+            else [None]
+        )
+        if not token or not all(
+            isinstance(text, str) and text.isascii() and text.isprintable() for text in texts
+        ):
+            raise self._wrong(
+                f"{self._said} gave no token: it must give a text, or that and a mapping of extensions",
+                KEY,
+            )
+        return token, extensions
+
+    def _wrong(self, what: str, check: str) -> SettingsError:
+        return SettingsError(
+            what, key=KEY, broker=self._address, host=os.uname().nodename, check=check
+        )
+
+
+def _msk_token(region: str) -> tuple[str, int]:
+    try:
+        from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
+    except ImportError:
+        check = "pip install 'offset-range-etl[aws-msk]' on every machine that connects to brokers"
+        raise SettingsError(
+            f"{_MSK} takes a library that is not installed",
+            key=KEY,
+            host=os.uname().nodename,
+            check=check,
+        ) from None
+    found: tuple[str, int] = MSKAuthTokenProvider.generate_auth_token(region)
+    return found
+
+
+Answer = TypeVar("Answer")
+_MAX_ANSWER_BYTES = 1 << 20
+"""Kafka's own bound of what is said before a login is 512 KiB (sasl.server.max.receive.size)."""
+_MECHANISM = "source.security.sasl.mechanism"
+_OF_LIFETIME = 0.85
+"""Of a login: then whoever has nothing under way connects anew. Kafka's own clients do between 0.85
+and 0.95 of it.
+"""
+_LEAST_ITERATIONS = 4096
+"""Of SCRAM (RFC 7677): with fewer, whoever says that he is the broker could find out the password
+from our answer.
+"""
+
+
+def log_in(
+    connection: Connection, security: Security, host: str, client_id: str, deadline: float
+) -> None:
+    """Nothing where there is no login. `deadline`: a `time.monotonic` moment.
+
+    Raises PermissionRefused where the broker does not take it, SettingsError where it cannot be
+    tried, BrokerUnreachable, NotKafka, CorruptData; ConnectionBroken where the other side hangs up
+    at once.
+    """
+    if security.login is None:
+        return
+    asking = _Asking(connection, deadline)
+    spoken = asking.ask(login_asked_first(client_id, connection.address))
+    try:
+        answer = asking.ask(spoken.mechanism(security.login.mechanism.value))
+        if not answer.is_taken:
+            raise _not_taken(answer, security.login, connection.address)
+        proof = _Proof(security.login, host, connection.address, deadline)
+        while not proof.is_done:
+            said = asking.ask(spoken.token(proof.next()))
+            if said.refusal is not None:
+                raise _refused(security.login, proof, said, said.refusal)
+            proof.receive(said.token)
+            if said.lifetime_s is not None:
+                connection.renew_at = time.monotonic() + _OF_LIFETIME * said.lifetime_s
+    except ConnectionBroken as broken:
+        if broken.each_time is not None:
+            raise
+        what = f"the broker hung up in the middle of the login: {broken}"
+        raise BrokerUnreachable(
+            what, broker=connection.address, check="the broker's log at this time"
+        ) from None
+
+
+def _refused(login: Login, proof: _Proof, answer: TokenAnswer, refusal: Refusal) -> Exception:
+    """A token may end on its way to the broker, which does not say so: one more is asked for, on
+    the next connection. So is a broker that failed on its own."""
+    error = (
+        proof.refused(answer.said or refusal.name)
+        if answer.is_wrong
+        else proof.failed_at(refusal, answer.said)
+    )
+    if refusal.is_retriable or answer.is_wrong and login.mechanism is Mechanism.OAUTHBEARER:
+        return ConnectionBroken(error.what, answered=False, each_time=error)
+    return error
+
+
+def wanted_login(connection: Connection, client_id: str, deadline: float) -> EtlError | None:
+    """The error where the listener wants a login; None where it wants none, or does not say."""
+    asking = _Asking(connection, deadline)
+    try:
+        spoken = asking.ask(login_asked_first(client_id, connection.address))
+        answer = asking.ask(spoken.mechanism(Mechanism.PLAIN.value))
+    except (EtlError, ConnectionBroken):
+        return None
+    if answer.wants_none:
+        return None
+    offered = ", ".join(answer.offered) or "mechanisms that it does not tell"
+    what = f"the listener wants a login, by {offered}, and we have none for it"
+    check = "source.security: protocol SASL_SSL or SASL_PLAINTEXT and sasl; or the address of another listener"
+    return PermissionRefused(
+        what, key="source.security.protocol", broker=connection.address, check=check
+    )
+
+
+class _Asking:
+    """One request after the other, each with its answer."""
+
+    def __init__(self, connection: Connection, deadline: float) -> None:
+        self._connection, self._deadline, self._number = connection, deadline, 0
+
+    def ask(self, request: Request[Answer]) -> Answer:
+        self._number += 1
+        self._connection.send(request.frame(self._number), self._deadline)
+        try:
+            answer = self._connection.receive(self._deadline, fresh, max_bytes=_MAX_ANSWER_BYTES)
+        except ImpossibleSize as size:
+            raise not_kafka(self._connection.address, size.first) from None
+        if int.from_bytes(answer[:4], "big") != self._number:
+            raise not_kafka(self._connection.address, bytes(answer[:4]))
+        return request.read(answer).answer
+
+
+def _not_taken(answer: MechanismAnswer, login: Login, address: str) -> SettingsError:
+    if answer.wants_none:
+        check = "source.security.protocol: SSL or PLAINTEXT; or the address of another listener"
+        return SettingsError(
+            "the listener wants no login",
+            key="source.security.protocol",
+            broker=address,
+            check=check,
+        )
+    what = f"the listener takes no login by {login.mechanism.value}; it has {', '.join(answer.offered) or 'none that it tells of'}"
+    return SettingsError(
+        what,
+        key=_MECHANISM,
+        broker=address,
+        check=f"{_MECHANISM}, and sasl.enabled.mechanisms of the broker",
+    )
+
+
+class _Proof:
+    """The mechanism's bytes, made and read. What it fails with is told without any of the secrets
+    that it was given.
+    """
+
+    def __init__(self, login: Login, host: str, address: str, deadline: float) -> None:
+        self._login, self._address, self._deadline = login, address, deadline
+        self._secrets: list[str] = []
+        self._mechanism = self._made(host)
+
+    def _made(self, host: str) -> Any:
+        from kafka.net.sasl import get_sasl_mechanism  # who logs in nowhere does not wait for it
+
+        name = self._login.mechanism.value
+        try:
+            return get_sasl_mechanism(name)(host=host, sasl_mechanism=name, **self._given())
+        except RuntimeError:  # its only one: that the library is not there
+            check = (
+                "pip install 'offset-range-etl[gssapi]' on every machine that connects to brokers"
+            )
+            raise SettingsError(
+                "GSSAPI takes a library that is not installed",
+                key=_MECHANISM,
+                broker=self._address,
+                check=check,
+            ) from None
+        except EtlError:
+            raise
+        except Exception as error:  # of the library of Kerberos, which is there or not
+            raise self._failed(error) from None
+
+    def _given(self) -> Mapping[str, Any]:
+        login = self._login
+        if login.mechanism.has_password:
+            name, password = (
+                login_text(getattr(login, of), f"source.security.sasl.{of}")
+                for of in ("username", "password")
+            )
+            self._secrets += [password, *([name] if isinstance(login.username, SecretRef) else ())]
+            if login.mechanism is not Mechanism.PLAIN:
+                name = name.replace("=", "=3D").replace(
+                    ",", "=2C"
+                )  # RFC 5802, 5.1; the library leaves it to us
+            return {"sasl_plain_username": name, "sasl_plain_password": password}
+        if login.mechanism is Mechanism.OAUTHBEARER:
+            source = TokenSource(login.token, self._address, self._deadline)
+            self._secrets = source.given
+            return {"sasl_oauth_token_provider": source.provider()}
+        return {"sasl_kerberos_service_name": login.service}
+
+    @property
+    def is_done(self) -> bool:
+        return bool(self._mechanism.is_done())
+
+    def next(self) -> bytes:
+        try:
+            return bytes(self._mechanism.auth_bytes())
+        except EtlError:
+            raise
+        except Exception as error:
+            raise self._failed(error) from None
+
+    def receive(self, token: bytes) -> None:
+        if self._login.mechanism in (Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512):
+            self._refuse_few_iterations(token)
+        try:
+            self._mechanism.receive(token)
+        except Exception as error:
+            raise self._failed(error) from None
+
+    def _refuse_few_iterations(self, token: bytes) -> None:
+        said = re.findall(rb"(?:^|,)i=([^,]*)", token)
+        if any(
+            not re.fullmatch(rb"[0-9]{1,7}", each) or int(each) < _LEAST_ITERATIONS for each in said
+        ):
+            told = " and ".join(each.decode("ascii", "replace")[:20] for each in said)
+            what = f"whoever answers wants our password proven by {told} rounds, and {_LEAST_ITERATIONS} are the least"
+            raise PermissionRefused(
+                what,
+                broker=self._address,
+                check="that the address is the broker's, and how its users were made",
+            )
+
+    def refused(self, text: str) -> PermissionRefused:
+        """The broker's no. It does not tell a wrong name from a wrong password."""
+        keys = {
+            Mechanism.OAUTHBEARER: "source.security.sasl.token",
+            Mechanism.GSSAPI: "source.security.sasl.service",
+        }
+        key = keys.get(self._login.mechanism, "source.security.sasl.password")
+        what = (
+            f"the broker refuses the login by {self._login.mechanism.value}: {self._masked(text)}"
+        )
+        check = "username and password" if self._login.mechanism.has_password else key
+        return PermissionRefused(
+            what, key=key, broker=self._address, check=f"{check}, and that the broker knows them"
+        )
+
+    def failed_at(self, refusal: Refusal, text: str) -> EtlError:
+        """A code that says nothing of who we are: of a broker that cannot look now, or of a port
+        that speaks logins otherwise.
+        """
+        error = refusal.error(
+            f"log us in by {self._login.mechanism.value}", key=_MECHANISM, broker=self._address
+        )
+        return refusal.kind(
+            ": ".join(filter(None, (error.what, self._masked(text)))),
+            check=error.check,
+            **error.where,
+        )
+
+    def _failed(self, error: Exception) -> PermissionRefused:
+        """What the library says of an answer that proves nothing: a broker that does not know our
+        password cannot sign with it.
+        """
+        what = f"the login by {self._login.mechanism.value} came to nothing: {self._masked(str(error) or type(error).__name__)}"
+        check = "that the address is the broker's; with GSSAPI a ticket (klist) and source.security.sasl.service"
+        return PermissionRefused(what, key=_MECHANISM, broker=self._address, check=check)
+
+    def _masked(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return " ".join(text.split())

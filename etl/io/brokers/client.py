@@ -1,0 +1,863 @@
+"""What can one broker be asked?
+
+`SimpleConsumer`: what one broker can be asked, one question at a time, in words of no
+generation.
+
+The connection and its deadlines belong to `exchange`, fetches under way to `fetching`, what the
+bytes are to `etl.kafka`; asking several brokers to `cluster`; walking a range to
+`cursor` and `fetch`. Nothing here retries on a refusal: answers carry them, the short forms raise
+them.
+
+What one broker can be asked besides records and offsets: itself, its topics, who is in a group;
+and the one connection to it.
+
+`SimpleConsumer` is the whole of it, and says what the parameters and errors are. Nothing here
+retries on a refusal.
+
+The offsets of a consumer group that brokers keep.
+
+Two places, as with the consumers of Kafka 0.8 and later: the group's coordinator keeps them in a
+topic of its own, and has to be looked up; or any broker before 4.0 that has a ZooKeeper writes them
+there for us, where consumers of `offsets.storage=zookeeper` read them.
+
+    a commit that                                                       raises
+    -----------------------------------------------------------------   --------------------------------------------------------------------
+    comes from outside (no member), while the group has members         Owned: nothing was stored
+    names a member that the group does not know, or whose generation    MembershipLost: nothing was stored
+    or epoch has passed, or comes while the group divides its logs
+    got no answer, or one that leaves it open                           CommitUnknown: it may be stored, now or a moment later; read it back
+    is refused otherwise                                                what the code means, for the first log refused
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from threading import RLock
+from types import TracebackType
+from typing import Self
+
+from etl.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    CommitUnknown,
+    ConsumerInUse,
+    CorruptData,
+    EtlError,
+    Meaning,
+    MembershipLost,
+    OtherRelease,
+    Owned,
+    Refusal,
+    SettingsError,
+)
+from etl.io.brokers.connection import IdleConnections
+from etl.io.brokers.exchange import Answer, Ask, Exchange, Fetching
+from etl.kafka.messages import (
+    EARLIEST,
+    LATEST,
+    ClusterMetadata,
+    CommittedOffset,
+    CommittedOffsets,
+    Fetch,
+    FetchAnswer,
+    FetchedPartition,
+    FetchTarget,
+    GroupMember,
+    ListedOffset,
+    OffsetsCommit,
+    OffsetsQuestion,
+    SpokenMembership,
+    ToldEpochEnds,
+    ToldMembers,
+    in_serving_order,
+    reject_negative,
+    reject_wrong_times,
+)
+from etl.kafka.protocol import BrokerProtocol, Request
+from etl.model.partitions import Broker, BrokerPartition, Isolation, OpenTransaction, Retention
+from etl.model.security import OPEN, Security
+from etl.settings.choices import FETCH_MAX_BYTES, MIB, TIMEOUT_S
+
+_NO_GROUP = (Meaning.NO_SUCH_GROUP, Meaning.SWITCHED_OFF)
+
+
+class BrokerQuestions:
+    """One connection to one broker, and the questions that no range of records needs."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str = "offset-range-etl",
+        connect_timeout_s: float = 10.0,
+        timeout_s: float = TIMEOUT_S,
+        max_response_bytes: int = 320 * MIB,
+        generation: str | None = None,
+        idle_connections: IdleConnections | None = None,
+        security: Security = OPEN,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.security = security
+        """How the listener is entered."""
+        self._timeout_s = timeout_s
+        self._exchange = Exchange(
+            host,
+            port,
+            client_id=client_id,
+            connect_timeout_s=connect_timeout_s,
+            timeout_s=timeout_s,
+            max_response_bytes=max_response_bytes,
+            generation=generation,
+            idle_connections=idle_connections,
+            security=security,
+        )
+        self._fetching = Fetching(self._exchange, max_response_bytes)
+        self._one_at_a_time = RLock()
+
+    @property
+    def address(self) -> str:
+        """host:port, as errors name it."""
+        return self._exchange.address
+
+    @property
+    def generation(self) -> str | None:
+        """How the broker is spoken to (`Broker.generation`): as was told, or found out with the
+        first call; None before.
+        """
+        return self._exchange.generation
+
+    def close(self) -> None:
+        """Hang up, or give the connection back; the next call would connect again. A fetch under
+        way is forgotten.
+        """
+        self._fetching.forget()
+        self._exchange.close()
+
+    def interrupt(self) -> None:
+        """From another thread: whoever waits for an answer here gets BrokerUnreachable at once. A
+        connect is not interrupted.
+        """
+        self._exchange.interrupt()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def ending_by(self, moment: float) -> Iterator[None]:
+        """Whatever is asked inside has ended by that `time.monotonic` moment, though a call may
+        take longer on its own.
+        """
+        self._exchange.ends_by = moment
+        try:
+            yield
+        finally:
+            self._exchange.ends_by = None
+
+    # The cluster, as this broker knows it
+
+    def introduction(self) -> str:
+        """What the broker is, as far as it shows at the handshake, for a person; brokers tell no
+        version of themselves.
+        """
+        return self._dialect().introduction()
+
+    def refuse_other_release(self, isolation: Isolation) -> None:
+        """Ask the broker once what it is, where `generation` was told as a release, such as
+        `kafka-0.10.2`; else nobody is asked.
+
+        Raises OtherRelease where it lacks what that release speaks, or where it has transactions,
+        that release has none, and the isolation could not be kept. One that does not say what it is
+        within five seconds is what was told.
+        """
+        with self._alone():
+            self._exchange.refuse_other_release(isolation)
+
+    def topic_metadata(self, topics: Collection[str] | None = None) -> ClusterMetadata:
+        """Brokers, topics and leaders; None: of all topics. Never creates a topic."""
+        return self._ask(lambda dialect: dialect.metadata(topics))
+
+    def log_sizes(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
+        """Bytes of the segments that this broker holds of each log (KIP-113); a log it does not
+        hold is left out.
+
+        Also left out is everything when we may not ask (it takes Describe on the cluster).
+        """
+        return self._ask(lambda dialect: dialect.log_sizes(logs))
+
+    def retention(self, topics: Collection[str]) -> dict[str, Retention]:
+        """How long the brokers keep each topic, and how they clean it up (KIP-133); one that we may
+        not describe is left out.
+
+        Raises SettingsError for a broker before 1.0.
+        """
+        return self._ask(lambda dialect: dialect.retention(topics))
+
+    def tells_cleanup(self) -> bool:
+        """Whether the broker can be asked for `retention` at all: not before 0.11."""
+        return self._dialect().tells_cleanup
+
+    def keeps_offsets(self) -> bool:
+        """Whether the broker keeps the offsets of groups itself: not before 0.8.2."""
+        return self._dialect().keeps_offsets
+
+    def membership(self) -> SpokenMembership:
+        """What members of groups the broker understands."""
+        return self._dialect().membership
+
+    def open_transactions(
+        self, logs: Collection[BrokerPartition]
+    ) -> dict[BrokerPartition, OpenTransaction]:
+        """The open transaction that began first in each log that this broker leads (KIP-664).
+        Raises SettingsError before 2.8.
+        """
+        return self._ask(lambda dialect: dialect.open_transactions(logs))
+
+    def transactions_of(self, producer_ids: Collection[int]) -> dict[int, tuple[str, int | None]]:
+        """Producer id -> transactional id and the start of its transaction, of those that this
+        broker coordinates and we may see.
+
+        Raises SettingsError before 3.0.
+        """
+        known = self._ask(lambda dialect: dialect.transactional_ids(producer_ids))
+        return self._ask(lambda dialect: dialect.transactions(known)) if known else {}
+
+    def epoch_ends(
+        self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]
+    ) -> ToldEpochEnds:
+        """Where the records up to a leader epoch end in each log (KIP-320); nothing for a broker
+        before 2.1. One request for many logs.
+        """
+        if not self._dialect().tells_epoch_ends:
+            return {}
+        return self._ask(lambda dialect: dialect.epoch_ends(epochs, current))
+
+    def members_of(self, group: str) -> ToldMembers:
+        """Who is in Kafka's group with the logs that each reads, by either protocol; only the
+        group's coordinator knows.
+
+        Nobody, where brokers keep no groups (before 0.9).
+        """
+        if not self._dialect().keeps_groups:
+            return ToldMembers(None, {})
+        told = self._ask(lambda dialect: dialect.members_of(group))
+        if (
+            told.members
+            or not self._dialect().keeps_consumer_groups
+            or (told.refusal and told.refusal.meaning not in _NO_GROUP)
+        ):
+            return told
+        newer = self._ask(
+            lambda dialect: dialect.consumer_members_of(group)
+        )  # a group of that protocol is none to the other question
+        return (
+            ToldMembers(None, {}) if newer.refusal and newer.refusal.meaning in _NO_GROUP else newer
+        )
+
+    def create_topic(self, topic: str, partitions: int) -> int:
+        """Make a topic on this broker, or enlarge it: how many partitions it has there. Raises
+        SettingsError but for a Jafka.
+        """
+        made = self._ask(lambda dialect: dialect.create_topic(topic, partitions), may_repeat=False)
+        if isinstance(made, Refusal):
+            raise made.error("make the topic", topic=topic, broker=self.address)
+        return made
+
+    def delete_topic(self, topic: str, password: str = "") -> int:
+        """Delete a topic on this broker: how many partitions it had there. Raises SettingsError but
+        for a Jafka.
+        """
+        gone = self._ask(lambda dialect: dialect.delete_topic(topic, password), may_repeat=False)
+        if isinstance(gone, Refusal):
+            raise gone.error("delete the topic", topic=topic, broker=self.address)
+        return gone
+
+    def send(self, request: Request[Answer] | Ask[Answer], *, may_repeat: bool = True) -> Answer:
+        """The answer to any request of the broker's generation: one that is there, or what is made
+        of the dialect that the broker speaks.
+
+        Sent once more where the connection broke before any byte of an answer came, unless it must
+        not happen twice.
+        """
+        return self._ask(
+            (lambda dialect: request) if isinstance(request, Request) else request,
+            may_repeat=may_repeat,
+        )
+
+    def _ask(self, ask: Ask[Answer], *, may_repeat: bool = True) -> Answer:
+        with self._alone():
+            return self._exchange.ask(ask, may_repeat=may_repeat)
+
+    def _dialect(self) -> BrokerProtocol:
+        with self._alone():
+            return self._exchange.dialect()
+
+    @contextmanager
+    def _alone(self, *, is_fetching: bool = False) -> Iterator[None]:
+        """Nobody else's answer may come in between. Raises ConsumerInUse for another thread,
+        ValueError for a fetch under way.
+        """
+        if not self._one_at_a_time.acquire(blocking=False):
+            raise ConsumerInUse(
+                "another thread waits for an answer on this connection",
+                broker=self.address,
+                check="that each thread has a SimpleConsumer of its own",
+            )
+        try:
+            if not is_fetching:
+                self._fetching.refuse_while_under_way()
+            yield
+        finally:
+            self._one_at_a_time.release()
+
+
+_PAUSE_S = 0.2
+_COMING = (Meaning.NOT_COORDINATOR, Meaning.NO_COORDINATOR_YET, Meaning.UNSTABLE)
+_FENCED = (
+    Meaning.OLD_GENERATION,
+    Meaning.UNKNOWN_MEMBER,
+    Meaning.FENCED,
+    Meaning.FENCED_EPOCH,
+    Meaning.STALE_EPOCH,
+    Meaning.REBALANCING,
+)
+_OPEN = "nobody knows whether the offsets are stored"
+_READ_IT_BACK = "what the group has stored: the commit may have happened"
+
+
+class GroupOffsets(BrokerQuestions):
+    """What one broker can be asked of a group's offsets. Raises SettingsError where the generation
+    has no such thing.
+
+    As a member asks who names `member_id` and `generation`, with KIP-848 the member's epoch;
+    without them it is from outside of any.
+    """
+
+    def find_coordinator(self, group: str) -> Broker:
+        """The broker to ask for the offsets of `group`. Raises BrokerError where there is none yet
+        when `timeout_s` has passed.
+
+        The first question of this kind makes the topic `__consumer_offsets` where there never was a
+        group.
+        """
+        return self._coordinator(group, time.monotonic() + self._timeout_s)
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[BrokerPartition, int],
+        *,
+        metadata: str = "",
+        generation: int | None = None,
+        member_id: str = "",
+        instance_id: str | None = None,
+        leader_epochs: Mapping[BrokerPartition, int] | None = None,
+        topic_ids: Mapping[str, str] | None = None,
+        in_zookeeper: bool = False,
+    ) -> None:
+        """Store next offsets, and a word beside each: with the group's coordinator, or in ZooKeeper
+        by this broker (OffsetCommit 0).
+
+        A coordinator that moved or still loads is looked up and asked again until `timeout_s` has
+        passed. Raises as the table above says.
+        """
+        refusals = self.commit_each(
+            group,
+            offsets,
+            metadata=metadata,
+            generation=generation,
+            member_id=member_id,
+            instance_id=instance_id,
+            leader_epochs=leader_epochs,
+            topic_ids=topic_ids,
+            in_zookeeper=in_zookeeper,
+        )
+        refused = {log: refusal for log, refusal in sorted(refusals.items()) if refusal}
+        for log, refusal in refused.items():
+            others = (
+                f" (and {len(refused) - 1:,} of {len(offsets):,} more were refused)"
+                if len(refused) > 1
+                else ""
+            )
+            raise refusal.error(
+                f"commit an offset of group {group}{others}",
+                **log.place,
+                offset=offsets[log],
+                broker=self.address,
+            )
+
+    def commit_each(
+        self,
+        group: str,
+        offsets: Mapping[BrokerPartition, int],
+        *,
+        metadata: str = "",
+        generation: int | None = None,
+        member_id: str = "",
+        instance_id: str | None = None,
+        leader_epochs: Mapping[BrokerPartition, int] | None = None,
+        topic_ids: Mapping[str, str] | None = None,
+        in_zookeeper: bool = False,
+        is_sent_once: bool = False,
+    ) -> dict[BrokerPartition, Refusal | None]:
+        """As `commit_offsets`; what one log alone is refused with is told of that log, None for
+        those that are stored.
+
+        Raises ValueError for a negative offset, generation or leader epoch: stored, -1 is read as
+        "no offset", and as a generation it is that of a commit from outside.
+
+        `is_sent_once`: a connection that broke is CommitUnknown for a member, too, whose commit
+        would else be sent again. So is what a coordinator refuses after one that moved: the batch
+        of the first commit may be in the log that it has read.
+        """
+        reject_negative(generation=generation)
+        for log, offset in offsets.items():
+            if offset < 0:
+                reject_negative(**{f"the offset of {log.topic}-{log.key}": offset})
+        for epoch in (leader_epochs or {}).values():
+            reject_negative(leader_epoch=epoch)
+        member = None if generation is None else GroupMember(member_id, generation, instance_id)
+        wanted = OffsetsCommit(
+            group, offsets, metadata, member, leader_epochs or {}, topic_ids or {}
+        )
+        answers = list[dict[BrokerPartition, Refusal | None]]()
+
+        def commit(broker: GroupOffsets) -> dict[BrokerPartition, Refusal | None]:
+            # Only a member's commit may be sent twice: behind another one, somebody else's offset
+            # may lie between the two.
+            try:
+                may_repeat = member is not None and not is_sent_once
+                told = broker._ask(
+                    lambda dialect: dialect.commit_offsets(wanted, in_zookeeper=in_zookeeper),
+                    may_repeat=may_repeat,
+                )
+            except BrokerUnreachable as error:
+                raise _unknown(group, error) from error
+            answers.append(told)
+            return told
+
+        try:
+            told = (
+                commit(self)
+                if in_zookeeper
+                else self._of_coordinator(group, commit, lambda told: set(told.values()))
+            )
+            self._refuse_unsettled(wanted, told)
+        except (MembershipLost, BrokerUnreachable) as error:
+            earlier = answers if isinstance(error, BrokerUnreachable) else answers[:-1]
+            if is_sent_once and earlier:
+                raise _unknown(group, error) from error
+            raise
+        return told
+
+    def fetch_offsets(
+        self,
+        group: str,
+        logs: Collection[BrokerPartition],
+        *,
+        generation: int | None = None,
+        member_id: str = "",
+        require_stable: bool = False,
+        topic_ids: Mapping[str, str] | None = None,
+        in_zookeeper: bool = False,
+    ) -> dict[BrokerPartition, CommittedOffset]:
+        """Next offsets as stored, and the word beside each: by the group's coordinator, or in
+        ZooKeeper, read there by this broker.
+
+        `require_stable`: one that an open transaction is about to replace is waited for, by brokers
+        from 2.5 on. A coordinator that moved or still loads is asked for again; both until
+        `timeout_s` has passed. Raises for the first log refused, and MembershipLost; ValueError for
+        a negative generation.
+        """
+        reject_negative(generation=generation)
+        member = None if generation is None else GroupMember(member_id, generation)
+        question = OffsetsQuestion(group, tuple(logs), member, require_stable, topic_ids or {})
+
+        def ask(broker: GroupOffsets) -> CommittedOffsets:
+            return broker._ask(
+                lambda dialect: dialect.committed_offsets(question, in_zookeeper=in_zookeeper)
+            )
+
+        def refusals(told: CommittedOffsets) -> set[Refusal | None]:
+            return {told.refusal, *(each.refusal for each in told.offsets.values())}
+
+        found = ask(self) if in_zookeeper else self._of_coordinator(group, ask, refusals)
+        if found.refusal:
+            if member and found.refusal.meaning in _FENCED:
+                raise self._lost(group, found.refusal)
+            raise found.refusal.error(f"tell the offsets of group {group}", broker=self.address)
+        for log, told in sorted(found.offsets.items()):
+            if told.refusal:
+                raise told.refusal.error(
+                    f"tell an offset of group {group}", **log.place, broker=self.address
+                )
+        return dict(found.offsets)
+
+    def _refuse_unsettled(
+        self, wanted: OffsetsCommit, told: Mapping[BrokerPartition, Refusal | None]
+    ) -> None:
+        """Raises for what a coordinator says of the whole commit, in the place of each log; see the
+        module's table.
+        """
+        meant = {refusal.meaning: refusal for refusal in told.values() if refusal}
+        fenced = next((meant[meaning] for meaning in _FENCED if meaning in meant), None)
+        if fenced and wanted.member:
+            raise self._lost(wanted.group, fenced)
+        if fenced:
+            what = f"group {wanted.group} has live members in Kafka, and they alone commit its offsets: {fenced.name} (code {fenced.code})"
+            raise Owned(
+                what,
+                check="which consumers of this group run: kafka-consumer-groups.sh --describe --members",
+                broker=self.address,
+            )
+        for refusal in meant.values():
+            if refusal.is_retriable and refusal.kind is BrokerError:
+                what = f"{_OPEN} of group {wanted.group}: {refusal.name} (code {refusal.code})"
+                raise CommitUnknown(
+                    what, check=f"{refusal.check}; {_READ_IT_BACK}", broker=self.address
+                )
+
+    def _lost(self, group: str, refusal: Refusal) -> MembershipLost:
+        what = f"the coordinator of group {group} does not take us for its member any more: {refusal.name} (code {refusal.code})"
+        return MembershipLost(what, check=refusal.check, broker=self.address)
+
+    def _of_coordinator(
+        self,
+        group: str,
+        ask: Callable[[GroupOffsets], Answer],
+        refusals: Callable[[Answer], Collection[Refusal | None]],
+    ) -> Answer:
+        """What the group's coordinator answers; looked up again while it is not one, or not one
+        yet, or does not answer.
+
+        Brokers name one that died until they have noticed.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            coordinator = self._coordinator(group, deadline)
+            try:
+                answer = self._asked_at(coordinator, ask)
+                is_coming = any(
+                    refusal and refusal.meaning in _COMING for refusal in refusals(answer)
+                )
+                if not is_coming or time.monotonic() + _PAUSE_S > deadline:
+                    return answer
+            except BrokerUnreachable:
+                if self._is(coordinator) or time.monotonic() + _PAUSE_S > deadline:
+                    raise
+            time.sleep(_PAUSE_S)
+
+    def _coordinator(self, group: str, deadline: float) -> Broker:
+        """Asked for again while there is none yet, until the deadline (a `time.monotonic` moment)."""
+        while True:
+            told = self._ask(lambda dialect: dialect.coordinator(group))
+            if told.refusal is None:
+                return told.broker
+            if told.refusal.meaning not in _COMING or time.monotonic() + _PAUSE_S > deadline:
+                raise told.refusal.error(
+                    f"name the coordinator of group {group}", broker=self.address
+                )
+            time.sleep(_PAUSE_S)
+
+    def _asked_at(self, broker: Broker, ask: Callable[[GroupOffsets], Answer]) -> Answer:
+        if self._is(broker):
+            return ask(self)
+        with closing(
+            GroupOffsets(
+                broker.host,
+                broker.port,
+                timeout_s=self._timeout_s,
+                generation=self.generation,
+                security=self.security,
+            )
+        ) as coordinator:
+            return ask(coordinator)
+
+    def _is(self, broker: Broker) -> bool:
+        return (broker.host, broker.port) == (self.host, self.port)
+
+
+def _unknown(group: str, error: EtlError) -> CommitUnknown:
+    return CommitUnknown(
+        f"{_OPEN} of group {group}: {error.what}", check=_READ_IT_BACK, **error.where
+    )
+
+
+class SimpleConsumer(GroupOffsets):
+    """Asks one broker, and nobody else.
+
+    host, port            where the broker listens connect_timeout_s     how long a connect may take
+    timeout_s             how long a call may take, the connect and the handshake included; a fetch
+    may take
+                          `max_wait_ms` longer, and so may what follows an answer that says it was throttled
+    max_response_bytes    a larger answer is refused before a byte of memory is taken for it
+    generation            how the broker must be spoken to (`Broker.generation`); None: it tells
+    itself idle_connections      where connections come from, and go to with `close`; None: they are
+    this consumer's alone security              encryption and login of the listener on that port
+    (`etl.settings.load.security_of` makes it of a mapping)
+
+    Connects with the first call. A connection that broke before any byte of an answer came is made
+    anew once per call (brokers close idle connections); `produce` is the exception, because it may
+    have happened.
+
+    What a broker refuses is carried by the answers (`multifetch`, `list_offsets`, `topic_metadata`)
+    or raised; nothing is asked again for it, but for the coordinator of a group.
+    `etl.Messages` decodes a fetched partition, one record at a time; `send` takes any request.
+
+    Every call may raise BrokerUnreachable, NotKafka (the port answers in another protocol),
+    SettingsError (the broker is too old for the question) and CorruptData (what came is not the
+    protocol), a fetch also MessageTooLarge (a record batch larger than `max_response_bytes`);
+    ConsumerInUse where another thread waits for an answer: each takes a consumer of its own.
+    """
+
+    # Records
+
+    def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        max_bytes: int = FETCH_MAX_BYTES,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+        max_wait_ms: int = 500,
+    ) -> FetchedPartition:
+        """Records of one log from `offset` on; raises what the broker's error code means.
+
+        `records` is valid until the second next fetch answer of this consumer is received.
+        """
+        wanted, deadline = (
+            [FetchTarget(BrokerPartition(topic, partition), offset, max_bytes)],
+            self._exchange.deadline(),
+        )
+        while not (
+            answer := self.multifetch(
+                wanted, isolation=isolation, max_bytes=max_bytes, max_wait_ms=max_wait_ms
+            )
+        ).partitions:
+            if time.monotonic() > deadline:
+                raise BrokerUnreachable(
+                    "the broker throttles us and gives nothing",
+                    broker=self.address,
+                    check="the quota of our client",
+                )
+        fetched = answer.partitions[0]
+        if fetched.refusal:
+            raise fetched.refusal.error(
+                "fetch", topic=topic, partition=partition, offset=offset, broker=self.address
+            )
+        return fetched
+
+    def multifetch(
+        self,
+        wanted: Sequence[FetchTarget],
+        *,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+        max_bytes: int = FETCH_MAX_BYTES,
+        max_wait_ms: int = 500,
+        min_bytes: int = 1,
+    ) -> FetchAnswer:
+        """Records of several logs in one request; each partition of the answer carries its own
+        error code.
+
+        An answer that says it was throttled may name no partition at all (KIP-219): then ask again.
+        """
+        with self._alone():
+            self.begin_fetch(
+                wanted,
+                isolation=isolation,
+                max_bytes=max_bytes,
+                max_wait_ms=max_wait_ms,
+                min_bytes=min_bytes,
+            )
+            return self.end_fetch()
+
+    def begin_fetch(
+        self,
+        wanted: Sequence[FetchTarget],
+        *,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+        max_bytes: int = FETCH_MAX_BYTES,
+        max_wait_ms: int = 500,
+        min_bytes: int = 1,
+    ) -> None:
+        """Send a fetch and do not wait: the broker reads while the answer before is decoded.
+        `end_fetch` must follow.
+
+        max_bytes bounds the whole answer, each `FetchTarget.max_bytes` its part. The first log with
+        records gets its first record batch whole even if that is larger (KIP-74). Raises ValueError
+        for a negative number, and when a log is named twice or another fetch is under way.
+        """
+        reject_negative(max_bytes=max_bytes, max_wait_ms=max_wait_ms, min_bytes=min_bytes)
+        for target in wanted:
+            if (
+                target.offset < 0
+                or target.max_bytes < 0
+                or target.leader_epoch is not None
+                and target.leader_epoch < 0
+            ):
+                reject_negative(
+                    offset=target.offset,
+                    max_bytes=target.max_bytes,
+                    leader_epoch=target.leader_epoch,
+                )
+        with self._alone():
+            self._fetching.begin(
+                Fetch(in_serving_order(wanted), isolation, max_bytes, max_wait_ms, min_bytes)
+            )
+
+    def end_fetch(self) -> FetchAnswer:
+        """The answer to the fetch under way, its partitions in the order they were served.
+
+        Two buffers take turns: the records of this answer are valid until the second next answer is
+        received. Raises ValueError when no fetch is under way.
+        """
+        with self._alone(is_fetching=True):
+            return self._fetching.end()
+
+    def is_answered(self, wait_s: float = 0.0) -> bool:
+        """Whether the answer to the fetch under way has begun, or the connection ended, within
+        `wait_s`.
+
+        Raises ValueError when no fetch is under way.
+        """
+        with self._alone(is_fetching=True):
+            return self._fetching.is_answered(wait_s)
+
+    # Offsets
+
+    def list_offsets(
+        self,
+        times: Mapping[BrokerPartition, int],
+        *,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+        epochs: Mapping[BrokerPartition, int | None] | None = None,
+    ) -> dict[BrokerPartition, ListedOffset]:
+        """One request for many logs: LATEST, EARLIEST, or the first record at or after milliseconds
+        since 1970.
+
+        Under read_committed LATEST is the last stable offset (KIP-98). Each answer carries its own
+        error code. Raises ValueError for any other negative time.
+        """
+        reject_wrong_times(times, least=EARLIEST)
+        listed = self._ask(lambda dialect: dialect.list_offsets(times, isolation, epochs or {}))
+        if set(listed) != set(times):
+            raise CorruptData(
+                "the answer to ListOffsets names other partitions than were asked for",
+                broker=self.address,
+            )
+        return listed
+
+    def largest_times(
+        self,
+        logs: Collection[BrokerPartition],
+        *,
+        epochs: Mapping[BrokerPartition, int | None] | None = None,
+    ) -> dict[BrokerPartition, ListedOffset] | None:
+        """The largest timestamp of each log, wherever it lies, in one request; None: this broker
+        cannot tell (Kafka before 3.0, Jafka).
+        """
+        if not self._dialect().tells_largest_times:
+            return None
+        listed = self._ask(lambda dialect: dialect.largest_times(logs, epochs or {}))
+        if set(listed) != set(logs):
+            raise CorruptData(
+                "the answer to ListOffsets names other partitions than were asked for",
+                broker=self.address,
+            )
+        return listed
+
+    def offsets_before(
+        self, topic: str, partition: int, time: int, max_offsets: int = 1
+    ) -> tuple[int, ...]:
+        """Offsets for `LATEST`, `EARLIEST` or milliseconds since 1970, newest first, at most
+        `max_offsets`.
+
+        What a time finds depends on the broker. Kafka before 0.10.1 names where the segments begin
+        that were written by then; later ones one offset, that of the first record at or after it,
+        none where no record is that late. Jafka cannot be asked for a time. Raises ValueError for
+        any other negative time.
+        """
+        log = BrokerPartition(topic, partition)
+        reject_wrong_times({log: time}, least=EARLIEST)
+        found = (
+            self._ask(lambda dialect: dialect.offsets_before(log, time, max_offsets))
+            if max_offsets > 0
+            else ()
+        )
+        if isinstance(found, Refusal):
+            raise found.error("list offsets", topic=topic, partition=partition, broker=self.address)
+        return found
+
+    def segment_before(self, log: BrokerPartition, time_ms: int) -> int:
+        """Where the newest segment begins that was written by then, by the broker's clock: no
+        record before it is later.
+
+        The log start where no segment is that old, or where the broker does not tell when segments
+        were written (Kafka from 4.0 on). Raises ValueError for a negative time.
+        """
+        reject_wrong_times({log: time_ms})
+        try:
+            found = self._ask(lambda dialect: dialect.segments_before(log, time_ms))
+        except OtherRelease:
+            raise
+        except SettingsError:
+            found = ()
+        if found and not isinstance(found, Refusal):
+            return found[0]
+        return self.earliest_or_latest_offset(log.topic, log.partition, EARLIEST)
+
+    def earliest_or_latest_offset(self, topic: str, partition: int, time: int) -> int:
+        """The log start offset (`EARLIEST`) or the high watermark (`LATEST`). ValueError for
+        another time.
+        """
+        if time not in (EARLIEST, LATEST):
+            raise ValueError(f"{time} is neither EARLIEST ({EARLIEST}) nor LATEST ({LATEST})")
+        found = self.offsets_before(topic, partition, time)
+        if not found:
+            raise CorruptData(
+                "the broker names no offset for a log's end",
+                topic=topic,
+                partition=partition,
+                broker=self.address,
+            )
+        return found[0]
+
+    # Writing, for tests and demos
+
+    def produce(
+        self,
+        topic: str,
+        partition: int,
+        records: bytes | Sequence[tuple[bytes | None, bytes | None]],
+    ) -> int | None:
+        """Append one encoded record batch, or keys and values, to a log that this broker leads: the
+        first one's offset.
+
+        None: the broker took it and does not say where it lies (Jafka).
+
+        Waits for all in-sync replicas. Never sent twice: BrokerUnreachable may mean that it was
+        appended.
+        """
+        log = BrokerPartition(topic, partition)
+        now_ms, timeout_ms = int(time.time() * 1000), int(self._timeout_s * 1000)
+        appended = self._ask(
+            lambda dialect: dialect.append(
+                log, records, timestamp_ms=now_ms, timeout_ms=timeout_ms
+            ),
+            may_repeat=False,
+        )
+        if isinstance(appended, Refusal):
+            raise appended.error("append", topic=topic, partition=partition, broker=self.address)
+        return appended

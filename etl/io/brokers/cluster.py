@@ -1,0 +1,561 @@
+"""What is a whole cluster asked: its topics, partitions, and what explains them?
+
+What is asked of a whole cluster: its topics, its logs, and what explains them.
+
+The driver's side of `client`: one Metadata request, two ListOffsets requests per broker
+(start and end; three under read_committed), one DescribeLogDirs per broker, one DescribeConfigs in
+all; never one request per partition. What to do about a log without a leader, or a topic that is
+not there, is the caller's policy. The offsets themselves are `offsets`'.
+
+Whether an entry of a physical log (0.7 family) begins at a byte position that somebody told. One
+broker is asked.
+
+Two looks, for the first one is cheap and the second one is proof:
+
+- The bytes at the offset must be an entry whose checksum holds, and which ends where its segment
+  does or before. One request for all logs,
+  a few KiB of each. A payload that holds messages (a copy of a log) looks just so. Of one that would be larger than what is looked at,
+  this look tells nothing.
+- From an offset at which an entry begins for sure it is walked, by lengths alone, to the offset: an
+  entry ends there, or it lies inside of
+  one, and where that one begins and ends is known then. It takes all bytes in between, so it is bounded for all logs of a broker together,
+  some of the bad ones first and then the nearest. What is further from a segment's start than that has its checksum alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from etl.errors import (
+    BrokerUnreachable,
+    CorruptData,
+    EtlError,
+    Meaning,
+    OffsetInsideMessage,
+    OtherRelease,
+    PermissionRefused,
+    SettingsError,
+)
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.offsets import Extents, pause
+from etl.io.brokers.times import LogMoments
+from etl.kafka.messages import (
+    ClusterMetadata,
+    FetchedPartition,
+    FetchTarget,
+    ToldMembers,
+    TopicMetadata,
+)
+from etl.model.partitions import (
+    Broker,
+    BrokerPartition,
+    DoubtedOffset,
+    Isolation,
+    KafkaGroup,
+    Leader,
+    LookedAt,
+    OpenTransaction,
+    Retention,
+)
+from etl.settings.choices import MIB
+from etl.settings.source import TopicFilter
+
+LOOK_BYTES = 4 << 10
+"""What is asked for at each offset first."""
+WALKED_BYTES_MAX = 64 * MIB
+"""Of all walks at one broker together, and of one entry whose checksum is looked at."""
+_LOGS_AT_A_TIME, _ANSWER_BYTES_MAX = 1000, 16 * MIB
+_BAD_ONES_WALKED = 16
+"""One of them is told."""
+_NOTHING_GIVEN = "its broker gives nothing from there"
+_LENGTH_BYTES = 4
+
+
+def look_at(
+    consumer: SimpleConsumer, doubted: Collection[DoubtedOffset]
+) -> list[tuple[BrokerPartition, LookedAt]]:
+    """What this broker's logs have at these offsets. Raises BrokerUnreachable."""
+    found = dict(_checked(consumer, doubted))
+    found.update(_walked(consumer, _to_walk(found), found))
+    return [(one.log, looked) for one, looked in found.items()]
+
+
+def _to_walk(found: Mapping[DoubtedOffset, LookedAt]) -> list[DoubtedOffset]:
+    """Those that are walked to: some of the bad ones, in order, so that the one that is told is
+    told in full; then the nearest.
+    """
+    bad = sorted(one for one, looked in found.items() if looked.is_entry is False)[
+        :_BAD_ONES_WALKED
+    ]
+    good = [
+        one for one, looked in found.items() if looked.is_entry is not False and not one.is_kept
+    ]
+    left, chosen = WALKED_BYTES_MAX, list[DoubtedOffset]()
+    for one in (*bad, *sorted(good, key=lambda one: (one.offset - one.walk_from, one))):
+        if one.offset - one.walk_from <= left:
+            left -= one.offset - one.walk_from
+            chosen.append(one)
+    return chosen
+
+
+def _checked(
+    consumer: SimpleConsumer, doubted: Collection[DoubtedOffset]
+) -> Iterator[tuple[DoubtedOffset, LookedAt]]:
+    """By the bytes at each offset alone."""
+    waiting = {one: LOOK_BYTES for one in doubted}
+    while waiting:
+        asked = _of_different_logs(waiting)
+        for one, fetched in zip(
+            asked,
+            _fetched(consumer, [(one, one.offset, waiting[one]) for one in asked]),
+            strict=True,
+        ):
+            looked, needed = _checked_one(one, fetched, waiting[one])
+            if waiting[one] < needed:
+                waiting[one] = needed
+                continue
+            del waiting[one]
+            yield one, looked
+
+
+def _of_different_logs(waiting: dict[DoubtedOffset, int]) -> list[DoubtedOffset]:
+    """A request names a log once, and an answer is held in memory: a few of those that wait."""
+    asked: dict[BrokerPartition, DoubtedOffset] = {}
+    size = 0
+    for one, needed in waiting.items():
+        if (
+            one.log not in asked
+            and len(asked) < _LOGS_AT_A_TIME
+            and (not asked or size + needed <= _ANSWER_BYTES_MAX)
+        ):
+            asked[one.log] = one
+            size += needed
+    return list(asked.values())
+
+
+def _checked_one(
+    one: DoubtedOffset, fetched: FetchedPartition | None, asked_bytes: int
+) -> tuple[LookedAt, int]:
+    """What the bytes say, and how many are needed where these are too few."""
+    from etl.records.message_kernel import PHYSICAL_ENTRY_BYTES, SMALLEST_PHYSICAL
+
+    left = one.until_offset - one.offset
+    if left < PHYSICAL_ENTRY_BYTES + SMALLEST_PHYSICAL:
+        return LookedAt(
+            one.offset,
+            False,
+            f"there are {left} bytes before {one.until_offset}, and none is so small",
+        ), 0
+    if fetched is None:
+        return LookedAt(one.offset, None, _NOTHING_GIVEN), 0
+    try:
+        # The compiled kernels load only where records are decoded.
+        from etl.records.decode import Messages
+
+        messages = Messages(fetched)
+        if needed := messages.needed_bytes:
+            return _cut_off(one, len(fetched.records), asked_bytes, needed)
+        next(iter(messages), None)
+    except OffsetInsideMessage as inside:
+        if inside.where.get("offset") == one.offset:
+            return LookedAt(one.offset, False, inside.what), 0
+    except EtlError:
+        pass  # it begins there, and is damaged: whoever reads it tells
+    return LookedAt(one.offset, True), 0
+
+
+def _cut_off(
+    one: DoubtedOffset, given_bytes: int, asked_bytes: int, needed: int
+) -> tuple[LookedAt, int]:
+    """The same of an answer without a whole entry. One that is shorter than what was asked for ends
+    where the segment does.
+    """
+    if needed > one.until_offset - one.offset:
+        wrong = f"it would reach to {one.offset + needed}, beyond {one.until_offset}, where its segment or the log ends"
+        return LookedAt(one.offset, False, wrong), 0
+    if given_bytes < asked_bytes:
+        return LookedAt(
+            one.offset,
+            False,
+            f"there are {given_bytes} bytes before its segment ends, and no whole message",
+        ), 0
+    if needed > WALKED_BYTES_MAX:
+        return LookedAt(
+            one.offset,
+            None,
+            f"it would have {needed:,} bytes, and {WALKED_BYTES_MAX:,} are looked at",
+        ), 0
+    return LookedAt(one.offset, True), needed
+
+
+def _walked(
+    consumer: SimpleConsumer,
+    doubted: Sequence[DoubtedOffset],
+    found: Mapping[DoubtedOffset, LookedAt],
+) -> Iterator[tuple[DoubtedOffset, LookedAt]]:
+    """What is known once they were walked to, all logs together; nothing of those where the broker
+    gives nothing on the way.
+    """
+    at = {one: one.walk_from for one in doubted}
+    while at:
+        sizes = {
+            one: min(MIB, max(one.offset - position, LOOK_BYTES)) for one, position in at.items()
+        }
+        wanted = [(one, at.pop(one), sizes[one]) for one in _of_different_logs(sizes)]
+        answers = zip(wanted, _fetched(consumer, wanted), strict=True)
+        steps = [
+            (one, position, _step(one, position, fetched))
+            for (one, position, _), fetched in answers
+        ]
+        for (
+            one,
+            position,
+            reached,
+        ) in steps:  # only now, for who asks more takes the buffers of these answers
+            if isinstance(reached, OffsetInsideMessage):
+                yield one, _inside(consumer, one, reached.where["offset"], found[one], reached.what)
+            elif reached >= one.offset:
+                yield one, LookedAt(one.offset, True)
+            elif reached > position:
+                at[one] = reached
+
+
+def _step(
+    one: DoubtedOffset, position: int, fetched: FetchedPartition | None
+) -> int | OffsetInsideMessage:
+    """Where the entries end that begin from `position` on and are told by these bytes, or what says
+    that one reaches beyond the offset.
+    """
+    from etl.records.decode import walk_entries
+
+    if fetched is None:
+        return position
+    try:
+        found = walk_entries(fetched, position, one.offset)
+    except OffsetInsideMessage as inside:
+        return inside
+    reached = found.batches[-1].last_offset + 1 if found.batches else position
+    return reached + (
+        found.cut_off_bytes if found.cut_off_bytes > 1 else 0
+    )  # the length of that one is known, and its bytes not needed
+
+
+def _inside(
+    consumer: SimpleConsumer, one: DoubtedOffset, begins: int, looked: LookedAt, wrong: str
+) -> LookedAt:
+    """Of an offset that lies inside the entry that begins there; where that is none, the log is
+    damaged there, and nothing follows.
+    """
+    header = _fetched(consumer, [(one, begins, _LENGTH_BYTES)])[0]
+    if header is None or len(header.records) < _LENGTH_BYTES:
+        return looked
+    ends = begins + _LENGTH_BYTES + int.from_bytes(header.records, "big", signed=True)
+    if not begins < one.offset < ends <= min(one.until_offset, begins + WALKED_BYTES_MAX):
+        return looked
+    around = replace(one, offset=begins)
+    is_whole = _checked_one(
+        around, _fetched(consumer, [(around, begins, ends - begins)])[0], ends - begins
+    )[0].is_entry
+    return LookedAt(one.offset, False, looked.wrong or wrong, begins, ends) if is_whole else looked
+
+
+def _fetched(
+    consumer: SimpleConsumer, wanted: Sequence[tuple[DoubtedOffset, int, int]]
+) -> list[FetchedPartition | None]:
+    """The bytes from an offset on, so many at most, of each log; None where the broker gives none."""
+    targets = [FetchTarget(one.log, offset, size) for one, offset, size in wanted]
+    answer = consumer.multifetch(
+        targets,
+        isolation=Isolation.READ_UNCOMMITTED,
+        max_bytes=sum(each.max_bytes for each in targets),
+    )
+    found = {
+        (each.topic, each.partition): each
+        for each in answer.partitions
+        if each.refusal is None and len(each.records)
+    }
+    return [found.get((one.log.topic, one.log.partition)) for one, _, _ in wanted]
+
+
+Key = TypeVar("Key")
+Told = TypeVar("Told")
+
+
+def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetadata:
+    """What of the cluster the conf chooses; internal topics only where they are named letter by
+    letter.
+
+    Raises PermissionRefused, and SettingsError where a leader has no listener for us: no waiting
+    gives it one.
+    """
+    there = {
+        name: told
+        for name, told in metadata.topics.items()
+        if not _is_unknown(told) and names.admits(name)
+    }
+    chosen = {
+        name: told
+        for name, told in there.items()
+        if not told.is_internal or name in names.literal_names
+    }
+    refused = sorted(
+        name
+        for name, told in chosen.items()
+        if told.refusal and told.refusal.meaning is Meaning.NOT_ALLOWED
+    )
+    if refused:
+        more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+        what, check = (
+            f"the brokers do not let us read the topic{more}",
+            "the topics' ACLs: Describe and Read",
+        )
+        if (
+            refused[0] not in names.literal_names
+        ):  # brokers say the same of one that is not there, or they would tell who asks that it is
+            check += "; where it was deleted with them, since this pipeline has read it: source.topics.deny with it"
+        raise PermissionRefused(what, topic=refused[0], check=check)
+    for partition in (each for told in chosen.values() for each in told.partitions):
+        if (
+            partition.leader is None
+            and partition.refusal
+            and partition.refusal.meaning is Meaning.NO_LISTENER
+        ):
+            what = "the broker that leads the partition is there, and has no listener of the name by which the other brokers are entered"
+            check = "listeners of all brokers: each needs this one, by the same name; or source.listener, one that all of them have"
+            raise SettingsError(what, key="source.listener", check=check, **partition.log.place)
+    return replace(metadata, topics=chosen)
+
+
+def unknown_topics(metadata: ClusterMetadata, names: Collection[str]) -> frozenset[str]:
+    """Those of the names that were asked for and that the brokers do not know."""
+    there = {name for name, told in metadata.topics.items() if not _is_unknown(told)}
+    return frozenset(names) - there
+
+
+def names_of_topics(cluster: Cluster) -> tuple[str, ...]:
+    """All topics that the cluster lets us see, for a message; none where it does not answer that."""
+    with contextlib.suppress(EtlError):
+        return tuple(cluster.describe(None).topics)
+    return ()
+
+
+class Cluster(LogMoments):
+    """Every question that takes more than one broker. See `Brokers` for its connections,
+    `LogOffsets` and `LogMoments` for offsets.
+    """
+
+    def describe_once_told(
+        self, topics: Collection[str] | None, *, wait_s: float
+    ) -> ClusterMetadata:
+        """`describe`, asked again for up to `wait_s` while the broker was not yet told of any
+        topic.
+
+        One that has just started answers, and says of every topic that there is none, until the
+        controller has told it. One that knows another topic and none of these is believed at once,
+        and so is a registry.
+        """
+        if self._registry is not None:
+            return self.describe(topics)
+        deadline, attempt = time.monotonic() + wait_s, 0
+        while True:
+            told = self.describe(topics)
+            left = deadline - time.monotonic()
+            if (
+                left <= 0
+                or not all(map(_is_unknown, told.topics.values()))
+                or (topics is not None and not self._is_untold(topics))
+            ):
+                return told
+            pause(attempt, left)
+            attempt += 1
+
+    def _is_untold(self, topics: Collection[str]) -> bool:
+        """Whether the broker knows no topic at all, or knows by now what it was asked for."""
+        known = self.describe(None).topics
+        return not known or not known.keys().isdisjoint(topics)
+
+    def open_transactions(self, found: Extents) -> dict[BrokerPartition, OpenTransaction]:
+        """What holds back the end of each log that has offsets behind an open transaction, where
+        the brokers tell (KIP-664).
+
+        One DescribeProducers request to each leader of such a log; to find out since when, at most
+        two more to each broker. It is told to people only, so no failure of these questions stops a
+        run.
+        """
+        held_back = {
+            log: leader for log, leader in found.leaders.items() if found.extents[log].held_back
+        }
+        told: dict[BrokerPartition, OpenTransaction] = {}
+        for answer in self.of_each(held_back, _open_transactions):
+            told.update(answer)
+        if not told:
+            return {}
+        producers = {one.producer_id for one in told.values()}
+        try:
+            brokers = self.describe(()).brokers.values()
+        except BrokerUnreachable:
+            return told
+        known: dict[int, tuple[str, int | None]] = {}
+        for begun in self.side_by_side(
+            [(self.consumer(one.host, one.port, one.generation), producers) for one in brokers],
+            _transactions,
+        ):
+            known.update(begun)
+        return {log: _named(one, known) for log, one in told.items()}
+
+    def retention(self, topics: Collection[str]) -> dict[str, Retention]:
+        """How long each topic is kept and how it is cleaned up: one request to the first broker
+        that answers.
+
+        A topic that we may not describe is left out, and every one where the broker is too old to
+        tell.
+        """
+        if not topics:
+            return {}
+        try:
+            return self.first(lambda consumer: consumer.retention(topics))
+        except OtherRelease:
+            raise
+        except SettingsError:
+            return {}
+
+    def retained_from(
+        self, found: Extents, since_ms: Mapping[BrokerPartition, int], *, isolation: Isolation
+    ) -> dict[BrokerPartition, int]:
+        """The first offset of each log whose record is at that time or later, its end where none
+        is: one ListOffsets per broker.
+        """
+        times = {log: when for log, when in since_ms.items() if log in found.leaders}
+        try:
+            listed = (
+                self.listed(times, isolation, 0.0, None, found.leaders).offsets if times else {}
+            )
+        except OtherRelease:
+            raise
+        except (SettingsError, BrokerUnreachable):
+            return {}
+        return {
+            log: found.extents[log].end_offset if offset is None else offset
+            for log, offset in listed.items()
+        }
+
+    def members_of(self, group: str, brokers: Collection[Broker]) -> KafkaGroup:
+        """Who is alive in Kafka's own group of this name: one DescribeGroups to every broker, of
+        which its coordinator answers.
+
+        Who that is is not asked: where there never was a group, FindCoordinator makes the topic
+        __consumer_offsets. A group of the newer protocol (KIP-848) is told by a second question to
+        the coordinator. No failure of either stops a run; it says why nobody can tell.
+        """
+
+        def ask(consumer: SimpleConsumer, group: str) -> ToldMembers | EtlError:
+            try:
+                return consumer.members_of(group)
+            except OtherRelease:
+                raise
+            except (SettingsError, BrokerUnreachable, CorruptData) as error:
+                return error
+
+        answers = self.side_by_side(
+            [(self.consumer(one.host, one.port, one.generation), group) for one in brokers], ask
+        )
+        silent = [answer.what for answer in answers if isinstance(answer, EtlError)]
+        for answer in answers:
+            if not isinstance(answer, EtlError) and (
+                answer.refusal is None or answer.refusal.meaning is not Meaning.NOT_COORDINATOR
+            ):
+                return (
+                    KafkaGroup(unknown=answer.refusal.name)
+                    if answer.refusal
+                    else KafkaGroup(answer.members)
+                )
+        return KafkaGroup(unknown=silent[0] if silent else None)
+
+    def looked_at(
+        self,
+        doubted: Collection[DoubtedOffset],
+        leaders: Mapping[BrokerPartition, Leader],
+    ) -> dict[BrokerPartition, tuple[LookedAt, ...]]:
+        """What the logs have at offsets that somebody told; see `entries`. Raises
+        BrokerUnreachable.
+        """
+
+        def ask(
+            consumer: SimpleConsumer, logs: Collection[BrokerPartition]
+        ) -> list[tuple[BrokerPartition, LookedAt]]:
+            theirs = set(logs)
+            return look_at(consumer, [one for one in doubted if one.log in theirs])
+
+        found: dict[BrokerPartition, tuple[LookedAt, ...]] = {}
+        for answer in self.of_each({one.log: leaders[one.log] for one in doubted}, ask):
+            for log, looked in answer:
+                found[log] = (*found.get(log, ()), looked)
+        return found
+
+    def bytes_per_offset(self, found: Extents) -> dict[BrokerPartition, float]:
+        """How many bytes one offset costs on average, by the sizes of the leaders' segments: one
+        request per broker.
+
+        Logs of a broker that refuses to tell, or is too old to, are left out, and so are empty
+        ones. In a physical log it is one byte.
+        """
+        sizes: dict[BrokerPartition, int] = {}
+        for answer in self.of_each(
+            {log: leader for log, leader in found.leaders.items() if not log.is_physical}, _sizes
+        ):
+            sizes.update(answer)
+        spans = {
+            log: extent.end_offset - extent.log_start_offset
+            for log, extent in found.extents.items()
+        }
+        told = {
+            log: size / spans[log]
+            for log, size in sizes.items()
+            if size > 0 and spans.get(log, 0) > 0
+        }
+        return {**told, **{log: 1.0 for log in found.leaders if log.is_physical}}
+
+
+def _open_transactions(
+    consumer: SimpleConsumer, logs: Collection[BrokerPartition]
+) -> dict[BrokerPartition, OpenTransaction]:
+    return _if_told(lambda: consumer.open_transactions(logs))
+
+
+def _transactions(
+    consumer: SimpleConsumer, producer_ids: Collection[int]
+) -> dict[int, tuple[str, int | None]]:
+    return _if_told(lambda: consumer.transactions_of(producer_ids))
+
+
+def _named(one: OpenTransaction, known: Mapping[int, tuple[str, int | None]]) -> OpenTransaction:
+    name, since_ms = known.get(one.producer_id, (None, None))
+    return replace(one, transactional_id=name, since_ms=since_ms)
+
+
+def _sizes(
+    consumer: SimpleConsumer, logs: Collection[BrokerPartition]
+) -> dict[BrokerPartition, int]:
+    # A hint for the planner: without it tasks are cut by offsets alone, so no failure of this
+    # question stops a run.
+    return _if_told(lambda: consumer.log_sizes(logs))
+
+
+def _if_told(ask: Callable[[], dict[Key, Told]]) -> dict[Key, Told]:
+    """What a run can do without: nothing where the broker does not tell it. That it is of another
+    release than was said always stops.
+    """
+    try:
+        return ask()
+    except OtherRelease:
+        raise
+    except (SettingsError, BrokerUnreachable):
+        return {}
+
+
+def _is_unknown(topic: TopicMetadata) -> bool:
+    return topic.refusal is not None and topic.refusal.meaning is Meaning.UNKNOWN_TOPIC

@@ -1,0 +1,494 @@
+"""How does one TCP connection to a broker carry frames, and when is it reused?
+
+One TCP connection to a broker: whole frames out and in, under a deadline, and what a port looks
+like that is not Kafka's.
+
+It knows lengths and nothing else of the protocol. Reconnecting belongs to `exchange`.
+A connection that raised is closed: after half a response nobody knows where the next one starts.
+
+A request on its way: what is known of it until its answer has come.
+
+Connections that nobody uses just now, kept for whoever asks the same broker next in this
+process.
+
+A Python worker of Spark runs one task after the other, and each would begin with a connect and a
+greeting to every broker that it reads from. So a task gives its connections back, and the next one
+takes them. What is taken is as good as new, or is not given out:
+
+- one that the broker has closed meanwhile, or on which something lies that nobody asked for, is
+  closed here as well;
+- one whose login ends soon is closed, too;
+- one that was idle for longer than `idle_s` is closed, whether anybody asks for it or not: brokers
+  and what lies between close idle ones
+  without a word, and a worker that has no task holds none for long;
+- a process that was forked has none: two that share a connection would read each other's answers.
+
+A connection is given back only where every answer has come (`Exchange`). It belongs to who made it:
+address, client id, generation, login.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Generic, NamedTuple, TypeVar
+
+from etl.errors import BrokerUnreachable, CorruptData, EtlError, MessageTooLarge, NotKafka
+from etl.io import tls
+from etl.io.process import REQUEST_METER
+from etl.io.tls import ConnectionBroken
+from etl.kafka.protocol import BrokerProtocol, Request
+from etl.model.plans import Requests
+from etl.model.security import OPEN, Security
+
+
+class ImpossibleSize(ValueError):
+    """The four bytes in front of a response are no size that we would take; `second`: the four
+    behind them, of one that is too large.
+    """
+
+    def __init__(self, first: bytes, second: bytes = b"") -> None:
+        super().__init__(f"first bytes {first!r}")
+        self.first, self.second = first, second
+
+
+_TLS = "handshake of TLS"
+_SET_FOR_S = 0.25
+"""For so long a time-out is not set anew while bytes come: a call that began under it may end so
+much late.
+"""
+
+
+class Connection:
+    """Frames to and from one address, encrypted where that is how it is entered. A login is
+    `login`'s.
+
+    Raises BrokerUnreachable when the connect or a call passes its deadline (a `time.monotonic`
+    moment) or is refused, ConnectionBroken when it is cut, ImpossibleSize when an answer's size
+    cannot be one; with encryption what `tls` says.
+    """
+
+    def __init__(self, host: str, port: int, deadline: float, security: Security = OPEN) -> None:
+        self.address = f"{host}:{port}"
+        self._socket = self._connect(host, port, deadline)
+        self._ahead = b""
+        """A byte that was read to see whether there is one."""
+        self._met: OSError | None = None
+        """What came of that instead."""
+        self.renew_at = math.inf
+        """A `time.monotonic` moment from which on whoever has nothing under way connects anew: the
+        login ends soon (KIP-368).
+        """
+        if security.protocol.is_encrypted:
+            try:
+                self._socket.settimeout(self._left(deadline, _TLS))
+                self._socket = tls.wrap(self._socket, host, security.tls, self.address)
+            except TimeoutError:
+                raise self._late(_TLS) from None
+
+    def _connect(self, host: str, port: int, deadline: float) -> socket.socket:
+        try:
+            connected = socket.create_connection(
+                (host, port), timeout=self._left(deadline, "connect")
+            )
+        except TimeoutError:
+            raise self._late("connect") from None
+        except (
+            OSError,
+            UnicodeError,
+        ) as error:  # UnicodeError: what the brokers call this host is no host's name
+            check = "that the broker runs, and that its host and port are right"
+            if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+                check = "how many files a process may open (ulimit -n): connections to brokers take up to half of them"
+            what = f"no connection: {getattr(error, 'strerror', None) or error}"
+            raise BrokerUnreachable(what, broker=self.address, check=check) from None
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return connected
+
+    def send(self, frame: bytes | memoryview, deadline: float) -> None:
+        began = time.monotonic()
+        try:
+            self._socket.settimeout(self._left(deadline, "send"))
+            self._socket.sendall(frame)
+        except TimeoutError:
+            raise self._late("send") from None
+        except ssl.SSLError as error:
+            raise self._broken(error, "while sending", answered=False) from None
+        except OSError as error:
+            raise ConnectionBroken(
+                f"while sending: {error.strerror or error}", answered=False
+            ) from None
+        REQUEST_METER.add(
+            self.address, Requests(seconds=time.monotonic() - began, sent_bytes=len(frame))
+        )
+
+    def is_answering(self, deadline: float) -> bool:
+        """Whether anything came, or the end of the connection, before the deadline. Nothing is
+        taken from what is received.
+        """
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        while not self._has_ahead():
+            if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                return False
+            if not isinstance(self._socket, ssl.SSLSocket):
+                return True
+        return True
+
+    def _has_ahead(self) -> bool:
+        """Of an encrypted connection: whether there is a byte, or an end, behind what TLS says for
+        itself (new session tickets).
+
+        The socket has bytes then, too, and is no sign of an answer.
+        """
+        if self._ahead or not isinstance(self._socket, ssl.SSLSocket):
+            return bool(self._ahead)
+        self._socket.settimeout(0)
+        try:
+            self._ahead = self._socket.recv(1)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return False
+        except OSError as error:
+            self._met = error
+        return True
+
+    def receive(
+        self,
+        deadline: float,
+        room: Callable[[int], memoryview],
+        *,
+        max_bytes: int,
+        least_bytes: int = 4,
+    ) -> memoryview:
+        """One response without its length; `room` gives the bytes to receive it into, once its size
+        was checked.
+        """
+        first, began = bytearray(4), time.monotonic()
+        self._fill(memoryview(first), deadline, answered=False)
+        size = int.from_bytes(first, "big", signed=True)
+        if not least_bytes <= size <= max_bytes:
+            raise ImpossibleSize(bytes(first), self._second(deadline) if size > max_bytes else b"")
+        into = room(size)
+        self._fill(into, deadline, answered=True)
+        REQUEST_METER.add(
+            self.address, Requests(1, time.monotonic() - began, received_bytes=size + len(first))
+        )
+        return into
+
+    def _second(self, deadline: float) -> bytes:
+        """The number of the request that is answered; nothing where no more comes."""
+        second = bytearray(4)
+        try:
+            self._fill(memoryview(second), deadline, answered=True)
+        except (ConnectionBroken, BrokerUnreachable):
+            return b""
+        return bytes(second)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def interrupt(self) -> None:
+        """From another thread: whoever waits for an answer here is told that the connection broke."""
+        with contextlib.suppress(OSError):
+            # Of an encrypted socket, too, the socket's own: ssl's would read what is still to come
+            # as if nothing were encrypted.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def _fill(self, into: memoryview, deadline: float, *, answered: bool) -> None:
+        at = len(self._ahead)
+        into[:at], self._ahead = self._ahead, b""
+        set_until = 0.0
+        while at < len(into):
+            try:
+                if time.monotonic() >= set_until:  # not for each 16 KiB of TLS: a system call each
+                    self._socket.settimeout(self._left(deadline, "answer"))
+                    set_until = min(deadline, time.monotonic() + _SET_FOR_S)
+                if self._met is not None:
+                    raise self._met
+                got = self._socket.recv_into(into[at:])
+            except TimeoutError:
+                raise self._late("answer") from None
+            except ssl.SSLError as error:
+                raise self._broken(
+                    error, f"after {at} bytes of {len(into)}", answered=answered or at > 0
+                ) from None
+            except OSError as error:
+                raise ConnectionBroken(
+                    f"after {at} bytes of {len(into)}: {error.strerror or error}",
+                    answered=answered or at > 0,
+                ) from None
+            if got == 0:
+                raise ConnectionBroken(
+                    f"closed by the other side after {at} bytes of {len(into)}",
+                    answered=answered or at > 0,
+                )
+            at += got
+
+    def _broken(
+        self, error: ssl.SSLError, when: str, *, answered: bool
+    ) -> EtlError | ConnectionBroken:
+        broken = ConnectionBroken(
+            f"{when}: {error.reason or error.strerror or error}", answered=answered
+        )
+        return broken if answered else tls.refused(error, self.address) or broken
+
+    def _left(self, deadline: float, doing: str) -> float:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise self._late(doing)
+        return left
+
+    def _late(self, doing: str) -> BrokerUnreachable:
+        listener = (
+            "a listener of TLS (source.security.protocol)" if doing == _TLS else "a Kafka listener"
+        )
+        return BrokerUnreachable(
+            f"the deadline passed (waiting for: {doing})",
+            broker=self.address,
+            check=f"the network, the broker's load, and that the port is {listener}",
+        )
+
+
+_NO_FETCH = b"\0\0\0\2"
+"""The size of an answer that is an error code and nothing else. Jafka takes the greeting of Kafka
+0.8 for a MultiFetch of nothing.
+"""
+
+
+def not_kafka(address: str, first: bytes) -> NotKafka:
+    """The failure for a port whose first answer started with `first`."""
+    if first.startswith((b"HTTP", b"<")):
+        return NotKafka(
+            "the port speaks HTTP, not Kafka",
+            broker=address,
+            check="the port: it may be a metrics, Connect or REST port of the same machine",
+        )
+    if first[:1] in (b"\x15", b"\x16") and first[1:2] == b"\x03":
+        return NotKafka(
+            "the port speaks TLS",
+            broker=address,
+            check="source.security.protocol: set SSL, or SASL_SSL where there is a login",
+        )
+    if first == _NO_FETCH:
+        check = "the dialect jafka, whose brokers are found where they are registered in ZooKeeper, and not by an address"
+        return NotKafka("the port speaks as Jafka and Kafka 0.7 do", broker=address, check=check)
+    return NotKafka(
+        f"the port does not speak Kafka: its answer starts with {first!r}",
+        broker=address,
+        check="host and port",
+    )
+
+
+def hung_up(address: str, why: str, check: str) -> NotKafka:
+    """The failure for a port that closes the connection on the very first request, twice."""
+    return NotKafka(
+        f"the connection was closed on the first request ({why})", broker=address, check=check
+    )
+
+
+def unanswered(late: BrokerUnreachable, first_request: str) -> BrokerUnreachable:
+    """The failure for a port that takes the first request and says nothing."""
+    return BrokerUnreachable(
+        f"connected, but the first request ({first_request}) got no answer",
+        **late.where,
+        check="the broker's load, and that the port is a Kafka listener: other servers may wait for more",
+    )
+
+
+def absurd(address: str, size: ImpossibleSize) -> CorruptData:
+    """The failure for an impossible size on a connection that had spoken Kafka before."""
+    return CorruptData(
+        f"a response claims {int.from_bytes(size.first, 'big', signed=True)} bytes",
+        broker=address,
+        check="that nothing between here and the broker alters bytes",
+    )
+
+
+def outsized(
+    address: str,
+    size: ImpossibleSize,
+    correlation_id: int,
+    max_bytes: int,
+    place: dict[str, object],
+) -> EtlError:
+    """The failure for a size that we do not take of the answer to a fetch.
+
+    Where it names our request it is the broker's: only a record batch is given whole beyond what
+    was asked for (KIP-74).
+    """
+    if int.from_bytes(size.second, "big", signed=True) != correlation_id or not size.second:
+        return absurd(address, size)
+    found = int.from_bytes(size.first, "big")
+    what = f"a record batch is too large: the answer that it fills has {found:,} bytes, and at most {max_bytes:,} are taken"
+    check = f"the topic's max.message.bytes, and the executors' memory: with a fetch limit of {found} bytes the record batch is read"
+    return MessageTooLarge(what, check=check, broker=address, **place)
+
+
+class Dropping:
+    """Closes the connection when anything at all interrupts an exchange, Ctrl-C included: its bytes
+    have lost their frame.
+    """
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self._close = close
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self._close()
+
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Sent(Generic[Answer]):
+    """A request that waits for its answer, and its number."""
+
+    request: Request[Answer]
+    number: int
+    rest: memoryview
+    """What of its bytes is sent when answers have come."""
+    is_answering: Callable[[float], bool]
+
+
+def end_of(frames: memoryview, requests: int) -> int:
+    """Where so many requests end, each of which has its size in front."""
+    at = 0
+    for _ in range(requests):
+        if at < len(frames):
+            at += 4 + int.from_bytes(frames[at : at + 4], "big")
+    return at
+
+
+def fresh(size: int) -> memoryview:
+    """Room of its own for an answer."""
+    return memoryview(bytearray(size))
+
+
+class Maker(NamedTuple):
+    """Whose connections are alike."""
+
+    host: str
+    port: int
+    client_id: str
+    generation: str | None
+    """As whoever connects was told."""
+    security: Security
+    """How it was entered, and as whom."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A connection between two uses, and what its next user must know."""
+
+    connection: Connection
+    dialect: BrokerProtocol
+    last_number: int
+    throttled_until: float
+    """A `time.monotonic` moment before which the broker reads nothing from it."""
+    since: float = field(default_factory=time.monotonic)
+
+
+class IdleConnections:
+    """Some connections, the newest given out first. For any threads.
+
+    idle_s   how long one is kept
+    most     how many are kept in all; the oldest makes room
+    """
+
+    def __init__(self, *, idle_s: float = 30.0, most: int = 32) -> None:
+        self._idle_s, self._most = idle_s, most
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: deque[tuple[Maker, Idle]] = deque()
+        self._sweeper: threading.Timer | None = None
+
+    def take(self, maker: Maker) -> Idle | None:
+        """One that is fit for use; None: there is none."""
+        while True:
+            with self._lock:
+                found = next((each for each in reversed(self._kept) if each[0] == maker), None)
+                if found is None:
+                    return None
+                self._kept.remove(found)
+            idle = found[1]
+            now = time.monotonic()
+            if (
+                now - idle.since < self._idle_s
+                and now < idle.connection.renew_at
+                and not idle.connection.is_answering(0)
+            ):
+                return idle
+            idle.connection.close()
+
+    def give(self, maker: Maker, idle: Idle) -> None:
+        """Keep it for the next one. Its giver uses it no more."""
+        with self._lock:
+            self._kept.append((maker, idle))
+            crowded_out = self._kept.popleft()[1] if len(self._kept) > self._most else None
+            self._sweep_later()
+        if crowded_out is not None:
+            crowded_out.connection.close()
+
+    def close(self) -> None:
+        """Hang up on all of them."""
+        with self._lock:
+            kept, self._kept = self._kept, deque()
+        for _, idle in kept:
+            idle.connection.close()
+
+    def forget(self) -> None:
+        """After a fork, in the child: what is here is the parent's. Its own copies are closed,
+        which the brokers do not see.
+        """
+        kept = self._kept
+        self._begin()
+        for _, idle in kept:
+            idle.connection.close()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def _sweep_later(self) -> None:
+        if self._sweeper is None and self._kept:
+            left_s = self._kept[0][1].since + self._idle_s - time.monotonic()
+            self._sweeper = threading.Timer(max(0.0, left_s), self._sweep)
+            self._sweeper.daemon = True
+            self._sweeper.start()
+
+    def _sweep(self) -> None:
+        old = list[Idle]()
+        with self._lock:
+            self._sweeper = None
+            while self._kept and time.monotonic() - self._kept[0][1].since >= self._idle_s:
+                old.append(self._kept.popleft()[1])
+            self._sweep_later()
+        for idle in old:
+            idle.connection.close()
+
+
+IDLE_CONNECTIONS = IdleConnections()
+"""Those of tasks."""
+os.register_at_fork(after_in_child=IDLE_CONNECTIONS.forget)

@@ -1,0 +1,830 @@
+"""How does a driver live as a member of a group in Kafka?
+
+One member of a group of Kafka's own, whose coordinator says who owns which log: beside Kafka's
+consumers of 0.9 to 4.x.
+
+A thread of its own, with a connection of its own, joins, beats, and joins again at once whenever
+the group divides its logs anew; so the membership lives while the run's thread waits for Spark.
+Every share has a generation, and a commit with another one is refused: what a run read of the
+group's offsets under a share that is over by then moves nothing.
+
+The classic protocol as one member lives it (Kafka 0.9 to 4.x): join, sync, beat, and join again
+when the group divides its logs anew.
+
+`step` is one question or one wait; `coordinator` calls it in a thread of its own until the member
+leaves. What an answer means is `coordinated`'s. The leader divides the logs by partition counts of
+that moment, looks at them from time to time, and joins again when they changed: nobody else would.
+
+A static member that comes back within its session causes no rebalance, and gets the assignment that
+the group had. Topics and partitions that were added while it was away are in no assignment, and a
+leader that was away did not see them come. So it compares the assignment with what exists:
+
+    leader      some partition of the group's topics is assigned to nobody    joins again: a leader's join is a rebalance
+    any member  it is assigned topics that it no longer subscribes to         a leader joins again; a follower leaves, and
+    follower    a topic of its own exists and is assigned to nobody           joins as a new member: that is a rebalance
+
+Java's leader only watches from its return on (KIP-814), and misses what came before. Partitions
+that are added to a topic which the group has assigned are the leader's to find.
+
+The consumer protocol as one member lives it (KIP-848, Kafka 4.0 on): one heartbeat that joins,
+is told what to own, and acknowledges.
+
+The coordinator divides the logs, and gives one to its next owner only when the member that has it
+says that it let go. So what a run still needs may be held: it is not acknowledged while
+`MemberState.holds`, for as long as the rebalance timeout, behind which the coordinator takes the
+member for gone. `step` is one wait and one question; `coordinator` calls it in a thread of its own.
+
+Ends a membership of a driver that is gone: it sleeps, or died, and the group waits for its
+session to end.
+
+A coordinator takes the leave of a member from whoever knows its id. From then on nothing that the
+driver committed as that member is taken any more, wherever on the way it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from threading import Thread
+
+from etl.decide.group_assignment import (
+    KEEPS_LOGS,
+    STRATEGIES,
+    GroupMember,
+    Next,
+    answered,
+    assign_as_leader,
+    find_unassigned,
+    reconciled,
+)
+from etl.errors import (
+    CorruptData,
+    EtlError,
+    Meaning,
+    MembershipLost,
+    Owned,
+    Refusal,
+    SettingsError,
+    Unreachable,
+)
+from etl.io.brokers.member_state import CoordinatorConnection, MemberState, MemberTerms
+from etl.kafka.messages import (
+    LEAVES,
+    WILL_BE_BACK,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+    Joined,
+    JoinRequest,
+    MemberIdentity,
+    Subscription,
+)
+from etl.model.partitions import (
+    BY_COORDINATOR,
+    BrokerPartition,
+    GroupProtocol,
+    Membership,
+    RebalanceStatistics,
+    Share,
+)
+from etl.model.security import OPEN, Security
+
+_Counts = Mapping[str, int]
+
+
+class ClassicProtocol:
+    """One member. Every method is called by the member's thread. Raises what ends the membership,
+    or a try.
+    """
+
+    def __init__(
+        self, terms: MemberTerms, connection: CoordinatorConnection, state: MemberState
+    ) -> None:
+        self._terms, self._connection, self._state = terms, connection, state
+        self.member_id: str | None = None
+        self._identity: MemberIdentity | None = None
+        """While we are in a generation."""
+        self._share: Share | None = None
+        self._owned: frozenset[BrokerPartition] = frozenset()
+        self._generation: int | None = None
+        """Of which that is."""
+        self._divided: tuple[frozenset[str], _Counts, float] | None = None
+        """The group's topics, by what we divided them as the leader, and when that is looked at
+        again.
+        """
+        self._may_come_back = terms.instance_id is not None
+        """Whether the group may know us from before: until it has told us what we are assigned for
+        the first time.
+        """
+        self._refused_joins = 0
+        self._is_due = False
+        """Whether the group waits for us to join again, and the share is held."""
+
+    @property
+    def may_be_interrupted(self) -> bool:
+        """Whether the coordinator could still be told that we leave: not before it said who we are."""
+        return self.member_id is not None
+
+    def step(self) -> None:
+        """One question or one wait."""
+        if self._identity is None:
+            self._join()
+        elif self._state.pause():
+            if self._has_other_partitions() or self._is_due and not self._state.holds:
+                self._let_go_or_hold()
+            else:
+                self._beat(self._identity)
+
+    def leave(self) -> None:
+        """Be no member any more. A static one stays for as long as its session: whoever comes back
+        under its name has its logs.
+        """
+        if self.member_id is not None and self._terms.instance_id is None:
+            gone = MemberIdentity(self._terms.group, self.member_id, None, -1)
+            self._connection.ask(lambda dialect: dialect.leave_group(gone))
+
+    def _join(self) -> None:
+        terms, longest_s = self._terms, self._terms.rebalance_timeout_s + self._terms.answers_in_s
+        lets_go = not KEEPS_LOGS.issuperset(terms.strategies)
+        told = (
+            Subscription(terms.topics)
+            if lets_go
+            else Subscription(terms.topics, self._owned, self._generation)
+        )
+        wanted = JoinRequest(
+            terms.group,
+            self.member_id,
+            terms.instance_id,
+            round(terms.session_timeout_s * 1000),
+            round(terms.rebalance_timeout_s * 1000),
+            dict.fromkeys(terms.strategies, told),
+        )
+        joined = self._connection.ask(
+            lambda dialect: dialect.join_group(wanted), within_s=longest_s
+        )
+        if joined.refusal is not None:
+            self._refused_joins += 1
+            self._act(joined.refusal, "take a member", told_id=joined.member_id)
+            return
+        if joined.member_id is None:
+            what = "the coordinator takes us as a member and gives no id"
+            raise CorruptData(what, check="the broker's log", broker=self._connection.address)
+        self._refused_joins, self.member_id = 0, joined.member_id
+        self._state.note_join()
+        self._sync(
+            joined,
+            MemberIdentity(terms.group, joined.member_id, terms.instance_id, joined.generation),
+            lets_go,
+        )
+
+    def _sync(self, joined: Joined, identity: MemberIdentity, lets_go: bool) -> None:
+        assigned: Mapping[str, Iterable[BrokerPartition]] = {}
+        self._divided = None
+        if joined.is_leader and not joined.skips_assignment:
+            assigned = self._assign(joined)
+        asked_at = time.monotonic()
+        synced = self._connection.ask(
+            lambda dialect: dialect.sync_group(identity, joined.strategy, assigned),
+            within_s=self._terms.rebalance_timeout_s + self._terms.answers_in_s,
+        )
+        if synced.refusal is not None:
+            self._act(synced.refusal, "tell what we are assigned")
+            return
+        if joined.skips_assignment or self._may_come_back and not joined.is_leader:
+            if self._is_outdated(joined, synced.logs):
+                self._join_anew(joined, identity, synced.logs)
+                return
+        self._may_come_back = False
+        if strange := sorted(log for log in synced.logs if log.topic not in self._terms.topics):
+            raise CorruptData(
+                "the group's leader assigned us a log of a topic that we did not ask for",
+                **strange[0].place,
+                group=self._terms.group,
+                check="which client leads the group",
+            )
+        revoked = self._owned - synced.logs
+        self._owned, self._generation = synced.logs, joined.generation
+        if revoked and not lets_go:
+            return  # they are let go by joining again without them: only then does the leader give them to others
+        self._identity = identity
+        self._share = Share(
+            identity.member_id,
+            Membership.COORDINATOR,
+            joined.strategy,
+            joined.generation,
+            synced.logs,
+            identity.instance_id,
+        )
+        # An empty share where logs move one by one may only be the first half: it is believed with
+        # the next heartbeat.
+        if synced.logs or lets_go:
+            self._state.settle(self._share, asked_at)
+
+    def _assign(self, joined: Joined) -> Mapping[str, Iterable[BrokerPartition]]:
+        """As the leader, and watch these topics from now on."""
+        topics = frozenset(name for each in joined.members for name in each.subscription.topics)
+        counts = self._watch(topics)
+        return assign_as_leader(
+            joined.strategy,
+            [
+                GroupMember(
+                    each.member_id,
+                    frozenset(told.topics),
+                    each.instance_id,
+                    told.owned,
+                    told.generation,
+                )
+                for each in joined.members
+                for told in (each.subscription,)
+            ],
+            counts,
+        )
+
+    def _watch(self, topics: frozenset[str]) -> _Counts:
+        """Count the partitions of these topics, and compare with that from time to time."""
+        counts = self._counts(topics)
+        self._divided = topics, counts, time.monotonic() + self._terms.topics_max_age_s
+        return counts
+
+    def _is_outdated(self, joined: Joined, ours: frozenset[BrokerPartition]) -> bool:
+        """True if what a static member came back to does not fit what exists and what it subscribes
+        to. See the module.
+        """
+        own = frozenset(self._terms.topics)
+        our_topics = frozenset(log.topic for log in ours)
+        if not our_topics <= own:
+            return True
+        if our_topics == own and not joined.is_leader:
+            return False
+        assigned = self._assigned_in_group(joined, ours)
+        if joined.is_leader:
+            subscribed = frozenset(
+                topic for each in joined.members for topic in each.subscription.topics
+            )
+            counts = self._watch(
+                own | (subscribed or frozenset(log.topic for log in assigned or ()))
+            )
+            return assigned is not None and bool(find_unassigned(counts, assigned))
+        return assigned is not None and not self._counts(own).keys() <= {
+            log.topic for log in assigned
+        }
+
+    def _assigned_in_group(
+        self, joined: Joined, ours: frozenset[BrokerPartition]
+    ) -> frozenset[BrokerPartition] | None:
+        """What all members have together. None while the group divides its logs anew: then
+        everything is divided again; and for a follower where that is not known, which leaves it to
+        the leader."""
+        if len(joined.members) == 1:
+            return ours
+        found = self._connection.ask(lambda dialect: dialect.members_of(self._terms.group))
+        if (
+            found.refusal is not None
+        ):  # of a leader one rebalance too many costs less than a partition that nobody reads
+            return frozenset() if joined.is_leader else None
+        known = [logs for logs in found.members.values() if logs is not None]
+        return frozenset[BrokerPartition]().union(*known) if known else None
+
+    def _join_anew(
+        self, joined: Joined, identity: MemberIdentity, ours: frozenset[BrokerPartition]
+    ) -> None:
+        """With the next step, so that the group divides its logs anew. The coordinator ignores the
+        join of a follower whose subscription it knows already, so that one leaves first."""
+        if joined.is_leader:
+            self._owned = frozenset(log for log in ours if log.topic in self._terms.topics)
+            self._generation = joined.generation
+            return
+        refusal = self._connection.ask(lambda dialect: dialect.leave_group(identity))
+        if refusal is not None:
+            self._act(refusal, "let a static member join anew")
+            return
+        self.member_id, self._may_come_back = None, False
+
+    def _beat(self, identity: MemberIdentity) -> None:
+        asked_at = self._state.note_send()
+        refusal = self._connection.ask(
+            lambda dialect: dialect.heartbeat(identity),
+            within_s=min(self._terms.answers_in_s, self._terms.session_timeout_s),
+        )
+        if refusal is not None:
+            self._act(refusal, "take a heartbeat")
+            return
+        self._state.note_answer()
+        if self._share is not None:
+            self._state.settle(self._share, asked_at)
+
+    def _has_other_partitions(self) -> bool:
+        """Whether we lead, and a topic has more partitions than we divided: then the group divides
+        its logs anew.
+        """
+        if self._divided is None or time.monotonic() < self._divided[2]:
+            return False
+        topics, before, _ = self._divided
+        return self._watch(topics) != before
+
+    def _counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """Partitions of each topic that is there."""
+        told = self._connection.topics(sorted(set(topics))).topics
+        return {name: len(topic.partitions) for name, topic in told.items() if topic.partitions}
+
+    def _act(self, refusal: Refusal, doing: str, *, told_id: str | None = None) -> None:
+        means = answered(refusal)
+        if self._identity is None and refusal.meaning is not Meaning.ID_REQUIRED:
+            self._state.note_try()
+        if means.is_lost:
+            self._state.lose()
+        if means.next is Next.GIVE_UP:
+            raise refusal.error(doing, group=self._terms.group, broker=self._connection.address)
+        if means.next is Next.JOIN_AGAIN and self._share is not None and not means.is_lost:
+            self._state.note_answer()  # it knew us
+            self._let_go_or_hold()
+            return
+        if means.next in (Next.JOIN_AGAIN, Next.ASK_AT_ONCE):
+            self.member_id = (told_id or self.member_id) if means.keeps_id else None
+            if means.is_lost:
+                self._owned, self._generation = frozenset(), None
+            self._let_go()
+            if self._refused_joins > 1:
+                self._state.pause(self._terms.backoff_s)
+            return
+        self._state.note_trouble(
+            refusal.error(doing, group=self._terms.group, broker=self._connection.address)
+        )
+        if means.next is Next.LOOK_UP:
+            self._connection.forget()
+        self._state.pause(self._terms.backoff_s)
+
+    def _let_go_or_hold(self) -> None:
+        """Join again; where the share is held, once that is over. Until then heartbeats say that we
+        live. Who owns nothing holds nothing, and is asked for nothing back: it joins at once."""
+        self._is_due = self._state.holds and bool(self._owned)
+        if self._is_due:
+            self._state.ask_back(self._owned)
+        else:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._identity = self._share = None
+        self._is_due = False
+        self._state.let_go()
+
+
+_Log = tuple[str, int]
+"""Topic id and partition: a topic that is made again under its name is another one."""
+_QUIET_HEARTBEATS = 6
+"""Until an empty share is believed: others are told with a heartbeat, let go behind their next
+poll, and say so with one more.
+"""
+
+
+class ConsumerProtocol:
+    """One member. Every method is called by the member's thread. Raises what ends the membership,
+    or a try.
+    """
+
+    may_be_interrupted = True
+    """The member makes its id itself."""
+
+    def __init__(
+        self, terms: MemberTerms, connection: CoordinatorConnection, state: MemberState
+    ) -> None:
+        self._terms, self._connection, self._state = terms, connection, state
+        self.member_id: str | None = str(uuid.uuid4())
+        self._epoch = 0
+        """0: no member yet."""
+        self._owned: frozenset[_Log] = frozenset()
+        self._target: frozenset[_Log] = frozenset()
+        """As last told."""
+        self._names: dict[str, str] = {}
+        """Topic id to name."""
+        self._has_news = False
+        """Whether we own other logs than the coordinator was told."""
+        self._settles_at = float("-inf")
+        """When an empty share is believed."""
+
+    def step(self) -> None:
+        """One wait, unless there is something to say, and one question."""
+        if self._epoch == 0 or self._has_news or self._state.pause():
+            self._reconcile()
+            self._beat()
+
+    def leave(self) -> None:
+        """Be no member any more. A static one says that it will be back, and keeps its logs for as
+        long as its session.
+        """
+        if self._epoch > 0:
+            epoch = LEAVES if self._terms.instance_id is None else WILL_BE_BACK
+            gone = self._heartbeat(epoch, None)
+            self._connection.ask(lambda dialect: dialect.consumer_heartbeat(gone))
+
+    def _beat(self) -> None:
+        tells_all = self._epoch == 0 or self._has_news
+        beat = self._heartbeat(self._epoch, self._by_topic() if tells_all else None)
+        asked_at = self._state.note_send()
+        answer = self._connection.ask(
+            lambda dialect: dialect.consumer_heartbeat(beat),
+            within_s=min(self._terms.answers_in_s, self._terms.session_timeout_s),
+        )
+        if answer.refusal is not None:
+            self._act(answer)
+            return
+        if self._epoch == 0:
+            self._state.note_join()
+            self._settles_at = asked_at + min(
+                _QUIET_HEARTBEATS * answer.interval_ms / 1000, self._terms.join_timeout_s / 2
+            )
+        self._state.note_answer()
+        self._state.beat_every(answer.interval_ms / 1000)
+        self.member_id, self._epoch, self._has_news = (
+            answer.member_id or self.member_id,
+            answer.epoch,
+            False,
+        )
+        if answer.assigned is not None:
+            self._target = frozenset(
+                (topic_id, number)
+                for topic_id, numbers in answer.assigned.items()
+                for number in numbers
+            )
+        self._reconcile()
+        if not self._has_news and (self._owned or asked_at >= self._settles_at):
+            logs = frozenset(
+                BrokerPartition(self._names[topic_id], number) for topic_id, number in self._owned
+            )
+            self._state.settle(
+                Share(
+                    self.member_id or "",
+                    Membership.COORDINATOR,
+                    BY_COORDINATOR,
+                    self._epoch,
+                    logs,
+                    self._terms.instance_id,
+                ),
+                asked_at,
+            )
+
+    def _reconcile(self) -> None:
+        """Own what is assigned, and hold what is not assigned any more where the run does."""
+        found = reconciled(self._owned, self._named(self._target), holds=self._state.holds)
+        self._state.ask_back(
+            frozenset(
+                BrokerPartition(self._names[topic_id], number) for topic_id, number in found.held
+            )
+        )
+        if found.owned != self._owned:
+            self._has_news = True
+            if self._owned - found.owned:
+                self._state.let_go()
+        self._owned = found.owned
+
+    def _named(self, target: frozenset[_Log]) -> frozenset[_Log]:
+        """Without logs of topics that nobody can name yet, or any more: those are not owned, and
+        not acknowledged.
+        """
+        if not {topic_id for topic_id, _ in target} <= self._names.keys():
+            told = self._connection.topics(self._terms.topics).topic_ids
+            self._names.update({topic_id: name for name, topic_id in told.items()})
+        return frozenset(log for log in target if log[0] in self._names)
+
+    def _by_topic(self) -> dict[str, frozenset[int]]:
+        return {
+            topic_id: frozenset(number for its, number in self._owned if its == topic_id)
+            for topic_id, _ in self._owned
+        }
+
+    def _heartbeat(
+        self, epoch: int, owned: Mapping[str, frozenset[int]] | None
+    ) -> ConsumerHeartbeat:
+        terms = self._terms
+        return ConsumerHeartbeat(
+            terms.group,
+            self.member_id,
+            epoch,
+            terms.instance_id,
+            round(terms.rebalance_timeout_s * 1000),
+            terms.topics,
+            owned,
+        )
+
+    def _act(self, answer: ConsumerHeartbeatAnswer) -> None:
+        refusal = answer.refusal
+        if refusal is None:
+            return
+        means = answered(refusal)
+        if self._epoch == 0:
+            self._state.note_try()
+        if means.is_lost:
+            self._state.lose()
+        error = refusal.error(
+            "take a heartbeat",
+            group=self._terms.group,
+            broker=self._connection.address,
+            said=answer.said or None,
+        )
+        if means.next is Next.GIVE_UP:
+            raise error
+        if means.next is Next.JOIN_AGAIN:
+            if self._epoch == 0:
+                self._state.pause(self._terms.backoff_s)
+            self.member_id = self.member_id if means.keeps_id else str(uuid.uuid4())
+            self._epoch, self._owned, self._target, self._has_news = (
+                0,
+                frozenset(),
+                frozenset(),
+                False,
+            )
+            self._state.let_go()
+            return
+        self._state.note_trouble(error)
+        if means.next is Next.LOOK_UP:
+            self._connection.forget()
+        self._state.pause(self._terms.backoff_s)
+
+
+_PAUSE_S = 0.2
+_NO_SUCH_GROUP = 69
+"""Of this protocol (GROUP_ID_NOT_FOUND): so nobody is a member of it."""
+
+
+def end_membership(
+    connection: CoordinatorConnection, group: str, share: Share, *, within_s: float
+) -> None:
+    """Leave in the name of this share's member; nothing where it is none. Raises BrokerUnreachable,
+    and what it is refused with.
+    """
+    deadline = time.monotonic() + within_s
+    while refusal := _leave(connection, group, share):
+        if refusal.meaning is Meaning.UNKNOWN_MEMBER or refusal.code == _NO_SUCH_GROUP:
+            return
+        if not refusal.is_retriable or time.monotonic() + _PAUSE_S > deadline:
+            raise refusal.error(
+                "end the membership of a run that is gone", group=group, broker=connection.address
+            )
+        connection.forget()
+        time.sleep(_PAUSE_S)
+
+
+def _leave(connection: CoordinatorConnection, group: str, share: Share) -> Refusal | None:
+    if share.strategy == BY_COORDINATOR:
+        beat = ConsumerHeartbeat(group, share.member_id, LEAVES, None, -1, (), None)
+        return connection.ask(lambda dialect: dialect.consumer_heartbeat(beat)).refusal
+    gone = MemberIdentity(group, share.member_id, None, -1)
+    return connection.ask(lambda dialect: dialect.leave_group(gone))
+
+
+_PROTOCOLS: Mapping[GroupProtocol, type[ClassicProtocol] | type[ConsumerProtocol]] = {
+    GroupProtocol.CLASSIC: ClassicProtocol,
+    GroupProtocol.CONSUMER: ConsumerProtocol,
+}
+
+
+class CoordinatedMember:
+    """What a run asks of its membership (`etl.run.members.Member`), for one group with a
+    coordinator.
+
+    bootstrap    brokers that are asked who the coordinator is
+    terms        as what it joins
+    protocol     by which requests
+    generation   how the brokers must be spoken to (`Broker.generation`); None: each tells it itself
+    security     encryption and login of their listeners
+
+    One thread calls it. `rejoin`, `follow` and `leave` end a `hold`.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[tuple[str, int]],
+        terms: MemberTerms,
+        *,
+        protocol: GroupProtocol = GroupProtocol.CLASSIC,
+        generation: str | None = None,
+        security: Security = OPEN,
+    ) -> None:
+        self._bootstrap, self._terms, self._protocol = tuple(bootstrap), terms, protocol
+        self._generation, self._security = generation, security
+        self._lives: _Life | None = None
+        self._share: Share | None = None
+        self._past = RebalanceStatistics()
+
+    def join(self) -> Share:
+        """Become a member, and wait until the group has settled; the share may be empty.
+
+        Raises Owned where it does not settle within `join_timeout_s`; SettingsError where the
+        group, the broker and the terms do not fit together; PermissionRefused; MembershipLost where
+        another process is the static member of this name; BrokerUnreachable where the coordinator
+        could not be asked. Then we are no member any more.
+        """
+        if unknown := [name for name in self._terms.strategies if name not in STRATEGIES]:
+            raise SettingsError(
+                f"how the strategy {unknown[0]} divides a group's logs is not known, and we may be the group's leader",
+                check=f"ownership.strategy: {', '.join(STRATEGIES)}",
+                group=self._terms.group,
+            )
+        if self._lives is None:
+            self._lives = _Life(self._connection(), self._terms, self._protocol)
+        return self._settled(self._lives, float("-inf"))
+
+    def rejoin(self) -> Share:
+        """A share that stood after this was called: the same one where nothing was wrong with it.
+        Raises as `join`.
+        """
+        if self._lives is None:
+            return self.join()
+        self._lives.state.hold(False)
+        return self._settled(self._lives, self._lives.state.poke())
+
+    def renew(self) -> Share:
+        """The same, and what is held stays so: what the group wants back meanwhile is part of it,
+        and `asked_back`.
+
+        Of the consumer protocol alone. Raises as `join`.
+        """
+        return (
+            self.join()
+            if self._lives is None
+            else self._settled(self._lives, self._lives.state.poke())
+        )
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it has joined, or tries to, and did not leave."""
+        return self._lives is not None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the last share still stands as far as anybody told us: a hint, for only the fence
+        of a commit decides.
+        """
+        return self._lives is not None and self._lives.state.is_current(self._share)
+
+    @property
+    def newest(self) -> Share | None:
+        """What stands by the last answer, whether it was taken by `join` or `rejoin` or not."""
+        return self._lives.state.newest if self._lives is not None else None
+
+    def heard(self, *, within_s: float) -> Share | None:
+        """What stands by an answer to a question that is asked now; what is held stays so. None
+        where nothing does in time.
+
+        Raises what the membership ended with.
+        """
+        if self._lives is None:
+            return None
+        return self._lives.state.wait_for_share(
+            self._lives.state.poke(), time.monotonic() + within_s
+        )
+
+    def unbroken(self, share: Share, *, within_s: float) -> Share | None:
+        """An earlier share as its epoch is by now, where nothing of it was let go since; None where
+        it was, or nobody answers in time.
+
+        Of the consumer protocol alone: an epoch passes when others come and go; a generation is
+        over with its share.
+        """
+        lives = self._lives
+        if (
+            lives is None
+            or self._protocol is not GroupProtocol.CONSUMER
+            or not lives.state.is_unbroken(share)
+        ):
+            return None
+        with contextlib.suppress(EtlError):  # the membership has ended: nothing of it stands
+            now = self.heard(within_s=within_s)
+            return now if lives.state.is_unbroken(share) else None
+        return None
+
+    @property
+    def asked_back(self) -> frozenset[BrokerPartition]:
+        """What the group waits for us to let go of, where that is held: by `rejoin`, or by `leave`."""
+        return self._lives.state.asked_back if self._lives is not None else frozenset()
+
+    def hold(self) -> None:
+        """From now on acknowledge nothing that is taken from us, so that nobody else gets it, until
+        `release`.
+
+        Of the consumer protocol alone: a classic group stands still until all its members have
+        joined again, and goes on without those that do not. Longer than the rebalance timeout the
+        coordinator does not wait.
+        """
+        if self._lives is not None and self._protocol is GroupProtocol.CONSUMER:
+            self._lives.state.hold(True)
+
+    def release(self) -> None:
+        """Let go of what was held. Never raises."""
+        if self._lives is not None:
+            self._lives.state.hold(False)
+
+    def end(self, share: Share) -> None:
+        """End the membership behind a share of a driver that is gone, so that nothing that it
+        committed comes any more.
+
+        Raises BrokerUnreachable, and what the coordinator refuses with.
+        """
+        connection = self._connection()
+        try:
+            end_membership(connection, self._terms.group, share, within_s=self._terms.answers_in_s)
+        finally:
+            connection.forget()
+
+    def follow(self) -> None:
+        """Behind the hand-over: let go whenever that is asked for, and take the new share in the
+        background. Never raises.
+
+        What is held since the share was given (`MemberTerms.holds_shares`) stays so.
+        """
+        if not self._terms.holds_shares:
+            self.release()
+
+    def leave(self) -> None:
+        """Be no member any more; a static one only goes away, and keeps its logs for as long as its
+        session. Never raises.
+        """
+        if self._lives is not None:
+            self._lives.end()
+            self._past = self.statistics
+        self._lives = self._share = None
+
+    @property
+    def statistics(self) -> RebalanceStatistics:
+        """What it cost so far."""
+        if self._lives is None:
+            return self._past
+        now, past = self._lives.state.statistics, self._past
+        return RebalanceStatistics(
+            past.rebalances + now.rebalances,
+            past.seconds + now.seconds,
+            past.tries + now.tries,
+            past.lost + now.lost,
+            now.heartbeat_age_s,
+        )
+
+    def _settled(self, life: _Life, since: float) -> Share:
+        try:
+            share = life.state.wait_for_share(since, time.monotonic() + self._terms.join_timeout_s)
+        except BaseException:
+            self.leave()
+            raise
+        if share is None:
+            trouble = life.state.trouble
+            self.leave()
+            raise trouble or Owned(
+                f"the group {self._terms.group} did not settle within {self._terms.join_timeout_s:g} s",
+                check="the group's other members: a classic group waits for the longest of their rebalance timeouts (max.poll.interval.ms)",
+            )
+        self._share = share
+        return share
+
+    def _connection(self) -> CoordinatorConnection:
+        longest_s = self._terms.rebalance_timeout_s + 2 * self._terms.answers_in_s
+        return CoordinatorConnection(
+            self._bootstrap,
+            self._terms.group,
+            answers_in_s=self._terms.answers_in_s,
+            longest_s=longest_s,
+            generation=self._generation,
+            security=self._security,
+        )
+
+
+class _Life:
+    """One membership, from a join to a leave, and its thread."""
+
+    def __init__(
+        self, connection: CoordinatorConnection, terms: MemberTerms, protocol: GroupProtocol
+    ) -> None:
+        self.state = MemberState(terms)
+        self._connection, self._terms = connection, terms
+        self._protocol = _PROTOCOLS[protocol](terms, connection, self.state)
+        self._thread = Thread(target=self._run, name=f"member of {terms.group}", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Leave, and wait for that as long as an answer may take."""
+        self.state.leave()
+        if self._protocol.may_be_interrupted:
+            self._connection.interrupt()
+        self._thread.join(self._terms.answers_in_s)
+
+    def _run(self) -> None:
+        try:
+            while not self.state.is_leaving:
+                self._try_step()
+        except Exception as error:  # whatever it is, it is raised where the run waits for a share
+            self.state.give_up(error)
+        with contextlib.suppress(
+            EtlError
+        ):  # a coordinator that cannot be told finds out by itself when the session is over
+            self._connection.forget()
+            self._protocol.leave()
+        self._connection.forget()
+
+    def _try_step(self) -> None:
+        try:
+            self._protocol.step()
+        except Unreachable as error:
+            if isinstance(error, MembershipLost):
+                raise
+            self.state.note_trouble(error)
+            self._connection.forget()
+            self.state.pause(self._terms.backoff_s)

@@ -1,0 +1,405 @@
+"""How are a group's offsets read from Kafka and committed to it?
+
+A pipeline's group offsets where the group's coordinator keeps them: read, and moved from what a
+plan saw.
+
+A coordinator has no compare-and-set, so what is there is read before it is written over. What
+another client wrote by then is told, and left; what it writes in the moment between is lost, as
+with every client that commits from outside (generation -1). The coordinator itself refuses us as
+long as the group has live members, so such a client is one from outside, too. Rows depend on none
+of this (ADR 1).
+
+Hands a stored plan over where the group keeps its offsets in Kafka: one commit, fenced by the
+membership that the plan was made with.
+
+One commit is one batch in the coordinator's log, so all of it is taken or nothing. It may be sent
+again, since it says the same thing: as long as its membership stands nobody else commits these
+logs. What is there tells whether it was taken when no answer came (`decide.group_commits`).
+
+A pipeline's positions as committed offsets of a Kafka group, so that ordinary lag monitors see
+batch jobs. Written, and never gone by.
+
+The group has no members: offsets are committed from outside of any (generation -1), which its
+coordinator takes only while nobody is in the group. The word beside each offset says who wrote it,
+`etl:<group>/<pipeline>:<number>`, and an offset with another word is somebody else's: a group whose
+consumers are stopped for an hour has no members either, and would begin where we wrote; and another
+pipeline's positions are no lag of this one. Earlier versions left the group out: such a word is
+ours where the pipeline's name is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from etl.decide.group_commits import HandOverOutcome, found_out
+from etl.decide.offsets import is_anothers
+from etl.decide.tasks import in_parts
+from etl.errors import (
+    CommitUnknown,
+    Meaning,
+    MembershipLost,
+    OffsetMoved,
+    Refusal,
+    SettingsError,
+    TopicMissing,
+)
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.cluster import Cluster
+from etl.kafka.messages import CommittedOffset
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, Share, Void
+from etl.model.plans import Plan
+
+_MARK = "etl"
+_WORD_MAX = 64
+"""Characters: what others wrote that is longer is known by its digest."""
+_COMMIT_BYTES = 500_000
+"""Of one commit, which is one batch in the coordinator's log; brokers take 1,000,012 unless they
+are told otherwise.
+"""
+_BYTES_OF_ONE = 64
+"""Beside the names and the word: what the record of one offset takes."""
+
+
+class KeptOffsets:
+    """The offsets of one group, as one pipeline writes them. Raises what the brokers do."""
+
+    def __init__(self, group: str, pipeline: str) -> None:
+        self.group, self._pipeline = group, pipeline
+
+    def metadata(self, word: str) -> str:
+        """What stands beside an offset in Kafka for that word of ours."""
+        return f"{_MARK}:{self._pipeline}:{word}"
+
+    def bytes_of(self, log: BrokerPartition, word: str) -> int:
+        """What one offset takes of a commit."""
+        return _BYTES_OF_ONE + len(self.metadata(word)) + len(self.group) + len(log.topic.encode())
+
+    def committed(
+        self, cluster: Cluster, logs: Iterable[BrokerPartition]
+    ) -> dict[BrokerPartition, Committed]:
+        """The committed offset of each log that has one, and the word beside it. One that a
+        transaction holds is waited for.
+
+        A log whose topic is gone has none. Kafka 0.8.2 refuses to tell of it, as of one that a
+        broker was not told of yet; so it counts as gone where the brokers' metadata lacks it, too.
+        Raises TopicMissing where it does not.
+        """
+        asked = sorted(set(logs))
+        if not asked:
+            return {}
+        try:
+            told = self._told(cluster, asked)
+        except TopicMissing:
+            there = logs_there(cluster, asked)
+            if not there or there == asked:
+                raise
+            told = self._told(cluster, there)
+        return {
+            log: Committed(one.offset, None, self._word_of(one.metadata))
+            for log, one in told.items()
+            if one.offset is not None
+        }
+
+    def _told(
+        self, cluster: Cluster, asked: Sequence[BrokerPartition]
+    ) -> dict[BrokerPartition, CommittedOffset]:
+        return cluster.first(
+            lambda consumer: consumer.fetch_offsets(self.group, asked, require_stable=True)
+        )
+
+    def move(
+        self,
+        cluster: Cluster,
+        before: Mapping[BrokerPartition, Committed],
+        after: Mapping[BrokerPartition, Committed],
+        share: Share | None = None,
+    ) -> list[BrokerPartition]:
+        """Move offsets from `before` to `after`, each with its word: those that are there then.
+        `share`: of a member of the group.
+
+        One whose topic is gone is left out. Raises OffsetMoved where another client moved one
+        since, before any is written; Owned while the group has live members, and we are none;
+        MembershipLost where we are none any more; CommitUnknown where no answer came and it did not
+        happen.
+        """
+        found = self.committed(cluster, after)
+        there = {log: found.get(log, NOTHING_COMMITTED) for log in after}
+        self._refuse_moved(before, after, there)
+        moved = [log for log in after if there[log].offset == after[log].offset]
+        for word, some in self._requests(
+            {log: after[log] for log in after if there[log].offset != after[log].offset}
+        ):
+            moved += self._write(
+                cluster, {log: after[log].offset or 0 for log in some}, word, before, after, share
+            )
+        return moved
+
+    def _write(
+        self,
+        cluster: Cluster,
+        offsets: Mapping[BrokerPartition, int],
+        word: str,
+        before: Mapping[BrokerPartition, Committed],
+        after: Mapping[BrokerPartition, Committed],
+        share: Share | None,
+    ) -> list[BrokerPartition]:
+        try:
+            told = cluster.first(
+                lambda consumer: _committing(
+                    consumer, self.group, offsets, self.metadata(word), share
+                )
+            )
+        except CommitUnknown:
+            found = self.committed(cluster, offsets)
+            self._refuse_moved(
+                before,
+                {log: after[log] for log in offsets},
+                {log: found.get(log, NOTHING_COMMITTED) for log in offsets},
+            )
+            if any(found.get(log, NOTHING_COMMITTED) != after[log] for log in offsets):
+                raise
+            return list(offsets)
+        return [log for log, is_stored in told.items() if is_stored]
+
+    def _refuse_moved(
+        self,
+        before: Mapping[BrokerPartition, Committed],
+        after: Mapping[BrokerPartition, Committed],
+        there: Mapping[BrokerPartition, Committed],
+    ) -> None:
+        for log, found in sorted(there.items()):
+            if is_anothers(found, before[log], after[log]):
+                what = f"somebody else moved the offset during the run: it is {found.offset}, ours is {after[log].offset}"
+                check = "which other consumer of this group runs; the rows are in the table, the next run decides by source.on_moved"
+                raise OffsetMoved(what, **log.place, offset=found.offset, check=check)
+
+    def _requests(
+        self, wanted: Mapping[BrokerPartition, Committed]
+    ) -> Iterator[tuple[str, Sequence[BrokerPartition]]]:
+        """Word and logs of each commit: those of one word, as many as a coordinator takes at once."""
+        for word in sorted({one.word or "" for one in wanted.values()}):
+            for some in self.in_commits(
+                sorted(log for log, one in wanted.items() if (one.word or "") == word), word
+            ):
+                yield word, some
+
+    def in_commits(
+        self, logs: Iterable[BrokerPartition], word: str
+    ) -> Iterator[Sequence[BrokerPartition]]:
+        """As many at once as a coordinator takes."""
+        return in_parts(logs, lambda log: self.bytes_of(log, word), _COMMIT_BYTES)
+
+    def _word_of(self, metadata: str) -> str:
+        """See `Committed.word`."""
+        ours = f"{_MARK}:{self._pipeline}:"
+        if metadata.startswith(ours):
+            return metadata.removeprefix(ours)
+        return (
+            metadata
+            if len(metadata) <= _WORD_MAX
+            else hashlib.sha256(metadata.encode()).hexdigest()
+        )
+
+
+def logs_there(cluster: Cluster, asked: Sequence[BrokerPartition]) -> list[BrokerPartition]:
+    """Those of them that the brokers' metadata has."""
+    topics = cluster.describe({log.topic for log in asked}).topics
+    known = {each.log for topic in topics.values() for each in topic.partitions}
+    return [log for log in asked if log in known]
+
+
+def _committing(
+    consumer: SimpleConsumer,
+    group: str,
+    offsets: Mapping[BrokerPartition, int],
+    metadata: str,
+    share: Share | None,
+) -> dict[BrokerPartition, bool]:
+    """Which of them are stored; not those of a topic that is gone. Raises for the first one that is
+    refused otherwise.
+    """
+    told = (
+        consumer.commit_each(group, offsets, metadata=metadata)
+        if share is None
+        else consumer.commit_each(
+            group,
+            offsets,
+            metadata=metadata,
+            generation=share.generation,
+            member_id=share.member_id,
+            instance_id=share.instance_id,
+            is_sent_once=True,
+        )
+    )
+    for log, refusal in sorted(told.items()):
+        if refusal and refusal.meaning is not Meaning.UNKNOWN_TOPIC:
+            raise refusal.error(
+                f"commit an offset of group {group}",
+                **log.place,
+                offset=offsets[log],
+                broker=consumer.address,
+            )
+    return {log: refusal is None for log, refusal in told.items()}
+
+
+_PAUSE_S = 0.2
+_BATCH_BYTES = 950_000
+"""Brokers take 1,000,012 of a batch unless they are told otherwise."""
+_FINDS_OUT = "nothing; the next run finds out"
+_GONE = "the brokers do not know the topics of its partitions any more"
+
+
+class FencedCommit:
+    """The hand-overs of one pipeline's plans. `tries_for_s`: how long an answer is asked for.
+    Raises what the brokers do.
+    """
+
+    def __init__(self, kept: KeptOffsets, *, tries_for_s: float) -> None:
+        self._kept, self._tries_for_s = kept, tries_for_s
+
+    def hand_over(self, cluster: Cluster, plan: Plan, *, unsure: Callable[[], None]) -> Void | None:
+        """Move the plan's offsets, all of them; why none was, where the membership is over.
+
+        A topic that the coordinator does not know is asked for again: it may not have been told of
+        it yet. `unsure` is called behind a commit of which an answer was lost: it may still be
+        under way, until its membership ends. Raises CommitUnknown where none came in time,
+        SettingsError for more logs than one batch holds, and what else the coordinator refuses
+        with.
+        """
+        logs, share = plan.offsets_to_hand_over, plan.share
+        if not logs or share is None:
+            return None
+        self._refuse_too_many(plan, logs)
+        deadline, is_unsure, is_partly = time.monotonic() + self._tries_for_s, False, False
+        try:
+            while True:
+                try:
+                    told = cluster.first(lambda consumer: self._asked(consumer, plan, share))
+                    unknown = _unknown_to_coordinator(told, plan)
+                    if not unknown:
+                        return None
+                    if time.monotonic() > deadline:
+                        return self._without(cluster, plan, unknown, is_unsure=is_unsure)
+                    is_partly = True
+                except CommitUnknown:
+                    is_unsure = True
+                    if time.monotonic() > deadline:
+                        raise
+                time.sleep(_PAUSE_S)
+        except MembershipLost as lost:
+            return self._found(cluster, plan, lost) if is_unsure or is_partly else Void(lost.what)
+        finally:
+            if is_unsure:
+                unsure()
+
+    def _found(self, cluster: Cluster, plan: Plan, lost: MembershipLost) -> Void | None:
+        """What became of earlier tries of a commit whose membership is over. Raises CommitUnknown
+        where that cannot be told at once.
+        """
+        found = found_out(plan, self._kept.committed(cluster, plan.offsets_to_hand_over))
+        if found is HandOverOutcome.TAKEN:
+            return None
+        if found is HandOverOutcome.NOT_TAKEN:
+            return Void(lost.what)
+        raise CommitUnknown(lost.what, check=_FINDS_OUT, **lost.where) from lost
+
+    def _without(
+        self, cluster: Cluster, plan: Plan, unknown: Sequence[BrokerPartition], *, is_unsure: bool
+    ) -> Void | None:
+        """What a commit came to of which the coordinator does not know these topics: nobody else
+        reads one that is gone either.
+        """
+        if there := logs_there(cluster, unknown):
+            what = f"the group's coordinator does not know a topic that other brokers have, and commits nothing of {there[0]}"
+            raise CommitUnknown(
+                what,
+                check="the coordinator's log; the next run finds out what was taken",
+                **there[0].place,
+            )
+        if len(unknown) < len(plan.offsets_to_hand_over):
+            return None
+        if is_unsure:
+            raise CommitUnknown(_GONE, check=_FINDS_OUT)
+        return Void(_GONE)
+
+    def _asked(
+        self, consumer: SimpleConsumer, plan: Plan, share: Share
+    ) -> Mapping[BrokerPartition, Refusal | None]:
+        offsets = {log: plan.positions[log] for log in plan.offsets_to_hand_over}
+        return consumer.commit_each(
+            self._kept.group,
+            offsets,
+            metadata=self._kept.metadata(plan.word),
+            generation=share.generation,
+            member_id=share.member_id,
+            instance_id=share.instance_id,
+            is_sent_once=True,
+        )
+
+    def _refuse_too_many(self, plan: Plan, logs: tuple[BrokerPartition, ...]) -> None:
+        size = sum(self._kept.bytes_of(log, plan.word) for log in logs)
+        if size > _BATCH_BYTES:
+            what = f"handing {len(logs):,} partitions over takes a commit of {size:,} bytes, and a coordinator takes a megabyte at once"
+            check = "fewer topics in one conf, and the others in another one; or more members, so that our share is smaller"
+            raise SettingsError(what, key="source.topics", check=check)
+
+
+def _unknown_to_coordinator(
+    told: Mapping[BrokerPartition, Refusal | None], plan: Plan
+) -> list[BrokerPartition]:
+    """The logs whose topics it does not know. Raises what a log is refused with otherwise."""
+    for log, refusal in sorted(told.items()):
+        if refusal is not None and refusal.meaning is not Meaning.UNKNOWN_TOPIC:
+            raise refusal.error(
+                f"hand plan {plan.number} over", **log.place, offset=plan.positions[log]
+            )
+    return sorted(log for log, refusal in told.items() if refusal is not None)
+
+
+_MIRROR_MARK = "etl:"
+
+
+class Writer(NamedTuple):
+    """A pipeline as the words beside offsets name it."""
+
+    group: str
+    pipeline: str
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """How its words begin: today, and of earlier versions."""
+        return f"{_MIRROR_MARK}{self.group}/{self.pipeline}:", f"{_MIRROR_MARK}{self.pipeline}:"
+
+
+def mirror_positions(
+    cluster: Cluster,
+    group: str,
+    positions: Mapping[BrokerPartition, int],
+    *,
+    writer: Writer,
+    taken: Collection[Writer] = (),
+    number: int,
+) -> dict[BrokerPartition, str]:
+    """Commit these positions of plan `number`, but where somebody else's offset stands: those logs
+    are returned, in order, with its word.
+
+    What pipelines wrote whose place was `taken` is written over. Raises what the brokers refuse it
+    with: BrokerError where consumers are alive in the group, SettingsError before Kafka 0.8.2.
+    """
+    ours = tuple(word for one in (writer, *taken) for word in one.words)
+
+    def write(consumer: SimpleConsumer) -> dict[BrokerPartition, str]:
+        there = consumer.fetch_offsets(group, positions.keys())
+        words = {
+            log: told.metadata for log, told in sorted(there.items()) if told.offset is not None
+        }
+        others = {log: word for log, word in words.items() if not word.startswith(ours)}
+        left = {log: offset for log, offset in positions.items() if log not in others}
+        if left:
+            consumer.commit_offsets(group, left, metadata=f"{writer.words[0]}{number}")
+        return others
+
+    return cluster.first(write)

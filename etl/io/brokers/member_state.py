@@ -1,0 +1,374 @@
+"""What do the two threads of a member share, and how do they reach the coordinator?
+
+What the two threads of a member know together: the run's, which waits for a share, and the
+member's own, which talks to the coordinator.
+
+Everything is behind one lock; nothing here does I/O, and every moment is `time.monotonic`.
+
+The connection of one member to the coordinator of its group: found by asking any broker, and
+found again when it is another one.
+
+One thread asks at a time; another one may `interrupt` it. Nothing here decides what an answer
+means.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from threading import Condition
+
+from etl.decide.group_assignment import Heartbeats, interval_of
+from etl.errors import BrokerUnreachable, EtlError, SettingsError
+from etl.io.brokers.client import BrokerQuestions
+from etl.io.brokers.exchange import Answer, Ask
+from etl.kafka.messages import ClusterMetadata, ToldCoordinator
+from etl.model.partitions import BrokerPartition, RebalanceStatistics, Share
+from etl.model.security import OPEN, Security
+
+
+@dataclass(frozen=True, slots=True)
+class MemberTerms:
+    """As what a member joins."""
+
+    group: str
+    topics: tuple[str, ...]
+    strategies: tuple[str, ...] = ("range",)
+    """In order of preference, of the classic protocol: all members of a group need one in common.
+    """
+    instance_id: str | None = None
+    """Of a static member (2.3 on): one that goes and comes back within its session keeps its logs,
+    and nobody else notices.
+    """
+    session_timeout_s: float = 45.0
+    rebalance_timeout_s: float = 60.0
+    """How long the group waits for us to join again, or to let go of what was taken from us."""
+    join_timeout_s: float = 60.0
+    backoff_s: float = 0.2
+    """Between two tries, where one came to nothing."""
+    answers_in_s: float = 10.0
+    topics_max_age_s: float = 60.0
+    """How long a leader goes by the partition counts that it divided by."""
+    holds_shares: bool = False
+    """Whether nothing of a share is let go before `rejoin` or `leave`; the group waits for that no
+    longer than the rebalance timeout.
+    """
+
+
+class MemberState:
+    """Shared by the run's thread and the member's."""
+
+    def __init__(self, terms: MemberTerms) -> None:
+        self._terms = terms
+        self._changed = Condition()
+        self._share: Share | None = None
+        self._unbroken = set[int | None]()
+        """Generations, or epochs, since we let go of anything for the last time."""
+        self._stands_since = float("-inf")
+        """The last moment at which a question was sent whose answer said that the share stands."""
+        self._poked = float("-inf")
+        self._error: Exception | None = None
+        self._trouble: EtlError | None = None
+        self._is_leaving = False
+        self._holds = False
+        self._asked_back: frozenset[BrokerPartition] = frozenset()
+        self._begun: float | None = time.monotonic()
+        """Of the rebalance under way."""
+        self._statistics = RebalanceStatistics()
+        session_s = terms.session_timeout_s
+        self._heartbeats = Heartbeats(
+            interval_of(session_s), session_s, terms.backoff_s, begun=time.monotonic()
+        )
+
+    # The member's thread
+
+    def let_go(self) -> None:
+        """The share is over, and another one is wanted."""
+        with self._changed:
+            self._share, self._asked_back = None, frozenset()
+            self._unbroken.clear()
+            self._begun = time.monotonic() if self._begun is None else self._begun
+            self._changed.notify_all()
+
+    def note_try(self) -> None:
+        """Something was in the way of a share."""
+        with self._changed:
+            self._statistics = replace(self._statistics, tries=self._statistics.tries + 1)
+
+    def settle(self, share: Share, asked_at: float) -> None:
+        """The group has settled on this, by an answer to what was asked at that moment; or it still
+        stands.
+        """
+        with self._changed:
+            now = time.monotonic()
+            if share != self._share:
+                took = self._statistics.seconds + (
+                    now - self._begun if self._begun is not None else 0
+                )
+                self._statistics = replace(
+                    self._statistics, rebalances=self._statistics.rebalances + 1, seconds=took
+                )
+            self._begun = None
+            # What was under way when the last share was let go is not the next one yet.
+            self._holds = self._holds or (self._terms.holds_shares and asked_at >= self._poked)
+            self._share, self._stands_since, self._trouble = share, asked_at, None
+            self._unbroken.add(share.generation)
+            self._changed.notify_all()
+
+    def ask_back(self, logs: frozenset[BrokerPartition]) -> None:
+        """The group waits for us to let go of these, which are held."""
+        with self._changed:
+            self._asked_back = logs
+
+    def lose(self) -> None:
+        """The membership ended, or its share, without our wish."""
+        with self._changed:
+            if self._share is not None:
+                self._statistics = replace(self._statistics, lost=self._statistics.lost + 1)
+
+    def give_up(self, error: Exception) -> None:
+        """There is no membership any more, and no way to it."""
+        with self._changed:
+            self._share, self._error = None, error
+            self._changed.notify_all()
+
+    def note_trouble(self, error: EtlError) -> None:
+        """Something may pass; told where the share does not come in time."""
+        with self._changed:
+            self._trouble = error
+            self._heartbeats = self._heartbeats.at_failure()
+
+    def note_join(self) -> None:
+        """The coordinator took us as a member."""
+        with self._changed:
+            self._heartbeats = self._heartbeats.at_join(time.monotonic())
+
+    def note_send(self) -> float:
+        """A heartbeat goes out: the moment."""
+        with self._changed:
+            now = time.monotonic()
+            self._heartbeats = self._heartbeats.at_send(now)
+            return now
+
+    def note_answer(self) -> None:
+        """The coordinator knew us."""
+        with self._changed:
+            self._heartbeats = self._heartbeats.at_answer(time.monotonic())
+
+    def beat_every(self, interval_s: float) -> None:
+        """What the coordinator wants, where that is more often."""
+        with self._changed:
+            wanted = min(interval_s, interval_of(self._terms.session_timeout_s))
+            self._heartbeats = replace(self._heartbeats, interval_s=wanted)
+
+    def pause(self, seconds: float | None = None) -> bool:
+        """Wait so long, by default until the next heartbeat is due, unless the run wants to know at
+        once. False: we are leaving.
+        """
+        with self._changed:
+            until = time.monotonic() + (
+                self._heartbeats.wait_s(time.monotonic()) if seconds is None else seconds
+            )
+            while not self._is_leaving and (left := until - time.monotonic()) > 0:
+                if seconds is None and self._poked > self._heartbeats.sent:
+                    break
+                self._changed.wait(left)
+            return not self._is_leaving
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the run wants to be no member any more."""
+        with self._changed:
+            return self._is_leaving
+
+    @property
+    def holds(self) -> bool:
+        """Whether what is taken from us is not let go yet."""
+        with self._changed:
+            return self._holds
+
+    # The run's thread
+
+    @property
+    def newest(self) -> Share | None:
+        """The share that stands; None while the group divides its logs anew."""
+        with self._changed:
+            return self._share
+
+    @property
+    def asked_back(self) -> frozenset[BrokerPartition]:
+        """What is held and the group waits for."""
+        with self._changed:
+            return self._asked_back
+
+    def is_unbroken(self, share: Share) -> bool:
+        """Whether nothing of this share was let go since it stood, whatever its generation is by
+        now.
+        """
+        with self._changed:
+            return (
+                self._share is not None
+                and self._share.member_id == share.member_id
+                and share.generation in self._unbroken
+            )
+
+    def poke(self) -> float:
+        """Ask the coordinator at once: the moment."""
+        with self._changed:
+            self._poked = time.monotonic()
+            self._changed.notify_all()
+            return self._poked
+
+    def hold(self, holds: bool) -> None:
+        """See `holds`."""
+        with self._changed:
+            self._holds = holds
+            self._poked = time.monotonic()
+            self._changed.notify_all()
+
+    def leave(self) -> None:
+        """See `is_leaving`."""
+        with self._changed:
+            self._is_leaving = True
+            self._changed.notify_all()
+
+    def wait_for_share(self, since: float, deadline: float) -> Share | None:
+        """The share, once an answer to a question of `since` or later said that it stands; None:
+        not by the deadline.
+
+        Raises what the membership ended with.
+        """
+        with self._changed:
+            while True:
+                if self._error is not None:
+                    raise self._error
+                if self._share is not None and self._stands_since >= since:
+                    return self._share
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return None
+                self._changed.wait(left)
+
+    def is_current(self, share: Share | None) -> bool:
+        """Whether this is the group's word, as far as anybody told us, and the session may be
+        alive.
+        """
+        with self._changed:
+            return (
+                share is not None
+                and self._share == share
+                and not self._heartbeats.is_over(time.monotonic())
+            )
+
+    @property
+    def trouble(self) -> EtlError | None:
+        """What was last in the way, if it was not the group."""
+        with self._changed:
+            return self._trouble
+
+    @property
+    def statistics(self) -> RebalanceStatistics:
+        """What it cost so far."""
+        with self._changed:
+            return replace(
+                self._statistics, heartbeat_age_s=self._heartbeats.age_s(time.monotonic())
+            )
+
+
+class CoordinatorConnection:
+    """Connects with the first question. See `BrokerQuestions` for what every question may raise.
+
+    bootstrap      brokers that are asked who the coordinator is, one after the other until one
+    answers answers_in_s   how long an ordinary answer may take, and the connect longest_s      how
+    long any answer may take: a join waits for all members of the group generation     how the
+    brokers must be spoken to (`Broker.generation`); None: each tells it itself security
+    encryption and login of their listeners
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[tuple[str, int]],
+        group: str,
+        *,
+        answers_in_s: float,
+        longest_s: float,
+        generation: str | None = None,
+        security: Security = OPEN,
+    ) -> None:
+        if not bootstrap:
+            raise SettingsError(
+                "there is no broker to ask", check="source.bootstrap, or the brokers in ZooKeeper"
+            )
+        self._bootstrap, self._group, self._generation = tuple(bootstrap), group, generation
+        self._answers_in_s, self._longest_s, self._security = answers_in_s, longest_s, security
+        self._open: BrokerQuestions | None = None
+
+    @property
+    def address(self) -> str | None:
+        """Of the coordinator; None while none is known."""
+        return None if self._open is None else self._open.address
+
+    @property
+    def broker(self) -> BrokerQuestions:
+        """The coordinator itself; looked up where none is known."""
+        if self._open is None:
+            found = self._look_up().broker
+            self._open = self._questions(found.host, found.port, self._longest_s)
+        return self._open
+
+    def ask(self, ask: Ask[Answer], *, within_s: float | None = None) -> Answer:
+        """The coordinator's answer, asked for once; looked up first where none is known.
+        `within_s`: None: an ordinary answer.
+        """
+        coordinator = self.broker
+        with coordinator.ending_by(
+            time.monotonic() + (self._answers_in_s if within_s is None else within_s)
+        ):
+            return coordinator.send(ask, may_repeat=False)
+
+    def topics(self, names: Collection[str]) -> ClusterMetadata:
+        """What the coordinator knows of these topics."""
+        return self.ask(lambda dialect: dialect.metadata(names))
+
+    def forget(self) -> None:
+        """Hang up: the next question looks the coordinator up again."""
+        if self._open is not None:
+            self._open.close()
+        self._open = None
+
+    def interrupt(self) -> None:
+        """From another thread: whoever waits for an answer gets BrokerUnreachable."""
+        if opened := self._open:
+            opened.interrupt()
+
+    def _look_up(self) -> ToldCoordinator:
+        silent: list[str] = []
+        for host, port in self._bootstrap:
+            try:
+                with closing(self._questions(host, port, self._answers_in_s)) as broker:
+                    told = broker.send(lambda dialect: dialect.coordinator(self._group))
+            except BrokerUnreachable as error:
+                silent.append(str(error))
+                continue
+            if told.refusal is not None:
+                raise told.refusal.error(
+                    f"name the coordinator of group {self._group}", broker=f"{host}:{port}"
+                )
+            return told
+        raise BrokerUnreachable(
+            f"no broker answers: {'; '.join(silent)}",
+            check="that brokers run at these addresses",
+            brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
+        )
+
+    def _questions(self, host: str, port: int, timeout_s: float) -> BrokerQuestions:
+        return BrokerQuestions(
+            host,
+            port,
+            connect_timeout_s=self._answers_in_s,
+            timeout_s=timeout_s,
+            generation=self._generation,
+            security=self._security,
+        )

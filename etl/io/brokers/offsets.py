@@ -1,0 +1,663 @@
+"""Where do partitions start and end, asked of all their leaders?
+
+All brokers behind a list of addresses: one connection to each, asked one after the other or side
+by side.
+
+Offsets of logs, asked of all their leaders: where logs start and end, where an epoch ends. What
+lies at a time is `moments`'.
+
+One ListOffsets or OffsetForLeaderEpoch request per leader and question, never one per partition. A
+log without a leader, or whose leader has just moved, is asked for again until a deadline.
+
+What physical logs hold right before an offset, asked of their brokers: by it a log is known
+again.
+
+A broker of this family copies bytes of its file from wherever it is asked: a few of them tell
+whether the file is still the one that was. One MultiFetch per broker for many logs; no answer
+crosses a segment, so logs whose bytes are in two are asked once more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Self, TypeVar
+
+from etl.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    CorruptData,
+    EtlError,
+    Meaning,
+    SettingsError,
+    TopicMissing,
+)
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.connection import IdleConnections
+from etl.io.process import open_files
+from etl.kafka.families import may_lose_isolation
+from etl.kafka.messages import (
+    EARLIEST,
+    LATEST,
+    ClusterMetadata,
+    FetchTarget,
+    ListedOffset,
+    ToldEpochEnd,
+    ToldEpochEnds,
+)
+from etl.model.partitions import (
+    Broker,
+    BrokerPartition,
+    EpochEnd,
+    Isolation,
+    Leader,
+    PartitionOffsets,
+    Tail,
+)
+from etl.model.security import OPEN, Security
+from etl.settings.choices import TIMEOUT_S
+
+Answer = TypeVar("Answer")
+Subject = TypeVar("Subject")
+MOST_AT_A_TIME = 64
+"""Brokers that are asked side by side, by a thread each that mostly waits: one that is slow keeps
+none of the others waiting.
+"""
+
+
+def connections_to_keep() -> int:
+    """Half of the files that this process may open, less those of brokers that are asked just now:
+    the rest is for all else.
+    """
+    return max(0, open_files() // 2 - MOST_AT_A_TIME)
+
+
+Registry = Callable[[Collection[str] | None], ClusterMetadata]
+"""Who tells of brokers and topics where the brokers do not: asked like `describe`, as often as it
+is.
+"""
+
+
+class Brokers:
+    """All brokers behind a list of addresses. Keeps a connection to each until it is closed, but to
+    no more than `keeps`.
+
+    keeps              brokers beyond so many are hung up on behind each question; None:
+    `connections_to_keep` registry           who tells of the cluster instead of the brokers
+    generation         how all of them must be spoken to (`Broker.generation`); None: each tells it
+    itself idle_connections   where connections come from, and go to with `close`; None: they are
+    its own security           encryption and login of all of them
+
+    Every question raises BrokerUnreachable when nobody answers, and NotKafka when a port speaks
+    something else.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Sequence[tuple[str, int]],
+        *,
+        connect_timeout_s: float = 10.0,
+        timeout_s: float = TIMEOUT_S,
+        registry: Registry | None = None,
+        generation: str | None = None,
+        idle_connections: IdleConnections | None = None,
+        keeps: int | None = None,
+        security: Security = OPEN,
+    ) -> None:
+        if not bootstrap:
+            raise SettingsError(
+                "there is no broker to ask", check="source.bootstrap, or the brokers in ZooKeeper"
+            )
+        self._bootstrap = tuple(bootstrap)
+        self._connect_timeout_s = connect_timeout_s
+        self._timeout_s = timeout_s
+        self._registry, self._generation, self._idle_connections = (
+            registry,
+            generation,
+            idle_connections,
+        )
+        self.security = security
+        """How the brokers' listeners are entered."""
+        self._consumers: dict[tuple[str, int], SimpleConsumer] = {}
+        self._keeps = connections_to_keep() if keeps is None else keeps
+        self._not_kept: set[SimpleConsumer] = set()
+
+    @property
+    def bootstrap(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of the brokers that are asked first."""
+        return self._bootstrap
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for consumer in self._consumers.values():
+            consumer.close()
+        self._consumers.clear()
+        self._not_kept.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def describe(self, topics: Collection[str] | None = None) -> ClusterMetadata:
+        """One Metadata request to the first broker that answers, or the registry's word; None: of
+        all topics. Creates none.
+        """
+        if self._registry is not None:
+            return self._registry(topics)
+        return self.first(lambda consumer: consumer.topic_metadata(topics))
+
+    def first(self, ask: Callable[[SimpleConsumer], Answer]) -> Answer:
+        """The answer of the first broker that gives one."""
+        silent: list[str] = []
+        for host, port in self._bootstrap:
+            try:
+                return ask(self.consumer(host, port))
+            except BrokerUnreachable as error:
+                silent.append(str(error))
+        raise BrokerUnreachable(
+            f"no broker answers: {'; '.join(silent)}",
+            check="that brokers run at these addresses",
+            brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
+        )
+
+    def of_each(
+        self,
+        leaders: Mapping[BrokerPartition, Leader],
+        ask: Callable[[SimpleConsumer, Collection[BrokerPartition]], Answer],
+    ) -> list[Answer]:
+        """One answer per broker, brokers asked side by side; each has a connection of its own."""
+        by_address: dict[tuple[str, int], tuple[Broker, list[BrokerPartition]]] = {}
+        for log, leader in leaders.items():
+            broker = leader.broker
+            by_address.setdefault((broker.host, broker.port), (broker, []))[1].append(log)
+        asked = [
+            (self.consumer(broker.host, broker.port, broker.generation), logs)
+            for broker, logs in by_address.values()
+        ]
+        return self.side_by_side(asked, ask)
+
+    def side_by_side(
+        self,
+        asked: Sequence[tuple[SimpleConsumer, Subject]],
+        ask: Callable[[SimpleConsumer, Subject], Answer],
+    ) -> list[Answer]:
+        """One answer per question, in the order of the questions, all of them under one deadline:
+        that of a call to one broker.
+
+        However many brokers are silent, all together take no longer than one of them; whoever's
+        turn comes behind it is not asked.
+        """
+        deadline = time.monotonic() + self._timeout_s
+
+        def in_turn(each: tuple[SimpleConsumer, Subject]) -> Answer:
+            consumer, subject = each
+            try:
+                with consumer.ending_by(deadline):
+                    return ask(consumer, subject)
+            finally:
+                if consumer in self._not_kept:
+                    consumer.close()
+
+        if len(asked) < 2:
+            return [in_turn(each) for each in asked]
+        with ThreadPoolExecutor(min(MOST_AT_A_TIME, len(asked))) as pool:
+            return list(pool.map(in_turn, asked))
+
+    def refuse_lost_isolation(self, brokers: Collection[Broker], isolation: Isolation) -> None:
+        """Raises OtherRelease for a broker that has transactions where it is spoken to as one that
+        has none (before 0.11).
+
+        Only where read_committed is asked for and such a release was told is a broker asked, once
+        for each connection. One told of another release, or none, keeps back itself what was not
+        committed.
+        """
+        if isolation is Isolation.READ_COMMITTED:
+            asked = {
+                (one.host, one.port): self.consumer(one.host, one.port, one.generation)
+                for one in brokers
+            }
+            unsure = [
+                (one, isolation) for one in asked.values() if may_lose_isolation(one.generation)
+            ]
+            self.side_by_side(
+                unsure, lambda consumer, wanted: consumer.refuse_other_release(wanted)
+            )
+
+    def with_generation(self, broker: Broker) -> Broker:
+        """The same broker, with what was found out of it when it was asked: who is told need not
+        find it out again.
+        """
+        found = self.consumer(broker.host, broker.port, broker.generation).generation
+        return broker if found == broker.generation else replace(broker, generation=found)
+
+    def consumer(self, host: str, port: int, generation: str | None = None) -> SimpleConsumer:
+        """The one connection to this address; `generation`: see `Broker`."""
+        if (host, port) not in self._consumers:
+            made = self._consumers[host, port] = SimpleConsumer(
+                host,
+                port,
+                timeout_s=self._timeout_s,
+                connect_timeout_s=self._connect_timeout_s,
+                generation=generation or self._generation,
+                idle_connections=self._idle_connections,
+                security=self.security,
+            )
+            if len(self._consumers) > self._keeps:
+                self._not_kept.add(made)
+        return self._consumers[host, port]
+
+
+_BACKOFF_S = (0.1, 0.2, 0.5, 1.0)
+LEADER_WITHIN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """Where logs start and end, and who leads them; `leaderless` had no leader until the deadline."""
+
+    extents: Mapping[BrokerPartition, PartitionOffsets]
+    leaders: Mapping[BrokerPartition, Leader]
+    leaderless: frozenset[BrokerPartition]
+    epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """The epoch of the leader that told the end, by its own word."""
+
+    def without(self, logs: Collection[BrokerPartition]) -> Extents:
+        """The same where these logs have lost their leader since."""
+        if not logs:
+            return self
+        extents = {log: extent for log, extent in self.extents.items() if log not in logs}
+        leaders = {log: leader for log, leader in self.leaders.items() if log not in logs}
+        return Extents(extents, leaders, self.leaderless | frozenset(logs), self.epochs)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What ListOffsets came to: an offset (None: no record that late) and the leader that named it,
+    log by log.
+    """
+
+    offsets: dict[BrokerPartition, int | None]
+    leaders: dict[BrokerPartition, Leader]
+    leaderless: frozenset[BrokerPartition]
+    epochs: dict[BrokerPartition, int] = field(default_factory=dict)
+    boundaries: dict[BrokerPartition, tuple[int, ...]] = field(default_factory=dict)
+    """Where offsets are byte positions: see `ListedOffset`."""
+    stable: set[BrokerPartition] = field(default_factory=set)
+    """Logs of which a last stable offset was named."""
+    unsearched: dict[BrokerPartition, EtlError] = field(default_factory=dict)
+    """Logs that their leader cannot search by time, and what it says; they have no offset here."""
+
+    def note(self, listed: ListedOffset, leader: Leader) -> None:
+        """What that leader told."""
+        log = listed.log
+        self.offsets[log], self.leaders[log] = listed.offset, leader
+        if listed.leader_epoch is not None:
+            self.epochs[log] = listed.leader_epoch
+        if listed.boundaries is not None:
+            self.boundaries[log] = listed.boundaries
+        if listed.is_last_stable:
+            self.stable.add(log)
+
+
+class LogOffsets(Brokers):
+    """The offsets that the leaders of logs tell."""
+
+    def extents(
+        self,
+        logs: Collection[BrokerPartition],
+        *,
+        isolation: Isolation,
+        wait_for_leader_s: float = LEADER_WITHIN_S,
+        metadata: ClusterMetadata | None = None,
+    ) -> Extents:
+        """Log start and readable end of each log, the end under the same isolation as the fetches
+        to come.
+
+        Two ListOffsets requests per leader, and one more for the high watermarks where it names
+        last stable offsets. Logs without a leader, or whose leader has just moved, are asked for
+        again until `wait_for_leader_s` has passed, and are then reported. `metadata`: a fresh
+        answer of `describe` that covers `logs`, to save the request.
+
+        Raises TopicMissing, PermissionRefused, BrokerUnreachable when a leader stays silent, and
+        what `refuse_lost_isolation` raises.
+        """
+        metadata = metadata or self.describe({log.topic for log in logs})
+        self.refuse_lost_isolation(metadata.brokers.values(), isolation)
+        starts = self.listed(dict.fromkeys(logs, EARLIEST), isolation, wait_for_leader_s, metadata)
+        ends = self.listed(
+            dict.fromkeys(starts.offsets, LATEST),
+            isolation,
+            wait_for_leader_s,
+            None,
+            starts.leaders,
+        )
+        above = self.listed(
+            dict.fromkeys(ends.stable, LATEST),
+            Isolation.READ_UNCOMMITTED,
+            wait_for_leader_s,
+            None,
+            ends.leaders,
+        )
+        leaders = {
+            log: leader
+            for log, leader in {**ends.leaders, **above.leaders}.items()
+            if log not in above.leaderless
+        }
+        self.refuse_lost_isolation(
+            {leader.broker for leader in leaders.values()}, isolation
+        )  # who was elected, or came, meanwhile
+        highs = {**ends.offsets, **above.offsets}
+        extents = {
+            log: _extent(
+                log, starts.offsets[log], ends.offsets[log], highs[log], ends.boundaries.get(log)
+            )
+            for log in leaders
+        }
+        return Extents(
+            extents, leaders, starts.leaderless | ends.leaderless | above.leaderless, ends.epochs
+        )
+
+    def epoch_ends(
+        self,
+        epochs: Mapping[BrokerPartition, int],
+        *,
+        wait_for_leader_s: float = LEADER_WITHIN_S,
+        leaders: Mapping[BrokerPartition, Leader] | None = None,
+    ) -> dict[BrokerPartition, EpochEnd]:
+        """Where the records up to a leader epoch end in each leader's log now (KIP-320): one
+        request per leader.
+
+        Left out are logs whose leader cannot tell: a broker before 2.1, or an epoch that its log
+        does not know. `leaders` saves the Metadata request. Raises what `extents` raises, and for a
+        log that stays without a leader: not to know is no answer here.
+        """
+        deadline, attempt, told = time.monotonic() + wait_for_leader_s, 0, ToldEpochEnds()
+        while waiting := {log: epoch for log, epoch in epochs.items() if log not in told}:
+            known = (
+                self.describe({log.topic for log in waiting}).leaders
+                if leaders is None
+                else leaders
+            )
+            failure = self._ask_epochs(
+                {log: known[log] for log in waiting if log in known}, waiting, told
+            )
+            left = deadline - time.monotonic()
+            if told.keys() >= epochs.keys():
+                break
+            if left <= 0:
+                lost = min(log for log in epochs if log not in told)
+                raise failure or BrokerError(
+                    "nobody leads the log", **lost.place, check="its brokers"
+                )
+            pause(attempt, left)
+            leaders, attempt = None, attempt + 1
+        return {
+            log: EpochEnd(epochs[log], end.epoch, end.end_offset)
+            for log, end in told.items()
+            if end.epoch is not None and end.end_offset is not None
+        }
+
+    def _ask_epochs(
+        self,
+        leaders: Mapping[BrokerPartition, Leader],
+        epochs: Mapping[BrokerPartition, int],
+        told: ToldEpochEnds,
+    ) -> EtlError | None:
+        """One round over the brokers into `told`; the error of a log that may still come, if there
+        is one.
+        """
+
+        def ask(
+            consumer: SimpleConsumer, logs: Collection[BrokerPartition]
+        ) -> ToldEpochEnds | EtlError:
+            try:
+                answer = consumer.epoch_ends(
+                    {log: epochs[log] for log in logs}, {log: leaders[log].epoch for log in logs}
+                )
+                return {log: answer.get(log, ToldEpochEnd(None, None, None)) for log in logs}
+            except BrokerUnreachable as error:
+                return error
+
+        failure: EtlError | None = None
+        for answer in self.of_each(leaders, ask):
+            if isinstance(answer, EtlError):
+                failure = failure or answer
+                continue
+            for log, end in answer.items():
+                if end.refusal is None:
+                    told[log] = end
+                    continue
+                failure = end.refusal.error(
+                    "tell where an epoch ends", **log.place, broker=leaders[log].broker
+                )
+                if not end.refusal.is_retriable:
+                    raise failure
+        return failure
+
+    def listed(
+        self,
+        times: Mapping[BrokerPartition, int],
+        isolation: Isolation,
+        wait_s: float,
+        known: ClusterMetadata | None,
+        led: Mapping[BrokerPartition, Leader] | None = None,
+    ) -> Listed:
+        """One offset per log, asked for again where a leader is missing or has moved, until the
+        deadline.
+
+        `known` and `led` save the first Metadata request. A physical log without a leader is not
+        waited for: nobody is elected there.
+        """
+        deadline, attempt = time.monotonic() + wait_s, 0
+        found, waiting = Listed({}, {}, frozenset()), dict(times)
+        while waiting:
+            if led is None:
+                known = known or self.describe({log.topic for log in waiting})
+                led = known.leaders
+            away = {log for log in waiting if log.is_physical and log not in led}
+            found = replace(found, leaderless=found.leaderless.union(away))
+            failure = self._list_once(
+                {log: led[log] for log in waiting if log in led}, waiting, isolation, found
+            )
+            done = {*found.offsets, *found.unsearched, *away}
+            waiting = {log: when for log, when in waiting.items() if log not in done}
+            left = deadline - time.monotonic()
+            if waiting and left <= 0:
+                _give_up(failure, known, waiting)
+                return replace(found, leaderless=found.leaderless.union(waiting))
+            if waiting:
+                pause(attempt, left)
+            known, led, attempt = None, None, attempt + 1
+        return found
+
+    def _list_once(
+        self,
+        leaders: Mapping[BrokerPartition, Leader],
+        times: Mapping[BrokerPartition, int],
+        isolation: Isolation,
+        found: Listed,
+    ) -> EtlError | None:
+        """One round over the brokers into `found`; the error of a log that may still come, if there
+        is one.
+        """
+
+        def ask(
+            consumer: SimpleConsumer, logs: Collection[BrokerPartition]
+        ) -> dict[BrokerPartition, ListedOffset] | BrokerUnreachable:
+            try:
+                return consumer.list_offsets(
+                    {log: times[log] for log in logs},
+                    isolation=isolation,
+                    epochs={log: leaders[log].epoch for log in logs},
+                )
+            except BrokerUnreachable as error:
+                return error
+
+        failure: EtlError | None = None
+        for answer in self.of_each(leaders, ask):
+            if isinstance(answer, BrokerUnreachable):
+                failure = (
+                    failure or answer
+                )  # those behind the first may not have been asked any more
+                continue
+            broker = self.with_generation(
+                leaders[next(iter(answer))].broker
+            )  # all of an answer are of one
+            for log, listed in answer.items():
+                leader = (
+                    leaders[log]
+                    if leaders[log].broker is broker
+                    else Leader(broker, leaders[log].epoch)
+                )
+                if listed.refusal is None:
+                    found.note(listed, leader)
+                    continue
+                refused = listed.refusal.error("list offsets", **log.place, broker=broker)
+                if listed.refusal.meaning is Meaning.NO_SEARCH:
+                    found.unsearched[log], found.leaders[log] = refused, leader
+                    continue
+                failure = refused
+                if not listed.refusal.is_retriable:
+                    raise failure
+        return failure
+
+
+def pause(attempt: int, left_s: float) -> None:
+    """Before brokers are asked again: longer from attempt to attempt (0 is the first), and never
+    beyond the time that is left.
+    """
+    time.sleep(min(left_s, _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)]))
+
+
+def _extent(
+    log: BrokerPartition,
+    start: int | None,
+    end: int | None,
+    high: int | None,
+    boundaries: tuple[int, ...] | None,
+) -> PartitionOffsets:
+    if start is None or end is None or high is None:
+        raise CorruptData("the broker names no offset for a log's start or end", **log.place)
+    # Retention may have moved the start in between, a truncation the end; an extent never ends
+    # before it starts.
+    end = max(start, end)
+    inside = (
+        None
+        if boundaries is None
+        else tuple(sorted({start, end, *(each for each in boundaries if start < each < end)}))
+    )
+    return PartitionOffsets(start, end, high if high > end else None, inside)
+
+
+def _give_up(
+    failure: EtlError | None, known: ClusterMetadata | None, waiting: Collection[BrokerPartition]
+) -> None:
+    """At the deadline: a leader that is named and does not answer, or a topic that is not there, is
+    an error of its own.
+    """
+    if failure is not None:
+        raise failure
+    for log in sorted(waiting):
+        topic = known.topics.get(log.topic) if known is not None else None
+        if topic is None:
+            raise TopicMissing(
+                "the brokers do not tell of the topic",
+                topic=log.topic,
+                check="its name, and whether it was deleted",
+            )
+        if topic.refusal and topic.refusal.meaning in (Meaning.UNKNOWN_TOPIC, Meaning.NOT_ALLOWED):
+            raise topic.refusal.error("tell of the topic", topic=log.topic)
+
+
+Places = Mapping[BrokerPartition, tuple[int, int]]
+"""Of each log the offset where the bytes end, and how many they are."""
+_LOGS_AT_A_TIME = 4096
+_DIGEST_BYTES = 8
+
+
+def read_tails(
+    cluster: Brokers, places: Places, leaders: Mapping[BrokerPartition, Leader]
+) -> dict[BrokerPartition, Tail]:
+    """What these logs hold there now. A log that has let go of these bytes is left out; one that
+    ends before them has fewer, or none.
+
+    Raises BrokerUnreachable, and what a broker's refusal means.
+    """
+
+    def ask(
+        consumer: SimpleConsumer, logs: Collection[BrokerPartition]
+    ) -> dict[BrokerPartition, Tail]:
+        wanted, found = sorted(logs), dict[BrokerPartition, Tail]()
+        for at in range(0, len(wanted), _LOGS_AT_A_TIME):
+            found |= _ask(consumer, wanted[at : at + _LOGS_AT_A_TIME], places)
+        return found
+
+    answers = cluster.of_each({log: leaders[log] for log in places if log in leaders}, ask)
+    return {log: tail for answer in answers for log, tail in answer.items()}
+
+
+def _ask(
+    consumer: SimpleConsumer, logs: Sequence[BrokerPartition], places: Places
+) -> dict[BrokerPartition, Tail]:
+    found, outside = dict[BrokerPartition, bytes](), set[BrokerPartition]()
+    asked = list(logs)
+    while asked:
+        begins = {log: places[log][0] - places[log][1] + len(found.get(log, b"")) for log in asked}
+        more = _fetched(
+            consumer, {log: (begin, places[log][0] - begin) for log, begin in begins.items()}
+        )
+        outside |= {log for log, content in more.items() if content is None and log not in found}
+        found |= {
+            log: found.get(log, b"") + content
+            for log, content in more.items()
+            if content is not None
+        }
+        asked = [
+            log for log, content in more.items() if content and len(found[log]) < places[log][1]
+        ]
+    if outside:
+        starts = consumer.list_offsets(dict.fromkeys(sorted(outside), EARLIEST))
+        found |= {
+            log: b""
+            for log in outside
+            if (starts[log].offset or 0) <= places[log][0] - places[log][1]
+        }
+    return {log: _tail(places[log], content) for log, content in found.items()}
+
+
+def _fetched(
+    consumer: SimpleConsumer, wanted: Mapping[BrokerPartition, tuple[int, int]]
+) -> dict[BrokerPartition, bytes | None]:
+    """What one answer has of these bytes, each from an offset on and so many at most; None where
+    the log does not reach to there.
+    """
+    by_name, told = (
+        {(log.topic, log.partition): log for log in wanted},
+        dict[BrokerPartition, bytes | None](),
+    )
+    targets = [FetchTarget(log, offset, size) for log, (offset, size) in wanted.items()]
+    answer = consumer.multifetch(targets, max_bytes=sum(target.max_bytes for target in targets))
+    for part in answer.partitions:
+        log = by_name[part.topic, part.partition]
+        if part.refusal is not None and part.refusal.meaning is not Meaning.OUT_OF_RANGE:
+            raise part.refusal.error(
+                "read what lies before a position", **log.place, broker=consumer.address
+            )
+        told[log] = None if part.refusal else bytes(part.records)
+    return told
+
+
+def _tail(place: tuple[int, int], content: bytes) -> Tail:
+    until, size = place
+    return Tail(until, size, hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest())

@@ -1,0 +1,434 @@
+"""Which offset lies at a time, and how old are records?
+
+What lies at a time in logs, asked of all their leaders, and whether a leader's word that there
+is nothing can be believed.
+
+A broker looks for the first segment whose largest timestamp is not below the time, and searches
+that one alone. Of a segment whose records have no timestamps it takes the time at which the file
+was last written: so one of these answers "none", and what is in later segments is not looked at
+(seen on Kafka 0.10.2, 2.8 and 4.1). Such an answer is believed where the log bears it out: by its
+largest timestamp, which brokers tell from Kafka 3.0 on (KIP-734), of others by the last of its
+records.
+
+How late logs are: their largest timestamp where the broker tells it (KIP-734), else that of what
+lies right below their ends: one multifetch for many, and only what is larger is asked for alone.
+
+The times of the first records from given offsets on, asked of the leaders of their logs.
+
+No request tells the time of an offset, so its record is fetched. Since Fetch v3 (KIP-74) a record
+batch that does not fit is not given at all, unless it is the first of an answer. So many logs are
+asked for by one request, with little for each; where that does not fit they are asked for again,
+together and with eight times as much. All of it is bounded for each broker: what does not fit into
+that stays unknown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from etl.errors import BrokerUnreachable, EtlError, Meaning, OtherRelease, SettingsError
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.offsets import LEADER_WITHIN_S, Brokers, Listed, LogOffsets
+from etl.kafka.messages import (
+    LATEST,
+    FetchAnswer,
+    FetchedPartition,
+    FetchTarget,
+    reject_wrong_times,
+)
+from etl.model.partitions import BrokerPartition, Isolation, Leader, OldestRecord
+from etl.records.entries import largest_timestamp
+from etl.settings.choices import MIB
+
+_ROUNDS = ((64 * 1024, 256), (1024 * 1024, 16), (1024 * 1024, 1))
+"""Bytes of each log, and logs in one request: what does not fit is asked for in the next round, and
+alone it comes whole (KIP-74).
+"""
+_PATIENCE_S = 30.0
+_NEVER = -1
+
+
+def largest_times(
+    consumer: SimpleConsumer, logs: Collection[BrokerPartition]
+) -> dict[BrokerPartition, int | None]:
+    """The largest timestamp, in milliseconds, of each of these logs, which this broker leads; one
+    below all times where no record has any.
+
+    Left out are logs of which the broker cannot tell: it is from before Kafka 3.0, or their
+    messages are of a format without timestamps. Raises what a broker's refusal means.
+    """
+    found = dict[BrokerPartition, int | None]()
+    for log, told in (consumer.largest_times(logs) or {}).items():
+        if told.refusal is None:
+            found[log] = _NEVER if told.timestamp_ms is None else told.timestamp_ms
+        elif told.refusal.meaning is not Meaning.NO_SEARCH:
+            raise told.refusal.error(
+                "tell the largest timestamp", **log.place, broker=consumer.address
+            )
+    return found
+
+
+def last_times(
+    consumer: SimpleConsumer, ends: Mapping[BrokerPartition, int]
+) -> dict[BrokerPartition, int | None]:
+    """Of logs that this broker leads and their high watermarks, which are not 0: the largest
+    timestamp, in milliseconds, of the record batch or message right below; None where it has none,
+    or nothing is left there.
+
+    A log that begins at its end by now is left out. Raises BrokerUnreachable, and what a broker's
+    refusal means.
+    """
+    found: dict[BrokerPartition, int | None] = {}
+    left = sorted(ends)
+    for size, most in _ROUNDS:
+        asked, left = left, []
+        for at in range(0, len(asked), most):
+            left += _ask(
+                consumer,
+                [FetchTarget(log, ends[log] - 1, size) for log in asked[at : at + most]],
+                found,
+            )
+    return {**found, **dict.fromkeys(left)}
+
+
+def _ask(
+    consumer: SimpleConsumer,
+    wanted: Sequence[FetchTarget],
+    found: dict[BrokerPartition, int | None],
+) -> Iterator[BrokerPartition]:
+    """One request, into `found`; the logs of which nothing came."""
+    logs = {(one.log.topic, one.log.partition): one.log for one in wanted}
+    for part in _answer(consumer, wanted).partitions:
+        log = logs[part.topic, part.partition]
+        if part.refusal is None:
+            yield from _note_largest_times(log, part, found)
+        elif part.refusal.meaning is not Meaning.OUT_OF_RANGE:
+            raise part.refusal.error(
+                "read what lies at the end", **log.place, broker=consumer.address
+            )
+
+
+def _note_largest_times(
+    log: BrokerPartition, part: FetchedPartition, found: dict[BrokerPartition, int | None]
+) -> Iterator[BrokerPartition]:
+    if part.records or part.proves_empty:
+        found[log] = largest_timestamp(part.records)
+    else:
+        yield log
+
+
+def _answer(consumer: SimpleConsumer, wanted: Sequence[FetchTarget]) -> FetchAnswer:
+    """Asked again while the broker throttles us and names no partition."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not (
+        answer := consumer.multifetch(
+            wanted,
+            isolation=Isolation.READ_UNCOMMITTED,
+            max_bytes=sum(one.max_bytes for one in wanted),
+        )
+    ).partitions:
+        if time.monotonic() > deadline:
+            raise BrokerUnreachable(
+                "the broker throttles us and gives nothing",
+                broker=consumer.address,
+                check="the quota of our client",
+            )
+    return answer
+
+
+_UNCOMMITTED = Isolation.READ_UNCOMMITTED
+
+
+class LogMoments(LogOffsets):
+    """The offsets that lie at a time."""
+
+    def offsets_at(
+        self,
+        moments: Mapping[BrokerPartition, int],
+        *,
+        wait_for_leader_s: float = LEADER_WITHIN_S,
+        may_be_earlier: bool = False,
+    ) -> dict[BrokerPartition, int]:
+        """The first offset of each log whose record is at its moment (in milliseconds) or later;
+        the high watermark where none is.
+
+        Asked without isolation: under read_committed brokers answer "none" for a record behind an
+        open transaction, as for one that is not there, and the end that they then tell lies below
+        records that are older. Logs that stay without a leader are left out.
+
+        SettingsError where a log cannot be searched: by brokers before 0.10.1, in a message format
+        without timestamps, or where "none" is not borne out by the log. Unless it `may_be_earlier`:
+        then it is the start of the last segment that was written by then, or of the log. ValueError
+        for a negative moment.
+        """
+        reject_wrong_times(moments)
+        try:
+            found = self.listed(moments, _UNCOMMITTED, wait_for_leader_s, None)
+        except SettingsError as error:
+            if may_be_earlier and not isinstance(error, OtherRelease):
+                return self._segments_at(
+                    moments, self.describe({log.topic for log in moments}).leaders
+                )
+            raise
+        late = {log: moments[log] for log, offset in found.offsets.items() if offset is None}
+        ends, doubted = self._ends_of(late, found.leaders)
+        unsearched = {**found.unsearched, **doubted}
+        if unsearched and not may_be_earlier:
+            raise unsearched[min(unsearched)]
+        earlier = self._segments_at({log: moments[log] for log in unsearched}, found.leaders)
+        return {
+            **{log: offset for log, offset in found.offsets.items() if offset is not None},
+            **ends,
+            **earlier,
+        }
+
+    def first_at(
+        self,
+        times_ms: Mapping[BrokerPartition, int],
+        *,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+    ) -> dict[BrokerPartition, int | None]:
+        """The first offset of each log whose record is at its time or later; None where none is.
+
+        SettingsError where a log cannot be searched, as `offsets_at`; BrokerUnreachable where one
+        has no leader; ValueError for a negative time.
+        """
+        reject_wrong_times(times_ms)
+        found = self.listed(times_ms, isolation, LEADER_WITHIN_S, None)
+        late = {log: times_ms[log] for log, offset in found.offsets.items() if offset is None}
+        if (
+            isolation is not _UNCOMMITTED and late
+        ):  # a record behind an open transaction is there, and none of those that can be read
+            late = _late(
+                late, self.listed(late, _UNCOMMITTED, LEADER_WITHIN_S, None, found.leaders)
+            )
+        _, doubted = self._ends_of(late, found.leaders)
+        unsearched = {**found.unsearched, **doubted}
+        if unsearched:
+            raise unsearched[min(unsearched)]
+        if lost := times_ms.keys() - found.offsets.keys():
+            raise BrokerUnreachable(
+                f"the log {min(lost).unled}", **min(lost).place, check=min(lost).held_by
+            )
+        return found.offsets
+
+    def _ends_of(
+        self,
+        late: Mapping[BrokerPartition, int],
+        leaders: Mapping[BrokerPartition, Leader],
+    ) -> tuple[dict[BrokerPartition, int], dict[BrokerPartition, EtlError]]:
+        """Of logs that have no record that late by their leaders' word: the high watermark where
+        that is borne out, else the error.
+
+        Where the last record is as late, it may have come since: then the time is asked for again.
+        """
+        if not late:
+            return {}, {}
+        ends = self.listed(
+            dict.fromkeys(late, LATEST), _UNCOMMITTED, LEADER_WITHIN_S, None, leaders
+        )
+        highs = {log: offset for log, offset in ends.offsets.items() if offset is not None}
+        believed = self._borne_out(late, highs, ends.leaders)
+        doubted = {log: when for log, when in late.items() if log in highs and log not in believed}
+        again = self.listed(doubted, _UNCOMMITTED, LEADER_WITHIN_S, None, ends.leaders)
+        came = {log: offset for log, offset in again.offsets.items() if offset is not None}
+        wrong: dict[BrokerPartition, EtlError] = {
+            log: _doubted(log, ends.leaders[log]) for log in _late(doubted, again)
+        }
+        return {**{log: highs[log] for log in believed}, **came}, {**again.unsearched, **wrong}
+
+    def _borne_out(
+        self,
+        late: Mapping[BrokerPartition, int],
+        highs: Mapping[BrokerPartition, int],
+        leaders: Mapping[BrokerPartition, Leader],
+    ) -> set[BrokerPartition]:
+        """The logs that have nothing that late by their largest timestamp; where nobody tells that,
+        those that have nothing below the high watermark, or something earlier right there."""
+
+        def ask(
+            consumer: SimpleConsumer, logs: Collection[BrokerPartition]
+        ) -> dict[BrokerPartition, int | None]:
+            told = largest_times(consumer, logs)
+            return {
+                **told,
+                **last_times(consumer, {log: highs[log] for log in logs if log not in told}),
+            }
+
+        filled = {log: leaders[log] for log, high in highs.items() if high}
+        times = {log: when for answer in self.of_each(filled, ask) for log, when in answer.items()}
+        return {
+            log
+            for log in highs
+            if log not in times or ((told := times[log]) is not None and told < late[log])
+        }
+
+    def _segments_at(
+        self,
+        moments: Mapping[BrokerPartition, int],
+        leaders: Mapping[BrokerPartition, Leader],
+    ) -> dict[BrokerPartition, int]:
+        """The start of the newest segment of each log that was written by its moment, by the clock
+        of its broker; else of the log.
+        """
+
+        def ask(
+            consumer: SimpleConsumer, logs: Collection[BrokerPartition]
+        ) -> dict[BrokerPartition, int]:
+            return {log: consumer.segment_before(log, moments[log]) for log in logs}
+
+        answers = self.of_each({log: leaders[log] for log in moments if log in leaders}, ask)
+        return {log: offset for answer in answers for log, offset in answer.items()}
+
+
+def _late(times: Mapping[BrokerPartition, int], found: Listed) -> dict[BrokerPartition, int]:
+    """Those of the logs for which "none" was answered."""
+    return {
+        log: when
+        for log, when in times.items()
+        if log in found.offsets and found.offsets[log] is None
+    }
+
+
+def _doubted(log: BrokerPartition, leader: Leader) -> SettingsError:
+    return SettingsError(
+        "the broker finds no record that late, but the log does not bear it out: it has one, or its last record has no timestamp. Records "
+        "without timestamps keep a broker from finding later ones",
+        **log.place,
+        broker=leader.broker,
+        check="where reading is to start or stop by a time: earliest and offsets hold for this log (a committed one of the group, too)",
+    )
+
+
+Unread = Mapping[BrokerPartition, tuple[int, int]]
+"""Of each log the offset of the oldest record that is not read, and its readable end."""
+FIRST_BYTES = 32 << 10
+"""Asked for of each log first: two record batches of a producer that nobody configured."""
+LOOKED_AT_BYTES_MAX = 64 * MIB
+"""Of all logs of one broker together."""
+_ANSWER_BYTES_MAX = 16 * MIB
+_GROWTH = 8
+
+_NO_RECORD = OldestRecord(
+    why="what is not read holds no record, only markers, aborted or compacted ones"
+)
+_NO_TIME = OldestRecord(why="the format of its messages has no time")
+_SILENT = OldestRecord(why="the broker gave no record of it")
+_TOO_LARGE = OldestRecord(why=f"its record batch is larger than {_ANSWER_BYTES_MAX // MIB} MiB")
+_TOO_FAR = OldestRecord(why="it was not among what is looked at of one broker's logs together")
+
+
+@dataclass(slots=True)
+class _Look:
+    """How far the search in one log is."""
+
+    offset: int
+    end_offset: int
+    max_bytes: int = FIRST_BYTES
+
+
+def read_oldest(
+    cluster: Brokers,
+    unread: Unread,
+    leaders: Mapping[BrokerPartition, Leader],
+    *,
+    isolation: Isolation,
+) -> dict[BrokerPartition, OldestRecord]:
+    """The oldest unread record of each log that has a leader. Raises nothing of a broker: a log
+    that it does not tell of says why.
+    """
+
+    def ask(
+        consumer: SimpleConsumer, logs: Collection[BrokerPartition]
+    ) -> dict[BrokerPartition, OldestRecord]:
+        return _of_broker(
+            consumer, {log: _Look(*unread[log]) for log in sorted(logs)}, leaders, isolation
+        )
+
+    answers = cluster.of_each({log: leaders[log] for log in unread if log in leaders}, ask)
+    return {log: told for answer in answers for log, told in answer.items()}
+
+
+def _of_broker(
+    consumer: SimpleConsumer,
+    waiting: dict[BrokerPartition, _Look],
+    leaders: Mapping[BrokerPartition, Leader],
+    isolation: Isolation,
+) -> dict[BrokerPartition, OldestRecord]:
+    found, left = dict[BrokerPartition, OldestRecord](), LOOKED_AT_BYTES_MAX
+    while waiting and left > 0:
+        asked = _fitting(waiting)
+        targets = [
+            FetchTarget(log, look.offset, look.max_bytes, leaders[log].epoch)
+            for log, look in asked.items()
+        ]
+        try:
+            answer = consumer.multifetch(
+                targets, isolation=isolation, max_bytes=sum(each.max_bytes for each in targets)
+            )
+        except EtlError as error:
+            found |= dict.fromkeys(waiting, OldestRecord(why=error.what))
+            return found
+        parts = {(each.topic, each.partition): each for each in answer.partitions}
+        left -= sum(len(each.records) for each in answer.partitions)
+        for log, look in asked.items():
+            told = _oldest_record(log, parts.get((log.topic, log.partition)), look)
+            if told is not None:
+                found[log] = told
+                del waiting[log]
+    return found | dict.fromkeys(waiting, _TOO_FAR)
+
+
+def _fitting(waiting: Mapping[BrokerPartition, _Look]) -> dict[BrokerPartition, _Look]:
+    """As many of those that wait as one answer may hold; those that need least come first, so that
+    most are told.
+    """
+    asked, size = dict[BrokerPartition, _Look](), 0
+    for log, look in sorted(waiting.items(), key=lambda each: (each[1].max_bytes, each[0])):
+        if asked and size + look.max_bytes > _ANSWER_BYTES_MAX:
+            break
+        asked[log] = look
+        size += look.max_bytes
+    return asked
+
+
+def _oldest_record(
+    log: BrokerPartition, fetched: FetchedPartition | None, look: _Look
+) -> OldestRecord | None:
+    """What this part of an answer tells; None: it is asked for again, further on or with more
+    bytes, as `look` says then.
+    """
+    if fetched is not None and fetched.refusal is not None:
+        return OldestRecord(why=fetched.refusal.error("fetch", **log.place).what)
+    if fetched is None or not len(fetched.records):
+        return _grown(look, _SILENT)
+    try:
+        # The compiled kernels load only where records are decoded.
+        from etl.records.decode import Messages
+
+        messages = Messages(fetched)
+        if messages.needed_bytes:
+            return _grown(look, _TOO_LARGE)
+        record = next(iter(messages), None)
+    except EtlError as error:
+        return OldestRecord(why=f"its record cannot be read: {error.what}")
+    if record is not None and record.offset < look.end_offset:
+        return (
+            _NO_TIME
+            if record.timestamp_ms is None or record.timestamp_ms < 0
+            else OldestRecord(record.timestamp_ms)
+        )
+    if record is not None or messages.next_offset >= look.end_offset:
+        return _NO_RECORD
+    look.offset = max(look.offset, messages.next_offset)
+    return _grown(look, _SILENT)
+
+
+def _grown(look: _Look, at_last: OldestRecord) -> OldestRecord | None:
+    """Ask with more bytes; where that was done as far as it goes, what is said then."""
+    if look.max_bytes >= _ANSWER_BYTES_MAX:
+        return at_last
+    look.max_bytes = min(_ANSWER_BYTES_MAX, look.max_bytes * _GROWTH)
+    return None

@@ -1,0 +1,71 @@
+"""How is a cluster found whose brokers are registered in ZooKeeper?
+
+A cluster whose brokers are registered in ZooKeeper, whichever family it is of: for a run, the
+doctor and the data source alone.
+
+Brokers of Kafka are found there, and tell the rest themselves. Those of Jafka and Kafka 0.7 know
+only their own logs: of topics and leaders ZooKeeper tells (`registry`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from etl.io.brokers.cluster import Cluster
+from etl.io.zookeeper.registry import read_brokers, read_physical_brokers, read_physical_cluster
+from etl.io.zookeeper.session import ZooKeeper
+from etl.model.partitions import Broker, BrokerPartition
+from etl.model.security import OPEN, Security
+
+CONNECT_WITHIN_S = 10.0
+
+
+def registered_brokers(
+    zookeeper: ZooKeeper, *, physical: bool, security: Security = OPEN
+) -> tuple[Broker, ...]:
+    """The brokers that are registered now, in order of id. Raises what `registry` and
+    `registry` raise.
+    """
+    return (
+        tuple(read_physical_brokers(zookeeper).values())
+        if physical
+        else read_brokers(zookeeper, security)
+    )
+
+
+def registered_cluster(
+    zookeeper: ZooKeeper,
+    *,
+    physical: bool,
+    timeout_s: float,
+    generation: str | None = None,
+    known: Iterable[BrokerPartition] = (),
+    connect_timeout_s: float = CONNECT_WITHIN_S,
+    security: Security = OPEN,
+) -> Cluster:
+    """Whom to ask; to be closed before the session is. Raises as `registered_brokers`.
+
+    generation   how brokers of Kafka must be spoken to, where that was said; None: they are asked
+    security     which of the brokers' listeners is meant, and how it is entered known
+    physical logs that there were, so that those of a broker that is away are told as leaderless
+    """
+    brokers, before = (
+        registered_brokers(zookeeper, physical=physical, security=security),
+        tuple(known),
+    )
+    addresses = [(broker.host, broker.port) for broker in brokers]
+    if not physical:
+        return Cluster(
+            addresses,
+            connect_timeout_s=connect_timeout_s,
+            timeout_s=timeout_s,
+            generation=generation,
+            security=security,
+        )
+    return Cluster(
+        addresses,
+        connect_timeout_s=connect_timeout_s,
+        timeout_s=timeout_s,
+        generation=min(brokers).generation,
+        registry=lambda topics: read_physical_cluster(zookeeper, topics, before),
+    )

@@ -1,0 +1,198 @@
+"""Does the table's store or mount create a file only if it is absent?
+
+A probe: does the table's store or mount create a file only if it is absent?
+
+Every commit to a Delta log depends on it. A commit is the file `N.json`, and whoever creates it has
+committed version N. S3 and Azure are asked by a put with `If-None-Match: *`, HDFS by a rename that
+does not overwrite, a local file system by a hard link. Where that is not kept, two writers replace
+each other's commits, and both end with exit 0.
+
+In a store the probe is a race of two writers for version 0 of a Delta table of its own, by
+delta-rs, as plans are committed. Spark writes to the same store on the same condition. The probe's
+table has a random hidden name in the folder of the pipeline's table: readers and VACUUM pass over
+it, and it is in no listing of the log. It is removed afterwards.
+
+When a run probes is decided by `decide.table_storage.is_probe_due`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+import threading
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from pathlib import Path
+
+from etl.errors import EtlError, NoExclusiveCreate, TableUnreachable
+from etl.io.delta.stores import behind, options_of, table_folder, unreachable
+from etl.io.delta.table import PROBE_PREFIX, local_path
+from etl.settings.table import StoreKind, TablePath, kind_of, store_of
+
+ROUNDS = 20
+"""A round tells nothing where one writer sees the other's file before it tries to create its own:
+one of five on a store nearby.
+"""
+_HARM = "two writers could replace each other's commit"
+_FAULTS: Mapping[StoreKind | None, str] = {
+    StoreKind.S3: "the store ignores If-None-Match",
+    StoreKind.AZURE: "the store ignores If-None-Match",
+    StoreKind.HDFS: "the store renames a file over another one",
+    StoreKind.OTHER: "the store creates a file over another one",
+}
+_STORE_CHECK = (
+    "the release and the settings of the store, and of each proxy before it: a put with `If-None-Match: *` must be refused where the name "
+    "exists; else move the table to another store (docs/STORES.md). Nothing was written; `etl doctor` probes again"
+)
+_MOUNT_CHECK = (
+    "the mount's type and options: the table needs hard links, as ext4, xfs and NFS have them; else move the table to another "
+    "file system (docs/STORES.md). Nothing was written; `etl doctor` probes again"
+)
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
+_UNSAFE_RENAME = "MOUNT_ALLOW_UNSAFE_RENAME"
+"""delta-rs looks at it for every local path."""
+_YES = frozenset({"1", "true", "on", "yes", "y"})
+
+
+class _Attempt(Enum):
+    """What became of one writer's attempt to create version 0."""
+
+    CREATED = "created"
+    REFUSED = "refused"
+    """By the store, at the put itself."""
+    CAME_LATE = "came late"
+    """The writer saw the other one's file, and did not ask the store."""
+
+
+def require_exclusive_create(path: str) -> None:
+    """Raises NoExclusiveCreate where a file of the table's log could replace another one of its
+    name, and as an append does.
+    """
+    folder = local_path(path)
+    if folder is None:
+        _probe_store(path)
+    else:
+        _refuse_unsafe_rename(path)
+        _probe_mount(path, folder)
+
+
+def _probe_store(path: str) -> None:
+    for _ in range(ROUNDS):
+        attempts = _race(TablePath(f"{path.rstrip('/')}/{_random_name()}", store_of(path)), path)
+        if attempts.count(_Attempt.CREATED) > 1:
+            what = f"{_FAULTS[kind_of(path)]}: {_HARM}"
+            raise NoExclusiveCreate(
+                what, store=store_of(path).endpoint, path=path, check=_STORE_CHECK
+            )
+        if _Attempt.REFUSED in attempts:
+            return
+    what = "it could not be found out whether the store keeps two writers apart: no two puts of the probe met"
+    raise TableUnreachable(
+        what,
+        store=store_of(path).endpoint,
+        path=path,
+        check="how long the store takes to answer; then run again",
+    )
+
+
+def _race(probe: TablePath, path: str) -> list[_Attempt]:
+    """Two writers create one table at the same time."""
+    start = threading.Barrier(2)
+    try:
+        with ThreadPoolExecutor(2) as writers:
+            running = [writers.submit(_create, probe, start) for _ in range(2)]
+            return [one.result() for one in running]
+    except EtlError:  # a secret that is not to be found
+        raise
+    except Exception as error:  # whatever delta-rs makes of the store's answer
+        raise unreachable(error, path, "written") from behind(error, path)
+    finally:
+        _remove(probe)
+
+
+def _create(probe: TablePath, start: threading.Barrier) -> _Attempt:
+    import pyarrow
+    from deltalake import CommitProperties, DeltaTable
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
+    columns, once = (
+        pyarrow.schema([("probe", pyarrow.int32())]),
+        CommitProperties(max_commit_retries=0),
+    )
+    start.wait()
+    try:
+        DeltaTable.create(probe, columns, storage_options=options_of(probe), commit_properties=once)
+    except CommitFailedError:
+        return _Attempt.REFUSED
+    except DeltaError as error:
+        if "already exists" not in str(error):
+            raise
+        return _Attempt.CAME_LATE
+    return _Attempt.CREATED
+
+
+def _remove(probe: TablePath) -> None:
+    """The probe's files, then the folders that HDFS has. What may not be deleted stays, and is
+    nobody's.
+    """
+    with contextlib.suppress(Exception):
+        folder = table_folder(probe)
+        for name in (*folder.named("*.json"), "_delta_log", ""):
+            folder.remove(name)
+
+
+def _refuse_unsafe_rename(path: str) -> None:
+    if os.environ.get(_UNSAFE_RENAME, "").strip().lower() in _YES:
+        what = f"{_UNSAFE_RENAME} makes delta-rs rename a commit over another one: {_HARM}"
+        raise NoExclusiveCreate(
+            what,
+            path=path,
+            check="take the variable out of the environment; a table needs hard links",
+        )
+
+
+def _probe_mount(path: str, folder: Path) -> None:
+    """Two hard links of one name, by the system call of delta-rs. A table that is not there yet is
+    probed above its place.
+    """
+    probe = None
+    try:
+        while not folder.exists():
+            folder = folder.parent
+        probe = Path(tempfile.mkdtemp(prefix=PROBE_PREFIX, dir=folder))
+        fault = _fault_of_links(probe)
+    except OSError as error:
+        raise unreachable(error, path, "written", at=folder) from error
+    finally:
+        if probe is not None:
+            shutil.rmtree(probe, ignore_errors=True)
+    if fault is not None:
+        raise NoExclusiveCreate(f"{fault}: {_HARM}", path=path, mount=folder, check=_MOUNT_CHECK)
+
+
+def _fault_of_links(probe: Path) -> str | None:
+    """What is wrong with the hard links of that folder's file system; None where nothing is. Raises
+    OSError for any other obstacle.
+    """
+    written, commit = probe / "written", probe / "commit"
+    written.touch()
+    try:
+        os.link(written, commit)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return f"the mount has no hard links ({os.strerror(error.errno)})"
+    try:
+        os.link(written, commit)
+    except FileExistsError:
+        return None
+    return "the mount makes a hard link over another file"
+
+
+def _random_name() -> str:
+    return f"{PROBE_PREFIX}{uuid.uuid4().hex}"

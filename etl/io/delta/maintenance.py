@@ -1,0 +1,210 @@
+"""What keeps a table quick: compaction, vacuum, checkpoints?
+
+What keeps a table quick: small files become large ones, files that no version needs go, the log
+gets a checkpoint.
+
+None of it moves a row: OPTIMIZE says of each file that it adds or removes that no data changed
+(Delta protocol, "dataChange"), VACUUM and a checkpoint change no version's content at all. So a run
+passes over their commits, as over anybody's OPTIMIZE, and a stream does, too.
+
+What there is to do is told by the table's files, without a JVM. It is done by Spark: delta-rs's
+commits do not see that another one put the same files together meanwhile, and then every row is
+there twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from etl.decide.table_storage import DataFile
+from etl.errors import TableUnreachable, whole_text
+from etl.io.delta.log import open_log
+from etl.io.delta.stores import behind, is_conflict, translate, unreadable
+from etl.io.delta.table import features_of, not_by_delta_rs, open_table, rust_path, spark_path
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import SparkSession
+
+
+_LOGS_VACUUM = "spark.databricks.delta.vacuum.logging.enabled"
+"""Only a commit of its own tells afterwards how much VACUUM removed."""
+_LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+_SPARKS_LISTING_TASKS = "10000"
+"""What Spark has unless it is told: VACUUM begins so many tasks for a table of three files, too,
+and takes minutes for it on two cores.
+"""
+_TASKS_A_CORE = 4
+_OPTIMIZE = "spark.databricks.delta.optimize."
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What OPTIMIZE did."""
+
+    files_removed: int = 0
+    files_added: int = 0
+    bytes_removed: int = 0
+    bytes_added: int = 0
+
+
+def data_files(path: str) -> list[DataFile]:
+    """The files of the table's newest version. Raises as `open_table`."""
+    table = open_table(path)
+    if table is None:
+        return []
+    by, adds = (
+        table.metadata().partition_columns,
+        pa.table(table.get_add_actions(flatten=True)).to_pydict(),
+    )
+    values = [adds[f"partition.{column}"] for column in by]
+    return [
+        DataFile(tuple(None if one[n] is None else str(one[n]) for one in values), size)
+        for n, size in enumerate(adds["size_bytes"])
+    ]
+
+
+def may_have_deletion_vectors(path: str) -> bool:
+    """Whether the table has that feature. Raises as `open_table`."""
+    table = open_table(path)
+    return table is not None and "deletionVectors" in features_of(table)
+
+
+def compact(spark: SparkSession, path: str, target_bytes: int) -> Compacted:
+    """OPTIMIZE the small files (`is_small`) into some of `target_bytes` at most.
+
+    Raises TableUnreachable where somebody changed the same files meanwhile, or the table cannot be
+    written.
+    """
+    from delta.tables import DeltaTable
+
+    sizes = {
+        f"{_OPTIMIZE}minFileSize": str(-(-target_bytes // 2)),
+        f"{_OPTIMIZE}maxFileSize": str(target_bytes),
+    }
+    with _translated(path), _set(spark, sizes):
+        [row] = DeltaTable.forPath(spark, spark_path(path)).optimize().executeCompaction().collect()
+    metrics: Any = row["metrics"]
+    added, removed = (
+        metrics["filesAdded"]["totalSize"] or 0,
+        metrics["filesRemoved"]["totalSize"] or 0,
+    )
+    return Compacted(metrics["numFilesRemoved"], metrics["numFilesAdded"], removed, added)
+
+
+def unneeded(path: str, kept: timedelta) -> int:
+    """How many files VACUUM would remove: those that no version of the time `kept` needs. No JVM
+    starts for it. Raises as `open_table`.
+    """
+    table = _there(path)
+    with _translated(path):
+        # `full`: also files of runs that were killed, which no commit ever named
+        return len(
+            table.vacuum(_hours(kept), dry_run=True, enforce_retention_duration=False, full=True)
+        )
+
+
+def vacuum(spark: SparkSession, path: str, kept: timedelta) -> int:
+    """Remove the files that no version of the time `kept` needs; how many that were. Raises as
+    `compact`.
+    """
+    from delta.tables import DeltaTable
+
+    with _translated(path), _set(spark, {_LOGS_VACUUM: "true", **_listing(spark)}):
+        spark.sql(_vacuum(path, kept)).collect()
+        [last] = DeltaTable.forPath(spark, spark_path(path)).history(1).collect()
+    return int((last["operationMetrics"] or {}).get("numDeletedFiles", 0))
+
+
+def write_checkpoint(path: str, spark: Callable[[], SparkSession]) -> int:
+    """A checkpoint of the newest version, which it gives, unless it has one; Delta forgets what the
+    table's `delta.logRetentionDuration` lets it forget. `spark` is asked for its session only where
+    delta-rs cannot write it."""
+    table = _there(path)
+    if _last_checkpoint(path) == table.version():
+        return table.version()
+    if not_by_delta_rs(table):
+        return _checkpoint_by_spark(path, spark())
+    with _translated(path):
+        table.create_checkpoint()
+    return table.version()
+
+
+def _there(path: str) -> DeltaTable:
+    table = open_table(path)
+    if table is None:
+        raise TableUnreachable(
+            "the table is not there any more", path=path, check="who moved or removed it meanwhile"
+        )
+    return table
+
+
+def _last_checkpoint(path: str) -> int | None:
+    """Of which version it is; None where there is none, or nobody knows."""
+    with _translated(path), contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+        with open_log(rust_path(path)).open_input_stream("_delta_log/_last_checkpoint") as stream:
+            return int(json.loads(bytes(stream.read()))["version"])
+    return None
+
+
+def _checkpoint_by_spark(path: str, spark: SparkSession) -> int:
+    jvm: Any = spark._jvm  # no public way to it
+    with _translated(path):
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
+            spark._jsparkSession, spark_path(path)
+        )
+        snapshot = log.update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
+        log.checkpoint(snapshot, jvm.scala.Option.empty())
+        return int(snapshot.version())
+
+
+def _vacuum(path: str, kept: timedelta) -> str:
+    named = spark_path(path).replace("`", "``")
+    return f"VACUUM delta.`{named}` RETAIN {_hours(kept)} HOURS"
+
+
+def _hours(kept: timedelta) -> int:
+    return math.ceil(kept.total_seconds() / 3600)
+
+
+def _listing(spark: SparkSession) -> dict[str, str]:
+    """As many tasks to list files by as the session's cores can use, unless somebody said how many."""
+    if spark.conf.get(_LISTING_TASKS) != _SPARKS_LISTING_TASKS:
+        return {}
+    return {_LISTING_TASKS: str(_TASKS_A_CORE * spark.sparkContext.defaultParallelism)}
+
+
+@contextlib.contextmanager
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Inside, the session has these settings."""
+    before = {key: spark.conf.get(key, None) for key in settings}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, was in before.items():
+            spark.conf.unset(key) if was is None else spark.conf.set(key, was)
+
+
+@contextlib.contextmanager
+def _translated(path: str) -> Iterator[None]:
+    """Inside, what Spark and Java, or delta-rs, raise is told as what it means."""
+    try:
+        yield
+    except Exception as error:  # whatever they raise
+        text = whole_text(error)
+        if is_conflict(text):
+            what = "somebody else changed the same files while they were put together"
+            raise TableUnreachable(
+                what, path=path, check="nothing was changed; again when nobody else writes there"
+            ) from error
+        raise unreadable(text, path) or translate(error, path) from behind(error, path)

@@ -1,0 +1,137 @@
+"""What is this process: its machine, its identity among drivers, and what it has asked of brokers?
+
+What this machine gives a process.
+
+Who a driver is, where others ask: a process of one machine, told from every other one, and
+whether it is still alive.
+
+Counts what this process asks brokers: how many requests each answered, how long that was waited
+for, and how many bytes went over.
+
+One count for a process, as a process is what a driver or a task is; who wants to know of a stretch
+of time takes the difference (`model.plans.since`). It only grows, by one entry for each
+address that is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import resource
+import secrets
+import socket
+import sys
+import threading
+from pathlib import Path
+
+from etl.ledger.registrations import DriverNode
+from etl.model.plans import NO_REQUESTS, Requests
+
+
+def cores() -> int:
+    """Those that this process may use, and no more than its control group's share, as a JVM counts
+    them.
+    """
+    found = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        found = min(found, -(-int(quota) // int(period)))  # `max` is no number: no limit
+    return max(1, found)
+
+
+def user_at_host() -> str:
+    """Who is at work here, for whoever reads it later: `user@host`; the user's number where the
+    machine has no name for it.
+    """
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container that runs under a number of its own
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def open_files() -> int:
+    """How many files and connections this process may have open at once (`ulimit -n`)."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if most == resource.RLIM_INFINITY else most
+
+
+def this_driver(run_id: str) -> DriverNode:
+    """What a run says of itself where others ask who is at work."""
+    return DriverNode(
+        socket.gethostname(), os.getpid(), _process_start(os.getpid()), run_id, _pids()
+    )
+
+
+def is_dead(driver: DriverNode) -> bool:
+    """Whether this driver was a process of this host, among those that we see, and is no more. Of
+    others nobody here can tell.
+
+    A container may have the host's name, and its pids are not ours: what is no process here may be
+    at work there.
+    """
+    return driver.host == socket.gethostname() and driver.pids == _pids() and not _is_alive(driver)
+
+
+# psutil does not serve here: its create_time() moves when the clock is set, and a living driver
+# would be called dead; it names neither the boot nor the PID namespace, and beside another
+# namespace's /proc it tells of somebody else's process. It would know a reused pid on macOS, where
+# a driver whose pid was given again counts as alive instead, and its session decides.
+def _pids() -> str | None:
+    """Names this boot of this machine and our PID namespace in it (namespaces(7)); None where /proc
+    does not tell.
+    """
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot[:8]}-{os.stat('/proc/self/ns/pid').st_ino}"
+    return None
+
+
+def _process_start(pid: int) -> str | None:
+    """When a process of this host began, in clock ticks since boot; None where /proc does not tell,
+    or tells of other processes.
+    """
+    with contextlib.suppress(OSError, IndexError):
+        if os.readlink("/proc/self") == str(os.getpid()):
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return None
+
+
+def _is_alive(driver: DriverNode) -> bool:
+    try:
+        os.kill(driver.pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    started = _process_start(driver.pid)
+    return None in (driver.started, started) or started == driver.started
+
+
+def new_uid() -> str:
+    """A random id for a new pipeline: 16 hex digits."""
+    return secrets.token_hex(8)
+
+
+class RequestMeter:
+    """May be used from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[str, Requests] = {}
+
+    def add(self, broker: str, more: Requests) -> None:
+        """So much more of the broker at that address."""
+        with self._lock:
+            self._found[broker] = self._found.get(broker, NO_REQUESTS) + more
+
+    def told(self) -> dict[str, Requests]:
+        """All of it until now."""
+        with self._lock:
+            return dict(self._found)
+
+
+REQUEST_METER = RequestMeter()

@@ -1,0 +1,179 @@
+"""How do tasks report their progress to the driver?
+
+How tasks tell the driver what they have read while they read it: a datagram now and then, whose
+loss nobody minds.
+
+Spark has no way for that: its accumulators come when a task has ended. A datagram holds all that
+one attempt of a task has read so far, so that a later one makes up for those that were lost or came
+out of order. Nothing depends on them: where executors cannot reach the driver's port, or the port
+cannot be opened, progress goes by receipts alone. A task never waits for a send and never fails by
+one; the driver takes only datagrams of the right length with the run's own random token, and of its
+own tasks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from etl.report.run_state import Told
+
+_FORM = struct.Struct(">16sIIQQQ")
+"""Token, task, attempt, offsets, records, bytes."""
+_EVERY_S = 0.5
+_WAIT_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressAddress:
+    """Where tasks tell it, and what shows that they belong to the run."""
+
+    host: str
+    port: int
+    token: bytes
+
+
+class ProgressPort:
+    """The driver's end."""
+
+    def __init__(self, planned: Mapping[int, int], *, bind: str | None, host: str) -> None:
+        """`planned`: offsets by task. `bind`: the driver's own address, None for no port; `host`:
+        the one that executors know it by.
+        """
+        self.told: dict[int, Told] = {}
+        """The last that each task told."""
+        self.began: float | None = None
+        """When the first task told that it began, by `time.monotonic`."""
+        self.address: ProgressAddress | None = None
+        self._planned = planned
+        self._closed = threading.Event()
+        listening = _opened(bind) if bind else None
+        if listening is not None:
+            self.address = ProgressAddress(
+                host, listening.getsockname()[1], secrets.token_bytes(16)
+            )
+            threading.Thread(
+                target=self._listen,
+                args=(listening, self.address.token),
+                name="progress",
+                daemon=True,
+            ).start()
+
+    def close(self) -> None:
+        """Listen no more; what was told stays."""
+        self._closed.set()
+
+    def _listen(self, listening: socket.socket, token: bytes) -> None:
+        with listening:
+            while not self._closed.is_set():
+                try:
+                    self._take(listening.recv(_FORM.size + 1), token)
+                except TimeoutError:
+                    continue
+                except OSError:  # the machine's network is going
+                    self._closed.wait(_WAIT_S)
+
+    def _take(self, datagram: bytes, token: bytes) -> None:
+        if len(datagram) != _FORM.size:
+            return
+        said, task, attempt, offsets, records, size = _FORM.unpack(datagram)
+        if not hmac.compare_digest(said, token) or task not in self._planned:
+            return
+        before = self.told.get(task)
+        if before is None or attempt >= before.attempt:
+            most = self._planned[task]
+            self.told[task] = Told(attempt, min(offsets, most), min(records, most), size)
+        if self.began is None:
+            self.began = time.monotonic()
+
+
+class Teller:
+    """A task's end. Without an address it tells nobody."""
+
+    def __init__(
+        self,
+        address: ProgressAddress | None,
+        task: int,
+        attempt: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._task, self._attempt, self._clock = task, attempt, clock
+        self._token, self._socket = b"", None
+        self._read: dict[int, tuple[int, int, int]] = {}
+        self._sum = [0, 0, 0]
+        self._next = 0.0
+        if address is not None:
+            self._token, self._socket = address.token, _connected(address)
+            self._tell()  # that it began; its first records are told at once, too
+
+    def read(self, index: int, offsets: int, records: int, size: int) -> None:
+        """Tell how far one range is: offsets passed, records and bytes so far."""
+        if self._socket is None:
+            return
+        now_read, before = (offsets, records, size), self._read.get(index, (0, 0, 0))
+        self._read[index] = now_read
+        self._sum = [
+            total + more - less
+            for total, more, less in zip(self._sum, now_read, before, strict=True)
+        ]
+        if self._clock() >= self._next:
+            self._tell()
+            self._next = self._clock() + _EVERY_S
+
+    def close(self) -> None:
+        """Tell it once more; nothing after that."""
+        if self._socket is not None:
+            self._tell()
+            self._socket.close()
+            self._socket = None
+
+    def _tell(self) -> None:
+        with contextlib.suppress(
+            OSError, struct.error
+        ):  # nobody there, no room, no network: then not
+            if self._socket is not None:
+                self._socket.send(_FORM.pack(self._token, self._task, self._attempt, *self._sum))
+
+
+def _opened(bind: str) -> socket.socket | None:
+    """A port of the system's choice, or None where there is none to be had."""
+    return _made(bind, 0, socket.socket.bind, wait_s=_WAIT_S, flags=socket.AI_PASSIVE)
+
+
+def _connected(address: ProgressAddress) -> socket.socket | None:
+    """A socket that never waits when it sends. Spark's own connections of this executor have looked
+    the name up before.
+    """
+    return _made(address.host, address.port, socket.socket.connect, wait_s=0)
+
+
+def _made(
+    host: str,
+    port: int,
+    join: Callable[[socket.socket, Any], None],
+    *,
+    wait_s: float,
+    flags: int = 0,
+) -> socket.socket | None:
+    """A datagram socket bound or connected there, by `join`; None where it cannot be."""
+    with contextlib.suppress(OSError, UnicodeError):
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_DGRAM, flags=flags
+        )[0]
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.settimeout(wait_s)
+            join(made, place)
+            return made
+        except OSError:
+            made.close()
+    return None

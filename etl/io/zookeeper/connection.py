@@ -1,0 +1,522 @@
+"""How is a ZooKeeper server entered: TLS, authentication, ACLs?
+
+kazoo's client as our sessions have it: how it begins, with which login, and which ACL each znode
+gets that it makes.
+
+An ACL holds for one znode, not for those below it (ZooKeeper Programmer's Guide, "ZooKeeper access
+control using ACLs"), so each is made with its own. Those of old consumers (`ids`, `owners`,
+`offsets`) stay open whatever is asked for, or the consumers were locked out.
+
+Facts of kazoo that this is built around: a session counts as connected before its login; a login
+that is refused ends the client for good, after which each call is told that the connection is
+closed; a start waits for its whole time, whatever was heard meanwhile.
+
+The beginning of a session with one server, by hand: what kazoo does not tell of a server that
+lets nobody in, and what it grants.
+
+Sessions of kazoo's over TLS: the handshake, the host's name, and what went wrong, by the rules
+of connections to brokers.
+
+Who we say we are: what a login's references come to now.
+
+What it is called where ZooKeeper does not let us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kazoo.client import KazooClient, TransactionRequest
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionDropped,
+    InvalidACLError,
+    NoAuthError,
+    SessionClosedRequireSaslError,
+)
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import SASL, Connect
+from kazoo.protocol.serialization import Auth as AuthRequest
+from kazoo.protocol.states import KeeperState
+from kazoo.retry import KazooRetry
+from kazoo.security import (
+    ACL,
+    AUTH_IDS,
+    OPEN_ACL_UNSAFE,
+    READ_ACL_UNSAFE,
+    Permissions,
+    make_digest_acl_credential,
+)
+
+from etl.errors import EtlError, PermissionRefused, SettingsError
+from etl.io import tls
+from etl.io.tls import ConnectionBroken
+from etl.ledger.paths import is_of_a_pipeline
+from etl.model.security import Access, Acl, Scheme, SecretRef, Tls
+from etl.settings.secrets import login_text
+
+LOOKED_AT_S = 2.0
+"""For so long servers are asked once more by hand, where kazoo was not let in and cannot tell why.
+"""
+_CLOSE_SESSION = struct.pack(">iii", 8, 1, -11)
+_HANDSHAKE_SIZES = (36, 37)
+"""Without and with the flag for read-only servers."""
+_MOST_BYTES = 1 << 16
+
+
+class NoHandshake(Exception):
+    """The server is no ZooKeeper, or does not take sessions now."""
+
+
+class HungUp(NoHandshake):
+    """It closed the connection without a word."""
+
+
+def srvr(host: str, port: int, access: Access, timeout_s: float) -> str:
+    """What it says of itself; nothing where it does not answer that (4lw.commands.whitelist).
+    Raises as `granted_ms`.
+    """
+    with _connected(host, port, access, timeout_s) as connection, _telling(f"{host}:{port}"):
+        connection.sendall(b"srvr")
+        with connection.makefile("rb") as answer:
+            return answer.read(_MOST_BYTES).decode("utf-8", "replace")
+
+
+def granted_ms(host: str, port: int, access: Access, *, asked_ms: int, timeout_s: float) -> int:
+    """The timeout of a session that is closed at once, and without a login.
+
+    Raises OSError and NoHandshake, and what `tls` says of the way in: SettingsError and
+    PermissionRefused.
+    """
+    frame = Connect(0, 0, asked_ms, 0, b"\0" * 16, False).serialize()
+    with _connected(host, port, access, timeout_s) as connection, _telling(f"{host}:{port}"):
+        connection.sendall(struct.pack(">i", len(frame)) + frame)
+        with connection.makefile("rb") as answer:
+            said = answer.read(4)
+            size = int.from_bytes(said, "big")
+            if said and size not in _HANDSHAKE_SIZES:
+                raise NoHandshake(f"its answer starts with {said!r}, which is not ZooKeeper's")
+            answered = answer.read(size)
+            granted = (
+                Connect.deserialize(answered, 0)[0] if size and len(answered) == size else None
+            )
+        if not said:
+            raise HungUp("it hangs up (a server without a quorum does)")
+        if granted is None or granted.time_out <= 0:
+            raise NoHandshake("it hangs up (a server without a quorum does)")
+        connection.sendall(_CLOSE_SESSION)
+        return int(granted.time_out)
+
+
+def why_shut(host: str, port: int, access: Access, timeout_s: float) -> EtlError | None:
+    """What of the way in is wrong; None: nothing that this server tells."""
+    try:
+        granted_ms(host, port, access, asked_ms=0, timeout_s=timeout_s)
+    except EtlError as error:
+        return error
+    except (OSError, NoHandshake) as error:
+        return of_encryption(error, host, port, access, timeout_s)
+    return None
+
+
+def of_encryption(
+    error: OSError | NoHandshake, host: str, port: int, access: Access, timeout_s: float
+) -> EtlError | None:
+    """What it is where a server hangs up on whoever does not encrypt, or waits for more of what it
+    takes for a handshake; None: it does so for another reason."""
+    if access.tls is None and isinstance(
+        error, HungUp | ConnectionResetError | BrokenPipeError | TimeoutError
+    ):
+        if _speaks_tls(host, port, min(timeout_s, LOOKED_AT_S)):
+            check = "zookeeper.tls.enabled: true where the system's authorities are trusted, else zookeeper.tls.ca_file; or the port"
+            return SettingsError(
+                "the port speaks TLS",
+                key="zookeeper.tls.enabled",
+                server=f"{host}:{port}",
+                check=check,
+            )
+    return None
+
+
+def _connected(host: str, port: int, access: Access, timeout_s: float) -> socket.socket:
+    connected = socket.create_connection((host, port), timeout_s)
+    if access.tls is None:
+        return connected
+    try:
+        return tls.wrap(connected, host, access.tls, f"{host}:{port}", tls.ZOOKEEPER)
+    except ConnectionBroken as broken:
+        raise broken.each_time or broken from None
+
+
+@contextlib.contextmanager
+def _telling(address: str) -> Iterator[None]:
+    """From TLS 1.3 on a server says behind the handshake what it thinks of our certificate."""
+    try:
+        yield
+    except ssl.SSLError as error:
+        raise tls.refused(error, address, tls.ZOOKEEPER) or error from None
+
+
+def _speaks_tls(host: str, port: int, timeout_s: float) -> bool:
+    """Whoever it is: nothing is sent behind the handshake."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((host, port), timeout_s) as connected,
+            context.wrap_socket(connected),
+        ):
+            return True
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")
+    except OSError:
+        return False
+
+
+class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's handler, whose connections begin with a handshake that checks the host's name.
+
+    kazoo itself tells nothing of a handshake that failed, but for the time that ran out.
+    """
+
+    def __init__(self, settings: Tls, servers: int) -> None:
+        super().__init__()
+        self._settings, self._servers = settings, servers
+        self._refused: dict[object, EtlError] = {}
+        self._hosts: dict[object, str] = {}
+        self._broke: set[object] = set()
+        self._had_one = False
+
+    @property
+    def refusal(self) -> EtlError | None:
+        """Why the last handshake failed."""
+        return next(reversed(self._refused.values()), None)
+
+    def create_connection(
+        self,
+        address: tuple[str, int],
+        hostname: object = None,
+        timeout: float | None = None,
+        **_: Any,
+    ) -> socket.socket:
+        """Raises OSError, upon which kazoo tries the next server; AuthFailedError, upon which it
+        ends, where each has refused and none ever was entered."""
+        if isinstance(
+            hostname, str
+        ):  # for a server's own commands kazoo names its port (client.py, `command`)
+            self._hosts[address] = hostname
+        host = self._hosts.get(address, address[0])
+        within_s = (
+            None if timeout is None else timeout / self._servers
+        )  # one that says nothing leaves time for the others
+        connected = socket.create_connection(address, within_s)
+        try:
+            wrapped = self._wrapped(connected, host, address)
+        except EtlError as refusal:
+            self._refused[address] = refusal
+            if len(self._refused) >= self._servers and not self._had_one:
+                raise AuthFailedError(str(refusal)) from refusal
+            raise OSError(str(refusal)) from refusal
+        wrapped.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._had_one = True
+        return wrapped
+
+    def _wrapped(
+        self, connected: socket.socket, host: str, address: tuple[str, int]
+    ) -> ssl.SSLSocket:
+        try:
+            return tls.wrap(connected, host, self._settings, f"{host}:{address[1]}", tls.ZOOKEEPER)
+        except ConnectionBroken as broken:
+            if broken.each_time is not None and address in self._broke:
+                raise broken.each_time from None
+            self._broke.add(address)
+            raise
+
+    def select(
+        self,
+        read: Sequence[Any],
+        write: Sequence[Any],
+        other: Sequence[Any],
+        timeout: float | None = None,
+    ) -> Any:
+        """What was decrypted and not read yet counts: the socket itself has no more of it, and
+        kazoo would wait for its next heartbeat.
+        """
+        decrypted = [one for one in read if isinstance(one, ssl.SSLSocket) and one.pending()]
+        ready, writable, odd = super().select(read, write, other, 0 if decrypted else timeout)
+        return [*decrypted, *(one for one in ready if one not in decrypted)], writable, odd
+
+
+def no_such_login() -> SettingsError:
+    """Of a server that answers SASL with nothing."""
+    check = "of every server: authProvider.sasl, and the section Server of its java.security.auth.login.config; or another scheme"
+    return SettingsError(
+        "the server has no login by SASL (DIGEST-MD5)", key="zookeeper.auth.scheme", check=check
+    )
+
+
+def said_of(access: Access, name: str) -> str:
+    """`username` or `password`; nothing where there is no such login. Raises SettingsError that
+    names the key and the machine.
+    """
+    said: str | SecretRef | None = getattr(access.auth, name, None)
+    return "" if said is None else login_text(said, f"zookeeper.auth.{name}")
+
+
+def id_of(access: Access) -> str | None:
+    """As whom ACLs know us, `scheme:id`; None where only the server knows (a certificate's
+    subject), and for nobody.
+    """
+    if access.auth is None or access.auth.scheme is Scheme.X509:
+        return None
+    if access.auth.scheme is Scheme.SASL:
+        return f"sasl:{said_of(access, 'username')}"
+    return f"digest:{make_digest_acl_credential(said_of(access, 'username'), said_of(access, 'password'))}"
+
+
+Acls = list[ACL]
+
+CREATOR_WRITES: Acls = [ACL(Permissions.ALL, AUTH_IDS), *READ_ACL_UNSAFE]
+"""Whoever is logged in as we are does everything, others read."""
+_DECIDED = (
+    KeeperState.CONNECTED,
+    KeeperState.CONNECTED_RO,
+    KeeperState.AUTH_FAILED,
+    KeeperState.CLOSED,
+)
+_SAYS_A_SECRET = "session_passwd"
+"""In kazoo's own words: with it whoever reads a log takes our session over."""
+
+
+def _says_no_secret(record: logging.LogRecord) -> bool:
+    said = record.args if isinstance(record.args, tuple) else ()
+    return _SAYS_A_SECRET not in str(record.msg) and not any(
+        isinstance(one, AuthRequest | SASL | Connect) for one in said
+    )
+
+
+class Client(KazooClient):  # type: ignore[misc]
+    """One that has not begun. `start` raises SettingsError where a secret is not where the conf
+    says, and what kazoo raises.
+    """
+
+    def __init__(
+        self, hosts: str, access: Access, *, session_timeout_s: float, patience: KazooRetry
+    ) -> None:
+        self._access = access
+        self._decided = threading.Event()
+        """Whether we are let in, or never will be."""
+        self.login_refused: EtlError | bool = False
+        """Whether a server refused our login, or why we could not even say it. kazoo ends the
+        session for good then.
+        """
+        logger = logging.getLogger("kazoo.client")
+        logger.addFilter(_says_no_secret)
+        super().__init__(
+            hosts=hosts,
+            timeout=session_timeout_s,
+            command_retry=patience,
+            connection_retry=patience.copy(),
+            logger=logger,
+            handler=Encrypting(access.tls, len(hosts.split(",")))
+            if access.tls is not None
+            else None,
+        )
+        self._connection = _Connection(
+            access, self, self._conn_retry.copy(), logger=logger, sasl_options=self._sasl()
+        )
+
+    def _sasl(self) -> dict[str, Any] | None:
+        if self._access.auth is None or self._access.auth.scheme is not Scheme.SASL:
+            return None
+        from puresasl import QOP  # who logs in nowhere does not need it
+
+        return {
+            "mechanism": "DIGEST-MD5",
+            "callback": lambda name: said_of(self._access, name),
+            "qops": [QOP.AUTH],
+        }
+
+    def start(self, timeout: float = 10) -> None:
+        """Begin the session, within `timeout` seconds; one request tells whether it is let in,
+        which no connection says.
+        """
+        auth, said = (
+            self._access.auth,
+            [said_of(self._access, name) for name in ("username", "password")],
+        )
+        if auth is not None and auth.scheme is Scheme.DIGEST:
+            self.auth_data = {("digest", ":".join(said))}
+        self._decided.clear()
+        self.start_async()
+        self._decided.wait(timeout)
+        if not self.connected:
+            self.stop()
+            self.close()
+            raise (
+                AuthFailedError()
+                if self.login_refused
+                else self.handler.timeout_exception("Connection time-out")
+            )
+        with contextlib.suppress(
+            NoAuthError
+        ):  # of the chroot: we are in, and what we may not see is told where it is wanted
+            self.retry(self.exists, "/")
+
+    def _session_callback(self, state: str) -> None:
+        if state == KeeperState.AUTH_FAILED:
+            self.login_refused = self.login_refused or True
+        super()._session_callback(state)
+        if state in _DECIDED:
+            self._decided.set()
+
+    def acl_of(self, path: str) -> Acls:
+        """What a znode is made with; its path without the chroot."""
+        return (
+            CREATOR_WRITES
+            if self._access.acl is Acl.CREATOR and is_of_a_pipeline(path)
+            else OPEN_ACL_UNSAFE
+        )
+
+    def create_async(
+        self, path: str, value: bytes = b"", acl: Acls | None = None, *args: Any, **how: Any
+    ) -> Any:
+        """As kazoo's. Parents that are made on the way come here, each with the ACL of the znode
+        below it: each gets its own.
+        """
+        return super().create_async(path, value, self._made_with(path, acl), *args, **how)
+
+    def _made_with(self, path: str, acl: Acls | None) -> Acls:
+        return acl if acl is not None and acl is not CREATOR_WRITES else self.acl_of(path)
+
+    def transaction(self) -> TransactionRequest:
+        """As kazoo's."""
+        return _Transaction(self)
+
+
+class _Transaction(TransactionRequest):  # type: ignore[misc]
+    def create(
+        self, path: str, value: bytes = b"", acl: Acls | None = None, *args: Any, **how: Any
+    ) -> None:
+        super().create(path, value, acl or self.client.acl_of(path), *args, **how)
+
+
+class _Connection(ConnectionHandler):  # type: ignore[misc]
+    """Tells a server that goes away from one that refuses us, and ends where each refuses us and
+    none ever let us in.
+    """
+
+    def __init__(self, access: Access, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self._access = access
+        self._shut: dict[tuple[str, int], EtlError | None] = {}
+        """Servers that hung up, and what was wrong where they told it."""
+        self._was_in = self._broke = False
+        self._said = 0
+
+    def _connect(self, host: str, hostip: str, port: int) -> Any:
+        try:
+            connected = super()._connect(host, hostip, port)
+        except ConnectionDropped as dropped:
+            is_late = isinstance(dropped.__context__, TimeoutError)
+            if not self._was_in and not is_late and (host, port) not in self._shut:
+                self._shut[host, port] = wrong = why_shut(host, port, self._access, LOOKED_AT_S)
+                if (
+                    wrong is not None
+                    and len(self._shut) == len(self.client.hosts)
+                    and all(self._shut.values())
+                ):
+                    self.client.login_refused = wrong
+                    raise AuthFailedError(str(wrong)) from dropped
+            raise
+        self._was_in = True
+        return connected
+
+    def _submit(self, request: Any, timeout: float, xid: int | None = None) -> None:
+        if isinstance(request, SASL):
+            self._said += 1
+            if (
+                self._said > 1 and not request.challenge
+            ):  # kazoo would go on for ever, and the server with it
+                raise AuthFailedError from no_such_login()
+        super()._submit(request, timeout, xid)
+
+    def _authenticate_with_sasl(self, host: str, timeout: float) -> None:
+        self._said = 0
+        try:
+            super()._authenticate_with_sasl(host, timeout)
+        except (
+            SessionClosedRequireSaslError
+        ) as error:  # of one that wants a login, and not this one
+            raise AuthFailedError from error
+        except AuthFailedError as error:
+            why = error.__cause__
+            if isinstance(why, EtlError):
+                self.client.login_refused = why
+            if isinstance(why, ConnectionDropped) and (self._was_in or not self._broke):
+                self._broke = True  # one that is being stopped does this, and before ZooKeeper 3.6 one that refuses us: it never let us in
+                raise why from None
+            raise
+        self._broke = False
+
+
+REFUSED = (NoAuthError, AuthFailedError, SessionClosedRequireSaslError, InvalidACLError)
+"""What kazoo raises then."""
+_AUTH = "zookeeper.auth"
+
+
+def refusal_of(
+    error: Exception, connect: str, access: Access, znode: str | None = None
+) -> PermissionRefused:
+    """What one of these means to who runs us. A wrong password under scheme digest is never one: it
+    opens nothing (NoAuthError).
+    """
+    where = {"connect": connect} if znode is None else {"znode": znode, "connect": connect}
+    if isinstance(error, AuthFailedError) and access.auth is not None:
+        check = f"{_AUTH}: scheme, username and password, and that every server knows them"
+        return PermissionRefused(
+            f"ZooKeeper refuses our login, {describe_identity(access)}",
+            key=_AUTH,
+            **where,
+            check=check,
+        )
+    if isinstance(error, AuthFailedError | SessionClosedRequireSaslError):
+        wanted = (
+            "by SASL"
+            if isinstance(error, SessionClosedRequireSaslError)
+            else "of another scheme than ours"
+        )
+        check = f"{_AUTH}, with scheme sasl; now we are {describe_identity(access)}"
+        return PermissionRefused(
+            f"ZooKeeper wants a login {wanted}", key=_AUTH, **where, check=check
+        )
+    if isinstance(error, InvalidACLError):
+        what = f"ZooKeeper does not know us, {describe_identity(access)}, and by zookeeper.acl creator nobody but us may write"
+        return PermissionRefused(
+            what, key=_AUTH, **where, check=f"{_AUTH}: its scheme must be one that every server has"
+        )
+    check = f"who we are: {describe_identity(access)}; and the znode's ACL (getAcl)"
+    if znode is not None and is_of_a_pipeline(znode):
+        check += ", which whoever it names changes by `etl pipelines set-acl CONF`"
+    return PermissionRefused(
+        "ZooKeeper does not let us: a znode's ACL is for others", **where, check=check
+    )
+
+
+def describe_identity(access: Access) -> str:
+    """As whom we come, as ACLs have it, and without a secret."""
+    auth = access.auth
+    if auth is None:
+        return "nobody (zookeeper.auth.scheme is not set)"
+    if auth.scheme is Scheme.X509:
+        return f"x509, by the certificate of zookeeper.tls.cert_file ({access.tls and access.tls.cert_file})"
+    password = ", whose wrong password no server refuses" if auth.scheme is Scheme.DIGEST else ""
+    return f"{auth.scheme.value} user {auth.username}{password}"

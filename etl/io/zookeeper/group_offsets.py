@@ -1,0 +1,403 @@
+"""How are a group's offsets in ZooKeeper moved by compare-and-set?
+
+One consumer group in ZooKeeper: who is alive, who owns what, and moving offsets by
+compare-and-set.
+
+What an owner means for a run is decided in `ownership`, what a moved offset means in
+`offsets`.
+
+Offsets that a member in ZooKeeper moves behind an append: each with a check of its owner node,
+so that only those move that are ours.
+
+A rival that claims as we do makes owner nodes of the same version. But then the offset is at most
+what our plan saw, and it moves forwards, to what is in our table: the rival's own commit is
+refused, and says so.
+
+Hands a plan over where the group keeps its offsets in ZooKeeper: plan, owner nodes and offsets
+in one transaction, or nothing of it.
+
+What a plan is that was handed over is `decide.group_commits`'s; how a plan is stored is
+`ledger`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from kazoo.exceptions import NoAuthError, RolledBackError, RuntimeInconsistency
+
+from etl.errors import (
+    BadOffset,
+    CommitUnknown,
+    OffsetMoved,
+    Owned,
+    PermissionRefused,
+    SessionLost,
+    SettingsError,
+)
+from etl.io.zookeeper.ledger import REQUEST_MAX_BYTES, Check, DriverLock, Part, Write, size_of
+from etl.io.zookeeper.owners import OUR_VERSION
+from etl.io.zookeeper.session import (
+    OPERATION_BYTES,
+    Changes,
+    Outcome,
+    ZooKeeper,
+    children_of_each,
+    ensure_each,
+    in_requests,
+    outcomes,
+)
+from etl.ledger.paths import GroupPaths
+from etl.ledger.registrations import parse_offset, render_offset
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Committed,
+    Void,
+    in_order,
+    parse_partition_key,
+)
+from etl.model.plans import Plan
+
+
+class ConsumerGroup:
+    """The group whose offsets these are. Raises what `ZooKeeper` raises.
+
+    A group that went from Kafka 0.7 to 0.8 in one ZooKeeper has znodes of both forms: `0-3`, which
+    names a broker's log, and `3`.
+    """
+
+    def __init__(self, zookeeper: ZooKeeper, group: str, *, physical: bool = False) -> None:
+        """`physical`: our brokers' logs are byte files of each broker (0.7 family); what the other
+        family's consumers left is not ours.
+        """
+        self._zookeeper = zookeeper
+        self._group = GroupPaths(group)
+        self._physical = physical
+        self._no_number_is_none = False
+
+    def live_consumers(self) -> tuple[str, ...]:
+        """Ids of the consumers registered in the group now."""
+        return tuple(sorted(self._zookeeper.children(self._group.consumer_ids) or ()))
+
+    def owners(self, topics: Iterable[str]) -> dict[BrokerPartition, str]:
+        """Who owns which log of these topics."""
+        logs = self._ours(self._logs_below(topics, self._group.owners_of))
+        payloads = self._zookeeper.read_all([self._group.owner(log) for log in logs])
+        return {
+            log: p[0].decode("utf-8", "replace") for log, p in zip(logs, payloads, strict=True) if p
+        }
+
+    def committed(
+        self,
+        logs: Iterable[BrokerPartition],
+        seen: Mapping[BrokerPartition, Committed] = {},
+    ) -> dict[BrokerPartition, Committed]:
+        """The committed offset of each log that has one, and its znode's version.
+
+        Raises BadOffset on text that is no number, unless a plan is to write over it (`seen`: what
+        the newest one saw), or whoever asks. It counts for none then.
+        """
+        wanted = set(logs)
+        asked = [
+            log
+            for log in self._logs_below({log.topic for log in wanted}, self._group.offsets_of)
+            if log in wanted
+        ]
+        found = {}
+        for log, payload in zip(
+            asked, self._zookeeper.read_all([self._group.offset(log) for log in asked]), strict=True
+        ):
+            if payload == (b"", 0):
+                found[log] = Committed(None, 0)  # made as a parent or by hand, and never written
+            elif payload:
+                found[log] = self._read(
+                    log, *payload, is_left=seen.get(log) == Committed(None, payload[1])
+                )
+        return found
+
+    def take_no_number_for_none(self) -> None:
+        """From now on, for whoever puts our positions in the place of what is there."""
+        self._no_number_is_none = True
+
+    def _read(
+        self, log: BrokerPartition, payload: bytes, version: int, *, is_left: bool
+    ) -> Committed:
+        try:
+            return Committed(parse_offset(payload, path=self._group.offset(log), log=log), version)
+        except BadOffset:
+            if is_left or self._no_number_is_none:
+                return Committed(None, version)
+            raise
+
+    def logs_with_offsets(self, is_wanted: Callable[[str], bool]) -> set[BrokerPartition]:
+        """Every log of the wanted topics that has a znode for a committed offset, whether it is
+        there now or not.
+        """
+        topics = [
+            topic
+            for topic in self._zookeeper.children(self._group.offsets) or ()
+            if is_wanted(topic)
+        ]
+        return set(self._ours(self._logs_below(topics, self._group.offsets_of)))
+
+    def offsets_of_the_other_family(self, topics: Iterable[str]) -> list[BrokerPartition]:
+        """What these topics' znodes name that no broker of ours has: left alone, for whoever wrote
+        it.
+        """
+        return [
+            log
+            for log in self._logs_below(topics, self._group.offsets_of)
+            if log.is_physical != self._physical
+        ]
+
+    def _ours(self, logs: Iterable[BrokerPartition]) -> list[BrokerPartition]:
+        return [log for log in logs if log.is_physical == self._physical]
+
+    def _logs_below(
+        self, topics: Iterable[str], path_of: Callable[[str], str]
+    ) -> list[BrokerPartition]:
+        """The logs that the children of the topics' znodes name."""
+        asked = sorted(set(topics))
+        keys = children_of_each(self._zookeeper, [path_of(topic) for topic in asked])
+        found = (
+            parse_partition_key(topic, key)
+            for topic, some in zip(asked, keys, strict=True)
+            for key in some
+        )
+        return in_order(log for log in found if log)
+
+    def commit(
+        self, plan: Plan, logs: Iterable[BrokerPartition] | None = None
+    ) -> dict[BrokerPartition, Committed]:
+        """Move the offsets of `logs` (all that change, by default) to the plan's positions, and say
+        what they are now.
+
+        Compare-and-set on what the plan saw, in as few `multi` as fit, all of them sent before the
+        first answer is awaited: one that is refused keeps none of the others back, as no log's
+        offset depends on another's. Raises OffsetMoved when somebody else moved one, SessionLost
+        when our session ended since `driving` began, CommitUnknown when no answer came.
+        """
+        wanted = sorted(plan.offsets_to_move if logs is None else logs)
+        ensure_each(
+            self._zookeeper,
+            (self._group.offsets_of(topic) for topic in {log.topic for log in wanted}),
+        )
+        requests = list(in_requests(wanted, lambda log: self._cost(plan, log)))
+        found = outcomes(self._changes(plan, some).send() for some in requests)
+        moved: dict[BrokerPartition, Committed] = {}
+        for some, outcome in zip(requests, found, strict=True):
+            moved.update(self._judged(plan, some, outcome))
+        return moved
+
+    def _cost(self, plan: Plan, log: BrokerPartition) -> int:
+        return (
+            OPERATION_BYTES
+            + len(self._zookeeper.chroot)
+            + len(self._group.offset(log))
+            + len(str(plan.positions[log]))
+        )
+
+    def _changes(self, plan: Plan, logs: Sequence[BrokerPartition]) -> Changes:
+        changes = Changes(self._zookeeper)
+        for log in logs:
+            changes.put(
+                self._group.offset(log), render_offset(plan.positions[log]), plan.seen[log].version
+            )
+        return changes
+
+    def _judged(
+        self, plan: Plan, logs: Sequence[BrokerPartition], outcome: Outcome
+    ) -> dict[BrokerPartition, Committed]:
+        """What one request came to. Raises as `commit`."""
+        after = {log: plan.moved(log) for log in logs}
+        if isinstance(outcome, Exception):
+            return self._read_back(plan, after, outcome)
+        failures = [r for r in outcome if isinstance(r, Exception)]
+        if not failures:
+            return after
+        reason = next(
+            (f for f in failures if not isinstance(f, (RolledBackError, RuntimeInconsistency))),
+            failures[0],
+        )
+        if isinstance(reason, NoAuthError):
+            what = "ZooKeeper does not let us move offsets"
+            raise PermissionRefused(
+                what, znode=self._group.offsets, check="the znodes' ACLs"
+            ) from reason
+        return self._read_back(plan, after, reason)
+
+    def _read_back(
+        self,
+        plan: Plan,
+        after: Mapping[BrokerPartition, Committed],
+        reason: Exception,
+    ) -> dict[BrokerPartition, Committed]:
+        """Whether a commit that was refused or got no answer happened: every znode holds our value
+        at the version that our write makes.
+        """
+        found = self.committed(after)
+        if found == after:
+            return dict(after)
+        for log, ours in after.items():
+            now = found.get(log, NOTHING_COMMITTED)
+            if now not in (ours, plan.seen[log]):
+                what = f"somebody else moved the offset during the run: it is {now.offset}, ours is {ours.offset}"
+                check = "which other consumer of this group runs; the rows are in the table, the next run decides by source.on_moved"
+                raise OffsetMoved(what, **log.place, offset=now.offset, check=check) from reason
+        what = f"the offsets of plan {plan.number} did not reach ZooKeeper"
+        raise CommitUnknown(
+            what, check="nothing: the rows are in the table, the next run moves the offsets"
+        ) from reason
+
+
+class OwnedOffsets:
+    """Of one group, whose offsets `group` reads. Raises what `ZooKeeper` raises."""
+
+    def __init__(self, zookeeper: ZooKeeper, name: str, group: ConsumerGroup) -> None:
+        self._zookeeper, self._paths, self._group = zookeeper, GroupPaths(name), group
+
+    def move(self, plan: Plan, logs: Sequence[BrokerPartition]) -> dict[BrokerPartition, Committed]:
+        """Move these offsets from what the plan saw to its positions, and say what those are that
+        were moved.
+
+        One that somebody else moved, or whose log is not ours any more, stays as it is. Only where
+        an answer was lost is one that is as we would have left it taken for ours: others who read
+        just as far by one write leave it so, too. Raises PermissionRefused.
+        """
+        ensure_each(self._zookeeper, {self._paths.offsets_of(log.topic) for log in logs})
+        refused, unsure = self._refused(plan, list(in_requests(logs, self._cost)))
+        left, still_unsure = self._refused(
+            plan, [[log] for log in refused]
+        )  # of a request nothing is done, because of one of them
+        maybe = {*unsure, *still_unsure}.intersection(left)
+        found = self._group.committed(maybe) if maybe else {}
+        return {
+            log: plan.moved(log)
+            for log in logs
+            if log not in left or found.get(log) == plan.moved(log)
+        }
+
+    def _refused(
+        self, plan: Plan, requests: Sequence[Sequence[BrokerPartition]]
+    ) -> tuple[list[BrokerPartition], list[BrokerPartition]]:
+        """What was not moved as far as we were told, and what of it may have been. Raises
+        PermissionRefused.
+        """
+        told = list(
+            zip(
+                requests,
+                outcomes([self._changes(plan, some).send() for some in requests]),
+                strict=True,
+            )
+        )
+        unsure = [log for some, outcome in told if isinstance(outcome, Exception) for log in some]
+        return [log for some, outcome in told if not _is_done(outcome) for log in some], unsure
+
+    def _changes(self, plan: Plan, logs: Sequence[BrokerPartition]) -> Changes:
+        changes = Changes(self._zookeeper)
+        for log in logs:
+            changes.check(self._paths.owner(log), OUR_VERSION)
+            changes.put(
+                self._paths.offset(log), render_offset(plan.positions[log]), plan.seen[log].version
+            )
+        return changes
+
+    def _cost(self, log: BrokerPartition) -> int:
+        paths = len(self._paths.offset(log)) + len(self._paths.owner(log))
+        return 2 * (OPERATION_BYTES + len(self._zookeeper.chroot)) + paths + len(str(2**63))
+
+
+def _is_done(outcome: Outcome) -> bool:
+    """Raises PermissionRefused."""
+    if isinstance(outcome, Exception):
+        return False
+    if any(isinstance(one, NoAuthError) for one in outcome):
+        raise PermissionRefused("ZooKeeper does not let us move offsets", check="the znodes' ACLs")
+    return not any(isinstance(one, Exception) for one in outcome)
+
+
+_PLAN_BYTES = 20_000
+"""What is left of a request for the plan itself, which lies in pieces of its own where it is
+larger, and for what goes with it.
+"""
+
+
+class HandOver:
+    """The hand-overs of one pipeline. Raises what `ZooKeeper` raises."""
+
+    def __init__(self, zookeeper: ZooKeeper, group: str, lock: DriverLock) -> None:
+        self._zookeeper, self._paths, self._lock = zookeeper, GroupPaths(group), lock
+
+    def store(
+        self, plan: Plan, checks: Sequence[Check], write: Callable[[Sequence[Part]], None]
+    ) -> Void | None:
+        """Store the plan and move its offsets, in one step; why nothing of that was done, where
+        somebody else came before.
+
+        `checks`: each owner node as it is while it is ours. `write` stores the plan with these
+        parts, or raises Owned with what `changed`. Raises SessionLost where the driver's lock is
+        not ours any more, Owned where it is the plan that somebody else stored, SettingsError for
+        more logs than one transaction holds.
+        """
+        logs = plan.offsets_to_hand_over
+        offsets = {self._paths.offset(log): log for log in logs}
+        moves = [
+            Write(path, render_offset(plan.positions[log]), plan.seen[log].version)
+            for path, log in offsets.items()
+        ]
+        ensure_each(self._zookeeper, {self._paths.offsets_of(log.topic) for log in logs})
+        with self._lock.proven() as lock:
+            parts: list[Part] = [lock, *checks, *moves]
+            self._refuse_too_many(parts, len(logs))
+            try:
+                write(parts)
+            except Owned as refused:
+                return self._why(refused, plan, lock, offsets)
+        return None
+
+    def store_under_lock(self, plan: Plan, write: Callable[[Sequence[Part]], None]) -> Void | None:
+        """Store a plan whose offsets are moved by a step of its own, as long as the driver's lock
+        is ours. Raises as `store`.
+        """
+        with self._lock.proven() as lock:
+            try:
+                write((lock,))
+            except Owned as refused:
+                return self._why(refused, plan, lock, {})
+        return None
+
+    def _why(
+        self, refused: Owned, plan: Plan, lock: Check, offsets: dict[str, BrokerPartition]
+    ) -> Void:
+        """Why nothing was done. Raises SessionLost, and the refusal where it has nothing to do with
+        the hand-over.
+        """
+        changed = refused.where.get("changed")
+        if changed == lock.path:
+            check = "zookeeper.session_timeout_s against pauses of this host; run again: nothing was handed over"
+            raise SessionLost(
+                "our ZooKeeper session ended before the hand-over", check=check
+            ) from refused
+        owners = {self._paths.owner(log): log for log in offsets.values()}
+        if changed in owners:
+            found = self._zookeeper.read(changed)
+            by = found[0].decode("utf-8", "replace") if found else None
+            return Void(
+                f"{owners[changed]} is not ours any more: "
+                + (f"{by} owns it" if by else "nobody owns it")
+            )
+        if changed in offsets:
+            found, log = self._zookeeper.read(changed), offsets[changed]
+            now = found[0].decode("utf-8", "replace") if found else None
+            return Void(
+                f"the offset of {log} was moved since it was read: from {plan.seen[log].offset} to {now}"
+            )
+        raise refused
+
+    def _refuse_too_many(self, parts: Sequence[Part], logs: int) -> None:
+        size = size_of(parts) + len(parts) * len(self._zookeeper.chroot)
+        if size > REQUEST_MAX_BYTES - _PLAN_BYTES:
+            what = f"handing {logs:,} partitions over takes a request of {size:,} bytes, and ZooKeeper takes none above a megabyte"
+            check = "fewer topics in one conf, and the others in another one; or more members, so that our share is smaller"
+            raise SettingsError(what, key="source.topics", check=check)

@@ -1,0 +1,379 @@
+"""What else does the ledger keep: loaded intervals, reservations, pauses, run keys, a table's location?
+
+What plans leave in the ledger that are not kept any more: the intervals they loaded, in one
+document.
+
+What is folded into it, and when, is decided in `decide.loaded_intervals`; here it is read from the
+ledger, and written back in one transaction with what it makes superfluous.
+
+What backfills claim beside a live pipeline, and the fence that all who claim write.
+
+Writes down what became of a plan's hand-over, where that is a commit of its own: in Kafka,
+behind the plan's being stored.
+
+Where the table is that a catalog names, in the ledger of a pipeline: one document, written over
+whatever was there.
+
+What operators paused, in the ledger of a pipeline: one document, written by version.
+
+Run keys in the ledger: in the plans that were made under them, and in the coverage once those
+are pruned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from etl.decide import loaded_intervals
+from etl.decide.loaded_intervals import ancestry, fold, fold_all, note, prunable
+from etl.decide.offsets import starts_of
+from etl.decide.reservations import loaded_as_claimed
+from etl.decide.run_requests import with_key
+from etl.errors import Owned
+from etl.io.zookeeper.ledger import PlanLedger, Write
+from etl.io.zookeeper.session import ZooKeeper
+from etl.ledger.documents import (
+    parse_claim,
+    parse_named_table,
+    parse_pauses,
+    render_claim,
+    render_coverage,
+    render_named_table,
+    render_pauses,
+)
+from etl.ledger.paths import GroupPaths, PipelinePaths
+from etl.ledger.plan_document import parse_plan, render_plan
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import KeptKey, Plan
+from etl.model.snapshot import (
+    NO_CLAIMS,
+    Claimed,
+    Coverage,
+    ForeignCommit,
+    NamedTable,
+    Pause,
+    Reservation,
+    Reservations,
+    backfill_pipeline,
+    live_and_name,
+)
+
+_TRIES_MAX = 3
+"""How often a change of the coverage is tried again that another driver came before."""
+
+
+def read_all_coverage(
+    ledger: PlanLedger, transaction_version: int | None = None, claim: Reservation | None = None
+) -> Coverage:
+    """All that the pipeline's recorded plans loaded, those that are kept among them, by
+    `decide.loaded_intervals.fold_all`.
+
+    `claim`: of a backfill that was given up, and may have given back some of that: without it, by
+    `reservations.loaded_as_claimed`.
+    """
+    plans = [plan for number in ledger.plan_numbers() if (plan := ledger.read_plan(number))]
+    recorded = [
+        (plan, applied)
+        for plan in plans
+        if (applied := ledger.read_applied(plan.number)) and applied.plan_id == plan.id
+    ]
+    pruned = ledger.read_coverage()
+    if claim:
+        pruned, recorded = loaded_as_claimed(pruned, recorded, claim)
+    return fold_all(pruned, recorded, transaction_version)
+
+
+def note_removals(ledger: PlanLedger, removals: Sequence[ForeignCommit]) -> None:
+    """Keep in the coverage that others removed rows, as policy allowed. Raises Owned where other
+    drivers change it again and again.
+    """
+    for _ in range(_TRIES_MAX):
+        before, version = ledger.read_coverage_at()
+        after = note(before, removals)
+        if after == before or ledger.documents.replace(
+            ledger.paths.coverage, render_coverage(after), version=version
+        ):
+            return
+    what = "other drivers changed the coverage while it was kept that others removed rows"
+    raise Owned(what, znode=ledger.paths.coverage, check="nothing; run again")
+
+
+def take_in(
+    ledger: PlanLedger,
+    theirs: Coverage | None,
+    taken: Mapping[BrokerPartition, int],
+    *,
+    table_id: str,
+    known: Collection[BrokerPartition],
+    lives: Mapping[BrokerPartition, int],
+) -> None:
+    """Keep what another pipeline loaded, whose place this one takes. Raises Owned when somebody
+    else changed the coverage meanwhile.
+    """
+    before, version = ledger.read_coverage_at()
+    after = loaded_intervals.take_in(
+        before, theirs, taken, table_id=table_id, known=known, lives=lives
+    )
+    if not ledger.documents.replace(ledger.paths.coverage, render_coverage(after), version=version):
+        raise Owned(
+            "another driver changed the coverage at this moment",
+            znode=ledger.paths.coverage,
+            check="nothing; say it again",
+        )
+
+
+def prune(ledger: PlanLedger) -> None:
+    """Fold plans beyond those kept into coverage, in one transaction each, and drop pieces that no
+    document names.
+
+    Stops quietly where another driver did it meanwhile. Raises SessionLost: pieces that nobody
+    names yet may then be another driver's.
+    """
+    ledger.zookeeper.require_session()
+    for number in prunable(_plan_sizes(ledger)):
+        plan = ledger.read_plan(number)
+        applied = ledger.read_record_of(plan) if plan else None
+        if not plan or not applied:
+            return
+        before, version = ledger.read_coverage_at()
+        folded = fold(
+            before,
+            plan,
+            applied,
+            is_given_up=_is_given_up(ledger, number),
+            reached=_reached(ledger) if plan.key_ends else {},
+        )
+        gone = (ledger.paths.plan(number), ledger.paths.applied(number))
+        if not ledger.documents.replace(
+            ledger.paths.coverage, render_coverage(folded), version=version, deleting=gone
+        ):
+            return
+    pieces = ledger.documents.pieces()
+    if pieces:  # asked before the documents: those of one that is written now are not among them
+        ledger.documents.drop_pieces(pieces, but_of=_may_be_in_pieces(ledger))
+
+
+def _reached(ledger: PlanLedger) -> Mapping[BrokerPartition, int]:
+    """Up to where the table holds each log, as far as it is recorded."""
+    newest = ledger.read_ledger()
+    if newest.newest is None:
+        return {}
+    return newest.newest.positions if newest.applied else starts_of(newest.newest)
+
+
+def _may_be_in_pieces(ledger: PlanLedger) -> list[str]:
+    """Where the documents lie that grow with a pipeline: plans, what came of them, coverage, claims
+    and pauses.
+    """
+    paths, recorded = ledger.paths, ledger.zookeeper.children(ledger.paths.applied_plans) or ()
+    plans, records = (
+        (paths.plan(n) for n in ledger.plan_numbers()),
+        (f"{paths.applied_plans}/{n}" for n in recorded),
+    )
+    return [*plans, paths.coverage, paths.claim, paths.paused, *records]
+
+
+def _is_given_up(ledger: PlanLedger, number: int) -> bool:
+    """Whether later plans tell that an operator gave this one up; nobody did where no
+    acknowledgement came after it.
+    """
+    acknowledgement = ledger.read_acknowledgement()
+    if acknowledgement is None or acknowledgement.number < number:
+        return False
+    later = [plan for n in ledger.plan_numbers() if n >= number and (plan := ledger.read_plan(n))]
+    versions = {plan.number: plan.table_transaction_version for plan in later}
+    return number not in ancestry(versions, max(versions)).numbers
+
+
+def _plan_sizes(ledger: PlanLedger) -> list[tuple[int, int]]:
+    """(number, bytes) of each stored plan."""
+    numbers = ledger.plan_numbers()
+    sizes = ledger.documents.sizes([ledger.paths.plan(n) for n in numbers])
+    return [(n, size) for n, size in zip(numbers, sizes, strict=True) if size is not None]
+
+
+class ClaimsBeside:
+    """The claims of one live pipeline's backfills. Raises what `ZooKeeper` raises, and
+    LedgersDisagree on documents that are not ours.
+    """
+
+    def __init__(self, zookeeper: ZooKeeper, group: str, live: str) -> None:
+        self._zookeeper, self._group, self._live = zookeeper, group, live
+        self._fence = PipelinePaths(group, live).fence
+
+    def ledger_of(self, name: str) -> PlanLedger:
+        """The plans of a backfill."""
+        return PlanLedger(self._zookeeper, self._group, backfill_pipeline(self._live, name))
+
+    def read(self) -> Reservations:
+        """The fence, and behind it all claims. Of a follower that lags behind both are old, and
+        then nothing can be written at them.
+        """
+        found = self._zookeeper.read(self._fence)
+        if found is None:
+            return NO_CLAIMS
+        prefix = backfill_pipeline(self._live, "")
+        names = sorted(self._zookeeper.children(GroupPaths(self._group).pipelines) or ())
+        claimed = (
+            self.read_one(name.removeprefix(prefix)) for name in names if name.startswith(prefix)
+        )
+        return Reservations(found[1], tuple(one for one in claimed if one))
+
+    def read_one(self, name: str) -> Claimed | None:
+        """One claim; None where nobody began a backfill of that name."""
+        ledger = self.ledger_of(name)
+        found = ledger.documents.read(ledger.paths.claim)
+        return Claimed(parse_claim(found[0], path=ledger.paths.claim), found[1]) if found else None
+
+    def begin(self, claim: Reservation, plan: Plan, fence: int | None) -> None:
+        """Store a claim and its first plan, if nobody has claimed since the fence had that version.
+        Raises Owned.
+        """
+        self.ledger_of(claim.name).store_plan(
+            plan, also=[self.write_of(claim, None), self.write_of_fence(fence)]
+        )
+
+    def settle(self, claim: Reservation, version: int) -> None:
+        """Write a claim again, of which no plan is stored any more. Raises Owned where somebody
+        else did meanwhile.
+        """
+        write = self.write_of(claim, version)
+        if not self._zookeeper.replace(write.path, write.payload, version=version):
+            raise Owned(
+                "somebody else changed the backfill at this moment",
+                znode=write.path,
+                check="nothing; say it again",
+            )
+
+    def write_of(self, claim: Reservation, version: int | None) -> Write:
+        """The claim as a part of what is written with a plan."""
+        ledger = self.ledger_of(claim.name)
+        return Write(ledger.paths.claim, ledger.documents.head(render_claim(claim)), version)
+
+    def write_of_fence(self, version: int | None) -> Write:
+        """The fence as a part of what is written with a plan that claims."""
+        return Write(self._fence, b"", version)
+
+
+_TRIES = 3
+
+
+def write_mark(ledger: PlanLedger, plan: Plan) -> None:
+    """Keep that this plan, which is stored, was handed over, or is void; nothing where it says so
+    already.
+
+    Raises Owned where another plan is stored in its place by now, or another driver wrote down
+    something else.
+    """
+    path = ledger.paths.plan(plan.number)
+    for _ in range(_TRIES):
+        stored = ledger.documents.read(path)
+        there = parse_plan(stored[0], path=path) if stored else None
+        if stored is None or there is None or there.id != plan.id or not _goes(there, plan):
+            break
+        if _mark(there) == _mark(plan) or ledger.documents.replace(
+            path, render_plan(plan), version=stored[1]
+        ):
+            return
+    raise Owned(
+        f"another driver changed plan {plan.number} at this moment",
+        znode=path,
+        check="nothing; the next run goes on from there",
+    )
+
+
+def _goes(there: Plan, plan: Plan) -> bool:
+    """Of one that was handed over nobody says anything else; of one that was void that it was taken
+    all the same.
+    """
+    return there.is_open or _mark(there) == _mark(plan) or bool(there.is_void and plan.handed_over)
+
+
+def _mark(plan: Plan) -> tuple[bool | None, bool]:
+    return plan.handed_over, plan.is_void
+
+
+def read_named_table(ledger: PlanLedger) -> NamedTable | None:
+    """What is kept; None where nobody has resolved a name yet. A backfill goes by its pipeline's.
+    Raises LedgersDisagree.
+    """
+    live = _of_live(ledger)
+    stored = live.documents.read(live.paths.named_table)
+    return parse_named_table(stored[0], path=live.paths.named_table) if stored else None
+
+
+def write_named_table(ledger: PlanLedger, found: NamedTable) -> None:
+    """Keep it, in the place of what was kept; the driver's lock has made the znode above. Raises
+    Owned where somebody wrote meanwhile.
+    """
+    live = _of_live(ledger)
+    live.zookeeper.ensure(live.paths.root)
+    if not live.documents.put(live.paths.named_table, render_named_table(found)):
+        raise Owned(
+            "somebody else resolved the table's name at this moment",
+            znode=live.paths.named_table,
+            check="nothing; run again",
+        )
+
+
+def _of_live(ledger: PlanLedger) -> PlanLedger:
+    live, backfill = live_and_name(ledger.pipeline)
+    return ledger.beside(live) if backfill else ledger
+
+
+def read_pauses(ledger: PlanLedger) -> tuple[Pause, ...]:
+    """What is paused. Raises LedgersDisagree where the znode does not say."""
+    return read_pauses_at(ledger)[0]
+
+
+def read_pauses_at(ledger: PlanLedger) -> tuple[tuple[Pause, ...], int | None]:
+    """The same, and the version of its znode; None: there is none, and nothing was ever paused."""
+    path = ledger.paths.paused
+    stored = ledger.documents.read(path)
+    return (parse_pauses(stored[0], path=path), stored[1]) if stored else ((), None)
+
+
+def write_pauses(ledger: PlanLedger, pauses: Iterable[Pause], version: int | None) -> None:
+    """Keep these and no others, in the place of those that were read at that version.
+
+    Raises Owned where somebody else wrote meanwhile; said again, what was done is found done.
+    """
+    path, payload = ledger.paths.paused, render_pauses(pauses)
+    ledger.zookeeper.require_session()
+    if not ledger.documents.replace(path, payload, version=version):
+        raise Owned(
+            "somebody else paused or resumed at this moment",
+            znode=path,
+            check="nothing; say it again",
+        )
+
+
+def find_key(ledger: PlanLedger, key: str, newest: int) -> tuple[Plan | None, KeptKey | None]:
+    """The newest plan under the key before plan `newest`, which the caller has read, and what the
+    coverage keeps of the key.
+
+    Plans first: pruning moves a key from there to the coverage. A key whose plan left a log out may
+    be in both: it is done.
+    """
+    numbers = [number for number in reversed(ledger.plan_numbers()) if number < newest]
+    plans = (ledger.read_plan(number) for number in numbers)
+    found = next((plan for plan in plans if plan and plan.run_key == key), None)
+    return found, next((one for one in ledger.read_coverage().keys if one.key == key), None)
+
+
+def remember(ledger: PlanLedger, key: KeptKey, *, behind: int) -> None:
+    """Keep a key under which there was nothing more to read, in one transaction with the look
+    whether plan `behind` is still the newest.
+
+    Raises Owned when a plan was stored since, or somebody else changed the coverage.
+    """
+    ledger.zookeeper.require_session()
+    coverage, version = ledger.read_coverage_at()
+    ledger.zookeeper.ensure(ledger.paths.plans)
+    kept = render_coverage(replace(coverage, keys=with_key(coverage.keys, key)))
+    if not ledger.documents.replace(
+        ledger.paths.coverage, kept, version=version, absent=(ledger.paths.plan(behind + 1),)
+    ):
+        what = f"another driver stored a plan or changed the coverage while run key {key.key} had nothing to read"
+        raise Owned(what, znode=ledger.paths.coverage, check="nothing; run again")

@@ -24,7 +24,7 @@ from etl.errors import SettingsError
 from etl.io.report_files import installed_version
 from etl.io.spark.session import WHERE_JARS_ARE, is_submitted
 from etl.io.spark.session import time_zone as session_time_zone
-from etl.reader.user_function import load_function
+from etl.reader.batch_transform import load_function
 
 PACKAGES = {
     "pyspark": ">=4.2.0,<4.2.1",

@@ -38,14 +38,23 @@ decoded.
   of them is told by the decoder, because where a wrapper begins only its inside tells.
 - Where offsets are byte positions, a range begins and ends where entries do, and nothing is missing
   in between. What stays cut off is none.
+
+What the record batches of a range tell besides their rows: which leaders wrote them, and which
+offsets none of them has.
+
+One range on its way through a task, and how the task asks for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
+from etl.decide.partition_identity import EPOCHS_KEPT
 from etl.errors import (
     BrokerError,
     CorruptData,
@@ -58,14 +67,93 @@ from etl.errors import (
 )
 from etl.kafka.messages import EntryLayout, FetchedPartition
 from etl.model.columns import raw_columns
-from etl.model.partitions import Cleanup, Isolation
+from etl.model.partitions import BrokerPartition, Cleanup, Isolation, Leader
 from etl.model.plans import GAPS_KEPT, OffsetRange, RangeResult
-from etl.reader.passed_batches import MISSING_MAX, PassedBatches
+from etl.model.security import OPEN, Security
 from etl.records.decode import decode, walk_entries
-from etl.records.entries import MAX_UNPACKED_BYTES, Counts, Selection, Walk, no_message_at
-from etl.records.kernel_cache import Tally
+from etl.records.entries import (
+    MAX_UNPACKED_BYTES,
+    NO_EPOCH,
+    BatchHeader,
+    Counts,
+    Selection,
+    Walk,
+    no_message_at,
+)
+from etl.records.kernel_cache import MAX_HOLES, Tally
 from etl.records.message_kernel import PHYSICAL_ENTRY_BYTES
 from etl.settings.choices import MAX_RECORD_BYTES
+
+MISSING_MAX = MAX_HOLES
+"""How many stretches of missing offsets are kept; all of them are counted."""
+
+
+class PassedBatches:
+    """Notes of the record batches that a walk through `range` passed by; where compaction
+    `explains_missing` offsets, none are noted.
+    """
+
+    def __init__(self, range: OffsetRange, *, explains_missing: bool) -> None:
+        self._range, self._explains_missing = range, explains_missing
+        self._epochs: list[tuple[int, int]] = []
+        self.last_epoch: int | None = None
+        """The leader epoch of the record batch that holds the last offset of the range; None until
+        one does.
+        """
+        self.missing: list[tuple[int, int]] = []
+        self.missing_count = 0
+
+    def note(self, found: Walk, position: int) -> None:
+        """The record batches of one answer, asked for from `position` on; the last of them may lie
+        beyond `until`.
+        """
+        self._note_epochs(found)
+        if not self._explains_missing:
+            self._note_missing(found, position)
+
+    @property
+    def newest_epochs(self) -> tuple[tuple[int, int], ...]:
+        """The last `EPOCHS_KEPT` leader epochs, each with the first offset of the range that was
+        written in it.
+        """
+        return tuple(self._epochs[-EPOCHS_KEPT:])
+
+    def _note_missing(self, found: Walk, position: int) -> None:
+        """Which offsets from `position` on none of the record batches has. Of older messages the
+        decoder tells, which looks at each.
+        """
+        expected = position
+        for batch in found.batches:
+            if isinstance(batch, BatchHeader) and batch.base_offset > expected:
+                self._add_missing(expected, min(batch.base_offset, self._range.until_offset))
+            expected = max(expected, batch.last_offset + 1)
+
+    def _add_missing(self, from_offset: int, until_offset: int) -> None:
+        self.missing_count += 1
+        if len(self.missing) < MISSING_MAX:
+            self.missing.append((from_offset, until_offset))
+
+    def _note_epochs(self, found: Walk) -> None:
+        """Epochs only rise, so an answer that begins and ends with the one we have brings no other."""
+        self.last_epoch = _epoch_at(found, self._range.until_offset - 1)
+        if not self._epochs or self._epochs[-1][0] != found.batches[-1].leader_epoch:
+            for batch in found.batches:
+                newest = self._epochs[-1][0] if self._epochs else NO_EPOCH
+                if newest < batch.leader_epoch and batch.base_offset < self._range.until_offset:
+                    self._epochs.append(
+                        (batch.leader_epoch, max(batch.base_offset, self._range.from_offset))
+                    )
+
+
+def _epoch_at(found: Walk, offset: int) -> int | None:
+    """The leader epoch of the record batch that holds this offset, if one does; only the last two
+    can.
+    """
+    epochs = (
+        b.leader_epoch for b in found.batches[-2:] if b.base_offset <= offset <= b.last_offset
+    )
+    return next((epoch for epoch in epochs if epoch > NO_EPOCH), None)
+
 
 EMPTY_ANSWERS_THAT_PROVE = 3
 """Empty answers in a row after which the rest of a range counts as compacted away."""
@@ -348,3 +436,64 @@ class Cursor:
             last_epoch=self._passed.last_epoch,
             epochs=self._passed.newest_epochs,
         )
+
+
+@dataclass(slots=True)
+class RangeProgress:
+    """One range on its way: its place in the caller's list, its cursor, and what went wrong since
+    it last moved.
+    """
+
+    index: int
+    cursor: Cursor
+    leader: Leader | None
+    attempts: int = 0
+    failure: EtlError | None = None
+    idle_since: float | None = None
+    """When it was first seen to stand still; None while it moves."""
+
+    @property
+    def log(self) -> BrokerPartition:
+        return self.cursor.range.log
+
+    def lose_leader(self, failure: EtlError) -> None:
+        """The leader is to be looked up again."""
+        self.leader, self.failure = None, failure
+        self.attempts += 1
+        self.idle_for()
+
+    def idle_for(self) -> float:
+        """For how many seconds it has given nothing."""
+        now = time.monotonic()
+        self.idle_since = now if self.idle_since is None else self.idle_since
+        return now - self.idle_since
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """How one task asks: everything about it that is not a range."""
+
+    isolation: Isolation
+    bootstrap: tuple[tuple[str, int], ...]
+    fetch_max_bytes: int
+    fetch_limit_bytes: int
+    retry: int
+    backoff_s: float
+    deadline_s: float
+    timeout_s: float
+    max_wait_ms: int
+    topic_ids: Mapping[str, str]
+    fails_on_loss: bool
+    generation: str | None
+    """How brokers are to be spoken to that are looked up on the way."""
+    security: Security = OPEN
+
+
+def lose_all(walks: Sequence[RangeProgress], failure: EtlError) -> None:
+    for walk in walks:
+        if not walk.cursor.done:
+            walk.lose_leader(failure)
+
+
+def place_of(walk: RangeProgress) -> dict[str, Any]:
+    return {**walk.log.place, "offset": walk.cursor.position}

@@ -2,37 +2,563 @@
 
 The options of the data source, text to values. No I/O.
 
-It owns what each option may hold; their names are in `option_names`, how logs are written in them
-in `option_logs`. What they come to on the logs that there are is decided in `ranges`; `alone` asks
+It owns what each option may hold; their names are in `options`, how logs are written in them
+in `options`. What they come to on the logs that there are is decided in `ranges`; `alone` asks
 the brokers and packs the ranges into tasks.
+
+The names of the data source's options: ours, those of Spark's own Kafka source, and which of
+those change no row.
+
+Spark hands a source its options in small letters, so names are compared without regard to case.
+
+Logs, ranges and bounds as JSON text names them in the options of the data source. No I/O.
+
+A log is `"clicks": 0`; where offsets are byte positions it is on one broker only, `"clicks": "1-0"`
+(partition 0 of broker 1).
+
+The data source's options of encryption and login, text to values; references stay references. No
+I/O.
+
+What a person can do about an error of a task: a pipeline has settings and commands, the data
+source alone has its options. Pure.
+
+Whoever reads a log says what is wrong, where, and what to look at on the brokers. What can be
+changed on this side is added here, once, where the error leaves the task.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from etl.errors import SettingsError
+from etl.decide.partition_identity import accept_command
+from etl.errors import (
+    DataLoss,
+    EtlError,
+    LogTruncated,
+    MessageTooLarge,
+    RanOutBeforeUntil,
+    RecordTooLarge,
+    SettingsError,
+    TopicMadeAgain,
+)
 from etl.ledger.topic_filters import NotTranslated, java_pattern
 from etl.model.columns import raw_columns, types_of
-from etl.model.partitions import BrokerFamily, Isolation
-from etl.reader.option_logs import (
-    parse_logs,
-    parse_number,
-    parse_offsets,
-    parse_ranges,
-    parse_times,
-)
-from etl.reader.option_names import PHYSICAL_REFUSED, SIZES, SPELLED, under_our_names
-from etl.reader.option_ways_in import security_said, zookeeper_access_said
-from etl.reader.reading import Bounds, Chosen, FirstAt, LogEnd, Reading
+from etl.model.partitions import BrokerFamily, BrokerPartition, Isolation, parse_partition_key
+from etl.model.plans import OffsetRange
+from etl.model.security import OPEN, OPEN_ZOOKEEPER, Access, Security
+from etl.reader.reading import Bound, Bounds, Chosen, FirstAt, LogEnd, Reading
 from etl.settings import choices
 from etl.settings.choices import split_address, split_connect
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+
+T = TypeVar("T")
+_RANGES_FORM = '[{"topic": "clicks", "partition": 0, "from": 10, "until": 20}]'
+_PHYSICAL_RANGES_FORM = (
+    '[{"topic": "clicks", "broker": 1, "partition": 0, "from": 36, "until": 972}]'
+)
+_LOGS_FORM, _PHYSICAL_LOGS_FORM = '{"clicks": [0, 1]}', '{"clicks": ["1-0", "1-1"]}'
+_OFFSETS_FORM = '{"clicks": {"0": 23, "1": -2}}, -2 for the first offset and -1 for the end'
+_PHYSICAL_OFFSETS_FORM = (
+    '{"clicks": {"1-0": 36, "1-1": -2}}, -2 for the first offset and -1 for the end'
+)
+_TIMES_FORM = '{"clicks": {"0": 1700000000000}}, milliseconds since 1970'
+_LATEST, _EARLIEST = -1, -2
+"""How Spark's JSON writes the two ends of a log."""
+_GREATEST = 2**63 - 1
+
+
+def parse_ranges(text: str, *, physical: bool = False) -> tuple[OffsetRange, ...]:
+    """The option `ranges`. Raises SettingsError, also where two of them overlap: rows would be
+    double.
+    """
+    ranges = _from_json(
+        text,
+        "ranges",
+        _PHYSICAL_RANGES_FORM if physical else _RANGES_FORM,
+        lambda found: tuple(
+            OffsetRange(
+                _log_of_range(one, physical),
+                _below(2**63, one["from"]),
+                _below(2**63, one["until"]),
+            )
+            for one in found
+        ),
+    )
+    _refuse_overlaps(ranges)
+    return ranges
+
+
+def parse_logs(text: str, *, physical: bool) -> tuple[BrokerPartition, ...]:
+    """The option `assign`. Raises SettingsError."""
+    return _from_json(
+        text,
+        "assign",
+        _PHYSICAL_LOGS_FORM if physical else _LOGS_FORM,
+        lambda found: tuple(
+            dict.fromkeys(
+                _log(topic, key, physical) for topic, keys in found.items() for key in keys
+            )
+        ),
+    )
+
+
+def parse_offsets(text: str, name: str, *, physical: bool) -> dict[BrokerPartition, Bound]:
+    """A bound for each log, by offset. Raises SettingsError."""
+    return _by_log(
+        text, name, _PHYSICAL_OFFSETS_FORM if physical else _OFFSETS_FORM, _bound, physical
+    )
+
+
+def parse_times(text: str, name: str) -> dict[BrokerPartition, Bound]:
+    """A bound for each log, by time. Raises SettingsError."""
+    return _by_log(text, name, _TIMES_FORM, FirstAt, False)
+
+
+def _refuse_overlaps(ranges: Iterable[OffsetRange]) -> None:
+    """Two ranges with an offset in common are a mistake of who made the list: which of them is
+    meant nobody knows.
+    """
+    reaching: dict[BrokerPartition, OffsetRange] = {}
+    for r in sorted((r for r in ranges if r.size), key=lambda r: (r.log, r.from_offset)):
+        before = reaching.setdefault(r.log, r)
+        if before is not r and r.from_offset < before.until_offset:
+            what = f"the ranges {before.from_offset} to {before.until_offset} and {r.from_offset} to {r.until_offset} overlap"
+            check = "the list: rows of offsets that two ranges name would be double"
+            raise SettingsError(what, option="ranges", **r.log.place, check=check)
+        reaching[r.log] = r
+
+
+def _log_of_range(one: Mapping[str, Any], physical: bool) -> BrokerPartition:
+    """Raises ValueError where a broker is named and logs have none, or the other way round."""
+    if physical is not ("broker" in one):
+        raise ValueError("a broker is named" if "broker" in one else "no broker is named")
+    return BrokerPartition(
+        str(one["topic"]),
+        _below(2**31, one["partition"]),
+        _below(2**31, one["broker"]) if physical else None,
+    )
+
+
+def _log(topic: Any, key: Any, physical: bool) -> BrokerPartition:
+    """`0`, and where a log is on one broker only `1-0`. Raises ValueError."""
+    if not physical:
+        return BrokerPartition(str(topic), _below(2**31, key))
+    found = parse_partition_key(str(topic), str(key))
+    if found is None or not found.is_physical:
+        raise ValueError(
+            f"{key!r} is no broker and partition; write 1-0 for partition 0 of broker 1"
+        )
+    return found
+
+
+def _below(bound: int, said: Any) -> int:
+    """A number as Kafka's protocol can carry it. Raises ValueError."""
+    number = int(said)
+    if isinstance(said, (bool, float)) or not 0 <= number < bound:
+        raise ValueError(f"{said!r} is no whole number from 0 to {bound - 1}")
+    return number
+
+
+def _by_log(
+    text: str, name: str, form: str, make: Callable[[int], Bound], physical: bool
+) -> dict[BrokerPartition, Bound]:
+    return _from_json(
+        text,
+        name,
+        form,
+        lambda found: {
+            _log(topic, key, physical): make(parse_number(number, name))
+            for topic, keys in found.items()
+            for key, number in keys.items()
+        },
+    )
+
+
+def _bound(number: int) -> Bound:
+    return {_LATEST: LogEnd.LATEST, _EARLIEST: LogEnd.EARLIEST}.get(number, number)
+
+
+def parse_number(said: object, name: str) -> int:
+    """An offset, or the two ends of a log; a time for an option that takes one. Raises
+    SettingsError.
+    """
+    least = _EARLIEST if name.endswith("Offsets") else 0
+    text = str(said).strip()
+    if not re.fullmatch(r"-?\d{1,19}", text, re.ASCII) or not least <= int(text) <= _GREATEST:
+        kind = "offset" if least else "time in milliseconds since 1970"
+        raise SettingsError(
+            f"{text[:30]!r} is no {kind}",
+            option=name,
+            check=f"the form is {_OFFSETS_FORM if least else _TIMES_FORM}",
+        )
+    return int(text)
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises ValueError for a name that is there twice: of two lists for one topic nobody knows
+    which is meant.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(
+            f"{next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))!r} is named twice"
+        )
+    return found
+
+
+def _from_json(text: str, option: str, form: str, build: Callable[[Any], T]) -> T:
+    """What `build` makes of a JSON text. Raises SettingsError with the form."""
+    try:
+        return build(json.loads(text, object_pairs_hook=_each_once))
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise SettingsError(
+            f"the option cannot be read: {error!r}"[:200],
+            option=option,
+            check=f"the form is {form}",
+        ) from error
+
+
+SIZES: Mapping[str, int] = {
+    "fetch_max_bytes": choices.FETCH_MAX_BYTES,
+    "fetch_limit_bytes": choices.FETCH_LIMIT_BYTES,
+    "max_record_bytes": choices.MAX_RECORD_BYTES,
+    "target_task_bytes": choices.TARGET_TASK_BYTES,
+}
+"""Options that are a number of bytes, and their defaults."""
+
+SECURITY: Mapping[str, tuple[str, ...]] = {
+    "listener": ("listener",),
+    "security_protocol": ("protocol",),
+    **{
+        f"tls_{name}": ("tls", name)
+        for name in ("ca_file", "cert_file", "key_file", "key_password")
+    },
+    **{
+        f"sasl_{name}": ("sasl", name)
+        for name in ("mechanism", "username", "password", "token", "service")
+    },
+}
+"""Options of encryption and login, and which key of `source.security` each is."""
+ZOOKEEPER_SECURITY: Mapping[str, tuple[str, ...]] = {
+    "zookeeper_tls": ("tls", "enabled"),
+    **{
+        f"zookeeper_tls_{name}": ("tls", name)
+        for name in ("ca_file", "cert_file", "key_file", "key_password")
+    },
+    **{f"zookeeper_auth_{name}": ("auth", name) for name in ("scheme", "username", "password")},
+}
+"""The same of ZooKeeper, of keys of `zookeeper`; `zookeeper_tls` is true or false."""
+
+PHYSICAL_REFUSED = {
+    "bootstrap": "such a broker tells neither its id nor its topics; give zookeeper, where the brokers are registered",
+    "broker_version": "these brokers have one way of being spoken to",
+    "isolation": "there are no transactions",
+    "compacted_topics": "there is no compaction",
+    "startingtimestamp": "messages have no timestamps",
+    "startingoffsetsbytimestamp": "messages have no timestamps",
+    "endingtimestamp": "messages have no timestamps",
+    "endingoffsetsbytimestamp": "messages have no timestamps",
+    "maxrecordsperpartition": "no records can be counted from byte positions",
+    **{
+        name: "these brokers know neither encryption nor logins, and have one listener"
+        for name in SECURITY
+    },
+    "minpartitions": "a log can be cut only where its segments begin, however many tasks are asked for",
+}
+"""What has no meaning where offsets are byte positions (Jafka, Kafka 0.7), and why."""
+
+SAME_AS = {
+    "kafka.bootstrap.servers": "bootstrap",
+    "subscribe": "topics",
+    "kafka.isolation.level": "isolation",
+    "kafka.security.protocol": "security_protocol",
+    "kafka.sasl.mechanism": "sasl_mechanism",
+    "kafka.sasl.kerberos.service.name": "sasl_service",
+}
+"""Spark's name -> ours, where both mean the same."""
+OURS = (
+    "dialect",
+    "bootstrap",
+    "zookeeper",
+    "broker_version",
+    "topics",
+    "ranges",
+    "isolation",
+    "compacted_topics",
+    "columns",
+    *SIZES,
+    "timeout_s",
+    *SECURITY,
+    *ZOOKEEPER_SECURITY,
+)
+OF_SPARK = (
+    *SAME_AS,
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "includeHeaders",
+)
+WITHOUT_EFFECT = (
+    "groupIdPrefix",
+    "kafka.group.id",
+    "kafka.group.instance.id",
+    "kafka.client.id",
+    "kafka.client.rack",
+    "kafka.client.dns.lookup",
+    "kafka.auto.offset.reset",
+    "kafka.enable.auto.commit",
+    "kafka.auto.commit.interval.ms",
+    "kafka.check.crcs",
+    "kafka.allow.auto.create.topics",
+    "kafka.partition.assignment.strategy",
+    "kafka.metric.reporters",
+    "kafka.fetch.min.bytes",
+    "kafka.fetch.max.wait.ms",
+    "kafka.fetch.max.bytes",
+    "kafka.max.partition.fetch.bytes",
+    "kafka.max.poll.records",
+    "kafka.max.poll.interval.ms",
+    "kafka.receive.buffer.bytes",
+    "kafka.send.buffer.bytes",
+    "kafka.request.timeout.ms",
+    "kafka.default.api.timeout.ms",
+    "kafka.session.timeout.ms",
+    "kafka.heartbeat.interval.ms",
+    "kafka.metadata.max.age.ms",
+    "kafka.connections.max.idle.ms",
+    "kafka.retry.backoff.ms",
+    "kafka.retry.backoff.max.ms",
+    "kafka.reconnect.backoff.ms",
+    "kafka.reconnect.backoff.max.ms",
+    "kafka.socket.connection.setup.timeout.ms",
+    "kafka.socket.connection.setup.timeout.max.ms",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+)
+"""Options of Spark's source that tune its Java consumer, or streams: taken, because they change no
+row of a batch query there either.
+"""
+SPELLED = {name.lower(): name for name in (*OURS, *OF_SPARK)}
+"""In small letters -> as it is written."""
+_INSTEAD = (
+    (
+        r"kafka\.sasl\.jaas\.config",
+        "sasl_username and sasl_password, which is a reference: ${env:NAME} or ${file:/path}",
+    ),
+    (
+        r"kafka\.sasl\.(login\..*|oauthbearer\..*|client\.callback.*)",
+        "sasl_token: module:function, aws-msk:REGION or a reference",
+    ),
+    (r"kafka\.ssl\.truststore\..*", "tls_ca_file, in PEM"),
+    (r"kafka\.ssl\.key.*", "tls_cert_file, tls_key_file and tls_key_password, in PEM"),
+    (
+        r"kafka\.(security|sasl|ssl)\..*",
+        "what is set is left out: host names are checked, and Java's own tuning has no counterpart",
+    ),
+)
+"""Options of Java's consumer that say something of security, and by which of ours that is said."""
+
+
+def under_our_names(given: Mapping[str, str]) -> dict[str, str]:
+    """The options under our names, in small letters. Raises SettingsError for an unknown one, and
+    for one that is said twice.
+    """
+    options: dict[str, str] = {}
+    for said, value in sorted(given.items()):
+        name = said.lower()
+        if name in (idle.lower() for idle in WITHOUT_EFFECT):
+            continue
+        if name not in SPELLED:
+            raise _unknown(said)
+        name = SAME_AS.get(name, name)
+        if options.setdefault(name, value) != value:
+            raise SettingsError(
+                f"{said} and its other name say different things",
+                option=said,
+                check="leave one of the two out",
+            )
+    return options
+
+
+def _unknown(said: str) -> SettingsError:
+    for form, instead in _INSTEAD:
+        if re.fullmatch(form, said.lower()):
+            return SettingsError(
+                "this option of Java's consumer is said otherwise here", option=said, check=instead
+            )
+    return SettingsError(
+        f"there is no option {said!r}",
+        option=said,
+        check=f"the options are {', '.join((*OURS, *OF_SPARK))}",
+    )
+
+
+def for_a_pipeline(error: EtlError) -> EtlError:
+    """The same error with the settings and commands that decide what becomes of it."""
+    if isinstance(error, DataLoss):
+        return _with(error, "and source.on_data_loss")
+    if isinstance(error, MessageTooLarge):
+        return _with(error, "raise source.fetch_limit_bytes")
+    if isinstance(error, RecordTooLarge):
+        return _with(error, "or `etl plans supersede --help`")
+    if isinstance(error, TopicMadeAgain):
+        return _with(
+            error,
+            f"the next run says so too, then go on with the new one: {accept_command([error.where['topic']])}",
+        )
+    return error
+
+
+def for_options(error: EtlError) -> EtlError:
+    """The same error with the options of the data source that decide what becomes of it."""
+    if _is_of_the_way_in(error):
+        return in_options(error)
+    if isinstance(error, LogTruncated):
+        check = "whether an unclean leader was elected, or a broker lost its disk; a DataFrame that is made anew goes by the log of now"
+        return type(error)(error.what, check=check, **error.where)
+    if isinstance(error, DataLoss | RanOutBeforeUntil) and "failOnDataLoss" not in error.check:
+        return _with(error, "failOnDataLoss: false reads what the log holds")
+    if isinstance(error, MessageTooLarge):
+        return _with(error, "raise the option fetch_limit_bytes")
+    if isinstance(error, RecordTooLarge):
+        return _with(error, "startingOffsets and endingOffsets, or ranges, choose what is read")
+    if isinstance(error, TopicMadeAgain):
+        return _with(error, "a DataFrame that is made anew reads the new one")
+    return error
+
+
+_SECTIONS = {
+    "source.security.sasl": "sasl_*",
+    "source.security.tls": "tls_*",
+    "source.security": "security_protocol",
+    "zookeeper.auth": "zookeeper_auth_*",
+    "zookeeper.connect": "zookeeper",
+}
+
+
+_KEYS = (
+    "source.security",
+    "source.listener",
+    "zookeeper.tls",
+    "zookeeper.auth",
+    "zookeeper.connect",
+)
+
+
+def in_options(error: EtlError) -> EtlError:
+    """The same error, where it names keys of a conf's encryption and login: with the options that
+    are the same.
+    """
+    if not _is_of_the_way_in(error):
+        return error
+    words = {
+        **{f"source.security.{'.'.join(key)}": option for option, key in SECURITY.items()},
+        "source.listener": "listener",
+        **{f"zookeeper.{'.'.join(key)}": option for option, key in ZOOKEEPER_SECURITY.items()},
+    }
+
+    def said(text: str) -> str:
+        for key in sorted(words, key=len, reverse=True):
+            text = text.replace(key, words[key])
+        for key, options in _SECTIONS.items():
+            text = text.replace(key, options)
+        return text
+
+    place = {
+        "option" if name == "key" else name: said(value) if isinstance(value, str) else value
+        for name, value in error.where.items()
+    }
+    return type(error)(said(error.what), check=said(error.check), **place)
+
+
+def _is_of_the_way_in(error: EtlError) -> bool:
+    return any(key in f"{error.where.get('key', '')} {error.check}" for key in _KEYS)
+
+
+def _with(error: EtlError, advice: str) -> EtlError:
+    return type(error)(
+        error.what, check=f"{error.check}; {advice}" if error.check else advice, **error.where
+    )
+
+
+def security_said(options: Mapping[str, str]) -> Security:
+    """Encryption and login, by the keys of a conf. Raises SettingsError that names the option."""
+    said = _said(options, SECURITY)
+    if not said:
+        return OPEN
+    if "listener" in said and "zookeeper" not in options:
+        raise SettingsError(
+            "listener chooses among the addresses that brokers register in ZooKeeper",
+            option="listener",
+            check="leave the option out, or give zookeeper in the place of bootstrap",
+        )
+    if "protocol" in said:
+        said["protocol"] = said["protocol"].strip().upper()
+    from etl.settings.load import security_of
+
+    try:
+        return security_of(said)
+    except SettingsError as error:
+        raise in_options(error) from None
+
+
+def zookeeper_access_said(options: Mapping[str, str]) -> Access:
+    """The same of ZooKeeper. Raises SettingsError that names the option."""
+    named = next((name for name in ZOOKEEPER_SECURITY if name in options), None)
+    if named is None:
+        return OPEN_ZOOKEEPER
+    if "zookeeper" not in options:
+        raise SettingsError(
+            f"{named} says how ZooKeeper is entered, and none is given",
+            option=named,
+            check="leave the option out, or give zookeeper in the place of bootstrap",
+        )
+    said = _said(options, ZOOKEEPER_SECURITY)
+    if "zookeeper_tls" in options:
+        said["tls"]["enabled"] = {"true": True, "false": False}.get(
+            options["zookeeper_tls"].strip().lower(), options["zookeeper_tls"]
+        )
+    from etl.settings.load import access_of
+
+    try:
+        return access_of(said)
+    except SettingsError as error:
+        raise in_options(error) from None
+
+
+def _said(options: Mapping[str, str], keys: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    for name, (*section, key) in keys.items():
+        if name in options:
+            (said.setdefault(section[0], {}) if section else said)[key] = options[name]
+    return said
 
 
 _MOST: Mapping[str, int] = {

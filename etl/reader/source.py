@@ -20,32 +20,366 @@ there are and what each stands for, and `read` looks up the bounds of the logs w
 given as offsets.
 
 What options mean belongs to `options`, how ranges are packed to `decide.tasks`, reading them to
-`task_rows` and `fetch`. A run, which has planned its tasks, reads them by `spark_rows`.
+`task_rows` and `fetch`. A run, which has planned its tasks, reads them by `spark_tasks`.
+
+The data source without a pipeline: what its options come to is asked of the brokers, cut and
+packed into tasks.
+
+Spark plans the tasks of a DataFrame once; where its bounds move, each task looks them up again when
+a query executes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from etl.errors import EtlError
+from etl.decide.partition_identity import Cut
+from etl.decide.tasks import (
+    Boundaries,
+    boundaries_of,
+    cut_ranges,
+    cut_to_offsets,
+    pack_tasks,
+    split_tasks,
+)
+from etl.errors import BrokerUnreachable, EtlError, TopicMadeAgain
+from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.columns import raw_columns, spark_schema
-from etl.reader.advice import for_options, in_options
-from etl.reader.alone import bound_now, tasks_of
-from etl.reader.kept_worker import begin_task
-from etl.reader.options import columns_of_schema, parse_options
-from etl.reader.task_rows import TaskFailed, attempt_number, failed, rows_of_task
-from etl.reader.tasks import NAME, QueryTask
+from etl.model.partitions import Broker, BrokerPartition, Cleanup, cleanup_of, uncounted
+from etl.model.plans import OffsetRange
+from etl.reader.options import columns_of_schema, for_options, in_options, parse_options
+from etl.reader.reading import (
+    NAME,
+    QueryTask,
+    Reading,
+    Task,
+    inside,
+    of_topics,
+    pieces_of,
+    ranges_of,
+    refuse_missing_partitions,
+)
+from etl.reader.task_rows import attempt_number, begin_task, failed, rows_of_task
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
 
+    from etl.io.brokers.cluster import Cluster
+    from etl.io.brokers.offsets import Extents
 
-__all__ = ["OffsetRanges", "RangesReader", "TaskFailed"]
+
+def tasks_of(reading: Reading) -> list[Task]:
+    """The tasks that the options come to. Where bounds move there is at least one, and all of them
+    are QueryTasks.
+    """
+    wanted = _wanted(reading)
+    ranges, groups = _packed(wanted, reading)
+    if reading.has_moving_bounds:
+        return list(_query_tasks(wanted, ranges, groups, reading))
+    return [wanted.task(ranges, group) for group in groups]
+
+
+def _query_tasks(
+    wanted: _Wanted,
+    ranges: Sequence[OffsetRange],
+    groups: Sequence[Sequence[int]],
+    reading: Reading,
+) -> Iterator[QueryTask]:
+    """The planned tasks, with the empty logs among them: later queries may find records there."""
+    empty = [each for each in wanted.ranges if not each.size]
+    all_ranges = [*ranges, *empty]
+    of_empty = range(len(ranges), len(all_ranges))
+    planned = {each.log: each for each in wanted.ranges}
+    count = max(1, len(groups))
+    for number in range(count):
+        group = [*(groups[number] if groups else ()), *of_empty[number::count]]
+        task = wanted.task(all_ranges, group)
+        looks_for_others = number == 0 and not reading.physical and not reading.chosen.logs
+        yield QueryTask(
+            task.indices,
+            task.ranges,
+            task.topic_ids,
+            task.leader_epochs,
+            cleanups=task.cleanups,
+            planned={each.log: planned[each.log] for each in task.ranges},
+            brokers=wanted.brokers,
+            others_than=frozenset(planned) if looks_for_others else None,
+        )
+
+
+def bound_now(task: QueryTask, reading: Reading) -> Task:
+    """The task with the offsets that its logs hold now, and everything else that is known of them
+    by now.
+
+    Requests: one Metadata, one DescribeConfigs, two or three ListOffsets to each leader, one more
+    for each side that is given by time. Raises TopicMissing and TopicMadeAgain for topics that
+    changed since the tasks were planned, LogTruncated for a log that was cut (none of it where
+    `failOnDataLoss` is false, but TopicMadeAgain), and what `ranges_of` raises.
+    """
+    with _cluster_of(task, reading) as cluster:
+        asked = (
+            {each.log.topic for each in task.ranges}
+            if task.others_than is None
+            else reading.chosen.asked
+        )
+        metadata = cluster.describe_once_told(asked, wait_s=reading.timeout_s)
+        _refuse_recreated(task, metadata)
+        logs = _logs_now(task, reading, metadata)
+        wanted, found = _bound(cluster, reading.only(set(logs)), logs, metadata)
+        if reading.fails_on_data_loss:
+            _refuse_truncated(cluster, task, found)
+    ranges = tuple(pieces_of(task, wanted.ranges))
+    return wanted.task(ranges, range(len(ranges)))
+
+
+def _cluster_of(task: QueryTask, reading: Reading) -> Cluster:
+    """An executor asks no ZooKeeper, only the brokers."""
+    from etl.io.brokers.cluster import Cluster
+    from etl.io.brokers.connection import IDLE_CONNECTIONS
+
+    addresses = list(
+        dict.fromkeys(
+            [*reading.bootstrap, *((broker.host, broker.port) for broker in task.brokers)]
+        )
+    )
+    if not reading.physical:
+        return Cluster(
+            addresses,
+            timeout_s=reading.timeout_s,
+            generation=reading.generation,
+            idle_connections=IDLE_CONNECTIONS,
+            security=reading.security,
+        )
+    metadata = _planned_metadata(task)
+    return Cluster(
+        addresses,
+        timeout_s=reading.timeout_s,
+        generation=min(task.brokers).generation,
+        idle_connections=IDLE_CONNECTIONS,
+        registry=lambda topics: metadata,
+    )
+
+
+def _planned_metadata(task: QueryTask) -> ClusterMetadata:
+    """Topics and leaders when the tasks were planned: brokers of Jafka and Kafka 0.7 do not know
+    them.
+    """
+    partitions: dict[str, list[PartitionMetadata]] = {}
+    for log, whole in task.planned.items():
+        partitions.setdefault(log.topic, []).append(PartitionMetadata(log, None, whole.leader))
+    topics = {
+        name: TopicMetadata(name, None, None, False, tuple(found))
+        for name, found in partitions.items()
+    }
+    return ClusterMetadata(None, {broker.id: broker for broker in task.brokers}, topics)
+
+
+def _refuse_recreated(task: QueryTask, metadata: ClusterMetadata) -> None:
+    """Raises TopicMadeAgain: other tasks of the same query may have read the topic that was
+    deleted.
+    """
+    now = metadata.topic_ids
+    for topic, planned in sorted(task.topic_ids.items()):
+        if now.get(topic, planned) != planned:
+            what = f"the topic was deleted and made again since the DataFrame was made: its id is {now[topic]}, it was {planned}"
+            raise TopicMadeAgain(what, topic=topic, check="who did it")
+
+
+def _logs_now(
+    task: QueryTask, reading: Reading, metadata: ClusterMetadata
+) -> list[BrokerPartition]:
+    """The logs of the task, and those that were added later where the task looks for them. Raises
+    TopicMissing.
+    """
+    there = _there(metadata, reading)
+    mine = sorted(task.planned)
+    if reading.chosen.pattern is not None and not reading.fails_on_data_loss:
+        mine = [log for log in mine if log in there]
+    refuse_missing_partitions(mine, there)
+    if task.others_than is None:
+        return mine
+    return [*mine, *(log for log in reading.chosen.among(there) if log not in task.others_than)]
+
+
+def _refuse_truncated(cluster: Cluster, task: QueryTask, found: Extents) -> None:
+    """Raises LogTruncated for a log that lost offsets at its end since the tasks were planned. None
+    did whose epoch is the same.
+    """
+    elected = {
+        log: epoch
+        for log, epoch in task.leader_epochs.items()
+        if found.epochs.get(log, epoch) != epoch
+    }
+    if not elected:
+        return
+    ends = cluster.epoch_ends(elected, leaders={log: found.leaders[log] for log in elected})
+    for log, end in sorted(ends.items()):
+        until = task.planned[log].until_offset
+        if end.end_offset < until:
+            raise Cut(log, until, end.end_offset).error()
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The ranges that the options ask for, as the brokers' answers make them, with today's leaders,
+    and what is known of their logs.
+    """
+
+    ranges: tuple[OffsetRange, ...]
+    topic_ids: Mapping[str, str]
+    leader_epochs: Mapping[BrokerPartition, int]
+    cleanups: Mapping[str, Cleanup]
+    boundaries: Boundaries
+    brokers: tuple[Broker, ...]
+    """All of the cluster."""
+    bytes_per_offset: Mapping[BrokerPartition, float] = field(default_factory=dict)
+    """Of logs whose brokers tell their sizes."""
+
+    def task(self, ranges: Sequence[OffsetRange], indices: Sequence[int]) -> Task:
+        """A task of these pieces of the ranges, with what is known of them."""
+        read = tuple(ranges[i] for i in indices)
+        topics = {r.log.topic for r in read}
+        epochs = {r.log: self.leader_epochs[r.log] for r in read if r.log in self.leader_epochs}
+        return Task(
+            tuple(indices),
+            read,
+            of_topics(self.topic_ids, topics),
+            epochs,
+            cleanups=of_topics(self.cleanups, topics),
+        )
+
+
+def _wanted(reading: Reading) -> _Wanted:
+    """Asks the brokers, when Spark plans the tasks.
+
+    One Metadata request, two or three ListOffsets for each broker, one more for each side that is
+    given by time, one DescribeLogDirs, and one DescribeConfigs.
+    """
+    named = None if reading.ranges is None else sorted({r.log for r in reading.ranges})
+    with _open_cluster(reading, named or reading.chosen.logs) as cluster:
+        asked = reading.chosen.asked if named is None else {log.topic for log in named}
+        metadata = cluster.describe_once_told(asked, wait_s=reading.timeout_s)
+        there = _there(metadata, reading)
+        if named is not None:
+            refuse_missing_partitions(named, there)
+        logs = reading.chosen.among(there) if named is None else named
+        wanted, found = _bound(cluster, reading, logs, metadata)
+        return replace(wanted, bytes_per_offset=cluster.bytes_per_offset(found))
+
+
+def _there(metadata: ClusterMetadata, reading: Reading) -> set[BrokerPartition]:
+    """The logs that there are, internal ones only where they are named."""
+    there = metadata.leaders.keys() | metadata.leaderless
+    there -= uncounted(metadata.leaderless, metadata.leaders)
+    if reading.chosen.pattern is not None:
+        there = {log for log in there if not metadata.topics[log.topic].is_internal}
+    return there
+
+
+def _bound(
+    cluster: Cluster, reading: Reading, logs: Sequence[BrokerPartition], metadata: ClusterMetadata
+) -> tuple[_Wanted, Extents]:
+    """What the options come to on these logs now."""
+    found = cluster.extents(logs, isolation=reading.isolation, metadata=metadata)
+    if found.leaderless:
+        lost = min(found.leaderless)
+        raise BrokerUnreachable(f"the log {lost.unled}", **lost.place, check=lost.held_by)
+    if reading.ranges is not None:
+        ranges = [
+            inside(r, found.extents[r.log], fails=reading.fails_on_data_loss)
+            for r in reading.ranges
+        ]
+    else:
+        first, last = (
+            cluster.first_at(bounds.times(logs), isolation=reading.isolation)
+            for bounds in (reading.starting, reading.ending)
+        )
+        ranges = list(ranges_of(reading, found.extents, first, last))
+    told = cluster.retention({r.log.topic for r in ranges})
+    cleanups = {
+        r.log.topic: cleanup_of(
+            told.get(r.log.topic), said_to_be_compacted=r.log.topic in reading.compacted
+        )
+        for r in ranges
+    }
+    led = tuple(replace(r, leader=found.leaders[r.log]) for r in ranges)
+    epochs = found.epochs if reading.fails_on_data_loss else {}
+    brokers = tuple(metadata.brokers.values())
+    return _Wanted(
+        led, metadata.topic_ids, epochs, cleanups, boundaries_of(found.extents), brokers
+    ), found
+
+
+@contextlib.contextmanager
+def _open_cluster(reading: Reading, named: Sequence[BrokerPartition]) -> Iterator[Cluster]:
+    """Whom to ask. Only here, where tasks are planned, is ZooKeeper asked: executors have the
+    brokers in their tasks.
+    """
+    from etl.io.brokers.cluster import Cluster
+    from etl.io.clusters import registered_cluster
+    from etl.io.zookeeper.session import ZooKeeper
+
+    if reading.zookeeper is None:
+        with Cluster(
+            reading.bootstrap,
+            timeout_s=reading.timeout_s,
+            generation=reading.generation,
+            security=reading.security,
+        ) as cluster:
+            yield cluster
+        return
+    with (
+        ZooKeeper(reading.zookeeper, access=reading.access) as zookeeper,
+        registered_cluster(
+            zookeeper,
+            physical=reading.physical,
+            timeout_s=reading.timeout_s,
+            generation=reading.generation,
+            known=named,
+            security=reading.security,
+        ) as cluster,
+    ):
+        yield cluster
+
+
+def _packed(
+    wanted: _Wanted, reading: Reading
+) -> tuple[Sequence[OffsetRange], Sequence[Sequence[int]]]:
+    """Ranges cut and packed towards `target_task_bytes`, and within the bounds of the options: the
+    pieces, and their indices by task.
+    """
+    parallelism, most = (
+        max(os.cpu_count() or 1, reading.least_tasks),
+        _most_offsets(sum(r.size for r in wanted.ranges), reading),
+    )
+    cut = cut_ranges(
+        wanted.ranges,
+        wanted.bytes_per_offset,
+        reading.target_task_bytes,
+        parallelism,
+        wanted.boundaries,
+    )
+    if most is not None:
+        cut = cut_to_offsets(cut, most)
+    packed = pack_tasks(cut, wanted.bytes_per_offset, reading.target_task_bytes, parallelism)
+    return cut, packed if most is None else split_tasks(packed, cut, most)
+
+
+def _most_offsets(offsets: int, reading: Reading) -> int | None:
+    """How many offsets one task may read: tasks of no more than an even share are at least as many
+    as are asked for.
+    """
+    bounds = [] if reading.most_offsets is None else [reading.most_offsets]
+    if reading.least_tasks > 1:
+        bounds.append(max(1, offsets // reading.least_tasks))
+    return min(bounds, default=None)
 
 
 class OffsetRanges(DataSource):

@@ -28,9 +28,9 @@ from etl.settings.sections import Settings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from etl.reader.spark_files import PlannedFiles
-    from etl.reader.tasks import Task
-    from etl.reader.worker_pool import FilesOfWorkers
+    from etl.reader.local_workers import FilesOfWorkers
+    from etl.reader.reading import Task
+    from etl.reader.spark_tasks import PlannedFiles
 
 
 _HERE = "127.0.0.1"
@@ -86,7 +86,7 @@ def read_rows(
     """The records of the plan's ranges in decoded columns, read when somebody asks for them; and
     what tells how far that is.
     """
-    from etl.reader.spark_rows import read_tasks
+    from etl.reader.spark_tasks import read_tasks
 
     packed = tasks_of_plan(
         plan, snapshot, settings, parallelism=spark.sparkContext.defaultParallelism, now_ms=now_ms
@@ -113,7 +113,7 @@ def write_files(
     """The same ranges in the same tasks, which write their rows themselves when somebody asks for
     it.
     """
-    from etl.reader.spark_files import PlannedFiles
+    from etl.reader.spark_tasks import PlannedFiles
 
     packed = tasks_of_plan(
         plan, snapshot, settings, parallelism=spark.sparkContext.defaultParallelism, now_ms=now_ms
@@ -134,7 +134,7 @@ def write_files_without_spark(
     now_ms: int,
 ) -> tuple[FilesOfWorkers, Following]:
     """The same by processes of this machine."""
-    from etl.reader.worker_pool import FilesOfWorkers
+    from etl.reader.local_workers import FilesOfWorkers
 
     most = cores()
     workers = min(most, snapshot.parallelism or most)
@@ -155,7 +155,7 @@ def _to_read(
     settings: Settings,
     bootstrap: Sequence[tuple[str, int]],
 ) -> tuple[list[Task], Reading]:
-    from etl.reader.tasks import tasks_of_ranges
+    from etl.reader.reading import tasks_of_ranges
 
     source = settings.source
     asked = Reading(

@@ -17,14 +17,14 @@ from etl.errors import EtlError, SettingsError, unmark, whole_text
 from etl.io.delta.table import check_columns, check_partitioning, open_table
 from etl.io.spark.session import is_stopped, raised_on_a_row, translating_spark_errors
 from etl.model.columns import arrow_schema, misfit, names_of_key
-from etl.reader.user_function import OF_KEYS, line_of, load_function, said_by
+from etl.reader.batch_transform import OF_KEYS, line_of, load_function, said_by
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame
 
-    from etl.reader.arrow_transform import ArrowTransform
+    from etl.reader.batch_transform import ArrowTransform
 
 
 def fitting_rows(settings: Settings, rows: DataFrame) -> DataFrame:
@@ -77,7 +77,7 @@ def columns_of_tasks(settings: Settings) -> pyarrow.Schema:
 
 
 def _arrow_transform(name: str, settings: Settings) -> ArrowTransform:
-    from etl.reader.arrow_transform import load_arrow_transform
+    from etl.reader.batch_transform import load_arrow_transform
 
     return load_arrow_transform(name, physical=settings.source.is_physical)
 

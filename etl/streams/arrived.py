@@ -18,7 +18,7 @@ from etl.io.brokers.client import SimpleConsumer
 from etl.kafka.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition
 from etl.model.columns import raw_columns
 from etl.model.partitions import Isolation
-from etl.reader.range_progress import RangeProgress, place_of
+from etl.reader.cursor import RangeProgress, place_of
 from etl.records.batch_v2 import AbortedTransactions
 from etl.records.decode import decode
 from etl.records.decode import walk_entries as walk_of

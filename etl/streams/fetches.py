@@ -17,8 +17,8 @@ from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster import Cluster
 from etl.kafka.messages import FetchedPartition, FetchTarget
 from etl.model.partitions import Broker, Isolation
-from etl.reader.leaders import by_broker
-from etl.reader.range_progress import RangeProgress, lose_all
+from etl.reader.cursor import RangeProgress, lose_all
+from etl.reader.fetch import by_broker
 from etl.settings.choices import MIB
 
 _LEAST_SHARE_BYTES = 64 << 10

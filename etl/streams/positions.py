@@ -14,8 +14,7 @@ from etl.errors import BrokerUnreachable, EtlError, NeedsDecision, NotAssigned
 from etl.io.brokers.cluster import Cluster
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
-from etl.reader.cursor import Cursor
-from etl.reader.range_progress import RangeProgress
+from etl.reader.cursor import Cursor, RangeProgress
 from etl.settings.choices import StartAt
 from etl.streams.arrived import batches_of
 from etl.streams.fetches import Arrived, FetchSizes

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from etl.model.partitions import BrokerPartition
-from etl.reader.range_progress import RangeProgress
+from etl.reader.cursor import RangeProgress
 from etl.streams.positions import Positions
 from etl.streams.records import Answer, records_of
 from etl.streams.stream_queue import StreamQueue

@@ -29,9 +29,8 @@ from etl.io.delta import data_files
 from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import Codec, FilesWanted, OffsetRange
-from etl.reader.reading import Reading
-from etl.reader.tasks import Task
-from etl.reader.written import write_task
+from etl.reader.reading import Reading, Task
+from etl.reader.task_rows import write_task
 from etl.records import arrow
 from etl.settings.choices import (
     FETCH_LIMIT_BYTES,

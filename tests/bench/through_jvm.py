@@ -6,7 +6,7 @@ Arrow batches, and by column.
 In one thread, by Spark's own classes: an Arrow stream is read, and its rows become Spark's
 (`java/ArrowRows.java`). Printed are microseconds of CPU for a row, warm, those of the quickest
 round. What pyspark's collection of garbage takes behind each task of a worker is printed, too,
-before what is loaded is set aside and after (`etl/reader/kept_worker.py`).
+before what is loaded is set aside and after (`etl/reader/task_rows.py`).
 """
 
 from __future__ import annotations

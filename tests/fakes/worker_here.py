@@ -11,11 +11,11 @@ import pickle
 
 from etl.io.brokers.connection import IDLE_CONNECTIONS
 from etl.model.plans import Written
-from etl.reader.worker import Failed, Order, done
+from etl.reader.local_workers import Failed, Order, done
 
 
 class WorkerHere:
-    """In the place of `etl.reader.worker_pool.Worker`. Orders and answers travel as pickled bytes,
+    """In the place of `etl.reader.local_workers.Worker`. Orders and answers travel as pickled bytes,
     as they do between processes.
     """
 

@@ -77,8 +77,7 @@ from etl.model.partitions import (
 )
 from etl.model.security import Security, SecurityProtocol
 from etl.model.snapshot import NamedTable, Pause, Reservation, Retirement
-from etl.reader.option_logs import parse_ranges
-from etl.reader.options import parse_options
+from etl.reader.options import parse_options, parse_ranges
 from etl.settings.choices import split_address
 from etl.settings.load import load_settings, parse_bound, parse_change, parse_settings
 from etl.settings.source import parse_timestamp

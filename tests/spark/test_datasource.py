@@ -22,12 +22,11 @@ from etl.io.delta.table_state import Result
 from etl.model.columns import arrow_schema, raw_columns, spark_schema
 from etl.model.partitions import Broker, BrokerPartition, Cleanup, Isolation, Leader, Tail
 from etl.model.plans import OffsetRange, Plan, RangeResult
-from etl.reader.arrow_transform import load_arrow_transform
-from etl.reader.reading import Reading
+from etl.reader.batch_transform import load_arrow_transform
+from etl.reader.reading import NAME, Reading, Task, tasks_of_ranges
 from etl.reader.source import RangesReader
-from etl.reader.spark_rows import read_tasks
+from etl.reader.spark_tasks import read_tasks
 from etl.reader.task_rows import TaskFailed
-from etl.reader.tasks import NAME, Task, tasks_of_ranges
 from etl.run.transform import translating_transform_errors
 from etl.settings.choices import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
 from tests.fakes.batches import Batch, Rec, encode

@@ -70,7 +70,7 @@ def without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     is_marked = request.node.get_closest_marker("without_spark") is not None
     if is_marked:
         monkeypatch.setattr("etl.run.rows.cores", lambda: 1)
-        monkeypatch.setattr("etl.reader.worker_pool.Worker", WorkerHere)
+        monkeypatch.setattr("etl.reader.local_workers.Worker", WorkerHere)
     return is_marked
 
 

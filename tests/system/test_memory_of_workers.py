@@ -16,10 +16,8 @@ from etl.embedded.cluster import Cluster
 from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import FilesWanted, OffsetRange, Written
-from etl.reader.reading import Reading
-from etl.reader.tasks import tasks_of_ranges
-from etl.reader.worker import Order
-from etl.reader.worker_pool import Worker
+from etl.reader.local_workers import Order, Worker
+from etl.reader.reading import Reading, tasks_of_ranges
 from etl.settings.choices import (
     FETCH_LIMIT_BYTES,
     FETCH_MAX_BYTES,

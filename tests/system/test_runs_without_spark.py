@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 from kafka import KafkaProducer
 
-from etl.reader import worker_pool
-from etl.reader.worker import Order
+from etl.reader import local_workers
+from etl.reader.local_workers import Order
 from tests.said import refused
 from tests.system.driving import Pipeline, broken_off_before
 from tests.system.watching import watched_run
@@ -75,14 +75,14 @@ def test_a_worker_that_is_killed_is_replaced_and_rows_come_once(
 ) -> None:
     killed = list[int]()
 
-    def answer(self: worker_pool.Worker, order: Order) -> object:
+    def answer(self: local_workers.Worker, order: Order) -> object:
         if not killed:
             killed.append(self._process.pid)
             os.kill(self._process.pid, signal.SIGKILL)
         return real(self, order)
 
-    real = worker_pool.Worker.answer
-    monkeypatch.setattr(worker_pool.Worker, "answer", answer)
+    real = local_workers.Worker.answer
+    monkeypatch.setattr(local_workers.Worker, "answer", answer)
     small.produce(400)
     assert small.ran().document["records"] == 400
     assert killed and small.is_whole()
@@ -91,13 +91,13 @@ def test_a_worker_that_is_killed_is_replaced_and_rows_come_once(
 def test_workers_that_die_again_and_again_end_the_run_which_says_how_they_ended(
     small: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = worker_pool.Worker.answer
+    real = local_workers.Worker.answer
 
-    def answer(self: worker_pool.Worker, order: Order) -> object:
+    def answer(self: local_workers.Worker, order: Order) -> object:
         os.kill(self._process.pid, signal.SIGKILL)
         return real(self, order)
 
-    monkeypatch.setattr(worker_pool.Worker, "answer", answer)
+    monkeypatch.setattr(local_workers.Worker, "answer", answer)
     small.produce(400)
     refused(
         small.run(),
@@ -106,7 +106,7 @@ def test_workers_that_die_again_and_again_end_the_run_which_says_how_they_ended(
         "signal 9",
         "limits.without_spark_below_bytes",
     )
-    monkeypatch.setattr(worker_pool.Worker, "answer", real)
+    monkeypatch.setattr(local_workers.Worker, "answer", real)
     assert small.ran().document["records"] == 400
     assert small.is_whole()
 

@@ -22,13 +22,11 @@ from etl.errors import CorruptData, ProcessLost, unmark
 from etl.model.columns import COLUMNS, arrow_schema, raw_columns
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import FilesWanted, OffsetRange, Written
-from etl.reader import worker_pool
-from etl.reader.arrow_transform import ArrowTransform
-from etl.reader.reading import Reading
+from etl.reader import local_workers
+from etl.reader.batch_transform import ArrowTransform
+from etl.reader.local_workers import Failed, FilesOfWorkers, Order, Worker
+from etl.reader.reading import Reading, Task, tasks_of_ranges
 from etl.reader.task_rows import TaskFailed
-from etl.reader.tasks import Task, tasks_of_ranges
-from etl.reader.worker import Failed, Order
-from etl.reader.worker_pool import FilesOfWorkers, Worker
 from etl.settings.choices import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, cut_to
@@ -218,7 +216,7 @@ def test_a_worker_that_ends_by_itself_is_not_tried_again_and_its_last_words_are_
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_pool, "_PROGRAM", "import sys; sys.exit('no module of that name')")
+    monkeypatch.setattr(local_workers, "_PROGRAM", "import sys; sys.exit('no module of that name')")
     again = FilesOfWorkers(*asked, None, workers=2)
     with pytest.raises(
         ProcessLost, match="ended by itself: exit code 1; it said: no module of that name"
@@ -239,7 +237,7 @@ def test_what_a_library_prints_as_a_worker_starts_is_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        worker_pool, "_PROGRAM", f"print('Tracing enabled', flush=True); {worker_pool._PROGRAM}"
+        local_workers, "_PROGRAM", f"print('Tracing enabled', flush=True); {local_workers._PROGRAM}"
     )
     again = FilesOfWorkers(*asked, None, workers=1)
     assert sum(one.rows for one in again.write(FilesWanted(str(tmp_path), COLUMNS))) > 0
@@ -265,7 +263,7 @@ def test_where_one_worker_cannot_be_started_the_others_end_and_that_is_told(
 
 def test_workers_do_not_outlive_a_run_that_is_killed() -> None:
     program = (
-        "import os, sys, time\nfrom etl.reader.worker_pool import Worker\n"
+        "import os, sys, time\nfrom etl.reader.local_workers import Worker\n"
         "print(Worker()._process.pid, flush=True)\ntime.sleep(600)\n"
     )
     run = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
@@ -309,9 +307,9 @@ def test_a_worker_that_answers_with_something_else_is_ended_and_not_waited_for(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_pool, "_ENDING_S", 0.1)
+    monkeypatch.setattr(local_workers, "_ENDING_S", 0.1)
     monkeypatch.setattr(
-        worker_pool,
+        local_workers,
         "_PROGRAM",
         "import os, sys, time; os.write(int(sys.argv[-1]), b'a greeting\\n'); time.sleep(600)",
     )

@@ -19,11 +19,9 @@ from etl.io.delta.data_files import DataFiles
 from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import FilesWanted, OffsetRange, Written
-from etl.reader.arrow_transform import load_arrow_transform
-from etl.reader.reading import Reading
-from etl.reader.task_rows import TaskFailed
-from etl.reader.tasks import tasks_of_ranges
-from etl.reader.written import write_task
+from etl.reader.batch_transform import load_arrow_transform
+from etl.reader.reading import Reading, tasks_of_ranges
+from etl.reader.task_rows import TaskFailed, write_task
 from etl.settings.choices import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker

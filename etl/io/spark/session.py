@@ -534,7 +534,7 @@ _PYTHON_TRACEBACK = re.compile(re.escape(_TRACEBACK) + r"((?:[ \t].*\n)+)(\S.*)"
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 _JAVA = re.compile(r"\n\s+at |\n SQLSTATE")
 """Where a traceback of Python ends and Java's stack trace begins."""
-_OUR_READER = "etl/reader/spark_rows.py"
+_OUR_READER = "etl/reader/spark_tasks.py"
 """The module under which a run's tasks read: what failed there is ours."""
 _SPARK = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
 """An error condition of Spark, with what it says."""

@@ -17,8 +17,7 @@ from pyarrow import compute
 
 from etl.errors import SettingsError
 from etl.model.columns import arrow_schema
-from etl.reader.arrow_transform import load_arrow_transform, transformed
-from etl.reader.arrow_types import NoTypeOfDelta, stored_type
+from etl.reader.batch_transform import NoTypeOfDelta, load_arrow_transform, stored_type, transformed
 from tests.pages import ROOT, programs
 
 NAME = "function_of_these_tests:shaped"

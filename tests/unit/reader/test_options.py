@@ -33,12 +33,25 @@ from etl.model.security import (
     SecurityProtocol,
     Tls,
 )
-from etl.reader.advice import for_a_pipeline, for_options
-from etl.reader.option_logs import parse_ranges
-from etl.reader.option_names import OF_SPARK, OURS, WITHOUT_EFFECT
-from etl.reader.options import columns_of_schema, parse_options
-from etl.reader.ranges import inside, ranges_of
-from etl.reader.reading import Bounds, Chosen, FirstAt, LogEnd, refuse_missing_partitions
+from etl.reader.options import (
+    OF_SPARK,
+    OURS,
+    WITHOUT_EFFECT,
+    columns_of_schema,
+    for_a_pipeline,
+    for_options,
+    parse_options,
+    parse_ranges,
+)
+from etl.reader.reading import (
+    Bounds,
+    Chosen,
+    FirstAt,
+    LogEnd,
+    inside,
+    ranges_of,
+    refuse_missing_partitions,
+)
 
 CLICKS = [BrokerPartition("clicks", p) for p in range(3)]
 EXTENTS = {

@@ -11,11 +11,8 @@ import pytest
 from etl.errors import SettingsError, TopicMissing
 from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
 from etl.model.plans import OffsetRange
-from etl.reader.option_logs import parse_ranges
-from etl.reader.option_names import PHYSICAL_REFUSED
-from etl.reader.options import parse_options
-from etl.reader.ranges import ranges_of
-from etl.reader.reading import refuse_missing_partitions
+from etl.reader.options import PHYSICAL_REFUSED, parse_options, parse_ranges
+from etl.reader.reading import ranges_of, refuse_missing_partitions
 
 LEAST = {"dialect": "jafka", "zookeeper": "a:2181,b:2181/old", "topics": "clicks"}
 LOGS = [BrokerPartition("clicks", number, broker) for broker in (1, 10) for number in range(2)]

@@ -82,7 +82,7 @@ def test_what_a_function_or_an_expression_raised_is_told_with_its_line(
     "text",
     [
         traceback(
-            "IndexError: list index out of range", file="/x/etl.zip/etl/reader/spark_rows.py"
+            "IndexError: list index out of range", file="/x/etl.zip/etl/reader/spark_tasks.py"
         ),
         "[TASK_WRITE_FAILED] Task failed. SQLSTATE: 58030"
         + JAVA

@@ -19,9 +19,8 @@ from etl.model.partitions import BrokerPartition, Membership, OffsetsStorage
 from etl.run.wiring import open_cluster
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
-from etl.streams.conf import Conf
+from etl.streams.conf import Conf, Group, Listener
 from etl.streams.consumer import Consumer
-from etl.streams.groups import Group, Listener
 from etl.streams.records import Record
 
 _SLICE_S, _COMMIT_EVERY_S = 0.5, 5.0

@@ -12,11 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from etl.streams.conf import Conf
-    from etl.streams.connector import Connector
+    from etl.streams.conf import Conf, Group, Listener
+    from etl.streams.connector import Connector, MessageStream, NothingCame
     from etl.streams.consumer import Consumer
-    from etl.streams.groups import Group, Listener
-    from etl.streams.message_stream import MessageStream, NothingCame
     from etl.streams.records import Record
 
 
@@ -35,10 +33,10 @@ _HOMES = {
     "Conf": "etl.streams.conf",
     "Connector": "etl.streams.connector",
     "Consumer": "etl.streams.consumer",
-    "Group": "etl.streams.groups",
-    "Listener": "etl.streams.groups",
-    "MessageStream": "etl.streams.message_stream",
-    "NothingCame": "etl.streams.message_stream",
+    "Group": "etl.streams.conf",
+    "Listener": "etl.streams.conf",
+    "MessageStream": "etl.streams.connector",
+    "NothingCame": "etl.streams.connector",
     "Record": "etl.streams.records",
 }
 

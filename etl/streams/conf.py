@@ -2,17 +2,28 @@
 
 What a consumer is told: which cluster, which group, and how to ask. Values; nobody is asked
 here.
+
+As what a consumer joins a group, what it subscribes to, and who hears of what it owns. Values,
+without brokers and clocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from etl.decide.group_assignment import STRATEGIES, Strategy
 from etl.errors import SettingsError
 from etl.kafka.families import of_broker_version
-from etl.model.partitions import BrokerFamily, Isolation, Membership, OffsetsStorage
+from etl.ledger.topic_filters import FilterKind, NotTranslated, TopicFilter, cleaned
+from etl.model.partitions import (
+    BrokerFamily,
+    BrokerPartition,
+    Isolation,
+    Membership,
+    OffsetsStorage,
+)
 from etl.model.security import Access, Security
 from etl.settings.choices import (
     FETCH_LIMIT_BYTES,
@@ -24,7 +35,185 @@ from etl.settings.choices import (
 )
 from etl.settings.load import access_of, security_of
 from etl.streams.fetches import FetchSizes
-from etl.streams.groups import Group
+
+_SECONDS = (
+    "session_timeout_s",
+    "join_timeout_s",
+    "rebalance_timeout_s",
+    "max_poll_interval_s",
+    "topics_max_age_s",
+    "auto_commit_s",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group, and as what a consumer is its member. A name alone stands for the group with all
+    that is the default here.
+    """
+
+    name: str
+    membership: Membership | str | None = None
+    """Who says which member owns what: `zookeeper`, as for consumers of Jafka and Kafka 0.8, or
+    `coordinator`, as from 0.9 on; None: that where the consumer was given a ZooKeeper, else this.
+    """
+    strategy: str = "range"
+    """How the group divides its logs: the same as its other members."""
+    protocol: str = "classic"
+    """With a coordinator: `classic`, or `consumer` (KIP-848, brokers from 4.0 on), by which the
+    coordinator divides and not a member.
+    """
+    member_id: str | None = None
+    """Its name in ZooKeeper; with a coordinator that of a static member (from 2.3 on)."""
+    session_timeout_s: float | None = None
+    """How long the group believes in a member of which nothing is heard; None: 10 in ZooKeeper, 45
+    with a coordinator.
+    """
+    join_timeout_s: float = 60.0
+    """How long a poll waits for the group to settle."""
+    rebalance_timeout_s: float = 60.0
+    """A consumer that is not polled for so long while the group wants something of it back is a
+    member no more; nor is one that is not polled for `max_poll_interval_s`. It joins again with its
+    next poll."""
+    max_poll_interval_s: float = 300.0
+    topics_max_age_s: float = 30.0
+    """With a coordinator: how often a pattern is held against the topics that there are. ZooKeeper
+    tells of new ones itself.
+    """
+    auto_commit_s: float | None = None
+    """How often polls commit what earlier polls handed out; that is done at each rebalance and at
+    the end, too. None: never by itself.
+    """
+
+    def settled(self, *, has_zookeeper: bool, physical: bool) -> Group:
+        """The same with what None stands for. Raises SettingsError for what cannot be."""
+        try:
+            membership = Membership(
+                self.membership
+                or (Membership.ZOOKEEPER if has_zookeeper else Membership.COORDINATOR)
+            )
+        except ValueError:
+            raise _refused(
+                "membership",
+                f"{self.membership!r} is nobody who could say what a member owns",
+                _names(Membership),
+            ) from None
+        for key in _SECONDS:
+            value = getattr(self, key)
+            if (
+                value is not None and not value >= 0
+            ):  # by the consumer protocol -1 means "as it was said before"
+                raise _refused(key, f"{value:g} is no number of seconds", "0 or more")
+        in_zookeeper = membership is Membership.ZOOKEEPER
+        if in_zookeeper and not has_zookeeper:
+            raise _refused(
+                "membership", "nothing says in which ZooKeeper the group's members are", "zookeeper"
+            )
+        if physical and not in_zookeeper:
+            raise _refused(
+                "membership", "groups of Jafka and Kafka 0.7 are in ZooKeeper", "zookeeper"
+            )
+        for key, name in (("group", self.name), ("member_id", self.member_id)):
+            if name == "" or name and in_zookeeper and ("/" in name or not name.strip(".")):
+                raise _refused(
+                    key,
+                    f"{name!r} names no {key.partition('_')[0]}",
+                    "a name that is not empty, and in ZooKeeper without slashes and not of dots alone",
+                )
+        known = [one.value for one in Strategy] if in_zookeeper else list(STRATEGIES)
+        if self.strategy not in known:
+            raise _refused(
+                "strategy",
+                f"no group of that kind divides its logs by {self.strategy!r}",
+                ", ".join(known),
+            )
+        if (
+            self.protocol not in ("classic", "consumer")
+            or in_zookeeper
+            and self.protocol != "classic"
+        ):
+            raise _refused(
+                "protocol",
+                f"a group of that kind does not speak {self.protocol!r}",
+                "classic, or with a coordinator of 4.0 or later consumer",
+            )
+        session_s = self.session_timeout_s or (10.0 if in_zookeeper else 45.0)
+        return replace(self, membership=membership, session_timeout_s=session_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which topics a member reads."""
+
+    threads: Mapping[str, int] = field(default_factory=dict)
+    """Those that it names, and as how many it counts in ZooKeeper for each."""
+    filter: TopicFilter | None = None
+    """By what it reads all that pass, those that are made later, too; then none is named."""
+    threads_each: int = 1
+    """As how many it counts for each of those."""
+
+    def names(self, there: Collection[str]) -> frozenset[str]:
+        """Of the topics that are there, those that are read; what is named counts anyway."""
+        return (
+            frozenset(self.threads)
+            if self.filter is None
+            else frozenset(filter(self.filter.allows, there))
+        )
+
+
+class Listener:
+    """Who hears what a consumer owns: called within its `poll`, `unsubscribe` and `close`. What it
+    raises comes out of these; it may not call them itself, nor `subscribe` (ConsumerInUse)."""
+
+    def revoked(self, logs: Collection[BrokerPartition]) -> None:
+        """The group takes these. They are still ours: `commit` now, and whoever owns them next
+        begins there.
+        """
+
+    def assigned(self, logs: Collection[BrokerPartition]) -> None:
+        """The group gives these. They begin where the group is, unless they are sought in now."""
+
+    def lost(self, logs: Collection[BrokerPartition]) -> None:
+        """These were ours until nobody knows when: others may be reading them, and nothing of them
+        can be committed any more.
+        """
+
+
+def by_filter(
+    text: str, kind: FilterKind = FilterKind.WHITE_LIST, *, threads: int = 1
+) -> Subscription:
+    """Whatever topics match a regular expression of Java's from end to end, or all others. Raises
+    SettingsError for one that is not understood here."""
+    try:
+        return Subscription(filter=TopicFilter(kind, cleaned(text)), threads_each=threads)
+    except NotTranslated as error:
+        raise SettingsError(
+            f"the pattern {text!r} is not understood: {error}",
+            check="a simpler one, or the topics' names",
+        ) from error
+
+
+def by_names(topics: Mapping[str, int]) -> Subscription:
+    """These topics, each with its number of threads. Raises SettingsError for none, and for fewer
+    threads than one.
+    """
+    if not topics:
+        raise SettingsError("no topic is named, and no pattern", check="the topics to subscribe to")
+    for topic, count in topics.items():
+        if type(count) is not int or count < 1:
+            raise SettingsError(
+                f"{count!r} is no number of streams", topic=topic, check="1 or more"
+            )
+    return Subscription(dict(topics))
+
+
+def _refused(key: str, what: str, check: str) -> SettingsError:
+    return SettingsError(what, key=key, check=check)
+
+
+def _names(kind: type[Membership]) -> str:
+    return ", ".join(one.value for one in kind)
+
 
 SaidSecurity = Security | Mapping[str, Any] | None
 """The value itself, or its keys as in a conf file."""

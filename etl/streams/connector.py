@@ -2,30 +2,428 @@
 
 `Connector`: streams of a group's records, each for a thread of its own, as consumers of Jafka
 and of Kafka 0.8 give them.
+
+One stream of a connector: records of its partitions, one by one, for one thread.
+
+The thread of one connector: a member of its group, it fetches into the queues of its streams,
+and commits when it is told to.
+
+Brokers and the group are asked by this thread alone, so what other threads want of them is handed
+to it.
+
+Where the streams of one connector are: what came waits in their queues, and two threads meet
+here, the one that fetches and each stream's own.
+
+    fetched    up to the end of the last answer in a queue
+    handed     behind the last record that a stream handed out: what the program commits
+    done       behind the one before: what is committed by itself, for of the last one nobody knows whether the program is done with it
+
+What waits for one stream: answers of its logs, as columns, in the order in which they came.
+Under its connector's lock.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from etl.errors import SettingsError
+from etl.errors import ConsumerInUse, EtlError, NotAssigned, SettingsError
 from etl.ledger.topic_filters import FilterKind
 from etl.model.partitions import BrokerPartition
+from etl.reader.cursor import RangeProgress
 from etl.settings.choices import MIB
-from etl.streams.conf import Conf
+from etl.streams.conf import Conf, Listener, Subscription, by_filter, by_names
 from etl.streams.fetches import Fetches
-from etl.streams.groups import Listener, Subscription, by_filter, by_names
-from etl.streams.message_stream import MessageStream
-from etl.streams.opened import open_cluster
-from etl.streams.pump import Pump
-from etl.streams.records import Decoder
-from etl.streams.stream_positions import StreamPositions
-from etl.streams.stream_queue import StreamQueue
-from etl.streams.subscribed import Subscribed
+from etl.streams.group_member import Subscribed, open_cluster
+from etl.streams.positions import Positions
+from etl.streams.records import Answer, Decoder, Record, records_of
+
+
+class StreamQueue:
+    """The queue of one stream, which asks for no more while it holds so many records or bytes."""
+
+    def __init__(self, most_records: int, most_bytes: int) -> None:
+        self._most_records, self._most_bytes = most_records, most_bytes
+        self._answers: deque[Answer] = deque()
+        self.logs: set[BrokerPartition] = set()
+        """Which are the stream's."""
+        self.handed: Record | None = None
+        """What its thread may still be at, of a log that is the stream's."""
+
+    @property
+    def head(self) -> Answer | None:
+        """The answer that the stream is in."""
+        return self._answers[0] if self._answers else None
+
+    @property
+    def count(self) -> int:
+        """Records, those of the answer that the stream is in all counted."""
+        return sum(answer.count for answer in self._answers)
+
+    @property
+    def size(self) -> int:
+        """Their bytes."""
+        return sum(answer.size for answer in self._answers)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more is to be asked for."""
+        return self.count < self._most_records and self.size < self._most_bytes
+
+    def holds(self, log: BrokerPartition) -> bool:
+        """Whether something of the log is in it."""
+        return any(answer.log == log for answer in self._answers)
+
+    def put(self, arrived: Answer) -> None:
+        """At the end. One that only says how far there is nothing takes the place of the log's one
+        that says so, wherever that is: they come for as long as nobody reads the stream."""
+        if not arrived.count and arrived.failure is None:
+            self._answers = deque(
+                one
+                for one in self._answers
+                if one.log != arrived.log or one.count or one.failure is not None
+            )
+        self._answers.append(arrived)
+
+    def end(self, over: Answer) -> None:
+        """The stream is through with it."""
+        if self.head is over:
+            self._answers.popleft()
+
+    def put_off(self, broken: Answer) -> None:
+        """Nothing can be had of it, which is said; the others first, and then it is said again."""
+        if self.head is broken:
+            self._answers.rotate(-1)
+
+    def drop(self, log: BrokerPartition) -> None:
+        """The log is not the stream's any more."""
+        self.logs.discard(log)
+        self._answers = deque(answer for answer in self._answers if answer.log != log)
+        if self.handed is not None and self.handed.log == log:
+            self.handed = None
+
+
+class StreamPositions(Positions):
+    """See `Positions`, which is the fetching thread's; what has to do with a stream may be called
+    by that stream's.
+    """
+
+    def __init__(
+        self,
+        *given: Any,
+        queue_of: Callable[[BrokerPartition], StreamQueue],
+        changed: threading.Condition,
+    ) -> None:
+        """queue_of: which stream a log that comes belongs to; changed: held while anything here is
+        looked at or changed.
+        """
+        super().__init__(*given)
+        self._queue_of, self._changed = queue_of, changed
+        self._queues: dict[BrokerPartition, StreamQueue] = {}
+        self._broken: set[BrokerPartition] = set()
+        """Logs of which nothing follows."""
+        self._done: dict[BrokerPartition, int] = {}
+
+    def assign(self, logs: Iterable[BrokerPartition]) -> None:
+        """These and no others: what came of others is dropped, wherever it is."""
+        with self._changed:
+            wanted = list(logs)
+            super().assign(wanted)
+            for log in self._queues.keys() - set(wanted):
+                self._queues.pop(log).drop(log)
+                self._done.pop(log, None)
+                self._broken.discard(log)
+            for log in wanted:
+                if log not in self._queues:
+                    self._queues[log] = self._queue_of(log)
+                    self._queues[log].logs.add(log)
+
+    def seek(self, log: BrokerPartition, offset: int) -> None:
+        """Begin there; see `Positions.seek`."""
+        with self._changed:
+            super().seek(log, offset)
+            self._done[log] = offset
+
+    def stop(self, logs: Collection[BrokerPartition]) -> None:
+        """See `Positions.stop`: what waits of them is dropped, or streams would go on while what
+        they handed out is committed.
+        """
+        with self._changed:
+            for log in self._queues.keys() & set(logs):
+                self._queues[log].drop(log)
+
+    def to_ask(self) -> list[RangeProgress]:
+        """Those whose streams have room."""
+        with self._changed:
+            return [
+                self._walks[log]
+                for log in self.rotation.assigned
+                if log in self._walks and log not in self._broken and self._queues[log].has_room
+            ]
+
+    def done(self) -> dict[BrokerPartition, int]:
+        """See the module."""
+        with self._changed:
+            return dict(self._done)
+
+    def handed(self) -> dict[BrokerPartition, int]:
+        """See the module."""
+        with self._changed:
+            return dict(self.known)
+
+    def note_handed(self, log: BrokerPartition, offset: int) -> None:
+        """A record was handed out that ends there; under `changed`, as all that is the streams'."""
+        if log in self.known:
+            self.known[log] = offset
+
+    def note_done(self, log: BrokerPartition, offset: int) -> None:
+        """Whatever was handed out up to there, the program has come back for more."""
+        if log in self._done:
+            self._done[log] = max(self._done[log], offset)
+
+    def _keep(self, arrived: Answer) -> None:
+        with self._changed:
+            if arrived.failure is not None:
+                self._broken.add(arrived.log)
+            self._queues[arrived.log].put(arrived)
+            self._changed.notify_all()
+
+    def _pass(self, log: BrokerPartition, offset: int) -> None:
+        with self._changed:
+            if self._queues[log].holds(log):
+                self._queues[log].put(records_of(log, (), offset))
+            else:
+                self.known[log] = self._done[log] = offset
+
+
+_SLICE_S = 0.05
+_REST_S = 0.5
+"""Behind a failure that may pass."""
+
+
+class Pump:
+    """See the module. Whatever it stands on ends with `until`."""
+
+    def __init__(
+        self,
+        group: Subscribed,
+        positions: StreamPositions,
+        fetches: Fetches,
+        until: ExitStack,
+        changed: threading.Condition,
+    ) -> None:
+        self.positions = positions
+        self.is_ended = False
+        """Whether there will be nothing more."""
+        self.failure: BaseException | None = None
+        """What it ended with, where that was not our wish."""
+        self.trouble: EtlError | None = None
+        """What keeps it from fetching; None while nothing does. It tries again."""
+        self._group, self._fetches, self._until, self._changed = group, fetches, until, changed
+        self._wanted: list[Callable[[], None]] = []
+        self._is_stopping = False
+        self._left_with: BaseException | None = None
+        """What leaving failed with."""
+        self._thread = threading.Thread(target=self._run, name="streams: fetches", daemon=True)
+        self._thread.start()
+
+    def commit(self) -> None:
+        """Store where the streams are; returns once that is done. Raises what it raises."""
+        if threading.current_thread() is self._thread:
+            raise ConsumerInUse(
+                "a listener commits the connector that called it",
+                check="auto_commit_s, which commits at let-go",
+            )
+        done, raised = threading.Event(), list[BaseException]()
+
+        def commit() -> None:
+            try:
+                if self.is_ended:
+                    raise NotAssigned(
+                        "the connector has ended, and nothing is committed any more",
+                        check="commit() before shutdown()",
+                    )
+                if handed := self.positions.handed():
+                    self._group.commit(handed)
+            except BaseException as error:  # raised where it was asked for
+                raised.append(error)
+            finally:
+                done.set()
+
+        with self._changed:
+            if self.is_ended:
+                commit()
+            else:
+                self._wanted.append(commit)
+        done.wait()
+        if raised:
+            raise raised[0]
+
+    def stop(self) -> None:
+        """Leave, and end all streams; returns once that is done, and raises what leaving failed
+        with. May be called again.
+        """
+        self._is_stopping = True
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+            failure, self._left_with = self._left_with, None
+            if failure is not None:
+                raise failure.with_traceback(None)
+
+    def _run(self) -> None:
+        failure: BaseException | None = None
+        try:
+            while not self._is_stopping:
+                self._try_step()
+        except BaseException as error:  # raised where a stream is asked for its next record
+            failure = error
+        try:
+            self._until.close()
+        except BaseException as error:
+            self._left_with, failure = error, failure or error
+        with self._changed:
+            self.failure, self.is_ended = failure, True
+            wanted, self._wanted = self._wanted, []
+            self._changed.notify_all()
+        for do in wanted:
+            do()
+
+    def _try_step(self) -> None:
+        try:
+            self._step()
+        except EtlError as error:
+            if not error.retriable:
+                raise
+            with self._changed:
+                self.trouble = error
+                self._changed.notify_all()
+            time.sleep(_REST_S)
+        else:
+            self.trouble = None
+
+    def _step(self) -> None:
+        try:
+            self._group.tend()
+        finally:  # who waits for a commit is told, also where the group does not settle
+            with self._changed:
+                wanted, self._wanted = self._wanted, []
+            for do in wanted:
+                do()
+        self.positions.place()
+        self.positions.take_answers(self._fetches.end(time.monotonic() + _SLICE_S))
+        self._fetches.begin(self.positions.to_ask())
+        self.positions.refuse_unreachable()
+
+
+class NothingCame(Exception):
+    """A stream waited as long as it was told to. It is no error: the stream may be asked again."""
+
+
+class MessageStream(Iterator[Record]):
+    """Made by a `Connector`. `next` waits for a record; it ends with the connector's `shutdown`.
+
+    timeout_s   how long `next` waits before it raises NothingCame, behind which it may be called
+    again; None: without end
+
+    Records of one partition come in their order. What cannot be had (a decoder that fails, a
+    damaged record batch, an offset that retention took) is raised with topic, partition and offset:
+    `next` goes on behind a record that no decoder reads; behind anything else nobody can, so the
+    other partitions' records come first and then it is raised again. What the connector cannot
+    reach is raised once where nothing else is there, and it goes on. One thread at a time: a second
+    one gets ConsumerInUse.
+    """
+
+    def __init__(
+        self,
+        topic: str | None,
+        number: int,
+        queue: StreamQueue,
+        changed: threading.Condition,
+        timeout_s: float | None,
+    ) -> None:
+        self.topic, self.number = topic, number
+        """The topic, where it was made for one; its place among those made with it."""
+        self.timeout_s = timeout_s
+        self.queue, self._changed = queue, changed
+        self._pump: Pump | None = None
+        self._told: EtlError | None = None
+        self._in_use = threading.Lock()
+
+    def start(self, pump: Pump) -> None:
+        """From now on this fetches for it."""
+        self._pump = pump
+
+    def __next__(self) -> Record:
+        if not self._in_use.acquire(blocking=False):
+            raise ConsumerInUse(
+                "another thread waits for this stream's next record",
+                check="that each thread has a stream of its own",
+            )
+        try:
+            return self._next()
+        finally:
+            self._in_use.release()
+
+    def _next(self) -> Record:
+        pump = self._pump
+        if pump is None:
+            raise StopIteration
+        deadline = None if self.timeout_s is None else time.monotonic() + self.timeout_s
+        with self._changed:
+            if self.queue.handed is not None:
+                pump.positions.note_done(self.queue.handed.log, self.queue.handed.next_offset)
+                self.queue.handed = None
+        while True:
+            answer = self._head(pump, deadline)
+            try:
+                record = next(answer)
+            except StopIteration:
+                self._end(pump, answer)
+                continue
+            except EtlError:
+                with self._changed:
+                    if self.queue.head is not answer:
+                        continue
+                    if answer.is_over and answer.failure is not None:
+                        self.queue.put_off(answer)
+                raise
+            with self._changed:
+                if self.queue.head is not answer:
+                    continue  # taken from us in between
+                self.queue.handed = record
+                pump.positions.note_handed(record.log, record.next_offset)
+            return record
+
+    def _head(self, pump: Pump, deadline: float | None) -> Answer:
+        """The answer that is next, once there is one. Raises StopIteration, NothingCame, and what
+        keeps the connector from fetching.
+        """
+        with self._changed:
+            while not pump.is_ended and self.queue.head is None:
+                if pump.trouble is not None and pump.trouble is not self._told:
+                    self._told = pump.trouble
+                    raise pump.trouble.with_traceback(None)
+                left_s = None if deadline is None else deadline - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    raise NothingCame(f"nothing came within {self.timeout_s:g} s")
+                self._changed.wait(left_s)
+            if pump.failure is not None:
+                raise pump.failure.with_traceback(None)
+            if pump.is_ended or self.queue.head is None:
+                raise StopIteration
+            return self.queue.head
+
+    def _end(self, pump: Pump, answer: Answer) -> None:
+        with self._changed:
+            if self.queue.head is answer:
+                self.queue.end(answer)
+                pump.positions.note_handed(answer.log, answer.end)
+                pump.positions.note_done(answer.log, answer.end)
 
 
 class Connector:

@@ -4,29 +4,60 @@
 
 Where it is in each belongs to `positions`, whose turn it is to `rotation`, asking to `fetches`, a
 group's offsets to `kept`, its share of the group to `subscribed`.
+
+Who is using a consumer: one thread at a time, in which a listener may call it again.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Self
 
-from etl.errors import EtlError, NotAssigned, SettingsError
+from etl.errors import ConsumerInUse, EtlError, NotAssigned, SettingsError
 from etl.io.brokers.cluster import Cluster
 from etl.model.partitions import BrokerFamily, BrokerPartition, Isolation, OffsetsStorage
 from etl.settings.choices import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S, StartAt
-from etl.streams.conf import Conf, SaidAccess, SaidSecurity
+from etl.streams.conf import Conf, Group, Listener, SaidAccess, SaidSecurity, by_filter, by_names
 from etl.streams.fetches import Fetches
-from etl.streams.groups import Group, Listener, by_filter, by_names
-from etl.streams.in_use import InUse
-from etl.streams.kept import Kept
-from etl.streams.opened import Opened, open_cluster
-from etl.streams.positions import Positions, refuse_no_offset
+from etl.streams.group_member import Opened, Subscribed, open_cluster
+from etl.streams.positions import Kept, Positions, refuse_no_offset
 from etl.streams.records import Decoder, Record
-from etl.streams.subscribed import Subscribed
+
+
+class InUse:
+    """One consumer's."""
+
+    def __init__(self) -> None:
+        self._lock, self._is_inside = threading.RLock(), False
+        self.is_closed = False
+
+    @contextmanager
+    def alone(self, *, nests: bool = True) -> Iterator[None]:
+        """Inside it is this thread's. Raises ConsumerInUse where it is another one's, or a
+        listener's where it does not nest; NotAssigned once closed."""
+        if not self._lock.acquire(blocking=False):
+            raise ConsumerInUse(
+                "another thread is using this consumer",
+                check="that each thread has a Consumer of its own",
+            )
+        try:
+            if self.is_closed:
+                raise NotAssigned("the consumer is closed", check="a new Consumer")
+            if self._is_inside and not nests:
+                what = "a listener polls or closes the consumer that called it, or says anew what it reads"
+                raise ConsumerInUse(what, check="the listener: it may commit and seek")
+            before, self._is_inside = self._is_inside, True
+            try:
+                yield
+            finally:
+                self._is_inside = before
+        finally:
+            self._lock.release()
+
 
 _TEND_EVERY_S = 0.2
 

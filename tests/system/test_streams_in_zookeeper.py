@@ -159,7 +159,7 @@ def test_a_late_commit_is_refused_also_where_a_consumer_of_our_own_kind_has_the_
 
     stage.write("clicks")
     with monkeypatch.context() as patched:
-        patched.setattr("etl.streams.members.ZooKeeper", Seen)
+        patched.setattr("etl.streams.group_member.ZooKeeper", Seen)
         late = stage.consumer()
         late.subscribe(["clicks"])
         polled(late, 20)
@@ -189,7 +189,7 @@ def test_offsets_are_read_behind_all_that_was_written_before_the_share_was_ours(
             asked.append("read")
             return super().read_all(paths)
 
-    monkeypatch.setattr("etl.streams.opened.ZooKeeper", Seen)
+    monkeypatch.setattr("etl.streams.group_member.ZooKeeper", Seen)
     with stage.consumer() as consumer:
         assert consumer.committed(LOGS) == {}
     assert asked == ["sync", "read"], "its session may be at another server than the member's"
@@ -214,8 +214,8 @@ def test_a_member_whose_session_ended_hears_so_and_joins_again_where_the_group_i
             sessions.append(self)
             return super().__enter__()
 
-    monkeypatch.setattr("etl.streams.members.ZooKeeper", Seen)
-    monkeypatch.setattr("etl.streams.opened.ZooKeeper", Seen)
+    monkeypatch.setattr("etl.streams.group_member.ZooKeeper", Seen)
+    monkeypatch.setattr("etl.streams.group_member.ZooKeeper", Seen)
     stage.write("clicks")
     with stage.consumer() as consumer:
         consumer.subscribe(["clicks"], listener=Told())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from etl.errors import CorruptData, NotAssigned
 from etl.model.partitions import BrokerPartition
-from etl.streams.rotation import Rotation
+from etl.streams.partition_scheduler import Rotation
 
 P0, P1, P2 = LOGS = [BrokerPartition("clicks", p) for p in range(3)]
 EIGHT_POLLS = [  # asked, what the broker gives, what is handed out, the order after

@@ -24,10 +24,10 @@ from etl.streams import (
     NothingCame,
     Record,
 )
+from etl.streams.connector import StreamQueue
 from etl.streams.fetches import Fetches
-from etl.streams.kept import KeptInKafka
+from etl.streams.positions import KeptInKafka
 from etl.streams.records import records_of
-from etl.streams.stream_queue import StreamQueue
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.coordinator import JOIN, ConsumerMember, FakeCoordinator, coordinator_of_clicks
 from tests.fakes.group_readers import GroupReader

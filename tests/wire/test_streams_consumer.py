@@ -33,7 +33,7 @@ from etl.streams import Consumer, Group, Record
 from etl.streams import consumer as room
 from etl.streams.conf import Conf
 from etl.streams.fetches import FetchSizes
-from etl.streams.opened import Opened
+from etl.streams.group_member import Opened
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, World, altered, never
 from tests.fakes.jafka import JafkaBroker, entry, wrapped

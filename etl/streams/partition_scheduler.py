@@ -1,4 +1,6 @@
-"""Whose turn it is: which logs a consumer asks for next, and which of what came it hands out. Pure,
+"""Which partition is fetched next, and whose records are handed out?
+
+Whose turn it is: which logs a consumer asks for next, and which of what came it hands out. Pure,
 without brokers and clocks.
 
     asked          an assigned log that is not paused and of which nothing is left to hand out

@@ -1,0 +1,614 @@
+"""How does a consumer join its group, and what does it own?
+
+A consumer's membership in its group: `edges`' members, each with what it lives in, from its join
+to its end. A lost one is another one's turn, for nothing of it counts any more.
+
+Nothing is let go behind a program's back: what the group wants stays ours until the consumer was
+told, or its time is over.
+
+What a consumer reads as a member of its group: joined with a poll, divided anew with a poll,
+left at the end.
+
+    a poll, not joined yet, or lost     join; what the share gives begins where the group is
+    a poll, the group wants logs back   commit where that is by itself, tell `revoked`, forget what came of them, let go; then as above
+    a poll, the group took us for gone  tell `lost`, forget everything that came; join again
+    no poll for too long                leave; the next poll finds that it lost everything
+
+A commit names the share by which its logs are ours, so one that comes too late moves nothing.
+
+What a consumer stands on: brokers, by their addresses or by what ZooKeeper has of them; its
+group's offsets; its membership.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+from etl.decide.group_assignment import OTHERS_BACKOFF_S, Strategy, Timing
+from etl.errors import BrokerUnreachable, MembershipLost, NotAssigned, SessionLost, SettingsError
+from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.group_member import CoordinatedMember
+from etl.io.brokers.member_state import MemberTerms
+from etl.io.clusters import registered_cluster
+from etl.io.process import new_uid
+from etl.io.zookeeper.group_member import MemberOptions, ZooKeeperMember
+from etl.io.zookeeper.session import ZooKeeper
+from etl.model.partitions import (
+    BrokerFamily,
+    BrokerPartition,
+    GroupProtocol,
+    Membership,
+    OffsetsStorage,
+    Share,
+)
+from etl.model.security import Access
+from etl.streams.conf import Conf, Group, Listener, Subscription
+from etl.streams.positions import Kept, KeptInKafka, KeptInZooKeeper, Positions
+
+_PIPELINE = "~streams"
+"""As what our nodes in ZooKeeper name a consumer, so that the next one does away with those of one
+that died on this host. No pipeline may be called so."""
+
+
+class Told(Protocol):
+    """Who hears what becomes of a share."""
+
+    def let_go(self, logs: frozenset[BrokerPartition]) -> None:
+        """These are about to be let go, and still ours."""
+
+    def lose(self) -> None:
+        """Nothing is ours any more, since nobody knows when."""
+
+
+class GroupMember(Protocol):
+    """One membership. Only the consumer that has it calls it, one thread at a time."""
+
+    def join(self) -> Share:
+        """Be a member, with a share of the group; see `run.members.Member.join`."""
+
+    @property
+    def is_called(self) -> bool:
+        """Whether the group may divide its logs anew, or we are members no more."""
+
+    def settle(self) -> Share:
+        """Let go of what the group wants, and take what it gives. What it raises ends the
+        membership; with SessionLost it had ended.
+        """
+
+    @property
+    def share(self) -> Share | None:
+        """By what commits are fenced; None: by nothing, for we are members no more."""
+
+    def renewed(self, share: Share) -> Share | None:
+        """Once a commit by that share was refused: the one by which its logs are ours all the same,
+        if there is one.
+        """
+
+    @property
+    def threads(self) -> dict[BrokerPartition, int] | None:
+        """Which of its threads owns each log; None where the group knows no threads."""
+
+    def look_after(self) -> None:
+        """What is to be done now and then while nothing happens."""
+
+    def leave(self) -> None:
+        """Be a member no more. Never raises, and may be called again."""
+
+
+class MemberInZooKeeper:
+    """Beside consumers of Jafka and Kafka 0.8, in a session of its own."""
+
+    def __init__(
+        self,
+        connect: str,
+        access: Access,
+        group: Group,
+        dialect: BrokerFamily,
+        wanted: Subscription,
+        told: Told,
+    ) -> None:
+        self._session = ZooKeeper(
+            connect, session_timeout_s=group.session_timeout_s or 10.0, access=access
+        )
+        timing = Timing(group.join_timeout_s, others_backoff_s=OTHERS_BACKOFF_S[dialect])
+        options = MemberOptions(
+            dialect,
+            wanted.names(()),
+            Strategy(group.strategy),
+            wanted.threads_each,
+            group.member_id,
+            timing,
+            wanted.threads,
+            wanted.filter,
+        )
+        self._member = ZooKeeperMember(self._session, group.name, _PIPELINE, new_uid(), options)
+        self._member.before_let_go(
+            lambda: told.let_go(self.share.logs if self.share else frozenset())
+        )
+        self.share: Share | None = None
+        """See `GroupMember`."""
+
+    def join(self) -> Share:
+        """See `GroupMember`. Raises what ZooKeeper does, too."""
+        self._session.__enter__()
+        try:
+            self.share = self._member.join()
+        except BaseException:
+            self.leave()
+            raise
+        return self.share
+
+    @property
+    def is_called(self) -> bool:
+        """See `GroupMember`."""
+        return not self._member.is_current
+
+    def settle(self) -> Share:
+        """See `GroupMember`."""
+        self.share = self._member.rejoin()
+        return self.share
+
+    def renewed(self, share: Share) -> Share | None:
+        """See `GroupMember`."""
+        return None
+
+    @property
+    def threads(self) -> dict[BrokerPartition, int] | None:
+        """See `GroupMember`."""
+        return self._member.threads
+
+    def look_after(self) -> None:
+        """Call others that gave up because we were in their way."""
+        with contextlib.suppress(SessionLost):  # told by `is_called`
+            self._member.look_after_others()
+
+    def leave(self) -> None:
+        """See `GroupMember`."""
+        self._member.leave()
+        self._session.close()
+
+
+class MemberWithCoordinator:
+    """Beside Kafka's consumers of 0.9 to 4.x."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: Group,
+        wanted: Subscription,
+        told: Told,
+        *,
+        timeout_s: float,
+        generation: str | None,
+    ) -> None:
+        self._cluster, self._group, self._wanted, self._told = cluster, group, wanted, told
+        self._timeout_s, self._generation = timeout_s, generation
+        self._topics: frozenset[str] = frozenset()
+        self._has_other_topics = False
+        self._looked_at = 0.0
+        self._member: CoordinatedMember | None = None
+        """None while no topic passes the filter."""
+        self._taken: Share | None = None
+        self._lost = 0
+
+    def join(self) -> Share:
+        """See `GroupMember`. Raises what brokers do, too."""
+        group = self._group
+        self._topics, self._has_other_topics = self._names(), False
+        if not self._topics:
+            return Share("", Membership.COORDINATOR, group.strategy, None, frozenset())
+        terms = MemberTerms(
+            group.name,
+            tuple(sorted(self._topics)),
+            (group.strategy,),
+            group.member_id,
+            group.session_timeout_s or 45.0,
+            group.rebalance_timeout_s,
+            group.join_timeout_s,
+            answers_in_s=self._timeout_s,
+            holds_shares=True,
+        )
+        self._member = CoordinatedMember(
+            self._cluster.bootstrap,
+            terms,
+            protocol=GroupProtocol(group.protocol),
+            generation=self._generation,
+            security=self._cluster.security,
+        )
+        self._taken = self._member.join()
+        self._lost = self._member.statistics.lost
+        return self._taken
+
+    @property
+    def is_called(self) -> bool:
+        """See `GroupMember`."""
+        if self._member is None:
+            return self._has_other_topics
+        return (
+            self._has_other_topics
+            or self._is_lost
+            or bool(self._member.asked_back)
+            or not self._member.is_current
+        )
+
+    def settle(self) -> Share:
+        """See `GroupMember`."""
+        if self._member is None:
+            return self.join()
+        self._note_loss(self._member)
+        if self._has_other_topics and self._taken is not None:
+            self._told.let_go(self._taken.logs)
+            self.leave()
+            return self.join()
+        asked, before = self._member.asked_back, self._taken
+        if asked:
+            self._told.let_go(asked)
+        by_coordinator = self._group.protocol == GroupProtocol.CONSUMER.value
+        # Where nothing is asked back, nothing is to go that nobody was told of.
+        self._taken = self._member.rejoin() if asked or not by_coordinator else self._member.renew()
+        self._note_loss(self._member)
+        if (
+            not by_coordinator
+            and before is not None
+            and before.generation != self._taken.generation
+        ):
+            self._told.lose()  # unless it was let go: another member may have had any of it in between
+        return self._taken
+
+    @property
+    def share(self) -> Share | None:
+        """The newest one: by it the epoch of a commit is no older than the coordinator knows it."""
+        newest = self._member.newest if self._member is not None else None
+        return (
+            None if self._is_lost else newest or self._taken
+        )  # in this order: one that is behind a loss is none of ours
+
+    def renewed(self, share: Share) -> Share | None:
+        """In the consumer protocol whoever comes or goes makes another epoch, and logs that are not
+        asked back stay where they are.
+        """
+        if self._member is None or self._group.protocol != GroupProtocol.CONSUMER.value:
+            return None
+        newest = self._member.heard(within_s=self._timeout_s)
+        is_another = newest is not None and newest.generation != share.generation
+        return newest if is_another and not self._is_lost else None
+
+    threads = None
+    """See `GroupMember`."""
+
+    def look_after(self) -> None:
+        """Hold the filter against the topics that there are, once it is time for that."""
+        if (
+            self._wanted.filter is None
+            or time.monotonic() < self._looked_at + self._group.topics_max_age_s
+        ):
+            return
+        with contextlib.suppress(
+            BrokerUnreachable
+        ):  # looked again in its time; who cannot be fetched from is told by polls
+            self._has_other_topics = self._names() != self._topics
+
+    def leave(self) -> None:
+        """See `GroupMember`."""
+        if self._member is not None:
+            self._member.leave()
+        self._member = self._taken = None
+
+    @property
+    def _is_lost(self) -> bool:
+        """Whether the coordinator took us for gone, and nobody was told yet."""
+        return self._member is not None and self._member.statistics.lost > self._lost
+
+    def _names(self) -> frozenset[str]:
+        if self._wanted.filter is None:
+            return self._wanted.names(())
+        self._looked_at = time.monotonic()
+        told = self._cluster.describe(None).topics.items()
+        return self._wanted.names([name for name, topic in told if not topic.is_internal])
+
+    def _note_loss(self, member: CoordinatedMember) -> None:
+        """The coordinator took us for gone; by itself the member has joined again, or does."""
+        if self._is_lost:
+            self._lost = member.statistics.lost
+            self._told.lose()
+
+
+OpenMember = Callable[[Subscription, Told], GroupMember]
+"""A new membership, of whoever is told what becomes of its share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a consumer stands on."""
+
+    cluster: Cluster
+    kept: Kept | None = None
+    """The group's offsets, where there is a group."""
+    group: Group | None = None
+    open_member: OpenMember | None = None
+    """A membership of it."""
+
+
+def open_cluster(conf: Conf, until: ExitStack) -> Opened:
+    """The cluster, and the group where there is one; both end with `until`. Raises SettingsError,
+    and what ZooKeeper and its registrations do."""
+    group = conf.checked()
+    zookeeper = (
+        until.enter_context(ZooKeeper(conf.zookeeper, access=conf.access))
+        if conf.zookeeper
+        else None
+    )
+    if conf.bootstrap is not None:
+        cluster = Cluster(
+            conf.addresses,
+            timeout_s=conf.timeout_s,
+            generation=conf.generation,
+            security=conf.way_in,
+        )
+    elif zookeeper is not None:
+        cluster = registered_cluster(
+            zookeeper,
+            physical=conf.is_physical,
+            timeout_s=conf.timeout_s,
+            generation=conf.generation,
+            security=conf.way_in,
+        )
+    until.enter_context(cluster)
+    if group is None:
+        return Opened(cluster)
+    if conf.storage is OffsetsStorage.KAFKA or zookeeper is None:
+        kept: Kept = KeptInKafka(cluster, group.name)
+    else:
+        kept = KeptInZooKeeper(zookeeper, group.name, physical=conf.is_physical)
+
+    def open_member(wanted: Subscription, told: Told) -> GroupMember:
+        if group.membership is Membership.ZOOKEEPER:
+            return MemberInZooKeeper(
+                conf.zookeeper or "", conf.access, group, BrokerFamily(conf.dialect), wanted, told
+            )
+        return MemberWithCoordinator(
+            cluster, group, wanted, told, timeout_s=conf.timeout_s, generation=conf.generation
+        )
+
+    return Opened(cluster, kept, group, open_member)
+
+
+_TICK_S = 0.25
+_COMMITS_MAX = 3
+"""How often one is tried where only the epoch is another one by now."""
+
+
+class Subscribed:
+    """The group's side of one consumer, which calls it in one thread at a time; only what watches
+    over its polls is another one.
+    """
+
+    def __init__(self, opened: Opened, positions: Positions) -> None:
+        self._group, self._kept, self._open_member, self._at = (
+            opened.group,
+            opened.kept,
+            opened.open_member,
+            positions,
+        )
+        self._wanted: Subscription | None = None
+        self._commits_by_itself = (
+            opened.group is not None and opened.group.auto_commit_s is not None
+        )
+        self._listener = Listener()
+        self._member: GroupMember | None = None
+        self._one_at_a_time = threading.RLock()
+        """Whoever touches the member: this consumer's thread, also within a listener of its, or who
+        watches over it.
+        """
+        self._is_left_behind = False
+        """Whether it left because nobody polled."""
+        self._polled_at = self._committed_at = time.monotonic()
+        self._called_since: float | None = None
+        self._watcher: threading.Thread | None = None
+        self._ended = threading.Event()
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether the group says what is read."""
+        return self._wanted is not None
+
+    @property
+    def threads(self) -> Mapping[BrokerPartition, int] | None:
+        """Which of our threads owns each log; None where the group knows none."""
+        return self._member.threads if self._member else None
+
+    def subscribe(self, wanted: Subscription, listener: Listener | None) -> None:
+        """With the next `tend`. Raises SettingsError without a group."""
+        if self._open_member is None:
+            what = "the consumer has no group, and only members of one subscribe"
+            raise SettingsError(what, key="group", check="Consumer(..., group=...), or assign()")
+        if self._wanted is None and self._at.rotation.assigned:
+            what = "partitions are assigned to this consumer by hand"
+            raise SettingsError(what, check="assign(()), or unsubscribe(), before it subscribes")
+        self.unsubscribe()
+        self._wanted, self._listener, self._polled_at = (
+            wanted,
+            listener or Listener(),
+            time.monotonic(),
+        )
+        self._ended = threading.Event()
+        self._watcher = threading.Thread(
+            target=self._watch, args=(self._ended,), name="streams: polls", daemon=True
+        )
+        self._watcher.start()
+
+    def unsubscribe(self) -> None:
+        """Let go of everything and leave."""
+        if self._wanted is None:
+            return
+        self._ended.set()
+        try:
+            if self._watcher is not None:
+                self._watcher.join()
+            if self._is_left_behind:
+                self.lose()
+            else:
+                self.let_go(frozenset(self._at.rotation.assigned))
+        finally:
+            self._forget()
+            self._wanted = None
+
+    def commit_by_itself_no_more(self) -> None:
+        """The program failed amid what it was given: its next start is to be given it again."""
+        self._commits_by_itself = False
+
+    def tend(self) -> None:
+        """Before each poll hands out anything: join, let go, take, commit; whatever is due."""
+        if self._wanted is None or self._group is None:
+            return
+        with self._one_at_a_time:
+            try:
+                self._tend(self._group, self._wanted)
+            finally:  # what it took the group to settle is none of the program's time
+                self._polled_at, self._called_since = time.monotonic(), None
+
+    def commit(self, offsets: Mapping[BrokerPartition, int]) -> None:
+        """As a member does while it is one, else as anybody. Raises MembershipLost, NotAssigned for
+        a log that is another member's.
+        """
+        if self._kept is None:
+            raise SettingsError(
+                "the consumer has no group, so nobody keeps its offsets",
+                key="group",
+                check="Consumer(..., group=...)",
+            )
+        if self._wanted is None:
+            self._kept.commit(offsets, None)
+            return
+        with self._one_at_a_time:
+            self._commit_as_member(self._kept, offsets)
+
+    def _commit_as_member(self, kept: Kept, offsets: Mapping[BrokerPartition, int]) -> None:
+        member = self._member
+        share = None if self._is_left_behind or member is None else member.share
+        if share is None or member is None:
+            what = (
+                "the consumer is no member of its group now, and others may be reading what it read"
+            )
+            check = "how long this program takes between two polls; the next one joins again and begins where the group is"
+            raise MembershipLost(what, check=check)
+        for log in offsets:
+            if log not in self._at.rotation.assigned:
+                what = "the partition is not in this consumer's share of the group"
+                raise NotAssigned(what, **log.place, check="what the listener was told")
+        for left in reversed(range(_COMMITS_MAX)):
+            try:
+                kept.commit(offsets, share)
+                return
+            except MembershipLost:
+                renewed = member.renewed(share) if left else None
+                if renewed is None:
+                    raise
+                share = renewed
+
+    # What becomes of a share
+
+    def let_go(self, logs: frozenset[BrokerPartition]) -> None:
+        """These are about to be let go, and still ours."""
+        mine = logs.intersection(self._at.rotation.assigned)
+        if not mine:
+            return
+        self._at.stop(mine)
+        try:
+            if self._commits_by_itself:
+                if offsets := {
+                    log: offset for log, offset in self._at.done().items() if log in mine
+                }:
+                    self.commit(offsets)
+            self._listener.revoked(mine)
+        finally:
+            self._at.assign([log for log in self._at.rotation.assigned if log not in mine])
+
+    def lose(self) -> None:
+        """Nothing is ours any more, since nobody knows when."""
+        lost = frozenset(self._at.rotation.assigned)
+        self._at.assign(())
+        if lost:
+            self._listener.lost(lost)
+
+    def _tend(self, group: Group, wanted: Subscription) -> None:
+        if self._is_left_behind:
+            self._forget()
+            self.lose()
+        if self._member is not None:
+            self._member.look_after()
+            if self._member.is_called:
+                self._settle(self._member)
+        if self._member is None:
+            self._join(wanted)
+        self._commit_in_time(group)
+
+    def _join(self, wanted: Subscription) -> None:
+        if self._open_member is not None:
+            member = self._open_member(wanted, self)
+            self._take(member.join(), member)
+
+    def _settle(self, member: GroupMember) -> None:
+        try:
+            share = member.settle()
+        except SessionLost:
+            self._forget()
+            self.lose()
+            return
+        except BaseException:
+            self._forget()
+            self.lose()
+            raise
+        self._take(share, member)
+
+    def _take(self, share: Share, member: GroupMember) -> None:
+        self._member = member
+        before = frozenset(self._at.rotation.assigned)
+        self._at.assign(sorted(share.logs))
+        if taken_away := before - share.logs:
+            self._listener.lost(taken_away)
+        if new := share.logs - before:
+            self._listener.assigned(new)
+
+    def _forget(self) -> None:
+        member, self._member, self._is_left_behind = self._member, None, False
+        if member is not None:
+            member.leave()
+
+    def _commit_in_time(self, group: Group) -> None:
+        if (
+            group.auto_commit_s is not None
+            and time.monotonic() >= self._committed_at + group.auto_commit_s
+        ):
+            self._committed_at = time.monotonic()
+            if offsets := self._at.done():
+                self.commit(offsets)
+
+    # Who is not polled
+
+    def _watch(self, ended: threading.Event) -> None:
+        """The other thread: a member that nobody polls is in everybody's way."""
+        while not ended.wait(_TICK_S):
+            if self._one_at_a_time.acquire(blocking=False):
+                try:
+                    self._leave_if_not_polled(time.monotonic())
+                finally:
+                    self._one_at_a_time.release()
+
+    def _leave_if_not_polled(self, now: float) -> None:
+        member, group = self._member, self._group
+        if member is None or group is None or self._is_left_behind:
+            return
+        self._called_since = (self._called_since or now) if member.is_called else None
+        is_overdue = (
+            self._called_since is not None and now - self._called_since >= group.rebalance_timeout_s
+        )
+        if is_overdue or now - self._polled_at >= group.max_poll_interval_s:
+            self._is_left_behind = True
+            member.leave()

@@ -20,7 +20,7 @@ from etl.errors import SettingsError
 
 if TYPE_CHECKING:
     from etl.model.plans import Request
-    from etl.run.context import RunContext
+    from etl.run.services import RunContext
     from etl.settings.load import Change
     from etl.settings.sections import Settings
 
@@ -127,7 +127,7 @@ def request_of(
     """What a run is asked for beside its conf. Raises SettingsError, and NotYetReadable for an
     interval that is not over.
     """
-    from etl.run.context import now_ms
+    from etl.run.services import now_ms
     from etl.settings import load
 
     return load.request_of(
@@ -235,7 +235,7 @@ def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
     from etl.console.progress import showing
     from etl.decide.table_storage import is_ours, packages
     from etl.io.spark.session import is_submitted
-    from etl.run.context import RunContext
+    from etl.run.services import RunContext
 
     def spark_defaults(given: Mapping[str, str]) -> dict[str, str]:
         if is_submitted():

@@ -27,7 +27,7 @@ from etl.cli.output import ask, confirm, is_attended, show
 if TYPE_CHECKING:
     from etl.decide.backfill import Asked
     from etl.report.run_report import Report
-    from etl.run.context import RunContext
+    from etl.run.services import RunContext
     from etl.settings.sections import Settings
 
 DEFAULT = "begin"

@@ -173,7 +173,7 @@ def parse_position(text: str, option: str) -> StartAt | Timestamp | BeforeEnd | 
     SettingsError.
     """
     from etl.commands.offsets_set import BeforeEnd
-    from etl.run.context import now_ms
+    from etl.run.services import now_ms
     from etl.settings.load import parse_bound
     from etl.settings.source import timestamp_of
 

@@ -22,7 +22,7 @@ from etl.errors import SettingsError
 if TYPE_CHECKING:
     from etl.decide.replay import Wanted
     from etl.model.plans import Plan
-    from etl.run.context import RunContext
+    from etl.run.services import RunContext
     from etl.settings.sections import Settings
 
 

@@ -15,8 +15,8 @@ from etl.io.delta.log import hash_of_commit, open_log
 from etl.io.delta.table import rust_path
 from etl.model.plans import CommitResult, Plan, RangeResult
 from etl.model.snapshot import Acknowledgement, Ledger, Table
-from etl.run.context import ALONE
-from etl.run.live_world import LiveWorld
+from etl.run.live import LiveServices
+from etl.run.services import ALONE
 from etl.settings.load import settings_of_backfill
 
 
@@ -30,7 +30,7 @@ class Accepted:
 
 
 def accepted(
-    world: LiveWorld, ledger: Ledger, plan: Plan, table: Table | None, *, reason: str, at_ms: int
+    world: LiveServices, ledger: Ledger, plan: Plan, table: Table | None, *, reason: str, at_ms: int
 ) -> Accepted:
     """Look, and decide; nothing is stored. Raises NeedsDecision where nobody can tell: taken for
     not there, rows might come twice.
@@ -52,7 +52,7 @@ def accepted(
     )
 
 
-def record_found(world: LiveWorld, plan: Plan, table: Table | None, said: Accepted) -> None:
+def record_found(world: LiveServices, plan: Plan, table: Table | None, said: Accepted) -> None:
     """Where rows of the plan are there, it counts as done."""
     if table and said.found and not said.acknowledgement.lacks_plan:
         world.record(plan, CommitResult(plan.number, plan.id, table.version, table.id, said.found))
@@ -77,14 +77,14 @@ class AcceptedBeside:
 
 
 def accepted_beside(
-    live: LiveWorld, table: Table | None, *, reason: str, at_ms: int
+    live: LiveServices, table: Table | None, *, reason: str, at_ms: int
 ) -> AcceptedBeside:
     """The same for the backfills that have loaded into that very table; what of their rows is there
     is recorded.
     """
     said, untold = dict[str, Acknowledgement](), dict[str, str]()
     for claim in live.claims.beside.read():
-        own = LiveWorld(
+        own = LiveServices(
             settings_of_backfill(live.settings, claim.name), live.zookeeper, ALONE, live.run_id
         )
         ledger = own.ledger.read_ledger()
@@ -110,7 +110,7 @@ def accepted_beside(
     return AcceptedBeside(said, untold)
 
 
-def _looked_for(world: LiveWorld, plan: Plan) -> tuple[RangeResult, ...]:
+def _looked_for(world: LiveServices, plan: Plan) -> tuple[RangeResult, ...]:
     counted = world.rows_of_today(plan)
     if counted.uncounted:
         what = f"nobody can tell whether plan {plan.number} is in the table: {counted.uncounted}"

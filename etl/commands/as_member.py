@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 from etl.decide.group_ownership import joins_for_commands
 from etl.model.partitions import Share
-from etl.run.world import World
+from etl.run.services import Services
 from etl.settings.sections import Settings
 
 
 @contextlib.contextmanager
-def as_member(world: World, settings: Settings) -> Iterator[Share | None]:
+def as_member(world: Services, settings: Settings) -> Iterator[Share | None]:
     """Inside, what the share names is ours; None: commands by this conf are no members. Raises as
     `Member.join`.
     """

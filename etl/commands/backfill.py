@@ -24,12 +24,10 @@ from etl.report.describe import at, counted, told_loaded_as_well
 from etl.report.lag import told_loaded_all_the_same
 from etl.report.run_report import Report, of_the_whole
 from etl.report.run_state import Doing, Stopwatch
-from etl.run.abandon import abandon
-from etl.run.backfill import Beginning, backfill, look_ahead
-from etl.run.context import ALONE, RunContext
-from etl.run.live_world import LiveWorld
-from etl.run.wiring import open_world
-from etl.run.world import World
+from etl.run.backfill import Beginning, abandon, backfill, look_ahead
+from etl.run.live import LiveServices
+from etl.run.services import ALONE, RunContext, Services
+from etl.run.shell import open_world
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
 
@@ -170,7 +168,7 @@ def run_backfill(
     run_context: RunContext = ALONE,
     *,
     conf: str | None = None,
-    around: Callable[[World], World] = lambda world: world,
+    around: Callable[[Services], Services] = lambda world: world,
 ) -> Report:
     """Begin the backfill unless it is begun, load all that is left of it, and report it as a run.
     `asked` None: it is begun.
@@ -179,9 +177,9 @@ def run_backfill(
     """
     own, begun = settings_of_backfill(settings, name), list[Report]()
 
-    def story(world: LiveWorld, report: Report) -> None:
+    def story(world: LiveServices, report: Report) -> None:
         begun.append(report)
-        live = LiveWorld(settings, world.zookeeper, run_context, report.run_id)
+        live = LiveServices(settings, world.zookeeper, run_context, report.run_id)
         with _leading_out(name, lambda: world.claim() is not None):
             backfill(around(world), live, own, settings, report, asked)
 
@@ -197,7 +195,7 @@ def abandon_backfill(
     """Give it up, and what that came to in a sentence. Raises as `etl.run.backfill`."""
     own, said = settings_of_backfill(settings, name), list[str]()
 
-    def story(world: LiveWorld, report: Report) -> None:
+    def story(world: LiveServices, report: Report) -> None:
         kept = abandon(world, own, report, reason)
         unit = next((log.unit for log in kept.stretches), "offset")
         said.append(

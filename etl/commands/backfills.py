@@ -19,8 +19,8 @@ from etl.model.snapshot import Reservation, ReservationState, Table, backfill_pi
 from etl.report.describe import at
 from etl.report.run_report import loaded_before
 from etl.run.backfill import left_of
-from etl.run.context import ALONE
-from etl.run.wiring import open_world
+from etl.run.services import ALONE
+from etl.run.shell import open_world
 from etl.settings.sections import Settings
 
 PACE_PLANS = 10

@@ -21,10 +21,9 @@ from etl.io.delta.maintenance import Compacted
 from etl.io.spark.session import translating_spark_errors
 from etl.model.snapshot import ForeignCommit, Ledger, Table
 from etl.report.run_state import Stopwatch
-from etl.run.compaction import became, compaction_of, waiting, would_become
-from etl.run.context import ALONE, RunContext
-from etl.run.live_world import LiveWorld
-from etl.run.wiring import open_world
+from etl.run.live import LiveServices
+from etl.run.services import ALONE, RunContext
+from etl.run.shell import became, compaction_of, open_world, waiting, would_become
 from etl.settings.sections import Settings
 
 
@@ -97,7 +96,7 @@ def compact(
         return Done(path, compaction_of(world, settings))
 
 
-def looked_at(world: LiveWorld, settings: Settings) -> tuple[Table, Collection[ForeignCommit]]:
+def looked_at(world: LiveServices, settings: Settings) -> tuple[Table, Collection[ForeignCommit]]:
     """The table, once it is sure that a run would go on there, and what others removed from it that
     policy lets pass.
     """

@@ -14,8 +14,8 @@ from etl.errors import NotYetReadable
 from etl.io.brokers.cluster import chosen_topics, names_of_topics
 from etl.model.partitions import BrokerPartition, in_order
 from etl.report.describe import at, counted
-from etl.run.context import now_ms
-from etl.run.wiring import open_discovery
+from etl.run.services import now_ms
+from etl.run.shell import open_discovery
 from etl.settings.choices import OnNoLeader
 from etl.settings.sections import Settings
 

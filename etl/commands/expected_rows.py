@@ -20,7 +20,7 @@ from etl.model.columns import names_of_key
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, Plan, PlanKind, RangeResult
 from etl.model.snapshot import Coverage, Ledger, Table
 from etl.report.describe import told_of_byte_positions, told_vanished
-from etl.run.live_world import LiveWorld
+from etl.run.live import LiveServices
 from etl.settings.sections import Settings
 
 _LOOKS_MAX = 3
@@ -37,7 +37,7 @@ class BothLedgers:
     coverage: Coverage
 
 
-def read_both_ledgers(world: LiveWorld) -> BothLedgers:
+def read_both_ledgers(world: LiveServices) -> BothLedgers:
     """Read both ledgers, and read them again where a run beside us stored a plan or pruned plans
     meanwhile. Raises Owned.
     """
@@ -78,7 +78,7 @@ class Loaded:
 
 
 def loaded_plans(
-    world: LiveWorld, told: BothLedgers, table: Table
+    world: LiveServices, told: BothLedgers, table: Table
 ) -> tuple[list[Loaded], Ancestry]:
     """The kept plans that were applied, and which of all plans led to the table as it is."""
     led = ancestry(
@@ -130,7 +130,7 @@ def _covered(coverage: Coverage, table: Table, led: Ancestry) -> dict[AuditedLog
 
 
 def expected_rows(
-    world: LiveWorld,
+    world: LiveServices,
     told: BothLedgers,
     table: Table,
     loaded: Sequence[Loaded],

@@ -21,10 +21,10 @@ from etl.model.partitions import BrokerPartition, in_order
 from etl.model.plans import Loss
 from etl.report.describe import counted
 from etl.report.lag import Resting, resting
-from etl.run.context import ALONE, now_ms
 from etl.run.discovery import Discovery
-from etl.run.live_world import LiveWorld
-from etl.run.wiring import open_world
+from etl.run.live import LiveServices
+from etl.run.services import ALONE, now_ms
+from etl.run.shell import open_world
 from etl.settings.sections import Settings
 
 LOGS_TOLD = 20
@@ -216,7 +216,7 @@ class _Told(NamedTuple):
 _NOTHING = _Told([], [], [])
 
 
-def _loaded(world: LiveWorld) -> dict[AuditedLog, _Told]:
+def _loaded(world: LiveServices) -> dict[AuditedLog, _Told]:
     told = read_both_ledgers(world)
     if told.table is None:
         return {}

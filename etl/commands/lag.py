@@ -13,10 +13,10 @@ from etl.io.brokers.times import read_oldest
 from etl.model.partitions import BrokerPartition, OldestRecord
 from etl.model.snapshot import Snapshot
 from etl.report.lag import Lags, lags_at, unread_from
-from etl.run.context import ALONE, now_ms
 from etl.run.discovery import Discovery
-from etl.run.live_world import LiveWorld
-from etl.run.wiring import open_world
+from etl.run.live import LiveServices
+from etl.run.services import ALONE, now_ms
+from etl.run.shell import open_world
 from etl.settings.sections import Settings
 
 
@@ -31,7 +31,7 @@ def lag(settings: Settings) -> Lags:
 
 
 def ask_oldest(
-    world: LiveWorld,
+    world: LiveServices,
     snapshot: Snapshot,
     unread: Mapping[BrokerPartition, int],
     settings: Settings,

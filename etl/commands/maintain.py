@@ -28,10 +28,9 @@ from etl.io.delta.table import open_table
 from etl.io.spark.session import translating_spark_errors
 from etl.report.describe import counted
 from etl.report.run_state import Stopwatch
-from etl.run.compaction import became, compaction_of, waiting, would_become
-from etl.run.context import ALONE, RunContext
-from etl.run.live_world import LiveWorld
-from etl.run.wiring import open_world
+from etl.run.live import LiveServices
+from etl.run.services import ALONE, RunContext
+from etl.run.shell import became, compaction_of, open_world, waiting, would_become
 from etl.settings.sections import Settings
 
 
@@ -145,7 +144,7 @@ def maintain(
 
 
 def _looked_at(
-    world: LiveWorld, settings: Settings, keep: timedelta | None, *, notes: bool
+    world: LiveServices, settings: Settings, keep: timedelta | None, *, notes: bool
 ) -> tuple[int, timedelta]:
     """The table's version, and how long its files stay, once it is sure that a run would go on
     there.
@@ -160,7 +159,7 @@ def _looked_at(
 
 
 def _kept_house(
-    world: LiveWorld, settings: Settings, kept: timedelta
+    world: LiveServices, settings: Settings, kept: timedelta
 ) -> tuple[Compacted, int, timedelta, int]:
     path = settings.table.path
     compacted = compaction_of(world, settings)
@@ -170,7 +169,7 @@ def _kept_house(
     return compacted, removed, kept, maintenance.write_checkpoint(path, world.spark)
 
 
-def _folded(world: LiveWorld, name: str) -> tuple[int, Sequence[str]]:
+def _folded(world: LiveServices, name: str) -> tuple[int, Sequence[str]]:
     """How many plans were folded; none where a driver is at work, which does it itself."""
     before = len(world.ledger.plan_numbers())
     try:

@@ -16,9 +16,9 @@ from etl.io.zookeeper.ledger_records import read_named_table, write_named_table
 from etl.model.snapshot import Ledger, NamedTable
 from etl.report.describe import at
 from etl.report.run_state import Stopwatch
-from etl.run.context import ALONE, RunContext
-from etl.run.named_table import ask
-from etl.run.wiring import open_world, place_table
+from etl.run.services import ALONE, RunContext
+from etl.run.shell import open_world, place_table
+from etl.run.spark import ask
 from etl.settings.choices import place_of
 from etl.settings.sections import Settings
 
@@ -38,7 +38,7 @@ def resolve(
 
     `is_made`: where the catalog knows no such table it makes an empty one first, as for a first
     run; rows of a dropped one stay gone. Raises SettingsError for a conf that names a path, and as
-    `run.named_table.ask`.
+    `run.spark.ask`.
     """
     if settings.table.name is None:
         raise SettingsError(

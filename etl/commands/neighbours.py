@@ -14,10 +14,10 @@ from etl.errors import LedgersDisagree
 from etl.io.delta.table_state import other_pipelines
 from etl.model.plans import Plan
 from etl.model.snapshot import FirstRun, ForeignCommit, Ledger, OtherPipeline, PipelineState, Table
-from etl.run.live_world import LiveWorld
+from etl.run.live import LiveServices
 
 
-def refuse_lost_ledger(world: LiveWorld) -> None:
+def refuse_lost_ledger(world: LiveServices) -> None:
     """Raises LedgersDisagree for a table that this very pipeline has loaded, while no ledger tells
     of it.
     """
@@ -30,7 +30,7 @@ def refuse_lost_ledger(world: LiveWorld) -> None:
 
 
 def refuse_what_others_loaded(
-    world: LiveWorld, state: PipelineState, table: Table, ledger: Ledger
+    world: LiveServices, state: PipelineState, table: Table, ledger: Ledger
 ) -> None:
     """Stop where a run would, in its words, because another pipeline has loaded a topic that it
     would begin. Raises LedgersDisagree.
@@ -51,7 +51,7 @@ def refuse_what_others_loaded(
 
 
 def _may_have_loaded(
-    other: OtherPipeline, plan: Plan | None, known: Collection[str], world: LiveWorld
+    other: OtherPipeline, plan: Plan | None, known: Collection[str], world: LiveServices
 ) -> bool:
     if other.topics is None:
         return not (known and plan and is_taken(other, plan))
@@ -66,7 +66,7 @@ def stops_a_run(found: ForeignCommit, ledger: Ledger) -> bool:
 
 
 def without_others(
-    world: LiveWorld,
+    world: LiveServices,
     ledger: Ledger,
     table: Table,
     expected: Mapping[AuditedLog, Expected],

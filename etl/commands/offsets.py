@@ -14,8 +14,8 @@ from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition
 from etl.model.snapshot import Snapshot
 from etl.report.describe import logs_of, told_extent
 from etl.report.lag import told_pause
-from etl.run.context import ALONE
-from etl.run.wiring import open_world
+from etl.run.services import ALONE
+from etl.run.shell import open_world
 from etl.settings.sections import Settings
 
 

@@ -22,9 +22,9 @@ from etl.decide.restore_ledger import (
 from etl.errors import EtlError, OffsetMoved, Unreachable
 from etl.model.plans import Plan
 from etl.model.snapshot import RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
-from etl.run.context import ALONE, now_ms
 from etl.run.observe import Observer
-from etl.run.wiring import open_world
+from etl.run.services import ALONE, now_ms
+from etl.run.shell import open_world
 from etl.settings.sections import Settings
 
 _NOT_ASKED = (

@@ -18,10 +18,10 @@ from etl.model.partitions import BrokerPartition, Named, parse_named
 from etl.model.plans import Plan
 from etl.model.snapshot import Pause
 from etl.report.lag import described_pause
-from etl.run.context import ALONE, now_ms
 from etl.run.discovery import Discovery
-from etl.run.live_world import LiveWorld
-from etl.run.wiring import open_world
+from etl.run.live import LiveServices
+from etl.run.services import ALONE, now_ms
+from etl.run.shell import open_world
 from etl.settings.sections import Settings
 
 _Change = Callable[[Sequence[Pause], Iterable[Named], frozenset[BrokerPartition]], Changed]
@@ -74,7 +74,7 @@ def _changed(
 
 
 def _known(
-    world: LiveWorld, named: Iterable[Named], pauses: Iterable[Pause], newest: Plan | None
+    world: LiveServices, named: Iterable[Named], pauses: Iterable[Pause], newest: Plan | None
 ) -> frozenset[BrokerPartition]:
     """The logs that the ledger knows; where one is named that is not among them, those of the
     brokers, too.

@@ -53,11 +53,10 @@ from etl.model.snapshot import OtherPipeline, Replay, Snapshot, Supersede, UpToD
 from etl.report.lag import PAUSES_LOST
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
-from etl.run.context import ALONE, RunContext, now_ms
-from etl.run.live_world import LiveWorld
-from etl.run.repair import finish_repair
-from etl.run.wiring import open_world
-from etl.run.world import World
+from etl.run.ingest import finish_repair
+from etl.run.live import LiveServices
+from etl.run.services import ALONE, RunContext, Services, now_ms
+from etl.run.shell import open_world
 from etl.settings.sections import Settings
 
 
@@ -125,14 +124,14 @@ def restore(
 
 
 @contextmanager
-def _opened(settings: Settings, run_context: RunContext, run_id: str) -> Iterator[LiveWorld]:
+def _opened(settings: Settings, run_context: RunContext, run_id: str) -> Iterator[LiveServices]:
     """The world, in which what is no offset is written over as one that somebody removed."""
     with open_world(settings, run_context, name=run_id) as world:
         world.offsets.group.take_no_number_for_none()
         yield world
 
 
-def _seen(world: LiveWorld, snapshot: Snapshot) -> Snapshot:
+def _seen(world: LiveServices, snapshot: Snapshot) -> Snapshot:
     refuse_retired(snapshot.ledger)
     in_force = plan_in_force(snapshot.ledger, snapshot.table)
     refuse_another_dialect(in_force, world.settings)
@@ -141,7 +140,7 @@ def _seen(world: LiveWorld, snapshot: Snapshot) -> Snapshot:
 
 
 def _restorable(
-    world: LiveWorld, snapshot: Snapshot, known: Restorable | None = None
+    world: LiveServices, snapshot: Snapshot, known: Restorable | None = None
 ) -> Restorable:
     """`known`: what rows told a moment ago; they are not read again, for the table is the same
     while its plan is.
@@ -172,7 +171,7 @@ def _restorable(
     return Restorable(lost, says, frozenset(moves), dict(plan.positions))
 
 
-def _rows_tell(world: LiveWorld, snapshot: Snapshot) -> Restorable:
+def _rows_tell(world: LiveServices, snapshot: Snapshot) -> Restorable:
     from etl.io.delta.scan import rows_until
 
     settings = world.settings
@@ -223,7 +222,7 @@ def _rows_tell(world: LiveWorld, snapshot: Snapshot) -> Restorable:
 
 
 def from_commits(
-    world: World, snapshot: Snapshot, settings: Settings, reason: str, run_id: str
+    world: Services, snapshot: Snapshot, settings: Settings, reason: str, run_id: str
 ) -> Plan:
     """The ledger as the table's commits tell it, or its missing record; then a plan that keeps the
     reason and moves offsets back.
@@ -254,7 +253,9 @@ def from_commits(
     return plan
 
 
-def _behind_rows(world: LiveWorld, snapshot: Snapshot, foreseen: Restorable, reason: str) -> Plan:
+def _behind_rows(
+    world: LiveServices, snapshot: Snapshot, foreseen: Restorable, reason: str
+) -> Plan:
     settings, ledger = world.settings, snapshot.ledger
     until = {log: (foreseen.lives.get(log, 0), at) for log, at in foreseen.positions.items()}
     number = (snapshot.table.transaction_version or 0) if snapshot.table else 0

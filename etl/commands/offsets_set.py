@@ -49,11 +49,11 @@ from etl.model.snapshot import Replay, Snapshot, Supersede
 from etl.report.describe import told_given_up
 from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.run_report import Report
-from etl.run.context import ALONE, now_ms
 from etl.run.discovery import Discovery
-from etl.run.live_world import LiveWorld
-from etl.run.repair import finish_repair
-from etl.run.wiring import open_world
+from etl.run.ingest import finish_repair
+from etl.run.live import LiveServices
+from etl.run.services import ALONE, now_ms
+from etl.run.shell import open_world
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
@@ -184,13 +184,13 @@ def _lost(stands: Standing, moves: tuple[Move, ...], snapshot: Snapshot) -> tupl
     return tuple(lost_of_stored(stands, moves, snapshot)) if moves else ()
 
 
-def _seen(world: LiveWorld, snapshot: Snapshot) -> Snapshot:
+def _seen(world: LiveServices, snapshot: Snapshot) -> Snapshot:
     """As a run sees it that may run, without what is left to others."""
     refuse_what_cannot_run(snapshot)
     return leave_to_owners(snapshot, world.settings)
 
 
-def _stands(world: LiveWorld, snapshot: Snapshot) -> Standing:
+def _stands(world: LiveServices, snapshot: Snapshot) -> Standing:
     state = where_we_stand(snapshot, world.settings)
     refuse_unrecorded(state, snapshot, world.settings)
     is_stored = isinstance(state, (Replay, Supersede))
@@ -204,7 +204,7 @@ def _stands(world: LiveWorld, snapshot: Snapshot) -> Standing:
 
 
 def _targets(
-    world: LiveWorld, wanted: Wanted, stands: Standing, snapshot: Snapshot
+    world: LiveServices, wanted: Wanted, stands: Standing, snapshot: Snapshot
 ) -> dict[BrokerPartition, int]:
     """The logs that are named, and where each of them is set to. Raises SettingsError, and what
     `position_now` raises.
@@ -260,7 +260,7 @@ def _targets(
 
 
 def _at_time(
-    world: LiveWorld, logs: Iterable[BrokerPartition], to: Timestamp, snapshot: Snapshot
+    world: LiveServices, logs: Iterable[BrokerPartition], to: Timestamp, snapshot: Snapshot
 ) -> dict[BrokerPartition, int]:
     """The first record at or after the time; the end where there is none. What came since the look
     is not meant.
@@ -284,7 +284,7 @@ def _at_time(
 
 
 def _refuse_loaded(
-    world: LiveWorld, moves: Iterable[Move], stands: Standing, snapshot: Snapshot
+    world: LiveServices, moves: Iterable[Move], stands: Standing, snapshot: Snapshot
 ) -> None:
     """Ask the ledger and the rows for what would be read again. Raises NeedsDecision where it is
     there, or nobody can tell.
@@ -323,7 +323,7 @@ def _refuse_loaded(
 
 
 def _rows_of(
-    world: LiveWorld,
+    world: LiveServices,
     asked: Mapping[BrokerPartition, tuple[int, int]],
     stands: Standing,
     vanished: Mapping[tuple[BrokerPartition, int], Iterable[tuple[int, int]]],

@@ -62,10 +62,10 @@ from etl.report.describe import told_given_up, told_goes_on, told_left, told_van
 from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.run_report import Report
 from etl.report.verify import described
-from etl.run.context import ALONE, now_ms
-from etl.run.live_world import LiveWorld
-from etl.run.repair import finish_repair
-from etl.run.wiring import open_world
+from etl.run.ingest import finish_repair
+from etl.run.live import LiveServices
+from etl.run.services import ALONE, now_ms
+from etl.run.shell import open_world
 from etl.settings.sections import Settings
 
 _log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Ruling:
 
 
 def store_decided(
-    world: LiveWorld, plan: Plan, state: PipelineState | None, ledger: Ledger, *, done: str = ""
+    world: LiveServices, plan: Plan, state: PipelineState | None, ledger: Ledger, *, done: str = ""
 ) -> None:
     """Store what an operator decided, in the place of a plan that is stored and not in the table.
 
@@ -167,7 +167,7 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
     )
 
 
-def _acknowledge_rows(world: LiveWorld, version: str, reason: str) -> Ruling:
+def _acknowledge_rows(world: LiveServices, version: str, reason: str) -> Ruling:
     """The same before plan 1: rows of the conf's topics that somebody else wrote are of another
     log. Raises SettingsError.
     """
@@ -286,7 +286,7 @@ def supersede(
 
 
 def _settled(
-    world: LiveWorld,
+    world: LiveServices,
     plan: Plan,
     snapshot: Snapshot,
     reason: str,

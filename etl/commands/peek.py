@@ -22,7 +22,7 @@ from etl.model.partitions import (
     PartitionOffsets,
     parse_partition_key,
 )
-from etl.run.wiring import open_cluster
+from etl.run.shell import open_cluster
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp

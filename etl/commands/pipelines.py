@@ -26,10 +26,10 @@ from etl.ledger.registrations import DriverNode
 from etl.model.snapshot import Ledger, Retirement
 from etl.report.describe import at
 from etl.report.lag import described_pause
-from etl.run.closing import close_stored_plan
-from etl.run.context import ALONE, now_ms
-from etl.run.live_world import LiveWorld
-from etl.run.wiring import open_world
+from etl.run.ingest import close_stored_plan
+from etl.run.live import LiveServices
+from etl.run.services import ALONE, now_ms
+from etl.run.shell import open_world
 from etl.settings.secrets import NAME
 from etl.settings.sections import Settings
 
@@ -159,7 +159,7 @@ def _named(settings: Settings, name: str | None) -> Settings:
     return settings.model_copy(update={"pipeline": name}) if name else settings
 
 
-def _refuse_unknown(world: LiveWorld) -> None:
+def _refuse_unknown(world: LiveServices) -> None:
     """Refuse a name that no pipeline has, before anything is made for it. Raises SettingsError."""
     if not world.ledger.plan_numbers():
         there = ", ".join(world.ledger.pipelines()) or "none"

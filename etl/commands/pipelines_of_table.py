@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from etl.errors import SettingsError
 from etl.io.delta.table_state import other_pipelines
 from etl.model.snapshot import OtherPipeline, Table
-from etl.run.live_world import LiveWorld
+from etl.run.live import LiveServices
 from etl.settings.sections import Settings
 
 
-def pipelines_of(world: LiveWorld, table: Table | None) -> list[OtherPipeline]:
+def pipelines_of(world: LiveServices, table: Table | None) -> list[OtherPipeline]:
     """All that have loaded into the table, this one among them."""
     if table is None:
         return []

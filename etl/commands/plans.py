@@ -10,8 +10,8 @@ from typing import Any
 from etl.errors import SettingsError
 from etl.report.describe import at
 from etl.report.plan_json import describe_plan
-from etl.run.context import ALONE
-from etl.run.wiring import open_world
+from etl.run.services import ALONE
+from etl.run.shell import open_world
 from etl.settings.sections import Settings
 
 

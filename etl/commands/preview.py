@@ -33,10 +33,9 @@ from etl.report.describe import (
 )
 from etl.report.lag import told_paused
 from etl.report.plan_json import describe_plan, told_done_before
-from etl.run.context import ALONE, now_ms
-from etl.run.rows import check_rows, writer_of
-from etl.run.transform import check_without_spark
-from etl.run.wiring import open_world
+from etl.run.rows import check_rows, check_without_spark, writer_of
+from etl.run.services import ALONE, now_ms
+from etl.run.shell import open_world
 from etl.settings.load import starting_by
 from etl.settings.sections import Settings
 

@@ -23,10 +23,9 @@ from etl.model.snapshot import Snapshot
 from etl.report.lag import told_loaded_all_the_same
 from etl.report.run_report import Report
 from etl.report.run_state import Stopwatch
-from etl.run.context import ALONE, RunContext, now_ms
 from etl.run.replay import is_left, next_replay, replay, zones_of_replaced
-from etl.run.wiring import open_world
-from etl.run.world import World
+from etl.run.services import ALONE, RunContext, Services, now_ms
+from etl.run.shell import open_world
 from etl.settings.load import parse_bound as parse_relative
 from etl.settings.sections import Settings
 from etl.settings.source import parse_timestamp, timestamp_of
@@ -155,7 +154,7 @@ def preview_replay(
 
 
 def preview_of(
-    world: World, snapshot: Snapshot, settings: Settings, wanted: Wanted
+    world: Services, snapshot: Snapshot, settings: Settings, wanted: Wanted
 ) -> ReplayPreview:
     """The same by what was seen."""
     step, left = step_behind_left(snapshot, settings)
@@ -193,7 +192,7 @@ def replay_rows(
     reason: str | None = None,
     shown: Plan | None = None,
     conf: str | None = None,
-    around: Callable[[World], World] = lambda world: world,
+    around: Callable[[Services], Services] = lambda world: world,
 ) -> Report:
     """Replace the wanted rows, exactly once, and report it as a run. `around` may wrap the world
     (tests). Raises as `etl.run.replay`.

@@ -25,10 +25,10 @@ from etl.io.spark.session import translating_spark_errors
 from etl.ledger.plan_document import with_id
 from etl.model.plans import Plan
 from etl.report.run_state import Stopwatch
-from etl.run.context import ALONE, RunContext
 from etl.run.loaded_rows import PutInto
 from etl.run.replay import next_replay, zones_of_replaced
-from etl.run.wiring import open_world
+from etl.run.services import ALONE, RunContext
+from etl.run.shell import open_world
 from etl.settings.choices import check_place, lies_in, place_of
 from etl.settings.sections import Settings
 from etl.settings.table import StoreSettings, TablePath, kind_of

@@ -28,8 +28,8 @@ from etl.decide.table_changes import is_accepted, known_in_table
 from etl.errors import LedgersDisagree
 from etl.model.plans import Loss
 from etl.model.snapshot import Interval, Reservation, ReservationState, Table
-from etl.run.context import ALONE
-from etl.run.live_world import LiveWorld
+from etl.run.live import LiveServices
+from etl.run.services import ALONE
 from etl.settings.load import settings_of_backfill
 
 
@@ -61,13 +61,13 @@ def _naming(name: str) -> Iterator[None]:
 
 
 def expected_of_all(
-    world: LiveWorld, told: BothLedgers, table: Table, loaded: Sequence[Loaded], led: Ancestry
+    world: LiveServices, told: BothLedgers, table: Table, loaded: Sequence[Loaded], led: Ancestry
 ) -> ExpectedOfAll:
     """What all of them should have put into the table. Raises as `expected_rows`."""
     rows, losses, notes = expected_rows(world, told, table, loaded, led)
     every = list(loaded)
     for claim in world.claims.beside.read():
-        own = LiveWorld(
+        own = LiveServices(
             settings_of_backfill(world.settings, claim.name), world.zookeeper, ALONE, world.run_id
         )
         theirs = read_both_ledgers(own)

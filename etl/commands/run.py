@@ -22,14 +22,11 @@ from etl.io.zookeeper.ledger_records import write_named_table
 from etl.model.plans import Request, since
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
-from etl.run.compaction import compact_when_due
-from etl.run.context import ALONE, RunContext, now_ms
 from etl.run.ingest import ingest
-from etl.run.live_world import LiveWorld
-from etl.run.mirror import mirror
-from etl.run.named_table import Making
-from etl.run.wiring import open_world, place_table
-from etl.run.world import World
+from etl.run.live import LiveServices
+from etl.run.services import ALONE, RunContext, Services, now_ms
+from etl.run.shell import compact_when_due, mirror, open_world, place_table
+from etl.run.spark import Making
 from etl.settings.load import starting_by
 from etl.settings.sections import Settings
 from etl.settings.table import untried
@@ -46,7 +43,7 @@ def run(
     conf: str | None = None,
     strict: bool = False,
     request: Request | None = None,
-    around: Callable[[World], World] = lambda world: world,
+    around: Callable[[Services], Services] = lambda world: world,
 ) -> Report:
     """One run by the settings of the file `conf`, and of what `request` asks for beside it.
 
@@ -70,7 +67,7 @@ def run(
 def reported(
     settings: Settings,
     run_context: RunContext,
-    story: Callable[[LiveWorld, Report], object],
+    story: Callable[[LiveServices, Report], object],
     *,
     conf: str | None = None,
     strict: bool = False,
@@ -143,7 +140,7 @@ def _counted(report: Report) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _measured(world: LiveWorld, settings: Settings, report: Report) -> Iterator[None]:
+def _measured(world: LiveServices, settings: Settings, report: Report) -> Iterator[None]:
     """For the metrics the brokers are asked how old the first record is that the run leaves, also
     where it failed and they answer.
     """
@@ -157,7 +154,7 @@ def _measured(world: LiveWorld, settings: Settings, report: Report) -> Iterator[
     _ask_oldest(world, settings, report)
 
 
-def _ask_oldest(world: LiveWorld, settings: Settings, report: Report) -> None:
+def _ask_oldest(world: LiveServices, settings: Settings, report: Report) -> None:
     left = report.looks.unread() if settings.metrics_file else None
     if left is None:
         return

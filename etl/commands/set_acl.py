@@ -11,8 +11,8 @@ from etl.io.zookeeper.connection import describe_identity
 from etl.io.zookeeper.permissions import kept_by, set_as_asked
 from etl.ledger.paths import PipelinePaths
 from etl.model.security import Acl
-from etl.run.context import ALONE
-from etl.run.wiring import open_world
+from etl.run.services import ALONE
+from etl.run.shell import open_world
 from etl.settings.sections import Settings
 
 

@@ -16,7 +16,7 @@ from etl.commands.peeked_log import Ended
 from etl.errors import CorruptData, ExpiredOffsets, RanOutBeforeUntil, SettingsError, TopicMissing
 from etl.io.brokers.cluster import chosen_topics
 from etl.model.partitions import BrokerPartition, Membership, OffsetsStorage
-from etl.run.wiring import open_cluster
+from etl.run.shell import open_cluster
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
 from etl.streams.conf import Conf, Group, Listener

@@ -2,7 +2,7 @@
 loaded twice.
 
 Owns the order: while nobody drives the other pipeline, the number of a plan that it has stored is
-closed (`etl.run.closing`), its positions are read from the table, what it loaded goes into our
+closed (`etl.run.ingest`), its positions are read from the table, what it loaded goes into our
 coverage, it is retired, and the plan that begins at its positions is stored. Each step may be done
 again; the next run executes the plan. What it holds is `succession`'s.
 """
@@ -67,11 +67,10 @@ from etl.model.snapshot import (
 )
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
-from etl.run.closing import close_next_number, close_stored_plan
-from etl.run.context import ALONE, RunContext, now_ms
-from etl.run.live_world import LiveWorld
-from etl.run.repair import finish_repair
-from etl.run.wiring import open_world
+from etl.run.ingest import close_next_number, close_stored_plan, finish_repair
+from etl.run.live import LiveServices
+from etl.run.services import ALONE, RunContext, now_ms
+from etl.run.shell import open_world
 from etl.settings.sections import Settings
 
 
@@ -195,7 +194,9 @@ def _committed_in_our_group(
     return snapshot.committed if other.app_id.split("/")[-2] == settings.group else {}
 
 
-def _close(world: LiveWorld, theirs: PlanLedger | None, other: OtherPipeline, run_id: str) -> None:
+def _close(
+    world: LiveServices, theirs: PlanLedger | None, other: OtherPipeline, run_id: str
+) -> None:
     """Take away the number of a plan that the other pipeline has stored, or may have: its driver
     may sleep, and wake up behind us.
     """
@@ -208,11 +209,11 @@ def _close(world: LiveWorld, theirs: PlanLedger | None, other: OtherPipeline, ru
 
 
 @contextmanager
-def _world_of(theirs: PlanLedger, world: LiveWorld, run_id: str) -> Iterator[LiveWorld]:
+def _world_of(theirs: PlanLedger, world: LiveServices, run_id: str) -> Iterator[LiveServices]:
     settings = world.settings.model_copy(
         update={"group": theirs.paths.group, "pipeline": theirs.pipeline}
     )
-    their_world = LiveWorld(settings, world.zookeeper, ALONE, run_id)
+    their_world = LiveServices(settings, world.zookeeper, ALONE, run_id)
     try:
         yield their_world
     finally:
@@ -231,7 +232,7 @@ def _as_left_to_others(
     return as_left_to_others(snapshot, other.plan, settings)
 
 
-def _resumed(world: LiveWorld, place: str, snapshot: Snapshot, run_id: str) -> Ruling | None:
+def _resumed(world: LiveServices, place: str, snapshot: Snapshot, run_id: str) -> Ruling | None:
     """Go on with a pipeline whose place another one was to take, and never did: `place` has stored
     no plan and committed none.
 
@@ -273,7 +274,7 @@ def _resumed(world: LiveWorld, place: str, snapshot: Snapshot, run_id: str) -> R
 
 
 def _refuse_what_neither_loaded(
-    world: LiveWorld,
+    world: LiveServices,
     taken: Taken,
     state: PipelineState,
     snapshot: Snapshot,
@@ -361,7 +362,7 @@ def _ruling(
     )
 
 
-def _rows_until(world: LiveWorld) -> Mapping[BrokerPartition, tuple[int, int]]:
+def _rows_until(world: LiveServices) -> Mapping[BrokerPartition, tuple[int, int]]:
     """Where the table's rows end. Raises NeedsDecision where they do not tell that."""
     from etl.io.delta.scan import rows_until
 
@@ -397,7 +398,7 @@ def _take_in_pauses(ours: PlanLedger, theirs: PlanLedger | None, topics: Collect
 
 
 def _hand_over(
-    world: LiveWorld, theirs: PlanLedger | None, snapshot: Snapshot, reason: str
+    world: LiveServices, theirs: PlanLedger | None, snapshot: Snapshot, reason: str
 ) -> None:
     """Their pipeline loads no more, and ours does, were it ever retired."""
     us = f"{world.settings.group}/{world.settings.pipeline}"
@@ -409,7 +410,7 @@ def _hand_over(
 
 
 @contextmanager
-def _resting(world: LiveWorld, app_id: str, run_id: str) -> Iterator[PlanLedger | None]:
+def _resting(world: LiveServices, app_id: str, run_id: str) -> Iterator[PlanLedger | None]:
     """The ledger of another pipeline, whose driver's lock is ours inside; None where our ZooKeeper
     has none. Raises Owned.
     """

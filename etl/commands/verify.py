@@ -52,9 +52,9 @@ from etl.model.snapshot import (
 )
 from etl.report.run_state import Stopwatch
 from etl.report.verify import Proof
-from etl.run.context import ALONE, RunContext
-from etl.run.live_world import LiveWorld
-from etl.run.wiring import open_world
+from etl.run.live import LiveServices
+from etl.run.services import ALONE, RunContext
+from etl.run.shell import open_world
 from etl.settings.sections import Settings
 
 _Place = tuple[AuditedLog, int, int]
@@ -162,7 +162,7 @@ def _nothing_there(state: PipelineState) -> str:
 
 
 def _explained(
-    world: LiveWorld,
+    world: LiveServices,
     told: BothLedgers,
     table: Table,
     loaded: Sequence[Loaded],
@@ -221,7 +221,7 @@ def _doubt(told: BothLedgers, table: Table, loaded: Sequence[Loaded], found: Log
 
 
 def _origins(
-    world: LiveWorld, loaded: Sequence[Loaded], short: Mapping[_Place, IncompleteInterval]
+    world: LiveServices, loaded: Sequence[Loaded], short: Mapping[_Place, IncompleteInterval]
 ) -> Iterator[tuple[_Place, Origin]]:
     """Whether the commit that should hold the rows of a short range did hold them."""
     from etl.io.delta.recover_results import recount_commit
@@ -249,7 +249,7 @@ def _origins(
 
 
 def _removals(
-    world: LiveWorld,
+    world: LiveServices,
     ledger: Ledger,
     table: Table,
     origins: Iterable[Origin],

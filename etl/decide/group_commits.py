@@ -34,7 +34,7 @@ Plans whose hand-over was begun in Kafka, and of which nobody wrote down what be
 
 In Kafka a plan is stored, then one commit moves the group's offsets, with the plan's word beside
 each, then the plan is marked. Whoever finds one that is not marked has ended the membership that it
-was made with (`run.joining`), so that no commit of it comes any more, and
+was made with (`run.group_member`), so that no commit of it comes any more, and
 looks:
 
     the group's offsets of the plan's logs                       the commit

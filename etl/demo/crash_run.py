@@ -6,7 +6,7 @@ at the moment it would begin VERB.
 
 For the demo and for tests: the real command with real edges, ended by SIGKILL as a power cut would
 end it, or by another signal of `signal.Signals` (INT, TERM, STOP) after which it goes on as that
-signal lets it. VERB is a method of `world.World` (observe, store, claiming, fetch, append, record,
+signal lets it. VERB is a method of `services.Services` (observe, store, claiming, fetch, append, record,
 commit, tidy, ...), or `half_record`: when the plan's losses are written down and its record is not;
 or `half_commit`: when half of the offsets are moved; or `superseded`: when another plan has taken
 the place of a stored one.
@@ -25,8 +25,8 @@ from typing import Any
 
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import CommitResult, Plan
-from etl.run.wiring import open_world
-from etl.run.world import World
+from etl.run.services import Services
+from etl.run.shell import open_world
 
 HALF_RECORD, HALF_COMMIT, SUPERSEDED = "half_record", "half_commit", "superseded"
 
@@ -36,10 +36,10 @@ class Dying:
     through.
     """
 
-    def __init__(self, world: World, verb: str, kind: signal.Signals = signal.SIGKILL) -> None:
+    def __init__(self, world: Services, verb: str, kind: signal.Signals = signal.SIGKILL) -> None:
         self._world, self._verb, self._kind = world, verb, kind
 
-    def __call__(self, world: World) -> Any:
+    def __call__(self, world: Services) -> Any:
         """The same for the next world of this process: a run has a new one after a lost session."""
         self._world = world
         return self
@@ -93,7 +93,7 @@ def main(conf: str, verb: str, kind: str = "KILL", door: str = "run", *words: st
 
     around: list[Dying] = []
 
-    def dying(world: World) -> Any:
+    def dying(world: Services) -> Any:
         if not around:
             around.append(Dying(world, verb, signal.Signals[f"SIG{kind}"]))
         return around[0](world)

@@ -95,7 +95,7 @@ class Findings:
     table: DeltaTable | None = None
     """With TABLE established: None says that there is none yet."""
     spark_defaults: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda given: {}
-    """See `context.SparkDefaults`."""
+    """See `services.SparkDefaults`."""
 
     @property
     def zookeeper(self) -> ZooKeeper:

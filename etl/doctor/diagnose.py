@@ -29,7 +29,7 @@ from etl.doctor import (
 )
 from etl.doctor.check import Check, Fact, Findings, Line, Verdict
 from etl.errors import EtlError, worst_of
-from etl.run.context import RunContext, SparkDefaults
+from etl.run.services import RunContext, SparkDefaults
 from etl.settings.sections import Settings
 
 CHECKS = (

@@ -22,7 +22,7 @@ from etl.ledger import registrations
 from etl.ledger.paths import PipelinePaths
 from etl.model.partitions import KafkaGroup, Membership
 from etl.model.snapshot import Ledger
-from etl.run.memberships import unspoken
+from etl.run.live import unspoken
 from etl.settings.choices import OnLiveGroup, OnOwned
 
 

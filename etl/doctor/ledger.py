@@ -23,8 +23,8 @@ from etl.model.snapshot import (
 )
 from etl.report.describe import told_open
 from etl.report.lag import told_paused
-from etl.run.context import RunContext, now_ms
-from etl.run.live_world import LiveWorld
+from etl.run.live import LiveServices
+from etl.run.services import RunContext, now_ms
 from etl.settings.sections import Settings
 
 Foresee = Callable[[Snapshot, Settings], object]
@@ -69,7 +69,7 @@ def _observed(findings: Findings) -> Snapshot:
     patient = settings.model_copy(
         update={"source": settings.source.model_copy(update={"wait_for_leader_s": 0})}
     )
-    world = LiveWorld(patient, findings.zookeeper, RunContext(), "doctor")
+    world = LiveServices(patient, findings.zookeeper, RunContext(), "doctor")
     return world.observe()
 
 

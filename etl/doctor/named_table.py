@@ -14,7 +14,7 @@ from etl.io.spark.session import translating_spark_errors
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.ledger_records import read_named_table
 from etl.model.snapshot import NamedTable
-from etl.run.named_table import entry_of, of_entry, refuse_elsewhere
+from etl.run.spark import entry_of, of_entry, refuse_elsewhere
 from etl.settings.load import placed_by_name
 
 

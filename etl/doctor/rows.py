@@ -14,9 +14,8 @@ from etl.errors import EtlError, ProcessLost
 from etl.io.spark.session import session_there
 from etl.model.columns import names_of_key
 from etl.report.run_state import Stopwatch
-from etl.run.formats import try_on_no_rows
+from etl.run.rows import fitting_arrow_transform, try_on_no_rows, unprovable
 from etl.run.spark import RunSpark
-from etl.run.transform import fitting_arrow_transform, unprovable
 
 
 def transformed(name: str, findings: Findings) -> Iterator[Line]:

@@ -28,7 +28,7 @@ from etl.io.delta.table import (
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.model.columns import arrow_schema
 from etl.run.observe import refuse_rows_of_nobody
-from etl.run.transform import columns_of_tasks
+from etl.run.rows import columns_of_tasks
 from etl.settings.choices import OnDataLoss, OnMoved, WriterName
 from etl.settings.table import untried
 

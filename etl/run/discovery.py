@@ -12,15 +12,26 @@ wherever that is kept.
 With bootstrap, ZooKeeper holds the ledger and nothing of the cluster. Everybody who looks at the
 cluster of a conf does it by `open_cluster` and `describe`, and gets one `ClusterMetadata`; nothing
 above this module asks where it came from.
+
+What the brokers tell of topics, once they tell of all that are registered.
+
+When a whole cluster comes up again, a broker may answer Metadata before it was told of every topic:
+it then says that there is none of that name, or leaves it out of the list. Where the cluster is
+registered in ZooKeeper, `/brokers/topics` says which topics there are. A cluster without ZooKeeper
+(KRaft) lets no broker answer before it knows them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 from etl.decide.partition_identity import ClusterName, cluster_name
 from etl.decide.table_changes import app_id_of
-from etl.io.brokers.cluster import Cluster
+from etl.errors import BrokerUnreachable, Meaning
+from etl.io.brokers.cluster import Cluster, unknown_topics
+from etl.io.brokers.offsets import pause
 from etl.io.clusters import CONNECT_WITHIN_S, registered_brokers, registered_cluster
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.ledger_records import read_pauses
@@ -33,14 +44,80 @@ from etl.io.zookeeper.registry import (
 )
 from etl.io.zookeeper.session import ZooKeeper
 from etl.kafka.families import of_broker_version
-from etl.kafka.messages import ClusterMetadata
+from etl.kafka.messages import ClusterMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import Pause
-from etl.run.told_topics import describe_all_told, with_kept_from_us
 from etl.settings.choices import split_address
 from etl.settings.sections import Settings
 from etl.settings.source import SourceSettings
+
+
+def describe_all_told(
+    cluster: Cluster,
+    asked: Collection[str] | None,
+    registered: Callable[[ClusterMetadata], Collection[str]],
+    *,
+    wait_s: float,
+) -> ClusterMetadata:
+    """One Metadata answer in which no topic is unknown that is registered; asked for again for up
+    to `wait_s` until it is so.
+
+    asked        topics to ask for; None: all registered   the names in ZooKeeper of those that are
+    to be read and not about to be deleted, where the cluster of the answer keeps its
+                 topics there
+
+    A topic that we may not describe is left out, as brokers do. Raises BrokerUnreachable (it may
+    pass) for one that stays unknown.
+    """
+    deadline, attempt = time.monotonic() + wait_s, 0
+    while True:
+        told = cluster.describe_once_told(asked, wait_s=max(0.0, deadline - time.monotonic()))
+        untold = _untold(cluster, told, registered(told))
+        if not untold:
+            return told
+        left = deadline - time.monotonic()
+        if left <= 0:
+            more = f" and {len(untold) - 1:,} more" if untold[1:] else ""
+            raise BrokerUnreachable(
+                f"the brokers do not tell of a topic{more} that is registered in ZooKeeper",
+                topic=untold[0],
+                check="that the brokers and their controller are up, then run again",
+            )
+        pause(attempt, left)
+        attempt += 1
+
+
+def _untold(cluster: Cluster, told: ClusterMetadata, registered: Collection[str]) -> list[str]:
+    """Registered topics of which the answer knows nothing, and which are not only kept from us."""
+    missing = sorted(unknown_topics(told, registered))
+    if not missing:
+        return []
+    kept = _kept_from_us(cluster, missing)
+    return [name for name in missing if name not in kept]
+
+
+def with_kept_from_us(
+    cluster: Cluster, told: ClusterMetadata, names: Collection[str]
+) -> ClusterMetadata:
+    """The answer, with those of the names that it lacks because we may not describe them: a list of
+    all topics leaves such out, and `chosen_topics` says what it is. For topics that were read
+    before: their records would wait, and nobody would know."""
+    missing = sorted(frozenset(names) - told.topics.keys())
+    return (
+        replace(told, topics={**told.topics, **_kept_from_us(cluster, missing)})
+        if missing
+        else told
+    )
+
+
+def _kept_from_us(cluster: Cluster, names: Collection[str]) -> dict[str, TopicMetadata]:
+    by_name = cluster.describe(names).topics
+    return {
+        name: topic
+        for name, topic in by_name.items()
+        if topic.refusal and topic.refusal.meaning is Meaning.NOT_ALLOWED
+    }
 
 
 def said_generation(source: SourceSettings) -> str | None:

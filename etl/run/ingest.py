@@ -7,35 +7,216 @@ What an earlier run left is finished first, and then the run makes one plan of i
 are told again from `observe` on. A failure between two verbs loses nothing: what is stored by then
 (the plan, the Delta commit, some offsets) is what the next run's `next_step` finds, and it goes on
 from there. Every decision is `next_step`'s; `World` is everything that can hang.
+
+Another plan in the place of one that is being executed: without what its logs turn out to lack.
+
+What others removed from the table, and policy or an operator let pass: told once, and kept for
+`etl verify`.
+
+Finishes what an earlier run left half done: the ledger that is behind the table, the record of a
+plan, the offsets.
+
+What there is to repair is decided in `next_step`; a crash in between leaves less of it to the next
+run.
+
+Closes the number of a stored plan, so that a driver that slept past its session cannot append
+under it.
+
+A pipeline that is retired or taken over may have a plan that is stored and not in the table. A
+driver that sleeps with that plan in its hands appends it when it wakes up, for the table alone
+decides, and another pipeline may have loaded the same offsets by then. So a plan that reads nothing
+is stored in its place and committed to the table: the driver finds its number taken, as it does
+behind any other plan that was superseded (docs/adr/0012-one-pipeline-for-a-topic-of-a-table.md).
+
+Not here: who may be retired or taken over (`etl.commands.pipelines`, `etl.commands.take_over`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
 from etl.decide.byte_offsets import Named, none_named
 from etl.decide.group_commits import read_twice
 from etl.decide.group_ownership import owners_to_wait_for
-from etl.decide.next_step import Action, NextStep, next_step
+from etl.decide.next_step import Action, NextStep, Repair, next_step
 from etl.decide.partition_identity import creations_to_compare, refuse_made_again_since
 from etl.decide.reconcile import naming_table
-from etl.decide.table_changes import refuse_what_others_did
+from etl.decide.replacement import closing_plan_of, needs_closing, next_closing_plan, plan_without
+from etl.decide.replay import plan_that_gives_up
+from etl.decide.table_changes import app_id_of, refuse_what_others_did, unacknowledged
 from etl.decide.table_storage import in_time_zone, told_time_zones
 from etl.errors import DataLoss, ExpiredOffsets, MissingOffsets, Owned, TableAppeared
-from etl.model.partitions import Void
-from etl.model.plans import CommitResult, Plan, PlanKind
-from etl.model.snapshot import Snapshot
-from etl.report.lag import told_executed_whole
+from etl.io.delta.append import Destination, Load, Takes, append
+from etl.io.delta.table import id_of, open_table, spark_path
+from etl.io.delta.table_state import Result, read_table
+from etl.ledger.plan_document import parse_plan, with_id
+from etl.model.partitions import Void, parse_stretches
+from etl.model.plans import CommitResult, Loss, LossReason, Plan, PlanKind
+from etl.model.snapshot import (
+    Acknowledgement,
+    ForeignCommit,
+    OtherPipeline,
+    PipelineState,
+    RebuildFromTable,
+    Snapshot,
+    Table,
+    UpToDate,
+)
+from etl.report.describe import counted, doubt_of
+from etl.report.lag import PAUSES_LOST, told_executed_whole
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
-from etl.run.instead import given_up, without_missing
-from etl.run.joining import Joining, commit, joined
-from etl.run.removals import note_removals
-from etl.run.repair import finish_repair, tell_dropped
-from etl.run.world import World
+from etl.run.group_member import Joining, commit, joined
+from etl.run.live import LiveServices
+from etl.run.rows import writer_of
+from etl.run.services import Services
 from etl.settings.choices import OnDataLoss
 from etl.settings.sections import Settings
+
+
+def without_missing(world: Services, plan: Plan, missing: MissingOffsets, report: Report) -> Plan:
+    """Another plan in the place of this one. What is lost is kept in it before its first fetch, as
+    all losses are.
+    """
+    losses = [
+        Loss(*stretch, LossReason.MISSING) for stretch in parse_stretches(missing.where["missing"])
+    ]
+    return _instead(world, plan, with_id(plan_without(plan, losses, now_ms=world.now_ms())), report)
+
+
+def given_up(world: Services, plan: Plan, lost: DataLoss, report: Report) -> Plan:
+    """A plan that reads nothing in the place of a replay whose records are gone, so that its rows
+    stand.
+    """
+    return _instead(
+        world, plan, with_id(plan_that_gives_up(plan, str(lost), now_ms=world.now_ms())), report
+    )
+
+
+def _instead(world: Services, plan: Plan, instead: Plan, report: Report) -> Plan:
+    ledger = world.read_ledger()
+    if ledger.newest is None or ledger.newest.id != plan.id:
+        raise Owned(
+            f"another driver put another plan in the place of plan {plan.number}",
+            check="who else runs this conf",
+        )
+    world.supersede(instead, ledger)
+    report.add(
+        Outcome.SUPERSEDED, f"plan {plan.number} ({plan.id}) was superseded: {instead.reason}"
+    )
+    report.planned(instead)
+    return instead
+
+
+def note_removals(
+    world: Services,
+    table: Table | None,
+    acknowledged: Acknowledgement | None,
+    report: Report,
+    *,
+    told: Collection[ForeignCommit] = (),
+) -> None:
+    """What others removed and policy or an operator let pass is told, and kept for `verify`: but
+    for what was `told` before.
+
+    Before the record: from then on nobody looks at the commits before ours again.
+    """
+    new = [
+        found for found in (table.foreign if table else ()) if found not in told and not found.by
+    ]
+    if new:
+        world.note_removals(new)
+    for found in unacknowledged(table, acknowledged):
+        if found in new:
+            report.add(
+                Outcome.ROWS_REMOVED,
+                f"somebody else's {found.operation} {found.why} at version {found.delta_version} of the table",
+            )
+
+
+def finish_repair(world: Services, repair: Repair | None, report: Report) -> None:
+    """Nothing where nothing was left."""
+    if repair is None:
+        return
+    if repair.adopts:
+        with report.timed(Verb.RECONCILE):
+            _rebuild_ledger(world, repair, repair.adopts, report)
+    with report.timed(Verb.COMMIT):
+        if repair.lacks_record:
+            _record(world, repair.plan, report)
+        for log, offset in sorted(repair.followed.items()):
+            by = offset - repair.plan.positions[log]
+            report.add(
+                Outcome.FOLLOWED,
+                f"{log}: somebody else moved the offset by {by:+,} to {offset}, followed",
+            )
+        for log, offset in sorted(repair.not_followed.items()):
+            by = offset - repair.plan.positions[log]
+            moved = f"{log}: somebody else moved the offset by {by:+,} to {offset}"
+            report.add(
+                Outcome.NOT_FOLLOWED,
+                f"{moved}, not followed: no topic that is read now has this partition",
+            )
+        if not repair.adopts:
+            _move_offsets(world, repair, report)
+
+
+def _rebuild_ledger(world: Services, repair: Repair, adopted: Plan, report: Report) -> None:
+    """Offsets first: once the ledger holds the plan, an offset below its position would count as
+    moved by another client.
+    """
+    if repair.knew and repair.knew.number == adopted.number:
+        sentence = f"the table holds another plan {adopted.number} ({adopted.id}) than ZooKeeper ({repair.knew.id}): it was adopted"
+        report.add(Outcome.ADOPTED, sentence)
+    else:
+        knew = f"knew plan {repair.knew.number} as the newest" if repair.knew else "knew no plan"
+        lost = "" if repair.knew or report.paused else f"; {PAUSES_LOST}"
+        rebuilt = f"the ledger was rebuilt from the table's commits up to plan {adopted.number}"
+        report.add(Outcome.REBUILT, f"ZooKeeper {knew}: {rebuilt}{lost}")
+    _move_offsets(world, repair, report)
+    report.lost(adopted)
+    if world.adopt(adopted).applied is None:
+        _record(world, repair.plan, report)
+
+
+def _record(world: Services, plan: Plan, report: Report) -> None:
+    report.lost(plan)
+    recounted = world.recount(plan)
+    world.record(plan, recounted)
+    if recounted:
+        how = (
+            "its rows were counted from the table's files"
+            if recounted.is_recounted
+            else "its commit says what reading it came to"
+        )
+        what = f"the record of plan {plan.number} was missing: {how}"
+        report.add(Outcome.REPAIRED, what + doubt_of(recounted))
+
+
+def tell_dropped(state: PipelineState, report: Report) -> None:
+    """That Kafka forgot offsets of the group; nothing else follows from it than that they are
+    committed again.
+    """
+    last = state.state if isinstance(state, RebuildFromTable) else state
+    if isinstance(last, UpToDate) and last.dropped:
+        gone = f"Kafka dropped the group's offsets of {counted(len(last.dropped), 'partition')}, as it does where a group has no members"
+        report.add(
+            Outcome.REPAIRED,
+            f"{gone} (offsets.retention.minutes): the pipeline goes on at its positions, and commits them again",
+        )
+
+
+def _move_offsets(world: Services, repair: Repair, report: Report) -> None:
+    if repair.offsets:
+        moved = world.commit(repair.plan, repair.offsets)
+    if repair.offsets and moved:
+        report.add(
+            Outcome.REPAIRED,
+            f"{len(moved)} offsets of plan {repair.plan.number} were not committed: they are now",
+        )
+
 
 TURNS_MAX = 3
 """A plan that was left, one of our own, and one more where another driver came in between."""
@@ -49,7 +230,7 @@ somebody's exchange.
 """
 
 
-def ingest(world: World, settings: Settings, report: Report) -> None:
+def ingest(world: Services, settings: Settings, report: Report) -> None:
     """One run: the plan that an earlier one left, if there is one, and one new plan; the rows of
     each in the table once, its offsets moved.
 
@@ -62,7 +243,7 @@ def ingest(world: World, settings: Settings, report: Report) -> None:
         _ingest(world, settings, report, joining)
 
 
-def _ingest(world: World, settings: Settings, report: Report, joining: Joining) -> None:
+def _ingest(world: Services, settings: Settings, report: Report, joining: Joining) -> None:
     turns = expiries = arrivals = 0
     while turns < TURNS_MAX and joining.settle(world):
         try:
@@ -91,7 +272,7 @@ def _ingest(world: World, settings: Settings, report: Report, joining: Joining) 
 
 
 def _one_plan(
-    world: World, settings: Settings, report: Report, joining: Joining
+    world: Services, settings: Settings, report: Report, joining: Joining
 ) -> NextStep | None:
     """One step, from the look to the offsets; None where another driver's plan took its number, or
     nothing was handed over.
@@ -118,7 +299,7 @@ def _one_plan(
 
 
 def take_look(
-    world: World,
+    world: Services,
     settings: Settings,
     report: Report,
     named: Named = none_named,
@@ -138,7 +319,7 @@ def take_look(
     return step
 
 
-def finish_left(world: World, step: NextStep, settings: Settings, report: Report) -> Plan | None:
+def finish_left(world: Services, step: NextStep, settings: Settings, report: Report) -> Plan | None:
     """Execute the plan that an earlier run left, or the one that takes its place; None where the
     table holds another one by now.
     """
@@ -148,7 +329,7 @@ def finish_left(world: World, step: NextStep, settings: Settings, report: Report
 
 
 def execute(
-    world: World, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report
+    world: Services, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report
 ) -> Plan | None:
     """A stored plan from the fetch to the offsets: the plan that is in the table then, which may
     have taken this one's place.
@@ -165,7 +346,7 @@ def execute(
     return plan
 
 
-def _end_without_plan(world: World, step: NextStep, report: Report) -> None:
+def _end_without_plan(world: Services, step: NextStep, report: Report) -> None:
     """There is nothing to do, or nothing any more: the run's key says which, and is kept where it
     was asked for the first time.
     """
@@ -175,7 +356,7 @@ def _end_without_plan(world: World, step: NextStep, report: Report) -> None:
     report.left_of_key(step.left_of_key)
 
 
-def _observe(world: World, settings: Settings, named: Named) -> Snapshot:
+def _observe(world: Services, settings: Settings, named: Named) -> Snapshot:
     """The world as it is; where policy says to wait for those who own what we would read, as it is
     after them.
     """
@@ -188,7 +369,7 @@ def _observe(world: World, settings: Settings, named: Named) -> Snapshot:
 
 
 def _tell(
-    world: World, snapshot: Snapshot, step: NextStep, settings: Settings, report: Report
+    world: Services, snapshot: Snapshot, step: NextStep, settings: Settings, report: Report
 ) -> None:
     """What the run leaves alone, where the pipeline stands, and what others removed."""
     report.left(step.snapshot, now_ms=world.now_ms())
@@ -199,7 +380,7 @@ def _tell(
         tell_dropped(step.state, report)
 
 
-def _store(world: World, step: NextStep, report: Report) -> Plan | Void | None:
+def _store(world: Services, step: NextStep, report: Report) -> Plan | Void | None:
     """The plan to execute, stored and handed over when this returns; None: nothing new; Void: not
     so. Raises what the step stops with.
     """
@@ -251,7 +432,7 @@ def _is_new(plan: Plan) -> bool:
 
 
 def _load(
-    world: World, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report
+    world: Services, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report
 ) -> tuple[Plan, CommitResult | None]:
     """The plan's rows into the table; where its logs lack offsets that policy lets go, those of the
     same plan without them.
@@ -279,7 +460,7 @@ def _load(
 
 
 def _refuse_topics_made_again(
-    world: World, plan: Plan, snapshot: Snapshot, *, is_in_table: bool = False
+    world: Services, plan: Plan, snapshot: Snapshot, *, is_in_table: bool = False
 ) -> None:
     """As tasks do at their end where brokers tell topic ids. Rows are read while they are appended,
     so it is asked behind that, too.
@@ -292,7 +473,7 @@ def _refuse_topics_made_again(
 
 
 def _append(
-    world: World, plan: Plan, rows: Any, snapshot: Snapshot, settings: Settings, report: Report
+    world: Services, plan: Plan, rows: Any, snapshot: Snapshot, settings: Settings, report: Report
 ) -> CommitResult | None:
     """One commit, and what became of it; None when the table holds another plan of this number."""
     applied, table = world.append(plan, rows)
@@ -314,3 +495,89 @@ def _append(
         what = "of its records have no event_date: they have no timestamp, or one outside the years 1 to 9999"
         report.add(Outcome.UNDATED, f"plan {plan.number}: {applied.undated:,} {what}")
     return applied
+
+
+_TRIES = 3
+
+
+def close_stored_plan(world: LiveServices, reason: str) -> Plan | None:
+    """Close the number of the pipeline's stored plan; the caller holds the driver's lock. Returns
+    the plan that has the number now.
+
+    None: there is nothing to close. No plan is stored that is not in the table, it was made for
+    another table, or the sleeping driver came first, and its plan is in the table. Each step can be
+    repeated. Raises TableUnreachable, and Owned while another driver commits.
+    """
+    path, settings = world.settings.table.path, world.settings
+    for _ in range(_TRIES):
+        ledger, opened = world.read_ledger(), open_table(path)
+        stored = ledger.newest
+        if stored is None or opened is None or stored.table_id != id_of(opened):
+            return None
+        app_id = app_id_of(stored.cluster, settings.group, settings.pipeline)
+        in_table = opened.transaction_version(app_id) or 0
+        if in_table == stored.number and ledger.applied is None:
+            _adopt_what_the_table_holds(world, stored, app_id)
+        if in_table >= stored.number or not needs_closing(stored):
+            return None
+        world.read_table(ledger)  # from here on the world goes by the cluster's name in that plan
+        plan = with_id(closing_plan_of(stored, reason, now_ms=world.now_ms()))
+        if plan.id != stored.id:
+            world.ledger.supersede_plan(plan, ledger.newest_version or 0)
+        if _commit(world, plan, app_id) is Result.APPLIED:
+            world.record(plan, world.recount(plan))
+            return plan
+    raise Owned(
+        "a driver of that pipeline commits to the table at the same time",
+        check="stop it, then run this command again",
+    )
+
+
+def close_next_number(world: LiveServices, other: OtherPipeline, reason: str) -> None:
+    """The same of a pipeline whose ledger is not in our ZooKeeper, so that the plan it may have
+    stored is unknown.
+
+    A pipeline stores plan N + 1 only behind plan N, so its next number is the one to close. Where
+    the table's log no longer holds the pipeline's newest plan, nothing is committed. Raises
+    TableUnreachable.
+    """
+    opened = open_table(world.settings.table.path)
+    if other.plan is None or opened is None:
+        return
+    plan = with_id(
+        next_closing_plan(
+            other.plan,
+            reason,
+            table_id=id_of(opened),
+            table_version=opened.version(),
+            number=other.number,
+            now_ms=world.now_ms(),
+        )
+    )
+    _commit(
+        world, plan, other.app_id
+    )  # where its driver came first, the caller reads the table once more
+
+
+def _commit(world: LiveServices, plan: Plan, app_id: str) -> Result:
+    path = world.settings.table.path
+    writer = writer_of(plan, world.settings).writer
+    load = Load(writer)
+    if writer.takes is not Takes.NOTHING:
+        load = Load(writer, world.spark().read.format("delta").load(spark_path(path)).limit(0))
+    to = Destination(
+        path, app_id, partition_by=world.settings.table.partition_by, run_id=world.run_id
+    )
+    return append(load, plan, to).result
+
+
+def _adopt_what_the_table_holds(world: LiveServices, stored: Plan, app_id: str) -> None:
+    """Write the table's plan into the ledger where it is another one than the ledger's under the
+    same number.
+    """
+    table = read_table(world.settings.table.path, app_id, known=None)
+    metadata = table.metadata if table else None
+    if metadata is None or metadata.document is None or metadata.plan_id == stored.id:
+        return
+    world.read_table(world.read_ledger())
+    world.adopt(parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table"))

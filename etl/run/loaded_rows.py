@@ -2,34 +2,132 @@
 
 What a replay asks besides: what the pipeline loaded, where times lie in logs, and which rows
 stand in the table.
+
+What came of a plan that is in the table: with the receipts of the run that read it, or with its
+rows counted again.
+
+The ledger written anew from the table's commits: each of ours carries the plan it executed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from etl.decide.loaded_intervals import Span, spans_of
-from etl.io.delta.table import check_shape
+from etl.decide.plan import may_be_transformed
+from etl.errors import TableUnreachable
+from etl.io.delta.recover_results import Recount, rows_in_null_partition
+from etl.io.delta.table import EVENT_DATE, check_shape
+from etl.io.delta.table_state import Outcome, commits_of_ours
 from etl.io.zookeeper import ledger_records
 from etl.io.zookeeper.ledger import PlanLedger
+from etl.ledger.plan_document import parse_plan, receipts_of
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import Plan, RangeResult
-from etl.model.snapshot import Coverage, Snapshot
-from etl.run.context import now_ms
+from etl.model.plans import GAPS_KEPT, CommitResult, Plan, RangeResult
+from etl.model.snapshot import CommitMetadata, Coverage, Ledger, Snapshot
 from etl.run.discovery import Discovery
-from etl.run.formats import format_rows
-from etl.run.recount import count_again
-from etl.run.rows import read_rows
-from etl.run.transform import translating_transform_errors
+from etl.run.observe import observe_table
+from etl.run.rows import format_rows, read_rows, translating_transform_errors
+from etl.run.services import now_ms
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from etl.io.delta.recover_results import Recount
+    from etl.run.rows import Following
+
+
+def applied_in_run(
+    outcome: Outcome, plan: Plan, reading: Following | None, run_id: str, settings: Settings
+) -> CommitResult:
+    """What came of `plan`, of which this run may have read the rows itself."""
+    # what this run read is what is in the table only where the append was its own: compaction may
+    # lie between two readings
+    was_ours = outcome.metadata is not None and outcome.metadata.run_id == run_id
+    ours = reading if was_ours and reading and reading.plan_id == plan.id else None
+    receipts = ours.receipts.in_order(len(plan.ranges)) if ours and ours.receipts else None
+    return applied_by(outcome, plan, receipts, settings)
+
+
+def applied_by(
+    outcome: Outcome, plan: Plan, receipts: tuple[RangeResult, ...] | None, settings: Settings
+) -> CommitResult:
+    """What came of `plan`, which the outcome found in the table.
+
+    Its commit may say what reading came to; else, without `receipts`, its rows are counted in the
+    table's files.
+    """
+    if outcome.table is None:
+        raise TableUnreachable(
+            f"the table that held plan {plan.number} is gone", path=settings.table.path
+        )
+    version = outcome.table.version if outcome.delta_version is None else outcome.delta_version
+    run_id = outcome.metadata.run_id if outcome.metadata else None
+    undated = _undated(outcome.delta_version, settings)
+    receipts = _with_requests(receipts_said(outcome.metadata, plan), receipts) or receipts
+    if receipts is not None:
+        return CommitResult(
+            plan.number, plan.id, version, outcome.table.id, receipts, run_id, undated=undated
+        )
+    counted = count_again(plan, outcome.delta_version, settings)
+    return CommitResult(
+        plan.number,
+        plan.id,
+        version,
+        outcome.table.id,
+        counted.receipts,
+        run_id,
+        counted.uncounted,
+        undated,
+    )
+
+
+def _with_requests(
+    said: tuple[RangeResult, ...] | None, ours: tuple[RangeResult, ...] | None
+) -> tuple[RangeResult, ...] | None:
+    """What the commit says, with what the tasks asked of whom, which no commit keeps."""
+    return (
+        tuple(replace(one, requests=own.requests) for one, own in zip(said, ours, strict=True))
+        if said and ours
+        else said
+    )
+
+
+def receipts_said(metadata: CommitMetadata | None, plan: Plan) -> tuple[RangeResult, ...] | None:
+    """What the plan's own commit says that reading it came to; None where it does not say."""
+    said = receipts_of(metadata) if metadata is not None and metadata.plan_id == plan.id else None
+    return said if said is not None and len(said) == len(plan.ranges) else None
+
+
+def count_again(
+    plan: Plan, delta_version: int | None, settings: Settings, *, gaps_max: int = GAPS_KEPT
+) -> Recount:
+    """The plan's rows in the files of that commit; without one, in the table of today, whoever put
+    them there.
+    """
+    from etl.io.delta.recover_results import recount
+
+    behind = may_be_transformed(plan, settings)
+    return recount(
+        settings.table.path,
+        delta_version,
+        plan.ranges,
+        plan.log_epochs,
+        behind_transform=behind,
+        gaps_max=gaps_max,
+    )
+
+
+def _undated(delta_version: int | None, settings: Settings) -> int | None:
+    is_asked = EVENT_DATE in settings.table.partition_by
+    return (
+        rows_in_null_partition(settings.table.path, delta_version, EVENT_DATE)
+        if is_asked and delta_version is not None
+        else None
+    )
 
 
 GAPS_TOLD = 1_000_000
@@ -49,7 +147,7 @@ class PutInto:
 
 
 class LoadedRows:
-    """The part of a live world that looks back; see `world.World` for what each is asked."""
+    """The part of a live world that looks back; see `services.Services` for what each is asked."""
 
     settings: Settings
     ledger: PlanLedger
@@ -64,18 +162,18 @@ class LoadedRows:
         return count_again(plan, None, self.settings)
 
     def receipts_of_today(self, plan: Plan) -> Sequence[RangeResult] | None:
-        """See `world.World`."""
+        """See `services.Services`."""
         counted = count_again(plan, None, self.settings, gaps_max=GAPS_TOLD)
         return None if counted.uncounted else counted.receipts
 
     def loaded(self, transaction_version: int | None = None) -> Coverage:
-        """See `world.World`."""
+        """See `services.Services`."""
         return ledger_records.read_all_coverage(self.ledger, transaction_version)
 
     def first_at(
         self, moments: Collection[tuple[BrokerPartition, int]]
     ) -> Mapping[tuple[BrokerPartition, int], int]:
-        """See `world.World`. One request to each broker for each moment. Raises SettingsError where
+        """See `services.Services`. One request to each broker for each moment. Raises SettingsError where
         a log cannot be searched.
         """
         found: dict[tuple[BrokerPartition, int], int] = {}
@@ -89,15 +187,15 @@ class LoadedRows:
         return found
 
     def tidy(self) -> None:
-        """See `world.World`."""
+        """See `services.Services`."""
         ledger_records.prune(self.ledger)
 
     def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        """See `world.World`."""
+        """See `services.Services`."""
         return self._discovery.creations_of(topics)
 
     def rows_there(self, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
-        """See `world.World`. Starts Spark."""
+        """See `services.Services`. Starts Spark."""
         from etl.io.delta.scan import replaceable, rows_there
 
         replaceable(self.settings.table.path)
@@ -137,3 +235,42 @@ class LoadedRows:
             there,
             None if found is None else sum(receipt.rows or 0 for receipt in found),
         )
+
+
+def adopt_commits(plan: Plan, ledger: PlanLedger, settings: Settings, app_id: str) -> Ledger:
+    """Go back to the newest plan that both sides know with its record, and write what is after it
+    into the ledger, oldest first.
+
+    `plan` is that of our newest commit. A crash on the way leaves a ledger that is only behind.
+    """
+    ledger.store_uid(plan.uid)
+    unknown = []
+    for metadata in commits_of_ours(settings.table.path, app_id):
+        known = ledger.read_plan(metadata.number)
+        if known and known.id == metadata.plan_id and ledger.read_record_of(known):
+            break
+        unknown.append(metadata)
+    table = observe_table(settings, app_id, ledger.read_ledger())
+    for metadata in reversed(unknown):
+        _adopt(metadata, table.id if table else "", ledger, settings)
+    return ledger.read_ledger()
+
+
+def _adopt(metadata: CommitMetadata, table_id: str, ledger: PlanLedger, settings: Settings) -> None:
+    plan = parse_plan(
+        metadata.document or b"", path=f"commit {metadata.delta_version} of {settings.table.path}"
+    )
+    said = receipts_said(metadata, plan)
+    counted = (
+        Recount(said) if said is not None else count_again(plan, metadata.delta_version, settings)
+    )
+    applied = CommitResult(
+        plan.number,
+        plan.id,
+        metadata.delta_version,
+        table_id,
+        counted.receipts,
+        metadata.run_id,
+        counted.uncounted,
+    )
+    ledger.adopt_plan(plan, applied)

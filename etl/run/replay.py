@@ -34,14 +34,13 @@ from etl.model.snapshot import (
 from etl.report.lag import told_loaded_all_the_same
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
-from etl.run.ingest import TURNS_MAX, execute, finish_left, take_look
-from etl.run.repair import finish_repair
-from etl.run.world import World
+from etl.run.ingest import TURNS_MAX, execute, finish_left, finish_repair, take_look
+from etl.run.services import Services
 from etl.settings.sections import Settings
 
 
 def replay(
-    world: World,
+    world: Services,
     settings: Settings,
     report: Report,
     wanted: Wanted,
@@ -89,7 +88,7 @@ def replay(
     raise Owned(what, check="who else runs this conf; what is in the table stays, say it again")
 
 
-def zones_of_replaced(world: World, plan: Plan, snapshot: Snapshot) -> tuple[str, ...]:
+def zones_of_replaced(world: Services, plan: Plan, snapshot: Snapshot) -> tuple[str, ...]:
     """Sentences on the rows that a replay replaces and that were made under another time zone."""
     loaded = [one for one, _ in world.stored_plans() if one.id != plan.id]
     return tuple(told_replaced_zones(plan, loaded, snapshot))
@@ -101,7 +100,7 @@ def is_left(step: NextStep) -> bool:
 
 
 def next_replay(
-    world: World, step: NextStep, settings: Settings, wanted: Wanted, reason: str | None
+    world: Services, step: NextStep, settings: Settings, wanted: Wanted, reason: str | None
 ) -> Plan:
     """The plan of the replay behind what is in the table, without its id and without the rows that
     stand. Stores nothing.
@@ -123,7 +122,7 @@ def next_replay(
     return plan_replay(state, intervals, snapshot, settings, reason=reason, now_ms=world.now_ms())
 
 
-def _loaded(world: World, ledger: Ledger) -> Coverage:
+def _loaded(world: Services, ledger: Ledger) -> Coverage:
     """What the pipeline has loaded, or, where it is only foreseen that its newest plan is executed,
     will have by then.
     """

@@ -3,34 +3,332 @@
 The rows of a plan as the brokers have them, in decoded columns, as its writer takes them.
 
 What the table has of a DataFrame is made in `formats`; files have the decoded columns as they are.
+
+The transform of a pipeline: the user's function, found by its name and tried on no rows before
+it is trusted with any.
+
+What it raises, on its own or on a row, is told with the line where it failed; what our reader
+raised inside it, or Spark lost, is not its. Rows that nobody could count or prove afterwards are
+refused before the first of them is written.
+
+The format of a table's rows: what becomes of a record's `value` between the decoded columns and
+the writer.
+
+Today there is one, `raw`: `value` goes to the table as the bytes it came in, and every record is a
+row. A further format has its place here, before the transform: it turns `value` into columns of its
+own, and marks a record that it cannot read as a dead letter. It drops no row, and leaves the
+columns of `columns.row_key` as they are: by these rows are counted and proved.
+
+Follows one reading from the driver: what its tasks tell meanwhile and the receipts that come at
+their end, as one state of affairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from etl.decide.partition_identity import is_creation_id
 from etl.decide.plan import PlanTasks, is_small, tasks_of_plan
+from etl.errors import EtlError, SettingsError, unmark, whole_text
 from etl.io.delta.append import Chosen, Takes, Writer, choose_writer
-from etl.io.delta.table import open_table
+from etl.io.delta.table import check_columns, check_partitioning, open_table
 from etl.io.process import cores
-from etl.model.columns import raw_columns
+from etl.io.progress_port import ProgressPort
+from etl.io.spark.session import is_stopped, raised_on_a_row, translating_spark_errors
+from etl.model.columns import arrow_schema, misfit, names_of_key, raw_columns, spark_schema
 from etl.model.partitions import Cleanup, cleanup_of
-from etl.model.plans import Plan
+from etl.model.plans import OffsetRange, Plan, RangeResult
 from etl.model.snapshot import Snapshot
-from etl.reader.following import Following, follow
+from etl.reader.batch_transform import OF_KEYS, line_of, load_function, said_by
 from etl.reader.reading import Reading
+from etl.report.run_state import Doing, Reckoning, Verb
 from etl.run.discovery import said_generation
-from etl.run.transform import columns_of_tasks, fitting_arrow_transform
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
+    import pyarrow
     from pyspark.sql import DataFrame, SparkSession
 
+    from etl.reader.batch_transform import ArrowTransform
     from etl.reader.local_workers import FilesOfWorkers
     from etl.reader.reading import Task
     from etl.reader.spark_tasks import PlannedFiles
+
+
+class Receipts(Protocol):
+    """The receipts of a reading, on their way from its tasks."""
+
+    @property
+    def receipts(self) -> Mapping[int, RangeResult]:
+        """What came back by now, by the ranges' indices in the plan; complete when all tasks are
+        done.
+        """
+
+    @property
+    def last_came(self) -> float | None:
+        """When the last of them came, by `time.monotonic`."""
+
+    def in_order(self, count: int) -> tuple[RangeResult, ...] | None:
+        """A receipt for each of `count` ranges, or None when some are missing."""
+
+
+class Following:
+    """The reading of one plan's ranges by tasks; `receipts` is given once the rows are asked for.
+
+    `host` is what executors know the driver by, `bind` the driver's own address; without it tasks
+    have nobody to tell.
+    """
+
+    def __init__(
+        self,
+        plan_id: str,
+        ranges: Sequence[OffsetRange],
+        tasks: Sequence[Sequence[int]],
+        *,
+        host: str = "",
+        bind: str | None = None,
+    ) -> None:
+        self.plan_id = plan_id
+        """A run may execute two plans."""
+        self._reckoning = Reckoning(ranges, tasks)
+        self._one_at_a_time = threading.Lock()
+        self.port = ProgressPort(self._reckoning.planned, bind=bind, host=host)
+        self.receipts: Receipts | None = None
+        self.ends: Callable[[], None] = _nothing
+        """Ends what reads, where that does not end by itself."""
+
+    def close(self) -> None:
+        """Follow no more, and leave nothing behind that reads. May be called again."""
+        self.port.close()
+        self.ends()
+
+    def doing(self) -> Doing:
+        """What goes on while Spark writes; may be asked from any thread."""
+        receipts = self.receipts.receipts if self.receipts else {}
+        with self._one_at_a_time:
+            reached = self._reckoning.reached(receipts, dict(self.port.told))
+        if reached.ranges == reached.ranges_in_all:
+            return Doing(Verb.APPEND, reached)
+        return Doing(
+            Verb.FIRST_JOB if self.port.began is None and not receipts else Verb.FETCH, reached
+        )
+
+    def spent(self, began: float, now: float) -> dict[Verb, float]:
+        """What of the time from `began` until now was not the table's commit, in seconds.
+
+        Where no task could tell that it began, the first job counts as fetch; where none came to
+        its end, as append.
+        """
+        last, first = self.receipts.last_came if self.receipts else None, self.port.began
+        if self.doing().verb is not Verb.APPEND:
+            last = now if first else None
+        if last is None:
+            return {}
+        first = min(last, max(began, first or began))
+        return {Verb.FIRST_JOB: first - began, Verb.FETCH: last - first}
+
+
+def _nothing() -> None:
+    """Spark's tasks end with its job."""
+
+
+def follow(
+    spark: SparkSession, plan_id: str, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]]
+) -> Following:
+    """Follow what this session's executors will read: they know its driver by `spark.driver.host`."""
+    host = spark.conf.get("spark.driver.host", None) or "127.0.0.1"
+    return Following(
+        plan_id,
+        ranges,
+        tasks,
+        host=host,
+        bind=spark.conf.get("spark.driver.bindAddress", None) or host,
+    )
+
+
+def fitting_rows(settings: Settings, rows: DataFrame) -> DataFrame:
+    """What the transform, if there is one, makes of `rows`, where the table and whoever must count
+    or prove it can live with that.
+
+    Its columns tell; whether it changes what is in them, no schema says. Raises SettingsError,
+    NotOurTable.
+    """
+    if not settings.transform:
+        return rows
+    made = apply_transform(settings.transform, rows)
+    _refuse_misfit(settings, made.dtypes, "transform")
+    check_columns(
+        settings.table.path, made.schema.json(), settings.table.partition_by, spark=settings.spark
+    )
+    return made
+
+
+def fitting_arrow_transform(settings: Settings) -> ArrowTransform | None:
+    """The Arrow transform of the conf, tried on no rows, where the table and whoever must count or
+    prove it can live with its columns.
+
+    Raises SettingsError, NotOurTable.
+    """
+    if not settings.arrow_transform:
+        return None
+    from deltalake import Schema
+
+    found = _arrow_transform(settings.arrow_transform, settings)
+    columns = Schema.from_arrow(found.stored).to_json()
+    _refuse_misfit(settings, _sql_types(json.loads(columns)["fields"]), "arrow_transform")
+    check_columns(
+        settings.table.path,
+        columns,
+        settings.table.partition_by,
+        spark=settings.spark,
+        key="arrow_transform",
+    )
+    return found
+
+
+def columns_of_tasks(settings: Settings) -> pyarrow.Schema:
+    """The columns of the rows that tasks give: those of `columns`, or what the Arrow transform
+    makes. Raises SettingsError.
+    """
+    if settings.arrow_transform:
+        return _arrow_transform(settings.arrow_transform, settings).stored
+    return arrow_schema(physical=settings.source.is_physical)
+
+
+def _arrow_transform(name: str, settings: Settings) -> ArrowTransform:
+    from etl.reader.batch_transform import load_arrow_transform
+
+    return load_arrow_transform(name, physical=settings.source.is_physical)
+
+
+def _refuse_misfit(settings: Settings, types: Iterable[tuple[str, str]], key: str) -> None:
+    """Raises SettingsError for columns of a transform by which nobody could tell rows from one
+    another, unless the table is so already.
+    """
+    physical = settings.source.is_physical
+    wrong = misfit(types, physical=physical)
+    if wrong and unprovable(settings) is None:
+        names = names_of_key(physical=physical)
+        check = f"the function: it must leave {names} of each row as they came; further columns are fine"
+        what = f"nobody could count or prove what {OF_KEYS[key]} makes: {wrong}"
+        raise SettingsError(what, key=key, function=settings.either_transform, check=check)
+
+
+def check_without_spark(settings: Settings) -> None:
+    """What `fitting_rows` refuses before it needs rows: a transform that is not there, a table of
+    another partitioning.
+
+    Importing it runs its module, as a run does. Raises SettingsError, NotOurTable.
+    """
+    if settings.transform:
+        load_transform(settings.transform)
+        check_partitioning(settings.table.path, settings.table.partition_by)
+
+
+def unprovable(settings: Settings) -> str | None:
+    """Why nobody can prove the rows of the table that is there, made so by somebody's decision;
+    None where they can, or there is none.
+    """
+    table = open_table(settings.table.path)
+    if table is None:
+        return None
+    return misfit(
+        _sql_types(json.loads(table.schema().to_json())["fields"]),
+        physical=settings.source.is_physical,
+    )
+
+
+def _sql_types(fields: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Columns as Delta's log has them, each with its type as Spark SQL calls it."""
+    for field in fields:
+        kind = field["type"]
+        yield field["name"], _SQL_NAMES.get(kind, kind) if isinstance(kind, str) else "nested"
+
+
+_SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+"""Delta's names of types (Delta protocol, "Primitive Types") and Spark's."""
+
+
+def apply_transform(name: str, rows: DataFrame) -> DataFrame:
+    """What the transform of this name makes of `rows`. Raises SettingsError with the line where it
+    failed.
+    """
+    from pyspark.sql import DataFrame
+
+    function = load_transform(name)
+    check = "the function, on rows of spark.read.format('offset_ranges')"
+    try:
+        with translating_spark_errors():
+            transformed = function(rows)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # it is somebody else's code: whatever it raises (SystemExit, too) is about the transform
+        _refuse_stopped(rows, error)
+        if isinstance(error, EtlError):
+            raise
+        told = unmark(whole_text(error))  # what our reader raised inside is not the transform's
+        if told:
+            raise told from error
+        raise SettingsError(
+            f"the transform failed: {said_by(error)}",
+            key="transform",
+            line=line_of(error),
+            check=check,
+        ) from error
+    _refuse_stopped(rows)
+    if not isinstance(transformed, DataFrame):
+        raise SettingsError(
+            f"the transform gave {type(transformed).__name__}, no DataFrame",
+            key="transform",
+            check=check,
+        )
+    return transformed
+
+
+def _refuse_stopped(rows: DataFrame, error: BaseException | None = None) -> None:
+    """Whatever follows on a session that was stopped fails, and none of that says why. Raises
+    SettingsError.
+    """
+    if is_stopped(rows.sparkSession):
+        check = "the function: the session is the run's, and whoever made it stops it"
+        raise SettingsError("the transform stopped Spark", key="transform", check=check) from error
+
+
+@contextlib.contextmanager
+def translating_transform_errors(name: str | None) -> Iterator[None]:
+    """What a function or an expression of the transform raises on a row inside is told as the
+    transform's. Raises SettingsError.
+
+    What Spark lost meanwhile is not its: raises ProcessLost.
+    """
+    try:
+        with translating_spark_errors():
+            yield
+    except EtlError:
+        raise
+    except Exception as error:
+        told = raised_on_a_row(type(error).__name__, whole_text(error)) if name else None
+        if told is None:
+            raise
+        said, line = told
+        check = (
+            "the function, and that the workers have its module; the stored plan is executed again by the next run, with the function "
+            "as it is then; or give the plan up: etl plans supersede CONF N --reason ..."
+        )
+        raise SettingsError(
+            f"the transform failed on a row: {said}", key="transform", line=line, check=check
+        ) from error
+
+
+def load_transform(name: str) -> Callable[[DataFrame], DataFrame]:
+    """The function `package.module:function`, from the Python path or the current folder. Raises
+    SettingsError.
+    """
+    return load_function(name, "transform")
 
 
 _HERE = "127.0.0.1"
@@ -199,3 +497,20 @@ def _cleanups(plan: Plan, snapshot: Snapshot, settings: Settings) -> dict[str, C
         topic: cleanup_of(snapshot.retention.get(topic), said_to_be_compacted=says(topic))
         for topic in topics
     }
+
+
+def format_rows(decoded: DataFrame, settings: Settings) -> DataFrame:
+    """The rows that a writer appends, made of decoded columns (`model.columns`). All rows of all
+    plans pass here, and nowhere else.
+
+    Raises SettingsError, NotOurTable where the table, or whoever must count the rows, cannot live
+    with the outcome.
+    """
+    return fitting_rows(settings, decoded)
+
+
+def try_on_no_rows(spark: SparkSession, settings: Settings) -> None:
+    """What `format_rows` refuses, found out before there is a plan. Raises as it does."""
+    format_rows(
+        spark.createDataFrame([], spark_schema(physical=settings.source.is_physical)), settings
+    )

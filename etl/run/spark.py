@@ -2,22 +2,50 @@
 
 The Spark session of a run, or of doctor's look: built when it is first needed, and stopped by
 whoever built it.
+
+Where a table is that a catalog names: as it is kept in the ledger, else as Spark tells it now.
+
+A run keeps what it was told, so Spark is asked once and idle runs start no JVM. Whoever has a
+session anyway asks again before its first use (`refuse_elsewhere`); whether what lies there is the
+pipeline's table its id tells, as for any path (`decide.reconcile`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from etl.decide.table_rules import (
+    as_written,
+    catalog_of,
+    goes_by,
+    gone,
+    managed_by_catalog,
+    not_there,
+    place_in,
+    refuse_another_place,
+    refuse_forgetful,
+    refuse_temporary,
+)
 from etl.decide.table_storage import place_of_catalog, settings_for, settings_for_any
+from etl.errors import EtlError, NotOurTable
+from etl.io.delta.table import open_table
+from etl.io.spark.session import translating_spark_errors
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.ledger_records import read_named_table
+from etl.model.columns import spark_schema
+from etl.model.snapshot import CatalogEntry, NamedTable
 from etl.report.run_state import Phases, Verb
-from etl.run.context import SparkDefaults
+from etl.run.rows import columns_of_tasks, fitting_arrow_transform, format_rows
+from etl.run.services import RunContext, SparkDefaults, now_ms
+from etl.settings.load import placed_by_name
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class RunSpark:
@@ -101,7 +129,6 @@ class RunSpark:
         catalog still has, where it is named.
         """
         from etl.io.spark.catalog import enter_store
-        from etl.run.named_table import refuse_elsewhere
 
         if not self._is_in_store and self._place is not None:
             enter_store(session, self._place)
@@ -132,3 +159,162 @@ class RunSpark:
             self._built, self._is_in_store = None, False
             if with_jvm:
                 end_jvm()
+
+
+Making = Callable[[Settings], object]
+"""Told of the place that the catalog would give a table, before it makes it: raises what keeps a
+run from loading into that.
+"""
+
+
+class Placed(NamedTuple):
+    """Settings by which the table can be opened."""
+
+    settings: Settings
+    asked: NamedTable | None = None
+    """What Spark told just now, which is not kept yet; None where nobody was asked."""
+
+
+def placed(
+    settings: Settings,
+    ledger: PlanLedger,
+    run_context: RunContext,
+    phases: Phases,
+    *,
+    name: str,
+    making: Making | None = None,
+) -> Placed:
+    """The settings with the place of a named table. Where nothing is kept of the name, in that
+    catalog, Spark is asked.
+
+    A pipeline that had a table by another name, or in another catalog, gets none made. Raises as
+    `ask` does.
+    """
+    kept = read_named_table(ledger)
+    if goes_by(kept, settings.table.called, catalog_of(settings.spark)):
+        return Placed(placed_by_name(settings, kept.path))
+    found = ask(settings, run_context, phases, name=name, making=making if kept is None else None)
+    return Placed(placed_by_name(settings, found.path), found)
+
+
+def ask(
+    settings: Settings,
+    run_context: RunContext,
+    phases: Phases,
+    *,
+    name: str,
+    making: Making | None = None,
+) -> NamedTable:
+    """What Spark tells of the conf's `table.name` now, with the id of the table that is there; a
+    session of our own ends with its JVM.
+
+    The next one may need other jars, by the store that the table turns out to be in. `making`: a
+    name that is not taken is made a table. Raises SettingsError for a catalog that Spark does not
+    know, NotOurTable for what cannot be loaded into by its path and, without `making`, for a name
+    that is not taken, NeedsDecision where nothing is at its place, TableUnreachable.
+    """
+    called = settings.table.called
+    refuse_temporary(called)
+    log = Path(settings.report.path, f"{settings.name_in_files}-{name}.spark.log")
+    spark = RunSpark(settings, run_context.spark_defaults, phases, log=log)
+    try:
+        with translating_spark_errors():
+            entry = entry_of(spark, settings, making)
+    finally:
+        spark.stop(with_jvm=True)
+    return of_entry(settings, entry)
+
+
+def entry_of(spark: RunSpark, settings: Settings, making: Making | None = None) -> CatalogEntry:
+    """The catalog's word; see `ask`."""
+    from etl.io.spark.catalog import kind_of_catalog, look_up
+
+    called, session = settings.table.called, spark.session(is_short=True)
+    entry = look_up(session, called)
+    if (
+        entry is None and spark.is_ours
+    ):  # nobody but us can have made a table in the memory of that session
+        refuse_forgetful(called, *kind_of_catalog(session, called))
+    if entry is None and making is not None:
+        entry = _made(spark, settings, making)
+    if entry is None:
+        raise not_there(called)
+    return entry
+
+
+def _made(spark: RunSpark, settings: Settings, making: Making) -> CatalogEntry | None:
+    """The catalog's word on a table that it makes now. What keeps a run from using that is told
+    before, so that none stays behind.
+    """
+    from etl.io.spark.catalog import look_up, make_table, place_to_be
+
+    called, session = settings.table.called, spark.session()
+    place = place_to_be(session, called)
+    if place is None:
+        with _placed_nowhere(settings) as new:
+            making(new)
+    else:
+        at = placed_by_name(settings, as_written(place))
+        making(at)
+        session = spark.session_at(at.table.path)
+    make_table(_no_rows(session, settings), called, settings.table.partition_by)
+    return look_up(session, called)
+
+
+def of_entry(settings: Settings, entry: CatalogEntry) -> NamedTable:
+    """Where it is, and which table is there."""
+    called = settings.table.called
+    at = placed_by_name(settings, place_in(called, entry)).table.path
+    try:
+        table = open_table(at)
+    except NotOurTable as error:
+        if "catalog-managed" in error.what:  # so delta-rs calls it, which reads none by their path
+            raise managed_by_catalog(called) from error
+        raise
+    except EtlError as error:
+        error.where.setdefault("table", called)
+        raise
+    if table is None:
+        raise gone(called, at)
+    return NamedTable(
+        called, str(at), str(table.metadata().id), now_ms(), catalog_of(settings.spark)
+    )
+
+
+def refuse_elsewhere(session: SparkSession, settings: Settings) -> None:
+    """Raises NeedsDecision where the catalog has the table elsewhere by now than these settings, as
+    `place_in` does, and as `look_up`.
+    """
+    from etl.io.spark.catalog import look_up
+
+    if settings.table.name is None or not settings.table.is_placed:
+        return
+    entry = look_up(session, settings.table.name)
+    refuse_another_place(
+        settings.table.name,
+        settings.table.path,
+        place_in(settings.table.name, entry) if entry else None,
+    )
+
+
+@contextlib.contextmanager
+def _placed_nowhere(settings: Settings) -> Iterator[Settings]:
+    """As if the table were at a place where nothing is yet."""
+    with tempfile.TemporaryDirectory() as nothing:
+        yield settings.model_copy(
+            update={"table": settings.table.placed(str(Path(nothing, "new")), None)}
+        )
+
+
+def _no_rows(session: SparkSession, settings: Settings) -> DataFrame:
+    """No rows, in the columns that a run's will have; looked at as those of any new table."""
+    from etl.io.delta.append import with_event_date
+
+    with _placed_nowhere(settings) as new:
+        columns: object = spark_schema(physical=settings.source.is_physical)
+        if fitting_arrow_transform(new):
+            from pyspark.sql.pandas.types import from_arrow_schema
+
+            columns = from_arrow_schema(columns_of_tasks(new), prefer_timestamp_ntz=True)
+        rows = format_rows(session.createDataFrame([], columns), new)  # type: ignore[call-overload]
+        return with_event_date(rows, settings.table.partition_by)

@@ -3,7 +3,7 @@
 The sections of a conf file as frozen values.
 
 Durations and sizes carry their unit in the name, times carry an offset, choices are enums. Nothing
-below `run.wiring` sees a dictionary of strings. What the keys mean is told below each of them;
+below `run.shell` sees a dictionary of strings. What the keys mean is told below each of them;
 `conf/clicks.yaml` is a file with all of them.
 
 How a run behaves towards other consumers of the group and other drivers of the pipeline; under

@@ -266,7 +266,7 @@ class TableSettings(Section):
     def path(self) -> str:
         """Where the table is; it carries `store` along (`TablePath`), and so does `losses_path`.
 
-        Raises LookupError for a named table before `run.named_table.placed` has found out: whoever
+        Raises LookupError for a named table before `run.spark.placed` has found out: whoever
         asks for its path forgot that.
         """
         if self.written_path is None:

@@ -248,7 +248,7 @@ class Consumer:
 
         The next fetches are sent before records are returned, so brokers work while the program
         does. Raises NotAssigned where nothing is assigned and it is not subscribed; of a member as
-        `run.members.Member.join` does; what the records of a partition cannot be had for
+        `run.services.Member.join` does; what the records of a partition cannot be had for
         (CorruptData, MessageTooLarge, ExpiredOffsets, RanOutBeforeUntil, ...) in its turn, when
         nothing else is handed out, and again until it is sought in; BrokerUnreachable for one that
         was out of reach for `timeout_s`, once a poll finds nothing in the others; and NeedsDecision

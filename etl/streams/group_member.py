@@ -70,7 +70,7 @@ class GroupMember(Protocol):
     """One membership. Only the consumer that has it calls it, one thread at a time."""
 
     def join(self) -> Share:
-        """Be a member, with a share of the group; see `run.members.Member.join`."""
+        """Be a member, with a share of the group; see `run.services.Member.join`."""
 
     @property
     def is_called(self) -> bool:

@@ -31,8 +31,7 @@ import yaml
 from etl.commands.run import run
 from etl.embedded.zookeeper import ZooKeeper
 from etl.model.plans import Plan
-from etl.run.members import Member
-from etl.run.world import World
+from etl.run.services import Member, Services
 from etl.settings.load import load_settings
 from tests.bench.planning import LOGS_OF_A_TOPIC, RECORDS, NothingRead, many_brokers, register
 
@@ -51,7 +50,7 @@ COLUMNS = (
 class Joined(NothingRead):
     """The same world, whose member is timed."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Services) -> None:
         super().__init__(world)
         self.began = self.began_cpu = self.took_s = self.took_cpu_s = 0.0
 
@@ -88,9 +87,9 @@ def one_run(conf: Path, profile: str | None) -> dict[str, float]:
     """In this process: a run of that conf, and what it took."""
     worlds: list[Joined] = []
 
-    def around(world: World) -> World:
+    def around(world: Services) -> Services:
         worlds.append(Joined(world))
-        found: World = worlds[-1]
+        found: Services = worlds[-1]
         return found
 
     profiler = cProfile.Profile(time.process_time) if profile else None

@@ -37,7 +37,7 @@ from etl.embedded.zookeeper import ZooKeeper
 from etl.ledger.plan_document import render_plan
 from etl.model.plans import CommitResult, Plan, RangeResult
 from etl.model.snapshot import Table
-from etl.run.world import World
+from etl.run.services import Services
 from etl.settings.load import load_settings
 
 LOGS_OF_A_TOPIC, RECORDS = 100, 100
@@ -81,7 +81,7 @@ class NothingRead:
     tell. Each verb is timed.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Services) -> None:
         self._world = world
         self.seconds: dict[str, float] = {}
         self.cpu_seconds: dict[str, float] = {}
@@ -141,7 +141,7 @@ def one_run(conf: Path, profile: str | None) -> dict[str, Any]:
     """In this process: a run of that conf, and what it took."""
     worlds: list[NothingRead] = []
 
-    def around(world: World) -> World:
+    def around(world: Services) -> Services:
         worlds.append(NothingRead(world))
         return worlds[-1]
 

@@ -17,7 +17,7 @@ from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.paths import GroupPaths
 from etl.model.partitions import BrokerPartition
 from etl.run.discovery import Discovery
-from etl.run.group_offsets import GroupOffsets
+from etl.run.observe import GroupOffsets
 from etl.settings.load import load_settings
 from tests.brokers.stage import KafkaStage
 from tests.brokers.writing import ForeignPipeline, many

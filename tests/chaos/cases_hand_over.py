@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from etl.run.live_world import LiveWorld
+from etl.run.live import LiveServices
 from tests.chaos.cases_zombie import prepare, wakes_at_verb
 from tests.chaos.cases_zookeeper import creates, end_session, run_disturbed
 from tests.chaos.others import JOIN, PARTITIONS, OtherConsumer, shared
@@ -105,7 +105,7 @@ def lock_lost(stage: Stage, *, loaded: bool, by_hand: bool = False) -> Told:
     """
     pipeline = joining(stage, loaded=loaded)
 
-    def lose(world: LiveWorld) -> None:
+    def lose(world: LiveServices) -> None:
         if by_hand:
             with pipeline.zookeeper() as client:
                 client.delete(f"/consumers/{pipeline.group}/etl/clicks/driver")

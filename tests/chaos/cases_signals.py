@@ -23,7 +23,7 @@ _VERBS = {
     "append": ("append", 4),
     "commit": ("commit", 7),
 }
-"""Each verb of a run: the method of `world.World` before which the signal comes, and the row of the
+"""Each verb of a run: the method of `services.Services` before which the signal comes, and the row of the
 matrix that it belongs to.
 """
 

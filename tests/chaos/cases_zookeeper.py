@@ -23,7 +23,7 @@ from etl.commands import run
 from etl.embedded.server import wait_until
 from etl.embedded.zookeeper import ZooKeeper
 from etl.io.zookeeper.session import ZooKeeper as Session
-from etl.run.live_world import LiveWorld
+from etl.run.live import LiveServices
 from tests.chaos.driver import Driver
 from tests.chaos.stage import Case, Stage, Told, held, said_in_short
 from tests.chaos.zookeeper_proxy import CREATE, CREATE2, MULTI, Chosen, Lost, ZooKeeperProxy
@@ -37,7 +37,7 @@ _DOWN_S = 1.5
 _NOTICED_WITHIN_S = 30.0
 _RECORDS = 200
 
-Deed = Callable[[LiveWorld], None]
+Deed = Callable[[LiveServices], None]
 
 
 @dataclass
@@ -112,7 +112,7 @@ def restarted(stage: Stage, *, verb: str) -> Told:
     """The server goes away when the verb begins, and comes back while it is under way."""
     case = apart(stage).loaded()
 
-    def down_for_a_while(world: LiveWorld) -> None:
+    def down_for_a_while(world: LiveServices) -> None:
         case.server.kill()
         back = threading.Timer(_DOWN_S, case.server.start)
         back.start()
@@ -200,7 +200,7 @@ def lost(
     )
 
 
-def end_session(connect: str, world: LiveWorld) -> None:
+def end_session(connect: str, world: LiveServices) -> None:
     """Whoever knows a session's id and password can end it; its owner has heard of it when this
     returns.
     """

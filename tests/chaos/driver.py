@@ -29,7 +29,7 @@ class Driver:
     """`with Driver(pipeline) as driver`: a run under way. Nothing of it is left when the block
     ends.
 
-    `sends` makes the run send itself a signal before a verb of `world.World` (see
+    `sends` makes the run send itself a signal before a verb of `services.Services` (see
     `etl.demo.crash_run`); `hold` holds its tasks. `door` are the words of another command than `etl
     run`.
     """

@@ -11,7 +11,7 @@ import pytest
 from etl.errors import NeedsDecision, Owned
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Claimed, Ledger, Reservation, ReservationState
-from etl.run.world import World
+from etl.run.services import Services
 from tests.fakes.world_stage import Stage, another, append, loaded, plan_for, stored
 
 
@@ -19,7 +19,7 @@ def claim_of(stage: Stage, start: int = 0, until: int = 2, name: str = "old") ->
     return Reservation(name, {stage.logs[0]: ((start, until),)}, {}, "asked", 5)
 
 
-def first_plan(world: World, stage: Stage, uid: str = "uid2") -> Plan:
+def first_plan(world: Services, stage: Stage, uid: str = "uid2") -> Plan:
     """Plan 1 of a backfill, which reads nothing."""
     changes = {
         "kind": PlanKind.BACKFILL,
@@ -192,7 +192,7 @@ def first_plan_of(plan: Plan, uid: str) -> Plan:
     return another(plan, uid=uid, supersedes=None, reason=None)
 
 
-def begun(stage: Stage) -> tuple[World, Plan]:
+def begun(stage: Stage) -> tuple[Services, Plan]:
     """A backfill, and its first plan."""
     live = stage.world()
     loaded(live, {stage.logs[0]: 3}, ranges=())

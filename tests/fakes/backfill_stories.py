@@ -13,8 +13,7 @@ from etl.model.plans import CommitResult
 from etl.model.snapshot import Acknowledgement, Reservation
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
-from etl.run.abandon import abandon
-from etl.run.backfill import backfill
+from etl.run.backfill import abandon, backfill
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
 from tests.fakes import fake_ledger, fake_table

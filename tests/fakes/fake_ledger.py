@@ -122,7 +122,7 @@ def writes_beside(out: Outside, plan: Plan, claims: ClaimsSeen) -> None:
 
 @dataclass
 class ClaimsSeen:
-    """As `etl.run.claims.ClaimsOfRun`."""
+    """As `etl.run.live.ClaimsOfRun`."""
 
     seen: Reservations = Reservations()
     own: Claimed | None = None

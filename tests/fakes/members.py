@@ -14,7 +14,7 @@ from etl.model.partitions import (
     RebalanceStatistics,
     Share,
 )
-from etl.run.members import Member
+from etl.run.services import Member
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, FakeWorld
 

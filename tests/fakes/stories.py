@@ -32,8 +32,7 @@ from etl.model.snapshot import Replay, ReservationState, Snapshot, UpToDate
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.backfill import left_of
-from etl.run.ingest import ingest
-from etl.run.repair import finish_repair
+from etl.run.ingest import finish_repair, ingest
 from etl.settings.sections import Settings
 from tests.builders import plain_settings
 from tests.fakes import fake_ledger

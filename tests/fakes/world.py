@@ -39,7 +39,7 @@ from etl.model.snapshot import (
     Snapshot,
     Table,
 )
-from etl.run.members import Member
+from etl.run.services import Member
 from etl.settings.choices import OwnershipMode
 from etl.settings.sections import Settings
 from etl.settings.source import TopicFilter

@@ -12,7 +12,7 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import NOTHING_COMMITTED, BrokerFamily, BrokerPartition
 from etl.model.plans import CommitResult, Loss, OffsetRange, Plan, PlanKind, Request
 from etl.model.snapshot import ForeignCommit, Table
-from etl.run.world import World
+from etl.run.services import Services
 
 GROUP_OWNER = "host-1-0"
 """What another consumer of the group is called behind the group's name."""
@@ -29,12 +29,12 @@ class Stage(Protocol):
     def logs(self) -> tuple[BrokerPartition, ...]:
         """Three logs of one topic, as large as `SIZES` says."""
 
-    def world(self, run_id: str = "run-1", request: Request | None = None) -> World:
+    def world(self, run_id: str = "run-1", request: Request | None = None) -> Services:
         """A driver, with a session of its own; all of them drive the one pipeline. `request`: what
         its run is asked for beside the conf.
         """
 
-    def backfill(self, name: str, run_id: str = "run-1") -> World:
+    def backfill(self, name: str, run_id: str = "run-1") -> Services:
         """A driver of a backfill beside that pipeline, whether or not somebody has begun it."""
 
     def rows(self) -> list[tuple[BrokerPartition, int]]:
@@ -68,7 +68,7 @@ class Stage(Protocol):
         """The table's log forgets what its commits said; what is in the table stays."""
 
 
-def plan_for(world: World, until: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
+def plan_for(world: Services, until: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
     """The next plan, up to there, of a driver who looks now. Nobody has stored it."""
     seen = world.observe()
     newest, table = seen.ledger.newest, seen.table
@@ -103,12 +103,12 @@ def another(plan: Plan, **changes: Any) -> Plan:
     return with_id(replace(plan, **{"supersedes": plan.id, "reason": "it is tried", **changes}))
 
 
-def append(world: World, plan: Plan) -> tuple[CommitResult | None, Table | None]:
+def append(world: Services, plan: Plan) -> tuple[CommitResult | None, Table | None]:
     """Look, fetch and append, as a run does."""
     return world.append(plan, world.fetch(plan, world.observe()))
 
 
-def stored(world: World, until: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
+def stored(world: Services, until: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
     """The next plan, stored."""
     plan = plan_for(world, until, **changes)
     world.store(plan)
@@ -116,7 +116,7 @@ def stored(world: World, until: Mapping[BrokerPartition, int], **changes: Any) -
 
 
 def appended(
-    world: World, until: Mapping[BrokerPartition, int], **changes: Any
+    world: Services, until: Mapping[BrokerPartition, int], **changes: Any
 ) -> tuple[Plan, CommitResult]:
     """The next plan in the ledger and in the table; no record of it, and no offset moved."""
     plan = stored(world, until, **changes)
@@ -125,7 +125,7 @@ def appended(
     return plan, applied
 
 
-def loaded(world: World, until: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
+def loaded(world: Services, until: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
     """The next plan, as a quiet run leaves it."""
     plan, applied = appended(world, until, **changes)
     world.record(plan, applied)

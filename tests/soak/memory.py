@@ -1,7 +1,7 @@
 """The outside that is not real in the fast soak: logs in memory in place of the brokers, and a
 writer on delta-rs in place of Spark.
 
-Everything else of a run is the product's own: `live_world.LiveWorld` with its ledger, group, lock,
+Everything else of a run is the product's own: `live.LiveServices` with its ledger, group, lock,
 and the reading of the table. The writer commits as `EmptyCommit` does: application transaction and
 metadata, on the very object that was looked at.
 """
@@ -47,8 +47,8 @@ from etl.model.partitions import (
 )
 from etl.model.plans import OffsetRange, Plan, RangeResult, Request
 from etl.model.snapshot import Snapshot
-from etl.reader.following import Following
-from etl.run import context, discovery, live_world
+from etl.run import discovery, live, services
+from etl.run.rows import Following
 from etl.settings.sections import Settings
 from tests.soak.points import through, wrapped
 
@@ -223,7 +223,7 @@ class Rows:
         return log.records(r.from_offset, r.until_offset)
 
 
-class MemoryWorld(live_world.LiveWorld):
+class MemoryWorld(live.LiveServices):
     """The real world of a run, with `Rows` in place of Spark's."""
 
     def __init__(
@@ -236,7 +236,7 @@ class MemoryWorld(live_world.LiveWorld):
         now_ms: Callable[[], int],
         request: Request | None = None,
     ) -> None:
-        super().__init__(settings, zookeeper, context.RunContext(), run_id, request=request)
+        super().__init__(settings, zookeeper, services.RunContext(), run_id, request=request)
         self._uid, self._clock = uid, now_ms
 
     def new_uid(self) -> str:

@@ -27,7 +27,7 @@ from etl.reader.reading import NAME, Reading, Task, tasks_of_ranges
 from etl.reader.source import RangesReader
 from etl.reader.spark_tasks import read_tasks
 from etl.reader.task_rows import TaskFailed
-from etl.run.transform import translating_transform_errors
+from etl.run.rows import translating_transform_errors
 from etl.settings.choices import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker

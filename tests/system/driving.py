@@ -26,7 +26,7 @@ from etl.demo.crash_run import Dying
 from etl.embedded.cluster import Cluster
 from etl.embedded.spark import SHORT_RUN
 from etl.model.plans import Request
-from etl.run.world import World
+from etl.run.services import Services
 from etl.settings.load import load_settings
 from tests.said import Said, refused, said_by
 from tests.system.sessions import session_at
@@ -246,7 +246,7 @@ class Before(Dying):
     """
 
     def __init__(self, verb: str, deed: Callable[[], object]) -> None:
-        super().__init__(cast(World, None), verb)  # the run brings its worlds
+        super().__init__(cast(Services, None), verb)  # the run brings its worlds
         self._deed = deed
         self.happened = False
 

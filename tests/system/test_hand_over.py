@@ -31,7 +31,7 @@ from etl.model.partitions import (
     Void,
 )
 from etl.model.plans import OffsetRange, Plan
-from etl.run.storing import PlanStore
+from etl.run.live import PlanStore
 from tests.builders import plain_plan, plain_settings
 
 LOGS = [BrokerPartition("clicks", p) for p in range(3)]

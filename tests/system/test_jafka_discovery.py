@@ -37,8 +37,8 @@ from etl.model.partitions import BrokerPartition, Isolation
 from etl.reader.fetch import read_ranges
 from etl.reader.source import OffsetRanges, RangesReader
 from etl.records.decode import Messages
-from etl.run.context import ALONE
-from etl.run.wiring import open_world
+from etl.run.services import ALONE
+from etl.run.shell import open_world
 from etl.settings.load import load_settings
 from etl.settings.sections import Settings
 from tests.builders import plain_settings

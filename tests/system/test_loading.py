@@ -30,7 +30,7 @@ from etl.model.columns import spark_schema
 from etl.report.run_report import Report
 from etl.report.run_state import Doing, Outcome, Verb
 from etl.run import rows
-from etl.run.context import RunContext
+from etl.run.services import RunContext
 from etl.settings.choices import split_address
 from etl.settings.load import load_settings
 from tests.fakes.batches import Batch, Codec, Rec, encode

@@ -26,8 +26,8 @@ from etl.io.zookeeper.owners import Owners
 from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger import paths, registrations
 from etl.model.partitions import BrokerPartition
-from etl.run.context import RunContext
-from etl.run.live_world import LiveWorld
+from etl.run.live import LiveServices
+from etl.run.services import RunContext
 from etl.settings.load import load_settings
 from etl.settings.sections import Settings
 from tests.fakes.claim_contract import FOREIGN, GROUP, PIPELINE, ClaimContract
@@ -60,9 +60,9 @@ class RealStage:
     def __init__(self, connect: str, zookeeper: ZooKeeper, opened: contextlib.ExitStack) -> None:
         self._connect, self._zookeeper, self._opened = connect, zookeeper, opened
 
-    def world(self, settings: Settings) -> LiveWorld:
+    def world(self, settings: Settings) -> LiveServices:
         session = self._opened.enter_context(ZooKeeper(self._connect))
-        return LiveWorld(settings, session, RunContext(), "run-1")
+        return LiveServices(settings, session, RunContext(), "run-1")
 
     def owners(self) -> dict[BrokerPartition, str]:
         return owners_in(self._zookeeper)
@@ -518,8 +518,8 @@ def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(
 DRIVE_AND_CLAIM = """
 import sys, time
 from etl.model.partitions import BrokerPartition
-from etl.run.context import RunContext
-from etl.run.wiring import open_world
+from etl.run.services import RunContext
+from etl.run.shell import open_world
 from etl.settings.load import load_settings
 from tests.fakes.claim_contract import plan_of
 plan = plan_of(*(BrokerPartition(sys.argv[2], p) for p in range(4)))

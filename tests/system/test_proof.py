@@ -24,7 +24,7 @@ from etl.commands.run import run
 from etl.decide import loaded_intervals
 from etl.io.brokers.client import SimpleConsumer
 from etl.model.columns import arrow_schema
-from etl.run.world import World
+from etl.run.services import Services
 from etl.settings.choices import split_address
 from etl.settings.load import load_settings
 from tests.said import refused
@@ -62,7 +62,7 @@ def in_a_transaction(pipeline: Pipeline, *, aborted: int) -> None:
 class Losing:
     """A world whose fetch loses one row without a word."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Services) -> None:
         self._world = world
 
     def __getattr__(self, name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etl.run.live_world import LiveWorld
+from etl.run.live import LiveServices
 from tests.system.driving import Pipeline, broken_off_before
 from tests.system.other_members import MEMBER, another_member, at_first
 
@@ -46,7 +46,7 @@ def test_a_member_that_comes_before_the_commit_takes_partitions_and_the_run_ends
     pipeline.produce(80)
     with contextlib.ExitStack() as others:
         at_first(
-            LiveWorld,
+            LiveServices,
             "append",
             monkeypatch,
             lambda _: others.enter_context(another_member(pipeline)).owns(2),

@@ -20,8 +20,8 @@ from etl.io.zookeeper.ledger_records import read_named_table, write_named_table
 from etl.io.zookeeper.session import ZooKeeper
 from etl.model.columns import arrow_schema
 from etl.model.snapshot import NamedTable
-from etl.run.context import ALONE
-from etl.run.wiring import open_world
+from etl.run.services import ALONE
+from etl.run.shell import open_world
 from etl.settings.load import load_settings
 from tests.said import refused
 from tests.system.driving import Pipeline, take_over

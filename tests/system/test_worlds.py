@@ -25,8 +25,8 @@ from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, Request
 from etl.model.snapshot import ForeignCommit
-from etl.run.context import RunContext
-from etl.run.live_world import LiveWorld
+from etl.run.live import LiveServices
+from etl.run.services import RunContext
 from etl.settings.choices import split_address
 from etl.settings.load import settings_of_backfill
 from tests.builders import plain_settings
@@ -73,11 +73,11 @@ class RealStage:
         self._paths, self._offsets = PipelinePaths(group, PIPELINE), GroupPaths(group)
         self._ours.ensure(self._paths.root)  # as the driver's lock does
 
-    def world(self, run_id: str = "run-1", request: Request | None = None) -> LiveWorld:
-        return LiveWorld(self.settings, self._session(), RunContext(), run_id, request=request)
+    def world(self, run_id: str = "run-1", request: Request | None = None) -> LiveServices:
+        return LiveServices(self.settings, self._session(), RunContext(), run_id, request=request)
 
-    def backfill(self, name: str, run_id: str = "run-1") -> LiveWorld:
-        return LiveWorld(
+    def backfill(self, name: str, run_id: str = "run-1") -> LiveServices:
+        return LiveServices(
             settings_of_backfill(self.settings, name), self._session(), RunContext(), run_id
         )
 

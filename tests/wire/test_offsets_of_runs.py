@@ -21,7 +21,7 @@ from etl.model.partitions import (
     OffsetsStorage,
     Share,
 )
-from etl.run.group_offsets import GroupOffsets
+from etl.run.observe import GroupOffsets
 from tests.builders import plain_plan, plain_settings
 from tests.fakes.broker import OFFSET_COMMIT, FakeBroker
 

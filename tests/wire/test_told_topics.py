@@ -17,8 +17,7 @@ from etl.io.brokers.cluster import Cluster, chosen_topics
 from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import Pause
-from etl.run.discovery import Discovery
-from etl.run.told_topics import describe_all_told, with_kept_from_us
+from etl.run.discovery import Discovery, describe_all_told, with_kept_from_us
 from etl.settings.source import TopicFilter
 from tests.builders import plain_plan, plain_settings
 from tests.fakes.batches import Batch, Rec, encode

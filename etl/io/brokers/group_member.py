@@ -580,7 +580,7 @@ _PROTOCOLS: Mapping[GroupProtocol, type[ClassicProtocol] | type[ConsumerProtocol
 
 
 class CoordinatedMember:
-    """What a run asks of its membership (`etl.run.members.Member`), for one group with a
+    """What a run asks of its membership (`etl.run.services.Member`), for one group with a
     coordinator.
 
     bootstrap    brokers that are asked who the coordinator is

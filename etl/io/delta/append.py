@@ -9,7 +9,7 @@ To add a writer:
    commit that carries the application id,
    the plan's number and the metadata it is given, and says nothing of the outcome;
 2. a line in `choose_writer`, which decides by plan, table and settings alone;
-3. `takes` says as what it takes the rows; where that is something new, `run.live_world` has to find
+3. `takes` says as what it takes the rows; where that is something new, `run.live` has to find
    somebody who reads the plan's tasks so,
    and keeps their receipts.
 

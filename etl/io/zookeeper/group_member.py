@@ -494,7 +494,7 @@ class Rebalance:
 
 
 class ZooKeeperMember:
-    """A `run.members.Member`. Whoever is one holds the driver's lock. Raises what `ZooKeeper`
+    """A `run.services.Member`. Whoever is one holds the driver's lock. Raises what `ZooKeeper`
     raises, too.
     """
 

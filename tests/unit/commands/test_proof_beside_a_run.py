@@ -14,7 +14,7 @@ from etl.errors import Owned
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult
 from etl.model.snapshot import Coverage, Ledger, Table
-from etl.run.live_world import LiveWorld
+from etl.run.live import LiveServices
 from tests.builders import plain_plan
 
 LOG = BrokerPartition("clicks", 0)
@@ -104,7 +104,7 @@ def offsets_of(told: Any) -> list[tuple[int, int]]:
 
 
 def look(beside: RunsBeside) -> Any:
-    return expected_rows.read_both_ledgers(cast(LiveWorld, beside))
+    return expected_rows.read_both_ledgers(cast(LiveServices, beside))
 
 
 @pytest.mark.parametrize("when", ["ledger", "table", "plans", "record 1", "record 2", "coverage"])

@@ -15,7 +15,7 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import Committed, OffsetsStorage
 from etl.model.plans import Loss, LossReason, PlanKind
 from etl.model.snapshot import Table, UpToDate
-from etl.run.repair import finish_repair
+from etl.run.ingest import finish_repair
 from tests.builders import plain_snapshot
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (

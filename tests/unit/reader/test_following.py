@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, RangeResult
-from etl.reader.following import Following
 from etl.report.run_state import Told, Verb
+from etl.run.rows import Following
 
 RANGES = [OffsetRange(BrokerPartition("clicks", p), 0, 10) for p in range(2)]
 RECEIPT = RangeResult(rows=10, fetched_bytes=100)

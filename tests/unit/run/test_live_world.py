@@ -16,10 +16,10 @@ from etl.ledger import plan_document
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, RangeResult
 from etl.model.snapshot import CommitMetadata, Ledger, Table
-from etl.reader.following import Following
-from etl.run import live_world
-from etl.run.context import RunContext
-from etl.run.live_world import LiveWorld
+from etl.run import live
+from etl.run.live import LiveServices
+from etl.run.rows import Following
+from etl.run.services import RunContext
 from tests.builders import plain_plan, plain_settings, plain_snapshot
 
 READ, COUNTED = RangeResult(9, 100), RangeResult(8, None, missing_offsets=2)
@@ -35,8 +35,8 @@ def reading_of(plan_id: str) -> Following:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> LiveWorld:
-    world = LiveWorld(plain_settings(), ZooKeeper("127.0.0.1:1"), RunContext(), "run-1")
+def world(monkeypatch: pytest.MonkeyPatch) -> LiveServices:
+    world = LiveServices(plain_settings(), ZooKeeper("127.0.0.1:1"), RunContext(), "run-1")
     world._reading = reading_of(PLAN.id)
     monkeypatch.setattr(
         recover_results, "recount", lambda *arguments, **more: recover_results.Recount((COUNTED,))
@@ -52,8 +52,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> LiveWorld:
     ],
 )
 def test_a_plan_that_no_commit_can_carry_is_refused_before_anything_is_stored(
-    world: LiveWorld,
-    store: Callable[[LiveWorld], None],
+    world: LiveServices,
+    store: Callable[[LiveServices], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """ZooKeeper is not there: whatever were written to it would end the test in another way."""
@@ -73,12 +73,12 @@ LOSING = replace(TODAY, losses=LOST)
 
 
 @pytest.fixture
-def probed(world: LiveWorld, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def probed(world: LiveServices, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The last part of each path that was probed."""
     found: list[str] = []
-    monkeypatch.setattr(live_world, "now_ms", lambda: 2 * DAY_MS + 2)
+    monkeypatch.setattr(live, "now_ms", lambda: 2 * DAY_MS + 2)
     monkeypatch.setattr(
-        live_world, "require_exclusive_create", lambda path: found.append(path.rpartition("/")[2])
+        live, "require_exclusive_create", lambda path: found.append(path.rpartition("/")[2])
     )
     return found
 
@@ -96,7 +96,7 @@ def probed(world: LiveWorld, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_each_table_is_probed_once_a_day_before_a_plan_is_stored(
-    world: LiveWorld,
+    world: LiveServices,
     probed: list[str],
     newest: Plan | None,
     plan: Plan,
@@ -110,7 +110,7 @@ def test_each_table_is_probed_once_a_day_before_a_plan_is_stored(
 
 @pytest.mark.parametrize(("plan", "places"), [(YESTERDAY, ["clicks"]), (TODAY, [])])
 def test_a_plan_that_was_left_is_probed_for_where_it_is_of_another_day(
-    world: LiveWorld,
+    world: LiveServices,
     probed: list[str],
     plan: Plan,
     places: list[str],
@@ -125,20 +125,20 @@ def outcome_by(run_id: str | None, plan_id: str = PLAN.id) -> table_state.Outcom
 
 
 def test_the_receipts_of_an_append_are_those_of_the_run_whose_append_it_was(
-    world: LiveWorld,
+    world: LiveServices,
 ) -> None:
     assert world._applied(PLAN, outcome_by("run-1")).receipts == (READ,)
 
 
 @pytest.mark.parametrize("run_id", ["run-2", None])
 def test_what_was_read_beside_another_runs_append_is_not_what_is_in_the_table(
-    world: LiveWorld, run_id: str | None
+    world: LiveServices, run_id: str | None
 ) -> None:
     """Compaction may lie between two drivers' readings of one plan."""
     applied = world._applied(PLAN, outcome_by(run_id))
     assert (applied.receipts, applied.run_id) == ((COUNTED,), run_id)
 
 
-def test_what_was_read_for_another_plan_is_no_receipt_of_this_one(world: LiveWorld) -> None:
+def test_what_was_read_for_another_plan_is_no_receipt_of_this_one(world: LiveServices) -> None:
     world._reading = reading_of("plan-0")
     assert world._applied(PLAN, outcome_by("run-1")).receipts == (COUNTED,)

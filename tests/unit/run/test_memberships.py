@@ -9,7 +9,7 @@ import pytest
 from etl.kafka.kafka_family import KafkaDialect
 from etl.kafka.messages import SpokenMembership
 from etl.model.partitions import GroupProtocol, Membership
-from etl.run.memberships import session_of, unspoken
+from etl.run.live import session_of, unspoken
 from etl.settings.choices import OwnershipMode
 from etl.settings.sections import OwnershipSettings
 from tests.fakes.stories import settings_of

@@ -20,7 +20,7 @@ from etl.model.plans import CommitResult, TookOver
 from etl.model.snapshot import Ledger
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
-from etl.run import mirror
+from etl.run import shell
 from tests.builders import plain_plan, plain_settings
 
 A, B = (BrokerPartition("clicks", partition) for partition in (0, 1))
@@ -97,12 +97,10 @@ def mirrored(
     def open_cluster() -> Iterator[Any]:
         yield group
 
-    monkeypatch.setattr(
-        mirror, "PlanLedger", lambda *a: SimpleNamespace(read_ledger=lambda: ledger)
-    )
-    monkeypatch.setattr(mirror, "Discovery", lambda *a: SimpleNamespace(open_cluster=open_cluster))
+    monkeypatch.setattr(shell, "PlanLedger", lambda *a: SimpleNamespace(read_ledger=lambda: ledger))
+    monkeypatch.setattr(shell, "Discovery", lambda *a: SimpleNamespace(open_cluster=open_cluster))
     report = Report("run-1", "clicks", "group", "clicks", 0)
-    mirror.mirror(settings, None, report)  # type: ignore[arg-type]
+    shell.mirror(settings, None, report)  # type: ignore[arg-type]
     return report
 
 

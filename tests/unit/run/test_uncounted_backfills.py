@@ -11,7 +11,7 @@ import pytest
 from etl.errors import NeedsDecision
 from etl.model.plans import Plan, RangeResult
 from etl.model.snapshot import ReservationState
-from etl.run.abandon import abandon
+from etl.run.backfill import abandon
 from etl.settings.load import settings_of_backfill
 from tests.fakes import fake_ledger
 from tests.fakes.backfill_stories import (

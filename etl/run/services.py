@@ -1,14 +1,25 @@
-"""Everything outside, as a run sees it: what `ingest` asks for, and what it may rely on."""
+"""What may a run ask of the outside, and who started it?
+
+Everything outside, as a run sees it: what `ingest` asks for, and what it may rely on.
+
+What a run asks of its membership in a group, whichever kind of group it is, and what it may rely
+on.
+
+What a run takes from whoever started it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import contextlib
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from etl.decide.byte_offsets import Named, none_named
 from etl.decide.loaded_intervals import Span
-from etl.model.partitions import BrokerPartition, Committed, Void
+from etl.model.partitions import BrokerPartition, Committed, RebalanceStatistics, Share, Void
 from etl.model.plans import CommitResult, KeptKey, Plan, RangeResult
 from etl.model.snapshot import (
     Claimed,
@@ -19,10 +30,59 @@ from etl.model.snapshot import (
     Snapshot,
     Table,
 )
-from etl.run.members import Member
+from etl.report.run_report import Report
+from etl.report.run_state import Doing
+from etl.settings.load import Change
 
 
-class World(Protocol):
+class Member(Protocol):
+    """One member of a group, from before it has joined until it has left.
+
+    A run joins, reads the group's offsets, plans, hands over and only then fetches. Up to the
+    hand-over it owns what `join` or `rejoin` gave last, for as long as `is_current`; behind the
+    hand-over nothing of the plan depends on membership any more.
+    """
+
+    def join(self) -> Share:
+        """Register, and rebalance until the group has settled.
+
+        The share may be empty. Raises Owned where it does not settle in time; MembershipLost where
+        the registration ends meanwhile; SettingsError where the group and the conf do not fit
+        together. Then nothing of ours is registered any more, and nobody is stranded.
+        """
+
+    def rejoin(self) -> Share:
+        """Let go, and settle again: after `is_current` was False, or a hand-over was void. Raises
+        as `join`.
+        """
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the last share still stands as far as anybody told us: no rebalance is called
+        for, and the membership is alive.
+
+        A hint: only the hand-over's own check decides.
+        """
+
+    def follow(self) -> None:
+        """Behind the stored plan: from now on let go whenever that is asked for, and take the new
+        share in the background. Never raises.
+
+        Not so a member that commits behind the append, where the group waits for each by itself: it
+        holds its share until it leaves, or for as long as the group waits.
+        """
+
+    def leave(self) -> None:
+        """Let go, and be no member any more. May be called again and again, and before `join`;
+        never raises.
+        """
+
+    @property
+    def statistics(self) -> RebalanceStatistics:
+        """What it cost so far."""
+
+
+class Services(Protocol):
     """Everything outside, as a run sees it."""
 
     def observe(self, named: Named = none_named) -> Snapshot:
@@ -188,3 +248,32 @@ class World(Protocol):
 
     def tidy(self) -> None:
         """Fold old plans into coverage."""
+
+
+Progress = Callable[[Callable[[], Doing]], contextlib.AbstractContextManager[None]]
+"""Shows inside what a run is at; given is how to ask for it, which may be done from any thread."""
+OfRun = Callable[[Report], contextlib.AbstractContextManager[None]]
+"""Inside is the run of this report; it may be asked at any moment."""
+SparkDefaults = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""Plain Spark settings of this machine (where Delta's jars are, ...) beside those given, asked for
+when a session is built.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What a run takes from whoever started it."""
+
+    progress: Progress = lambda doing: contextlib.nullcontext()
+    of_run: OfRun = lambda report: contextlib.nullcontext()
+    spark_defaults: SparkDefaults = lambda given: {}
+    changes: Sequence[Change] = ()
+    """What was said on the command line of keys of the conf; the settings have it already."""
+
+
+ALONE = RunContext()
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch."""
+    return int(time.time() * 1000)

@@ -1,4 +1,6 @@
-"""A run's membership of its group, under `ownership.mode: join`: joined before the look, followed
+"""When does a run join its group, commit its offsets, and leave?
+
+A run's membership of its group, under `ownership.mode: join`: joined before the look, followed
 behind the hand-over, left at the end.
 
 What was handed over by an earlier run is executed first, and for that nobody need be a member. All
@@ -21,8 +23,7 @@ from etl.model.snapshot import Snapshot
 from etl.report.describe import told_read_by_others
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
-from etl.run.members import Member
-from etl.run.world import World
+from etl.run.services import Member, Services
 from etl.settings.choices import Stay
 from etl.settings.sections import Settings
 
@@ -61,7 +62,7 @@ class Joining:
         """
         return self._member is not None and self.share is None
 
-    def settle(self, world: World) -> bool:
+    def settle(self, world: Services) -> bool:
         """Before each look: own a share of the group, unless what was handed over comes first.
         False: there is none.
 
@@ -152,7 +153,7 @@ class Joining:
         self._has_joined, self._is_over, self.is_void = True, False, False
 
 
-def commit(world: World, plan: Plan, applied: CommitResult, report: Report) -> None:
+def commit(world: Services, plan: Plan, applied: CommitResult, report: Report) -> None:
     """Move the offsets of a plan that is in the table, and write down what came of it.
 
     A record says that nothing is left to tell: so where a commit may be refused it is written
@@ -165,7 +166,7 @@ def commit(world: World, plan: Plan, applied: CommitResult, report: Report) -> N
         world.record(plan, applied)
 
 
-def _is_left(world: World, settings: Settings) -> bool:
+def _is_left(world: Services, settings: Settings) -> bool:
     """Whether an earlier run left a plan that whoever comes executes. Its membership is ended, so
     that nobody waits for the session of a run that is dead; and where nobody wrote down whether it
     was handed over, that is found out by it. That of a static member goes on with this run, unless

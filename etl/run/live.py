@@ -1,0 +1,761 @@
+"""How do brokers, ZooKeeper, Delta and Spark do what a run asks?
+
+The real world of a run, built from settings: what `ingest` asks for, done by the edges.
+
+Nothing is decided here. `ingest` says what happens in which order, `next_step` decides, the edges
+do it; how the world is looked at belongs to `observe`, what is stored and handed over to `storing`,
+how the ledger is written anew to `adopt`, how rows are counted again to `recount`.
+
+What a run stores before its first fetch; what a member in ZooKeeper hands over moves the group's
+offsets in the same step.
+
+What a run does as a member of its group, beside storing plans: joins it, hands plans over in
+Kafka, ends what is left of a dead one.
+
+What a run joins under `ownership.mode: join`, made from its conf: old consumers in ZooKeeper, or
+Kafka's own group.
+
+What a run writes beside its plans so that nobody else loads the same offsets: the fence of a
+live pipeline, a backfill's claim.
+
+Both at the version that was seen before all that the plan was decided by (ADR 22). What claims, and
+what is refused, is `claiming`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from etl.decide.byte_offsets import Named, none_named
+from etl.decide.group_assignment import Strategy, Timing
+from etl.decide.group_commits import HandOverOutcome, found_out, moves_behind_append
+from etl.decide.offsets import refuse_another_storage
+from etl.decide.plan import is_short
+from etl.decide.reconcile import refuse_missing_topics
+from etl.decide.reservations import moves_fence, refuse_claimed
+from etl.decide.table_changes import app_id_of
+from etl.decide.table_rules import catalog_of, refuse_resolved_anew
+from etl.decide.table_storage import is_probe_due
+from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, TableUnreachable
+from etl.io.brokers.cluster import Cluster, chosen_topics, names_of_topics
+from etl.io.brokers.group_member import CoordinatedMember
+from etl.io.brokers.member_state import MemberTerms
+from etl.io.delta import losses
+from etl.io.delta.append import Destination, Load, Takes, append
+from etl.io.delta.exclusive_create import require_exclusive_create
+from etl.io.delta.table import check_writable, open_table
+from etl.io.delta.table_state import Outcome, Result, read_back
+from etl.io.process import new_uid
+from etl.io.zookeeper import ledger_records
+from etl.io.zookeeper.group_member import MemberOptions, ZooKeeperMember
+from etl.io.zookeeper.group_offsets import HandOver
+from etl.io.zookeeper.ledger import DriverLock, Part, PlanLedger, Write
+from etl.io.zookeeper.ledger_records import ClaimsBeside, read_named_table, write_mark
+from etl.io.zookeeper.owners import Owners
+from etl.io.zookeeper.registry import read_topics
+from etl.io.zookeeper.session import ZooKeeper
+from etl.kafka.messages import SpokenMembership
+from etl.ledger.plan_document import render_commit_metadata
+from etl.model.partitions import (
+    INTERNAL_TOPICS,
+    BrokerPartition,
+    Committed,
+    GroupProtocol,
+    Membership,
+    OffsetsStorage,
+    Share,
+    Void,
+)
+from etl.model.plans import CommitResult, KeptKey, Plan, Request
+from etl.model.snapshot import (
+    NO_CLAIMS,
+    Claimed,
+    ForeignCommit,
+    Ledger,
+    Reservation,
+    Reservations,
+    Snapshot,
+    Table,
+    backfill_pipeline,
+    live_and_name,
+)
+from etl.report.run_state import Phases, Stopwatch, Verb
+from etl.run.discovery import Discovery, said_generation
+from etl.run.loaded_rows import LoadedRows, adopt_commits, applied_in_run
+from etl.run.observe import GroupOffsets, Observer, Seen, observe_table
+from etl.run.rows import (
+    Following,
+    check_rows,
+    format_rows,
+    needs_no_spark,
+    reader_for,
+    translating_transform_errors,
+    try_on_no_rows,
+    write_files_without_spark,
+    writer_in_words,
+    writer_of,
+)
+from etl.run.services import Member, RunContext, now_ms
+from etl.run.spark import RunSpark
+from etl.settings.choices import OwnershipMode
+from etl.settings.sections import OwnershipSettings, Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class ClaimsOfRun:
+    """The claims as a run has seen them, and as it has written them since."""
+
+    def __init__(self, settings: Settings, zookeeper: ZooKeeper) -> None:
+        self.beside = ClaimsBeside(zookeeper, settings.group, live_and_name(settings.pipeline)[0])
+        self.seen: Reservations = NO_CLAIMS
+        self.own: Claimed | None = None
+        """What this pipeline claims, which is a backfill's."""
+        self._newest: Plan | None = None
+
+    def saw(self, seen: Seen) -> None:
+        """What one look found."""
+        self.seen, self.own, self._newest = (
+            seen.snapshot.claims,
+            seen.claimed,
+            seen.snapshot.ledger.newest,
+        )
+
+    def writes(self, plan: Plan) -> list[Write]:
+        """What is written in one transaction with the plan. Raises NeedsDecision where a backfill
+        claims what it would begin.
+        """
+        if self.own:
+            return [self.beside.write_of(self.own.claim, self.own.version)]
+        refuse_claimed(plan, self._newest, self.seen)
+        return (
+            [self.beside.write_of_fence(self.seen.fence)] if moves_fence(plan, self._newest) else []
+        )
+
+    def stored(self, plan: Plan) -> None:
+        """The plan is stored, and all that was written with it."""
+        if self.own:
+            self.own = replace(self.own, version=self.own.version + 1)
+        elif moves_fence(plan, self._newest):
+            self.seen = replace(
+                self.seen, fence=0 if self.seen.fence is None else self.seen.fence + 1
+            )
+        self._newest = plan
+
+
+class BackfillVerbs:
+    """The part of a live world that begins backfills and gives them up; see `services.Services` for what
+    each is asked.
+    """
+
+    settings: Settings
+    ledger: PlanLedger
+    claims: ClaimsOfRun
+
+    def refuse_unwritable(self, plan: Plan) -> None:
+        """Refuse what could not be finished."""
+        raise NotImplementedError
+
+    def claim(self) -> Claimed | None:
+        """See `services.Services`."""
+        name = live_and_name(self.settings.pipeline)[1]
+        return self.claims.beside.read_one(name) if name else None
+
+    def stored_plans(self) -> tuple[tuple[Plan, bool], ...]:
+        """See `services.Services`."""
+        return tuple(
+            (plan, self.ledger.read_record_of(plan) is not None)
+            for plan in self.ledger.read_plans()
+        )
+
+    def begin_backfill(self, claim: Reservation, plan: Plan) -> None:
+        """See `services.Services`."""
+        self.refuse_unwritable(plan)
+        self.claims.beside.begin(claim, plan, self.claims.seen.fence)
+
+    @property
+    def app_id(self) -> str:
+        """The table's application id of this pipeline."""
+        raise NotImplementedError
+
+    def backfill_in_table(self, name: str) -> int | None:
+        """See `services.Services`."""
+        table = open_table(self.settings.table.path)
+        return table.transaction_version(backfill_pipeline(self.app_id, name)) if table else None
+
+    def close_backfill(self, claim: Reservation, plan: Plan, ledger: Ledger) -> None:
+        """See `services.Services`."""
+        own = self.claims.own
+        if own is None:
+            raise Owned("nobody has looked at the backfill", check="nothing; say it again")
+        also = [self.claims.beside.write_of(claim, own.version)]
+        if plan.supersedes and ledger.newest_version is not None:
+            self.ledger.supersede_plan(plan, ledger.newest_version, also=also)
+        else:
+            self.ledger.store_plan(plan, also=also)
+        self.claims.own = Claimed(claim, own.version + 1)
+
+    def settle_backfill(self, claim: Reservation) -> None:
+        """See `services.Services`."""
+        if self.claims.own is None:
+            raise Owned("nobody has looked at the backfill", check="nothing; say it again")
+        self.claims.beside.settle(claim, self.claims.own.version)
+
+
+_OLD_SESSION_S = 30.0
+"""The longest session that brokers before 0.10.1 take unless they are told otherwise
+(group.max.session.timeout.ms).
+"""
+
+
+def zookeeper_member(settings: Settings, zookeeper: ZooKeeper, run_id: str) -> ZooKeeperMember:
+    """A run as one of the consumers that are registered in ZooKeeper."""
+    ownership, source = settings.ownership, settings.source
+    hidden = INTERNAL_TOPICS.difference(source.topics.literal_names)
+    topics = frozenset(
+        topic
+        for topic in read_topics(zookeeper)
+        if source.topics.admits(topic) and topic not in hidden
+    )
+    options = MemberOptions(
+        source.dialect,
+        topics,
+        Strategy(ownership.strategy[0].value),
+        ownership.threads,
+        ownership.member_id,
+        Timing(ownership.join_timeout_s, ownership.backoff_s),
+    )
+    return ZooKeeperMember(zookeeper, settings.group, settings.pipeline, run_id, options)
+
+
+def coordinated_member(settings: Settings, discovery: Discovery) -> CoordinatedMember:
+    """A run as a member of Kafka's own group. Raises SettingsError where the brokers have none
+    such, TopicMissing without a topic.
+    """
+    ownership, source = settings.ownership, settings.source
+    with discovery.open_cluster() as cluster:
+        spoken = cluster.first(lambda consumer: consumer.membership())
+        if refusal := unspoken(settings, spoken):
+            raise refusal
+        topics = chosen_topics(discovery.describe(cluster, ()), source.topics).topics
+        if not topics:
+            refuse_missing_topics(settings, (), lambda: names_of_topics(cluster))
+    terms = MemberTerms(
+        settings.group,
+        tuple(sorted(topics)),
+        tuple(one.value for one in ownership.strategy),
+        ownership.member_id,
+        session_of(ownership, spoken),
+        ownership.rebalance_timeout_s,
+        ownership.join_timeout_s,
+        answers_in_s=source.timeout_s,
+        holds_shares=holds_shares(settings),
+    )
+    return CoordinatedMember(
+        discovery.bootstrap(),
+        terms,
+        protocol=ownership.protocol,
+        generation=said_generation(source),
+        security=source.way_in,
+    )
+
+
+def holds_shares(settings: Settings) -> bool:
+    """Whether a run keeps what the group wants back until its rows are in the table and its offsets
+    moved (KIP-848): a classic group would stand still for as long.
+    """
+    return moves_behind_append(settings) and settings.ownership.protocol is GroupProtocol.CONSUMER
+
+
+def session_of(ownership: OwnershipSettings, spoken: SpokenMembership) -> float:
+    """What the conf says, and where it says nothing no more than the broker takes by default."""
+    is_meant = ownership.is_said("session_timeout_s") or spoken.has_rebalance_timeout
+    return ownership.session_timeout_s if is_meant else _OLD_SESSION_S
+
+
+def unspoken(settings: Settings, spoken: SpokenMembership) -> SettingsError | None:
+    """What of a membership with a coordinator the brokers are too old for, with their release;
+    None: nothing, or it is none such.
+    """
+    if settings.membership is not Membership.COORDINATOR:
+        return None
+    ownership = settings.ownership
+    is_of = (
+        f"the brokers are Kafka {spoken.release}"
+        if spoken.release
+        else "these brokers keep no groups"
+    )
+    if not spoken.is_classic:
+        check = "membership: zookeeper, where the group's consumers are registered"
+        return SettingsError(
+            f"membership: coordinator takes brokers of 0.9 or later, and {is_of}",
+            key="ownership.membership",
+            check=check,
+        )
+    if ownership.protocol is GroupProtocol.CONSUMER and not spoken.is_consumer:
+        check = "protocol: classic; or the brokers' version and their group.version"
+        return SettingsError(
+            f"protocol: consumer takes brokers of 4.0 or later, and {is_of}",
+            key="ownership.protocol",
+            check=check,
+        )
+    if ownership.member_id is not None and not spoken.is_static:
+        what = f"member_id names a static member, which takes brokers of 2.3 or later, and {is_of}"
+        return SettingsError(
+            what, key="ownership.member_id", check="leave it out: each run is another member then"
+        )
+    return None
+
+
+class MembershipVerbs:
+    """The part of a live world that is a member of its group; see `services.Services` for what each is
+    asked.
+    """
+
+    settings: Settings
+    zookeeper: ZooKeeper
+    run_id: str
+    ledger: PlanLedger
+    offsets: GroupOffsets
+    _discovery: Discovery
+    _registered: ZooKeeperMember | None = None
+    _coordinated: CoordinatedMember | None = None
+
+    def member(self) -> Member | None:
+        """See `services.Services`."""
+        if self.settings.membership is Membership.ZOOKEEPER:
+            self._registered = zookeeper_member(self.settings, self.zookeeper, self.run_id)
+            return self._registered
+        if self.settings.membership is Membership.COORDINATOR:
+            self._coordinated = coordinated_member(self.settings, self._discovery)
+            return self._coordinated
+        return None
+
+    def fence(self, plan: Plan) -> None:
+        """See `services.Services`."""
+        if plan.share is None or plan.share.membership is not Membership.COORDINATOR:
+            return
+        if plan.is_open:
+            refuse_another_storage(plan, self.offsets.storage)
+        member = self._coordinated or coordinated_member(self.settings, self._discovery)
+        with self._discovery.open_cluster() as cluster:
+            found = self._found_out(plan, cluster) if plan.is_open else None
+            if found is not HandOverOutcome.TAKEN or plan.share.instance_id is None:
+                member.end(plan.share)
+            if found is not None and found is not HandOverOutcome.TAKEN:
+                found = self._found_out(
+                    plan, cluster
+                )  # its commit may have come since; at once, before others write over it
+        if found in (HandOverOutcome.TAKEN, HandOverOutcome.NOT_TAKEN):
+            is_taken = found is HandOverOutcome.TAKEN
+            write_mark(
+                self.ledger,
+                replace(plan, handed_over=True) if is_taken else replace(plan, is_void=True),
+            )
+
+    def hand_over(self, plan: Plan) -> Plan | Void:
+        """See `services.Services`. A commit of which an answer was lost may still be under way, so that
+        its membership ends then.
+        """
+        if (
+            plan.share is None
+            or plan.handed_over is None
+            or plan.share.membership is not Membership.COORDINATOR
+        ):
+            return plan
+        if plan.is_open:
+            void = self.offsets.hand_over(plan, unsure=self.end_coordinated)
+            if void:
+                write_mark(self.ledger, replace(plan, is_void=True))
+                return void
+            plan = replace(plan, handed_over=True)
+        write_mark(self.ledger, plan)
+        return plan
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this run or command is to be one of the group's members."""
+        return self._registered is not None or self._coordinated is not None
+
+    def share_of_now(self) -> Share | None:
+        """What a coordinator's member owns by now, where the run is one: nobody else may commit
+        while the group has members.
+        """
+        member = self._coordinated
+        if member is None or not member.is_member:
+            return None
+        return member.renew() if holds_shares(self.settings) else member.rejoin()
+
+    def unbroken(self, share: Share) -> Share | None:
+        """The share of a plan as its epoch is by now, where this run has held all of it since; else
+        None.
+        """
+        return (
+            self._coordinated.unbroken(share, within_s=self.settings.source.timeout_s)
+            if self._coordinated
+            else None
+        )
+
+    def end_coordinated(self) -> None:
+        """End the membership of a coordinator's group, where the run has one."""
+        if self._coordinated:
+            self._coordinated.leave()
+
+    def _found_out(self, plan: Plan, cluster: Cluster) -> HandOverOutcome:
+        return found_out(
+            plan, self.offsets.committed(plan.offsets_to_hand_over, cluster, behind=plan)
+        )
+
+
+class PlanStore(MembershipVerbs):
+    """The part of a live world that stores plans; see `services.Services` for what each is asked."""
+
+    claims: ClaimsOfRun
+    _lock: DriverLock
+    _spark: RunSpark
+    _pipelines_version: int | None
+
+    def refuse_unwritable(self, plan: Plan) -> None:
+        """Refuse what could not be finished."""
+        raise NotImplementedError
+
+    def store(self, plan: Plan) -> Void | None:
+        """See `services.Services`. Refuses a table that cannot be written and a transform that fails: a
+        plan is stored to be executed.
+        """
+        self.refuse_unwritable(plan)
+        if (
+            self.settings.transform
+            and writer_of(plan, self.settings).writer.takes is Takes.DATA_FRAME
+        ):
+            try_on_no_rows(
+                self._spark.session(), self.settings
+            )  # stored, the plan would bind the conf to a transform that never works
+
+        def write(parts: Sequence[Part]) -> None:
+            self.ledger.store_plan(
+                plan, beside=self._pipelines_version, also=(*self.claims.writes(plan), *parts)
+            )
+            self.claims.stored(plan)
+
+        return self._written(plan, write, is_handed_over=bool(plan.handed_over))
+
+    def supersede(self, plan: Plan, ledger: Ledger) -> Void | None:
+        """See `services.Services`."""
+        version = ledger.newest_version
+        if version is None:
+            raise LedgersDisagree(
+                f"there is no plan {plan.number} to supersede", check="`etl plans list`"
+            )
+        self.refuse_unwritable(plan)
+        was_handed_over = ledger.newest is not None and bool(ledger.newest.handed_over)
+
+        def write(parts: Sequence[Part]) -> None:
+            self.ledger.supersede_plan(
+                plan,
+                version,
+                beside=self._pipelines_version,
+                also=(*self.claims.writes(plan), *parts),
+            )
+            self.claims.stored(plan)
+
+        return self._written(
+            plan, write, is_handed_over=bool(plan.handed_over) and not was_handed_over
+        )
+
+    def _written(
+        self, plan: Plan, write: Callable[[Sequence[Part]], None], *, is_handed_over: bool
+    ) -> Void | None:
+        """`is_handed_over`: in the same step."""
+        hand_over = HandOver(self.zookeeper, self.settings.group, self._lock)
+        if is_handed_over and plan.offsets_in is OffsetsStorage.ZOOKEEPER:
+            checks = (
+                self._registered.owner_checks(plan.offsets_to_hand_over) if self._registered else ()
+            )
+            return hand_over.store(plan, checks, write)
+        if plan.is_open or is_handed_over:
+            return hand_over.store_under_lock(plan, write)
+        write(())
+        return None
+
+
+class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
+    """`services.Services` on real ZooKeeper, brokers, Spark and Delta."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        zookeeper: ZooKeeper,
+        run_context: RunContext,
+        name: str,
+        phases: Phases | None = None,
+        *,
+        request: Request | None = None,
+    ) -> None:
+        self.settings, self.zookeeper, self.run_id = settings, zookeeper, name
+        place = zookeeper, settings.group, settings.pipeline
+        self.ledger, self._lock, self._owners = (
+            PlanLedger(*place),
+            DriverLock(*place),
+            Owners(*place),
+        )
+        self._discovery = Discovery(settings, zookeeper)
+        self.offsets = GroupOffsets(settings, zookeeper, self._discovery)
+        self._observer = Observer(
+            settings, zookeeper, self.offsets, self.ledger, now_ms=now_ms, request=request
+        )
+        self.claims, self._phases = ClaimsOfRun(settings, zookeeper), phases or Stopwatch()
+        self._cluster_name, self._seen_ledger = "", Ledger()
+        self._pipelines_version: int | None = None
+        self._reading: Following | None = None
+        self._probed: set[str] = set()
+        spark_log = Path(settings.report.path, f"{settings.name_in_files}-{name}.spark.log")
+        self._spark = RunSpark(settings, run_context.spark_defaults, self._phases, log=spark_log)
+
+    def close(self) -> None:
+        """Stop the Spark session, if this run made one."""
+        if self._reading:
+            self._reading.close()
+        self._spark.stop()
+
+    @contextlib.contextmanager
+    def driving(self, run_id: str) -> Iterator[None]:
+        """Be the only driver of the pipeline. Raises Owned, also where the table's name was
+        resolved anew since it was placed.
+        """
+        if self.settings.source.bootstrap is None:
+            self._discovery.registered()  # before anything is written: a wrong chroot must stay empty
+        else:
+            self.zookeeper.ensure("/")
+        with self._lock.driving(run_id, wait_s=self.settings.ownership.wait_for_driver_s):
+            if self.settings.table.name is not None and self.settings.table.is_placed:
+                table, catalog = self.settings.table, catalog_of(self.settings.spark)
+                refuse_resolved_anew(
+                    table.called, table.path, catalog, read_named_table(self.ledger)
+                )
+            yield
+
+    def observe(self, named: Named = none_named) -> Snapshot:
+        """See `services.Services`; `named` are offsets that an operator names."""
+        return self._saw(self._observer.observe(named))
+
+    def observe_ledgers(self) -> Snapshot:
+        """See `services.Services`."""
+        return self._saw(self._observer.observe_ledgers())
+
+    def _saw(self, seen: Seen) -> Snapshot:
+        self._cluster_name, self._seen_ledger, self._pipelines_version = (
+            seen.snapshot.cluster,
+            seen.snapshot.ledger,
+            seen.pipelines_version,
+        )
+        self.claims.saw(seen)
+        return seen.snapshot
+
+    def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
+        """See `services.Services`."""
+        self._owners.wait_until_gone(logs, wait_s=self.settings.ownership.wait_for_driver_s)
+
+    def new_uid(self) -> str:
+        """See `services.Services`."""
+        return new_uid()
+
+    def now_ms(self) -> int:
+        """See `services.Services`."""
+        return now_ms()
+
+    def remember(self, key: KeptKey, *, behind: int) -> None:
+        """See `services.Services`."""
+        ledger_records.remember(self.ledger, key, behind=behind)
+
+    def adopt(self, plan: Plan) -> Ledger:
+        """See `services.Services`."""
+        losses.record_losses(plan, app_id=self.app_id, path=self.settings.table.losses_at)
+        return adopt_commits(plan, self.ledger, self.settings, self.app_id)
+
+    def read_ledger(self) -> Ledger:
+        """See `services.Services`."""
+        return self.ledger.read_ledger()
+
+    def note_removals(self, removals: Collection[ForeignCommit]) -> None:
+        """See `services.Services`."""
+        ledger_records.note_removals(self.ledger, tuple(removals))
+
+    def claiming(self, plan: Plan) -> contextlib.AbstractContextManager[None]:
+        """See `services.Services`; under `ownership.mode: observe` nothing is claimed, and a member owns
+        what it owns.
+        """
+        if self.settings.ownership.mode is not OwnershipMode.CLAIM:
+            return contextlib.nullcontext()
+        return self._owners.claiming({r.log for r in plan.ranges}, self.run_id)
+
+    def fetch(self, plan: Plan, snapshot: Snapshot) -> Load:
+        """See `services.Services`. Spark is not started for a plan whose writer takes no rows.
+
+        Raises NoExclusiveCreate for a plan of another day, where the store or the mount does not
+        keep two writers apart any more.
+        """
+        self._require_exclusive_create(plan, shown_by=plan)
+        writer = writer_of(plan, self.settings).writer
+        if writer.takes is Takes.NOTHING:
+            return Load(writer)
+        if needs_no_spark(plan, snapshot, self.settings, writer):
+            files, self._reading = write_files_without_spark(
+                plan, snapshot, self.settings, self._discovery.bootstrap(), now_ms=now_ms()
+            )
+            return Load(writer, files)
+        spark, read = (
+            self._spark.session(is_short=is_short(plan, snapshot, self.settings)),
+            reader_for(writer),
+        )
+        with self._phases.timed(Verb.FIRST_JOB):
+            rows, self._reading = read(
+                spark,
+                plan,
+                snapshot,
+                self.settings,
+                self._discovery.bootstrap(),
+                now_ms=self.now_ms(),
+            )
+            return Load(
+                writer, rows if writer.takes is Takes.FILES else format_rows(rows, self.settings)
+            )
+
+    def writer_of(self, plan: Plan, snapshot: Snapshot) -> str:
+        """See `services.Services`."""
+        return writer_in_words(plan, snapshot, self.settings)
+
+    def append(self, plan: Plan, rows: Load) -> tuple[CommitResult | None, Table | None]:
+        """See `services.Services`. Raises TableUnreachable when the append left no trace."""
+        table, ledger = self.settings.table, self._seen_ledger
+        to = Destination(
+            table.path,
+            self.app_id,
+            partition_by=table.partition_by,
+            known=ledger.known_version,
+            run_id=self.run_id,
+            is_ours=self.settings.source.topics.admits,
+            acknowledgement=ledger.acknowledged,
+        )
+        with (
+            self._read_meanwhile(self._reading)
+            if self._reading and rows.rows is not None
+            else contextlib.nullcontext()
+        ):
+            outcome = append(rows, plan, to)
+        if outcome.result is Result.NOT_APPLIED:
+            check = "who changed or replaced the table during the run; the next run appends the same plan again"
+            raise TableUnreachable(
+                f"plan {plan.number} did not reach the table", path=table.path, check=check
+            )
+        if outcome.result is Result.APPLIED_BY_ANOTHER:
+            return None, outcome.table
+        return self._applied(plan, outcome), outcome.table
+
+    def record(self, plan: Plan, applied: CommitResult | None) -> None:
+        """See `services.Services`."""
+        losses.record_losses(plan, app_id=self.app_id, path=self.settings.table.losses_at)
+        if applied:
+            self.ledger.record_applied(applied)
+
+    def recount(self, plan: Plan) -> CommitResult | None:
+        """See `services.Services`. Where the table's log forgot the commit, its rows are counted in the
+        table of today.
+        """
+        outcome = read_back(plan, app_id=self.app_id, path=self.settings.table.path, known=None)
+        if outcome.result is Result.NOT_APPLIED or (
+            outcome.metadata and outcome.metadata.plan_id != plan.id
+        ):
+            return None
+        return self._applied(plan, outcome)
+
+    def commit(
+        self, plan: Plan, logs: Collection[BrokerPartition] | None = None
+    ) -> Mapping[BrokerPartition, Committed]:
+        """See `services.Services`. Raises Owned where it was another driver of this pipeline that went on
+        to a later plan.
+        """
+        if plan.is_of_member and (logs is None or self.is_member):
+            return self.offsets.commit_of_member(
+                plan,
+                logs,
+                share=self.share_of_now,
+                unbroken=self.unbroken,
+                unsure=self.end_coordinated,
+            )
+        try:
+            return self.offsets.commit(plan, logs, share=self.share_of_now)
+        except OffsetMoved as error:
+            newest = max(self.ledger.plan_numbers(), default=plan.number)
+            if newest <= plan.number:
+                raise
+            what = f"another driver went on to plan {newest} while we were at plan {plan.number}, whose rows are in the table"
+            raise Owned(what, check="nothing; the next run goes on from there") from error
+
+    @property
+    def app_id(self) -> str:
+        """The table's application id of this pipeline."""
+        return app_id_of(self._cluster_name, self.settings.group, self.settings.pipeline)
+
+    def read_table(self, ledger: Ledger) -> Table | None:
+        """The table's side, where the brokers are not asked: their name is in the newest plan."""
+        if ledger.newest:
+            self._cluster_name = ledger.newest.cluster
+        return observe_table(self.settings, self.app_id, ledger)
+
+    def spark(self) -> SparkSession:
+        """The session of this run, built when it is first needed; one that was there before is used
+        and left alone.
+        """
+        return self._spark.session()
+
+    def refuse_unwritable(self, plan: Plan) -> None:
+        """What could not be finished is not stored: stored, the plan would bind the pipeline."""
+        render_commit_metadata(plan, self.app_id, self.run_id)
+        check_rows(plan, self.settings)
+        check_writable(self.settings.table.path)
+        self._require_exclusive_create(plan, shown_by=self._seen_ledger.newest)
+        if plan.losses:
+            losses.recorded(
+                plan, app_id=self.app_id, path=self.settings.table.losses_at
+            )  # what lies there must be a losses table
+            check_writable(self.settings.table.losses_at)
+
+    def _require_exclusive_create(self, plan: Plan, *, shown_by: Plan | None) -> None:
+        """Probe each table that the plan writes to, unless that stored plan shows that it was
+        probed today.
+        """
+        is_due, table = is_probe_due(shown_by, now_ms()), self.settings.table
+        places = [table.path] if is_due else []
+        if plan.losses and (is_due or not (shown_by and shown_by.losses)):
+            places.append(table.losses_at)
+        for place in places:
+            if place not in self._probed:
+                require_exclusive_create(place)
+                self._probed.add(place)
+
+    @contextlib.contextmanager
+    def _read_meanwhile(self, reading: Following) -> Iterator[None]:
+        """Rows are read while they are written: what the tasks tell says how much of that time was
+        reading.
+        """
+        began = time.monotonic()
+        try:
+            with (
+                self._phases.reading(reading.doing),
+                translating_transform_errors(self.settings.transform),
+            ):
+                yield
+        finally:
+            reading.close()
+            for verb, seconds in reading.spent(began, time.monotonic()).items():
+                self._phases.reckon(verb, seconds)
+
+    def _applied(self, plan: Plan, outcome: Outcome) -> CommitResult:
+        return applied_in_run(outcome, plan, self._reading, self.run_id, self.settings)

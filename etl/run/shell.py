@@ -1,0 +1,216 @@
+"""What happens around a run: connect before it, mirror offsets and compact after it?
+
+Opens the real world of a run, or its brokers alone: connects to ZooKeeper, and closes everything
+at the end.
+
+The positions mirrored into a Kafka group (`mirror_group`) at the end of a run, for lag monitors
+alone. Nothing goes by it, so no failure of it is one of the run: it is told.
+
+Small files of the table put together: what waits, and what a run does behind its commit where
+the conf asks for it.
+
+A run's records are in the table and its offsets are moved by then, so nothing of this fails the
+run, and nothing of it is kept quiet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from etl.decide.table_storage import is_compaction_due, small_files
+from etl.errors import EtlError
+from etl.io.brokers.cluster import Cluster
+from etl.io.brokers.group_offsets import Writer, mirror_positions
+from etl.io.delta.exclusive_create import require_exclusive_create
+from etl.io.delta.maintenance import Compacted, compact, data_files, may_have_deletion_vectors
+from etl.io.spark.session import translating_spark_errors
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.session import ZooKeeper
+from etl.model.plans import Request
+from etl.report.describe import counted
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome, Phases, Stopwatch, Verb, size_in_words
+from etl.run.discovery import Discovery
+from etl.run.live import LiveServices
+from etl.run.services import RunContext
+from etl.run.spark import Making, Placed, placed
+from etl.settings.sections import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextlib.contextmanager
+def open_world(
+    settings: Settings,
+    run_context: RunContext,
+    *,
+    name: str = "look",
+    phases: Phases | None = None,
+    request: Request | None = None,
+) -> Iterator[LiveServices]:
+    """Connect to ZooKeeper; everything else is connected to when it is first asked, and all of it
+    is closed at the end.
+
+    `name` is the run's id: commits carry it, and Spark's log goes to a file of this name in the
+    reports' folder. `phases` is told what the time goes to where the story of a run cannot know it.
+    `request`: what the run is asked for beside its conf.
+    """
+    with _zookeeper(settings) as zookeeper:
+        world = LiveServices(settings, zookeeper, run_context, name, phases, request=request)
+        try:
+            yield world
+        finally:
+            world.close()
+
+
+@contextlib.contextmanager
+def open_cluster(settings: Settings) -> Iterator[Cluster]:
+    """The brokers alone; ZooKeeper is connected to as well where it is what tells of them."""
+    with contextlib.ExitStack() as closing:
+        zookeeper = _zookeeper(settings)
+        if settings.source.bootstrap is None:
+            closing.enter_context(zookeeper)
+        yield closing.enter_context(Discovery(settings, zookeeper).open_cluster())
+
+
+@contextlib.contextmanager
+def open_discovery(settings: Settings) -> Iterator[Discovery]:
+    """What tells of the conf's topics and of who leads them: brokers, and ZooKeeper."""
+    with _zookeeper(settings) as zookeeper:
+        yield Discovery(settings, zookeeper)
+
+
+def place_table(
+    settings: Settings,
+    run_context: RunContext,
+    phases: Phases | None = None,
+    *,
+    name: str,
+    making: Making | None = None,
+) -> Placed:
+    """The settings with the place of a named table, as the ledger has it or Spark tells it; as they
+    are where they name a path.
+
+    `name` and `making`: see `run.spark.placed`, which raises for it.
+    """
+    if settings.table.is_placed:
+        return Placed(settings)
+    with _zookeeper(settings) as zookeeper:
+        ledger = PlanLedger(zookeeper, settings.group, settings.pipeline)
+        return placed(
+            settings, ledger, run_context, phases or Stopwatch(), name=name, making=making
+        )
+
+
+def _zookeeper(settings: Settings) -> ZooKeeper:
+    return ZooKeeper(
+        settings.zookeeper.connect,
+        session_timeout_s=settings.zookeeper.session_timeout_s,
+        connect_timeout_s=settings.zookeeper.connect_timeout_s,
+        access=settings.zookeeper.access,
+    )
+
+
+def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
+    """Also by a run that found nothing new: brokers forget the offsets of a group without members
+    after a week.
+    """
+    if settings.mirror_group is None:
+        return
+    try:
+        ledger = PlanLedger(zookeeper, settings.group, settings.pipeline).read_ledger()
+        plan = ledger.newest
+        if plan is None or ledger.applied is None or not plan.moves_offsets:
+            return
+        positions = {
+            log: at
+            for log, at in plan.positions.items()
+            if settings.source.topics.admits(log.topic)
+        }
+        with Discovery(settings, zookeeper).open_cluster() as cluster:
+            others = mirror_positions(
+                cluster,
+                settings.mirror_group,
+                positions,
+                writer=Writer(settings.group, settings.pipeline),
+                taken=[Writer(*app_id.split("/", 3)[2:]) for app_id in plan.taken],
+                number=plan.number,
+            )
+    except EtlError as error:
+        what = f"group {settings.mirror_group} does not have the positions: {error.what}"
+        report.add(Outcome.NOT_MIRRORED, f"{what}; check {error.check}" if error.check else what)
+        return
+    if others:
+        log, word = next(iter(others.items()))
+        what = f"group {settings.mirror_group} has offsets of somebody else in {counted(len(others), 'partition')}, the first {log}"
+        said = f" ({word})" if word else ""
+        report.add(
+            Outcome.NOT_MIRRORED,
+            f"{what}{said}: they stay as they are; name a group that nobody consumes or mirrors under",
+        )
+
+
+class HasSpark(Protocol):
+    """Who knows the session of a run."""
+
+    def spark(self) -> SparkSession:
+        """Built when it is first asked for."""
+
+
+def compact_when_due(settings: Settings, world: HasSpark, report: Report) -> None:
+    """Behind a run that appended something: put small files together where as many wait as
+    `table.compact_at_small_files` says.
+    """
+    at = settings.table.compact_at_small_files
+    if not at or not any(one.applied for one in report.plans):
+        return
+    try:
+        small, _ = waiting(settings)
+        if not is_compaction_due(small, at):
+            return
+        with report.timed(Verb.COMPACT), translating_spark_errors():
+            done = compact(world.spark(), settings.table.path, settings.table.target_file_bytes)
+    except EtlError as error:
+        what = f"small files of the table stay as they are: {error.what}"
+        report.add(Outcome.NOT_COMPACTED, f"{what}; check {error.check}" if error.check else what)
+        return
+    if done.files_removed:
+        report.add(Outcome.COMPACTED, became(settings.table.path, done))
+
+
+def waiting(settings: Settings) -> tuple[int, int]:
+    """How many small files the table has that can be put together, and their bytes. No JVM starts
+    for it. Raises as `open_table`.
+    """
+    return small_files(data_files(settings.table.path), settings.table.target_file_bytes)
+
+
+def compaction_of(world: HasSpark, settings: Settings) -> Compacted:
+    """Put them together, if there are any. Raises TableUnreachable where somebody changed the same
+    files meanwhile, and NoExclusiveCreate where the table's store or mount does not keep two
+    writers apart.
+
+    Of a table that may have deletion vectors Spark is asked anyway: it writes files anew of which a
+    part is deleted, however large.
+    """
+    table = settings.table
+    require_exclusive_create(table.path)  # no plan says whether that was tried today
+    if not waiting(settings)[0] and not may_have_deletion_vectors(table.path):
+        return Compacted()
+    return compact(world.spark(), table.path, table.target_file_bytes)
+
+
+def would_become(table: str, small: int, small_bytes: int) -> str:
+    """What waits, in words."""
+    return f"{counted(small, 'small file')} of {table}, {size_in_words(small_bytes)}, would become large ones (OPTIMIZE)"
+
+
+def became(table: str, done: Compacted) -> str:
+    """What was done, in words."""
+    return (
+        f"{counted(done.files_removed, 'small file')} of {table} became {counted(done.files_added, 'file')}: "
+        f"{size_in_words(done.bytes_removed)} became {size_in_words(done.bytes_added)}"
+    )

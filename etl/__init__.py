@@ -16,16 +16,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from etl.embedded.cluster import Cluster
     from etl.io.brokers.client import SimpleConsumer
     from etl.reader.source import OffsetRanges
     from etl.records.decode import Messages
+    from etl.testkit.cluster import Cluster
 
 __version__ = "0.1.0"
 __all__ = ["Cluster", "Messages", "OffsetRanges", "SimpleConsumer", "__version__"]
 
 _HOMES = {
-    "Cluster": "etl.embedded.cluster",
+    "Cluster": "etl.testkit.cluster",
     "Messages": "etl.records.decode",
     "OffsetRanges": "etl.reader.source",
     "SimpleConsumer": "etl.io.brokers.client",

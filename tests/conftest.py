@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from etl.decide.table_storage import is_ours, packages, settings_for
-from etl.embedded.cluster import Cluster
-from etl.embedded.jars import store_jars
-from etl.embedded.spark import set_spark_environment, spark_settings
 from etl.io.spark.log_store import jar_path
 from etl.io.spark.session import build_session
+from etl.testkit.cluster import Cluster
+from etl.testkit.java import store_jars
+from etl.testkit.spark import set_spark_environment, spark_settings
 from tests.units_of_work import by_units, turn_of, unit_of
 
 if TYPE_CHECKING:

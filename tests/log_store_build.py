@@ -13,9 +13,8 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from etl.embedded.jars import delta_jars, fetched, spark_jars
-from etl.embedded.java import find_java
 from etl.io.spark import log_store
+from etl.testkit.java import delta_jars, fetched, find_java, spark_jars
 from tests.brokers.compiling import COMPILER, LANGUAGE, MAIN, path_of
 
 FOLDER = Path(log_store.__file__).parent

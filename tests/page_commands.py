@@ -133,7 +133,7 @@ ELSEWHERE: dict[str, Runs] = {
         for name in ("run_keys", "backfilling", "backfilling_lives", "backfilling_copies")
     },
     "pytest tests/unit/incidents": Runs("tests/unit/incidents/test_incidents.py", ""),
-    "/opt/venv/bin/python -m etl.embedded": IN_ORDER["docs/INSTALL.md: A wheel"],
+    "/opt/venv/bin/python -m etl.testkit": IN_ORDER["docs/INSTALL.md: A wheel"],
     **dict.fromkeys(
         (
             "python -m tests.picture",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from etl.embedded.releases import RELEASES
+from etl.testkit.brokers import RELEASES
 
 LONGEST = (
     *(

@@ -240,10 +240,10 @@ def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
     def spark_defaults(given: Mapping[str, str]) -> dict[str, str]:
         if is_submitted():
             return {}
-        from etl.embedded.jars import store_jars
-        from etl.embedded.spark import jar_settings, set_spark_environment
         from etl.io.spark.log_store import jar_path
         from etl.io.spark.session import beside_file
+        from etl.testkit.java import store_jars
+        from etl.testkit.spark import jar_settings, set_spark_environment
 
         set_spark_environment()
         jars = [*store_jars(packages(given)), *([jar_path()] if is_ours(given) else [])]

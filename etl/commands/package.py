@@ -20,9 +20,9 @@ from typing import Any
 
 import etl
 from etl.commands.compiled_kernels import compiled_kernels
-from etl.embedded.jars import cached_delta_jars
 from etl.errors import SettingsError
 from etl.io.spark.session import DELTA_PACKAGE
+from etl.testkit.java import cached_delta_jars
 
 UNPACKED = "environment"
 """What the archive is called where it is unpacked, on the driver's machine as on the workers'."""

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Protocol
 
 from etl.embedded.clicks import click_batches, click_messages
-from etl.embedded.cluster import Cluster
-from etl.embedded.releases import JAFKA
 from etl.io.brokers.client import SimpleConsumer
 from etl.model.partitions import BrokerFamily
+from etl.testkit.brokers import JAFKA
+from etl.testkit.cluster import Cluster
 
 TOPIC, LOGS = "clicks", 8
 

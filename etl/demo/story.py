@@ -24,10 +24,10 @@ from rich.console import Console
 
 from etl.console.offsets import show_offsets
 from etl.demo.sources import SOURCES, Source
-from etl.embedded.cluster import Cluster
-from etl.embedded.spark import SHORT_RUN
 from etl.errors import EtlError
 from etl.model.partitions import BrokerFamily
+from etl.testkit.cluster import Cluster
+from etl.testkit.spark import SHORT_RUN
 
 _CONF = """\
 version: 1

@@ -18,13 +18,12 @@ from packaging.version import InvalidVersion, Version
 
 from etl.decide.table_storage import TIME_ZONE, offset_minutes
 from etl.doctor.check import Findings, Line, advice, failed, ok
-from etl.embedded.jars import DELTA_VERSION, cached_delta_jars
-from etl.embedded.java import find_java, java_version
 from etl.errors import SettingsError
 from etl.io.report_files import installed_version
 from etl.io.spark.session import WHERE_JARS_ARE, is_submitted
 from etl.io.spark.session import time_zone as session_time_zone
 from etl.reader.batch_transform import load_function
+from etl.testkit.java import DELTA_VERSION, cached_delta_jars, find_java, java_version
 
 PACKAGES = {
     "pyspark": ">=4.2.0,<4.2.1",
@@ -71,7 +70,7 @@ def jars(name: str, findings: Findings) -> Iterator[Line]:
     elif there:
         yield ok(name, f"{len(there)} jars of Delta {DELTA_VERSION} in {there[0].parent}")
     else:
-        to_do = "`python -m etl.embedded` fetches them now; without a network name them with spark.jars or spark.jars.packages"
+        to_do = "`python -m etl.testkit` fetches them now; without a network name them with spark.jars or spark.jars.packages"
         yield advice(
             name,
             f"Delta {DELTA_VERSION} is not in the cache: the first run fetches it from Maven Central",

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from etl.embedded.cluster import Cluster
+from etl.testkit.cluster import Cluster
 from tests.bench.whole.apart import encrypted, planning, small
 from tests.bench.whole.document import PAGE, Document, render_again
 from tests.bench.whole.kinds import KINDS, ORDER, PEER, RUNS, SESSION

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from etl.embedded.cluster import Cluster
+from etl.testkit.cluster import Cluster
 from tests.bench.small_runs import PARTITIONS, RECORDS, RUNS, conf_of, produce
 
 KIND = "etl run, spark"

@@ -38,12 +38,12 @@ from pathlib import Path
 
 import yaml
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.java import find_java
-from etl.embedded.releases import JAFKA, release_jars
-from etl.embedded.spark import jar_settings, set_spark_environment, spark_settings
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.spark.session import build_session
+from etl.testkit.brokers import JAFKA, release_jars
+from etl.testkit.cluster import Cluster
+from etl.testkit.java import find_java
+from etl.testkit.spark import jar_settings, set_spark_environment, spark_settings
 from tests.said import said_by
 
 TOPIC = "clicks"

@@ -29,10 +29,10 @@ from typing import Any
 import yaml
 
 from etl.commands.run import run
-from etl.embedded.zookeeper import ZooKeeper
 from etl.model.plans import Plan
 from etl.run.services import Member, Services
 from etl.settings.load import load_settings
+from etl.testkit.cluster import ZooKeeper
 from tests.bench.planning import LOGS_OF_A_TOPIC, RECORDS, NothingRead, many_brokers, register
 
 COLUMNS = (

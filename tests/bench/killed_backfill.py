@@ -17,9 +17,9 @@ import pyarrow.compute
 from deltalake import DeltaTable
 
 from etl.embedded.clicks import click_batches
-from etl.embedded.cluster import Cluster
 from etl.io.brokers.client import SimpleConsumer
 from etl.settings.choices import split_address
+from etl.testkit.cluster import Cluster
 from tests.chaos.cases_backfill import PARTITIONS, begun_late, killed_at_random
 from tests.conftest import small_session
 from tests.system.driving import Pipeline

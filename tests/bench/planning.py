@@ -33,12 +33,12 @@ import yaml
 from kazoo.client import KazooClient
 
 from etl.commands.run import run
-from etl.embedded.zookeeper import ZooKeeper
 from etl.ledger.plan_document import render_plan
 from etl.model.plans import CommitResult, Plan, RangeResult
 from etl.model.snapshot import Table
 from etl.run.services import Services
 from etl.settings.load import load_settings
+from etl.testkit.cluster import ZooKeeper
 
 LOGS_OF_A_TOPIC, RECORDS = 100, 100
 PLANNING = ("observe", "reconcile", "plan")

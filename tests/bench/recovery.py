@@ -13,7 +13,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from etl.embedded.cluster import Cluster
+from etl.testkit.cluster import Cluster
 from tests.conftest import small_session
 from tests.said import Said
 from tests.system.driving import Pipeline, broken_off_before

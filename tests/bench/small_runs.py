@@ -32,9 +32,9 @@ import yaml
 from kafka import KafkaProducer
 from pyarrow import parquet
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.jars import delta_jars
-from etl.embedded.spark import set_spark_environment
+from etl.testkit.cluster import Cluster
+from etl.testkit.java import delta_jars
+from etl.testkit.spark import set_spark_environment
 
 _PR_SET_CHILD_SUBREAPER = 36
 """Of Linux."""

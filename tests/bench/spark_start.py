@@ -5,7 +5,7 @@ turn.
 
 Each run is a process of its own: start Spark as a pipeline does, write a small Delta table, count
 its rows, end. Seconds by the clock, and of processor time of the JVM, which what else the machine
-does changes less. Run `python -m etl.embedded` first: it makes the archive.
+does changes less. Run `python -m etl.testkit` first: it makes the archive.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from etl.embedded.class_archive import archive_options
-from etl.embedded.spark import set_spark_environment, spark_settings
+from etl.testkit.class_archive import archive_options
+from etl.testkit.spark import set_spark_environment, spark_settings
 
 PAIRS = 3
 KINDS = ("with", "without")
@@ -62,7 +62,7 @@ def run_small(kind: str) -> None:
 def main(pairs: int) -> int:
     """Run the pairs and print a line for each run, then the medians."""
     if not archive_options():
-        print("there is no archive yet: run `python -m etl.embedded`", file=sys.stderr)
+        print("there is no archive yet: run `python -m etl.testkit`", file=sys.stderr)
         return 1
     found: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
     print(f"{'':>14} {'session s':>10} {'whole run s':>12} {'JVM CPU s':>10}")

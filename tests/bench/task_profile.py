@@ -22,7 +22,6 @@ from typing import Any
 
 import google_crc32c
 
-from etl.embedded.cluster import Cluster
 from etl.io.brokers import connection
 from etl.io.brokers.cluster import Cluster as Brokers
 from etl.io.delta import data_files
@@ -38,6 +37,7 @@ from etl.settings.choices import (
     MAX_RECORD_BYTES,
     TARGET_TASK_BYTES,
 )
+from etl.testkit.cluster import Cluster
 from tests.bench.whole.topics import filled
 from tests.bench.whole.workloads import PARTITIONS, WORKLOADS, Workload
 

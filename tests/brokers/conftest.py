@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from etl.embedded.releases import DEFAULT_VERSION, RELEASES
+from etl.testkit.brokers import DEFAULT_VERSION, RELEASES
 from tests.brokers.compiling import IN_THE_GATE
 from tests.brokers.stage import JafkaStage, KafkaStage, begin
 from tests.brokers.writing import ForeignPipeline

@@ -16,11 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.java import find_java
-from etl.embedded.kafka import Kafka
-from etl.embedded.releases import JAFKA, release_jars
 from etl.model.partitions import BrokerPartition
+from etl.testkit.brokers import JAFKA, Kafka, release_jars
+from etl.testkit.cluster import Cluster
+from etl.testkit.java import find_java
 from tests.brokers.compiling import SOURCES, compiled
 
 KeyValue = tuple[bytes | None, bytes | None]

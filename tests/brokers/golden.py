@@ -18,9 +18,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from etl.embedded.kafka import Kafka
-from etl.embedded.releases import RELEASES
-from etl.embedded.server import HOST, wait_until
+from etl.testkit.brokers import RELEASES, Kafka
+from etl.testkit.server_process import HOST, wait_until
 from tests.brokers.foreign import KeyValue
 from tests.brokers.stage import JafkaStage, KafkaStage, begin
 from tests.brokers.writing import ODD

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.server import HOST, wait_until
 from etl.errors import BrokerUnreachable, Owned, SettingsError
 from etl.io.brokers.group_member import CoordinatedMember
 from etl.io.brokers.member_state import MemberTerms
 from etl.model.partitions import BrokerPartition, GroupProtocol, Share
+from etl.testkit.cluster import Cluster
+from etl.testkit.server_process import HOST, wait_until
 from tests.brokers.foreign import JavaClients
 from tests.brokers.stage import PARTITIONS, KafkaStage
 

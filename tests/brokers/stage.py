@@ -10,10 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.kafka import Kafka
-from etl.embedded.releases import JAFKA
-from etl.embedded.server import wait_until
+from etl.testkit.brokers import JAFKA, Kafka
+from etl.testkit.cluster import Cluster
+from etl.testkit.server_process import wait_until
 from tests.brokers.compiling import number_of, programs
 from tests.brokers.foreign import (
     JafkaClients,

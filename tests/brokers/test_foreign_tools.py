@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from etl.embedded.releases import JAFKA, RELEASES
+from etl.testkit.brokers import JAFKA, RELEASES
 from tests.brokers.stage import PARTITIONS, KafkaStage
 from tests.brokers.tools import write_lines, write_random_values
 from tests.brokers.writing import ODD, ForeignPipeline, many

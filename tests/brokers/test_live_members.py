@@ -12,10 +12,10 @@ from functools import partial
 
 import pytest
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.server import HOST
 from etl.io.brokers.member_state import MemberTerms
 from etl.model.partitions import GroupProtocol
+from etl.testkit.cluster import Cluster
+from etl.testkit.server_process import HOST
 from tests.brokers.groups import Group, with_consumer_protocol
 from tests.brokers.stage import KafkaStage
 from tests.brokers.writing import ForeignPipeline, sent

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from etl.embedded.server import HOST
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.paths import GroupPaths
@@ -19,6 +18,7 @@ from etl.model.partitions import BrokerPartition
 from etl.run.discovery import Discovery
 from etl.run.observe import GroupOffsets
 from etl.settings.load import load_settings
+from etl.testkit.server_process import HOST
 from tests.brokers.stage import KafkaStage
 from tests.brokers.writing import ForeignPipeline, many
 from tests.said import Said, refused, said_by

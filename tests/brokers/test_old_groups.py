@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from etl.embedded.releases import JAFKA
+from etl.testkit.brokers import JAFKA
 from tests.brokers.stage import JafkaStage, KafkaStage
 from tests.brokers.writing import ForeignPipeline, in_table, many, sent
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.embedded.server import wait_until
 from etl.streams import Conf, Connector, Consumer
 from etl.streams import Group as StreamsGroup
+from etl.testkit.server_process import wait_until
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
 from tests.brokers.zookeeper_groups import SETTLES_S, Group, of_both_families
 from tests.fakes.group_readers import GroupReader

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from etl.embedded.releases import JAFKA, RELEASES
 from etl.model.partitions import BrokerPartition
 from etl.streams import Consumer, Group, Record
+from etl.testkit.brokers import JAFKA, RELEASES
 from tests.brokers.groups import with_consumer_protocol
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
 from tests.brokers.writing import many

@@ -7,9 +7,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from etl.embedded.jars import Artifact, fetched
-from etl.embedded.java import find_java
-from etl.embedded.releases import release_jars
+from etl.testkit.brokers import release_jars
+from etl.testkit.java import Artifact, fetched, find_java
 from tests.brokers.stage import KafkaStage
 
 _WITHIN_S = 120

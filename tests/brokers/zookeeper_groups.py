@@ -10,14 +10,14 @@ from collections.abc import Iterator
 import pytest
 
 from etl.decide.group_assignment import Timing
-from etl.embedded.releases import JAFKA
-from etl.embedded.server import wait_until
 from etl.io.zookeeper.group_member import MemberOptions, ZooKeeperMember
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.owners import GroupMembers
 from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.registrations import FixedTopics, Registration, render_registration
 from etl.model.partitions import BrokerFamily, BrokerPartition
+from etl.testkit.brokers import JAFKA
+from etl.testkit.server_process import wait_until
 from tests.brokers.foreign import Seen
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
 

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from etl.embedded.cluster import Cluster
+from etl.testkit.cluster import Cluster
 from tests.chaos.collected import ALL
 from tests.chaos.on_stores import cases_on
 from tests.chaos.published import Published

@@ -15,8 +15,8 @@ from typing import Any
 
 from kafka.errors import KafkaError
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.server import wait_until
+from etl.testkit.cluster import Cluster
+from etl.testkit.server_process import wait_until
 from tests.chaos.driver import Driver
 from tests.chaos.holding import TRANSFORM, Hold
 from tests.chaos.kept import kept

@@ -11,7 +11,7 @@ from functools import partial
 
 from kafka import KafkaProducer
 
-from etl.embedded.server import wait_until
+from etl.testkit.server_process import wait_until
 from tests.chaos.driver import Driver
 from tests.chaos.sources import configure, stopped
 from tests.chaos.stage import Case, Stage, Told, held

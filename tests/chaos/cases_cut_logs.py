@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Collection
 from functools import partial
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.kafka import Kafka
+from etl.testkit.brokers import Kafka
+from etl.testkit.cluster import Cluster
 from tests.chaos.cases_brokers import leader_of, wait_for_all
 from tests.chaos.driver import Driver
 from tests.chaos.lives import accepted, finish, second_life

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.releases import JAFKA
+from etl.testkit.brokers import JAFKA
+from etl.testkit.cluster import Cluster
 from tests.chaos import cases_kill, cases_zombie
 from tests.chaos.kept import kept
 from tests.chaos.stage import Case, Stage, Told

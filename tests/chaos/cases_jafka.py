@@ -13,9 +13,9 @@ from pathlib import Path
 
 from kazoo.exceptions import NoNodeError
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.releases import JAFKA
-from etl.embedded.server import wait_until
+from etl.testkit.brokers import JAFKA
+from etl.testkit.cluster import Cluster
+from etl.testkit.server_process import wait_until
 from tests.chaos import cases_zombie
 from tests.chaos.cases_generations import played_on
 from tests.chaos.driver import Driver, send

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from etl.demo.crash_run import HALF_COMMIT
-from etl.embedded.server import wait_until
+from etl.testkit.server_process import wait_until
 from tests.chaos.cases_brokers import wait_for_all
 from tests.chaos.cases_zombie import overtaken, prepare, short_session
 from tests.chaos.cases_zookeeper import is_multi, run_disturbed

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from etl.cli import main
-from etl.embedded.cluster import Cluster
-from etl.embedded.server import wait_until
+from etl.testkit.cluster import Cluster
+from etl.testkit.server_process import wait_until
 from tests.chaos.driver import Driver
 from tests.chaos.kept import kept
 from tests.chaos.lives import accepted, finish, second_life

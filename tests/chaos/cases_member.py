@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from etl.embedded.server import wait_until
+from etl.testkit.server_process import wait_until
 from tests.chaos.cases_hand_over import is_hand_over
 from tests.chaos.driver import Driver, send
 from tests.chaos.holding import Hold

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
-from etl.embedded.server import wait_until
+from etl.testkit.server_process import wait_until
 from tests.chaos.driver import Driver
 from tests.chaos.stage import Case, Stage, Told, checked, held, said_in_short
 from tests.said import Said

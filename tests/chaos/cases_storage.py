@@ -10,9 +10,9 @@ from pathlib import Path
 
 from kafka import KafkaProducer
 
-from etl.embedded.java import find_java
-from etl.embedded.releases import release_jars
-from etl.embedded.server import wait_until
+from etl.testkit.brokers import release_jars
+from etl.testkit.java import find_java
+from etl.testkit.server_process import wait_until
 from tests.chaos.sources import let_go, log_starts, stopped
 from tests.chaos.stage import Case, Stage, Told, held, said_in_short
 from tests.system.driving import Pipeline

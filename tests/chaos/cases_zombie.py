@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from etl.demo.crash_run import HALF_COMMIT
-from etl.embedded.server import wait_until
+from etl.testkit.server_process import wait_until
 from tests.chaos.cases_kill import held_pipeline, last_hold, owned, stopped_before_the_commit
 from tests.chaos.driver import Driver
 from tests.chaos.holding import Hold

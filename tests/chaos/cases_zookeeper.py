@@ -20,10 +20,10 @@ from pathlib import Path
 from unittest import mock
 
 from etl.commands import run
-from etl.embedded.server import wait_until
-from etl.embedded.zookeeper import ZooKeeper
 from etl.io.zookeeper.session import ZooKeeper as Session
 from etl.run.live import LiveServices
+from etl.testkit.cluster import ZooKeeper
+from etl.testkit.server_process import wait_until
 from tests.chaos.driver import Driver
 from tests.chaos.stage import Case, Stage, Told, held, said_in_short
 from tests.chaos.zookeeper_proxy import CREATE, CREATE2, MULTI, Chosen, Lost, ZooKeeperProxy

@@ -8,9 +8,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.kafka import Kafka
 from etl.io.brokers.client import SimpleConsumer
+from etl.testkit.brokers import Kafka
+from etl.testkit.cluster import Cluster
 from tests.chaos.cases_zombie import prepare
 from tests.chaos.driver import Driver, send
 from tests.chaos.kept import kept

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from etl.embedded.server import wait_until
+from etl.testkit.server_process import wait_until
 from tests.chaos.holding import Hold
 from tests.processes import command, is_paused, of_session
 from tests.said import Said

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from etl.embedded.server import wait_until
+from etl.testkit.server_process import wait_until
 from tests.chaos.cases_zombie import overtaken, prepare, short_session, told, two_drivers
 from tests.chaos.cases_zookeeper import run_disturbed
 from tests.chaos.collected import ALL

@@ -17,8 +17,8 @@ from typing import Any, Self
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from etl.embedded.server import wait_until
 from etl.ledger.paths import GroupPaths
+from etl.testkit.server_process import wait_until
 from tests.chaos.sources import between
 from tests.chaos.stage import Stage, Told, said_in_short
 from tests.said import Said

@@ -20,9 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.kafka import Kafka
-from etl.embedded.server import HOST, free_port
+from etl.testkit.brokers import Kafka
+from etl.testkit.cluster import Cluster
+from etl.testkit.server_process import HOST, free_port
 from tests.fakes.frames import read_frame
 
 FETCH, METADATA, LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP = (

@@ -13,8 +13,8 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from etl.embedded.jars import spark_jars
-from etl.embedded.releases import DEFAULT_VERSION
+from etl.testkit.brokers import DEFAULT_VERSION
+from etl.testkit.java import spark_jars
 from tests.chaos.stage import Case, Told
 from tests.chaos.writes import WRITES
 

@@ -14,7 +14,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from kafka.errors import TopicAlreadyExistsError
 
-from etl.embedded.server import wait_until
+from etl.testkit.server_process import wait_until
 from tests.chaos.stage import said_in_short
 from tests.said import Said
 from tests.system.driving import Pipeline

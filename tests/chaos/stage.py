@@ -25,7 +25,7 @@ from typing import Any, Protocol, Self
 
 from kafka.errors import KafkaError
 
-from etl.embedded.cluster import Cluster
+from etl.testkit.cluster import Cluster
 from tests.chaos.writes import WRITES
 from tests.said import Said
 from tests.stores.pipeline import StoredPipeline

@@ -17,7 +17,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Self
 
-from etl.embedded.server import HOST
+from etl.testkit.server_process import HOST
 from tests.chaos.stage import Stage
 from tests.fakes.frames import read_frame
 from tests.system.driving import Pipeline

@@ -1,7 +1,7 @@
 """Messages before record batches as the classes of the brokers and clients of their time write
 them, and what each of them holds.
 
-How they were taken, by Java 17 on the jars that `etl.embedded` fetches:
+How they were taken, by Java 17 on the jars that `etl.testkit` fetches:
 
 - 0.8.2.2, broker: `kafka.message.ByteBufferMessageSet(codec, new AtomicLong(1000), messages)`,
   which assigns offsets to a produced set.

@@ -9,9 +9,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
-from etl.embedded.server import wait_until
 from etl.model.partitions import BrokerPartition
 from etl.streams import Consumer, Listener
+from etl.testkit.server_process import wait_until
 
 WITHIN_S = 60
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.server import HOST
 from etl.io.brokers.group_member import CoordinatedMember
 from etl.io.brokers.member_state import MemberTerms
 from etl.kafka import small_messages
 from etl.kafka.versions import Api
 from etl.model.partitions import GroupProtocol
+from etl.testkit.cluster import Cluster
+from etl.testkit.server_process import HOST
 from tests.brokers.groups import with_consumer_protocol
 from tests.groups.answers import PARSERS, RELEASES, said
 

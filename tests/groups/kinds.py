@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etl.embedded.releases import JAFKA
 from etl.io.zookeeper.session import ZooKeeper
+from etl.testkit.brokers import JAFKA
 from tests.brokers.foreign import JavaClients
 from tests.brokers.groups import with_consumer_protocol
 from tests.brokers.stage import JafkaStage, KafkaStage, begin

@@ -10,10 +10,10 @@ from __future__ import annotations
 import sys
 import time
 
-from etl.embedded.server import HOST
 from etl.io.brokers.group_member import CoordinatedMember
 from etl.io.brokers.member_state import MemberTerms
 from etl.model.partitions import GroupProtocol
+from etl.testkit.server_process import HOST
 
 
 def main(port: str, group: str, topic: str, protocol: str, instance: str) -> None:

@@ -17,9 +17,9 @@ from etl.decide.group_assignment import (
     assign_as_leader,
     share_of,
 )
-from etl.embedded.releases import JAFKA
 from etl.errors import SettingsError
 from etl.model.partitions import BrokerFamily
+from etl.testkit.brokers import JAFKA
 from tests.brokers.foreign import Process
 from tests.groups.random_groups import GROUP, Group, group_of
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from etl.embedded.server import wait_until
+from etl.testkit.server_process import wait_until
 from tests.brokers.foreign import Seen
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
 from tests.brokers.writing import ForeignPipeline, sent

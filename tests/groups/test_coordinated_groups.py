@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.embedded.server import wait_until
 from etl.model.partitions import GroupProtocol
+from etl.testkit.server_process import wait_until
 from tests.brokers.groups import WITHIN_S, Group, with_consumer_protocol
 from tests.brokers.stage import PARTITIONS, KafkaStage, begin
 from tests.groups.answers import RELEASES

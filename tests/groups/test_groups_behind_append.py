@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.embedded.server import wait_until
+from etl.testkit.server_process import wait_until
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
 from tests.groups.flow import Flow
 from tests.groups.kinds import BY_JAVA, CONSUMER_PROTOCOL, OLD, Kind

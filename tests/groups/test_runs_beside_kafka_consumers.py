@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from etl.embedded.server import wait_until
+from etl.testkit.server_process import wait_until
 from tests.brokers.compiling import number_of
 from tests.brokers.stage import PARTITIONS
 from tests.brokers.writing import ForeignPipeline

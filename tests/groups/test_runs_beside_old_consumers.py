@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from etl.embedded.server import wait_until
 from etl.io.zookeeper.owners import GroupMembers
 from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.paths import GroupPaths
 from etl.ledger.registrations import FixedTopics, Registration, render_registration
 from etl.model.partitions import BrokerFamily, BrokerPartition
+from etl.testkit.server_process import wait_until
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
 from tests.groups.kinds import OLD
 from tests.groups.others import BACKOFF_MS

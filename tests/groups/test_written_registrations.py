@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from etl.embedded.releases import JAFKA
-from etl.embedded.zookeeper import ZooKeeper
 from etl.ledger.registrations import (
     FilteredTopics,
     FixedTopics,
@@ -21,6 +19,8 @@ from etl.ledger.registrations import (
 )
 from etl.ledger.topic_filters import FilterKind, TopicFilter, cleaned
 from etl.model.partitions import BrokerFamily
+from etl.testkit.brokers import JAFKA
+from etl.testkit.cluster import ZooKeeper
 from tests.brokers.foreign import Process
 from tests.groups.oracles import SOURCES
 

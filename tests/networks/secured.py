@@ -15,8 +15,8 @@ from confluent_kafka.admin._scram import (
     UserScramCredentialUpsertion,
 )
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.server import free_port
+from etl.testkit.cluster import Cluster
+from etl.testkit.server_process import free_port
 from tests.networks.certificates import Authority
 from tests.networks.secured_zookeeper import SecuredZooKeeper, broker_options, variable_of
 from tests.networks.tokens import USER, unsecured_token

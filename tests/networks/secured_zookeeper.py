@@ -11,8 +11,8 @@ from pathlib import Path
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl_credential
 
-from etl.embedded.server import HOST, free_port
-from etl.embedded.zookeeper import ZooKeeper
+from etl.testkit.cluster import ZooKeeper
+from etl.testkit.server_process import HOST, free_port
 from tests.networks.certificates import Certificate
 from tests.system.sessions import session_at
 

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 from etl.decide.table_storage import packages, settings_for
-from etl.embedded.jars import store_jars
-from etl.embedded.spark import jar_settings, set_spark_environment
 from etl.io.spark.catalog import enter_store
 from etl.io.spark.log_store import jar_path
 from etl.io.spark.session import build_session
 from etl.settings.load import load_settings
 from etl.settings.table import TablePath
+from etl.testkit.java import store_jars
+from etl.testkit.spark import jar_settings, set_spark_environment
 
 
 def main(conf: str, at: str, *statements: str) -> None:

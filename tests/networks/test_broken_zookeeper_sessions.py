@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from etl.commands.run import run
-from etl.embedded.server import wait_until
 from etl.io.zookeeper.session import ZooKeeper
 from etl.settings.connection_security import ZooKeeperSettings
 from etl.settings.load import load_settings
+from etl.testkit.server_process import wait_until
 from tests.chaos.zookeeper_proxy import Lost, ZooKeeperProxy
 from tests.networks.secured import CHROOT, MakePipeline, Secured
 from tests.system.driving import Before

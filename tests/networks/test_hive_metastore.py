@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from etl.embedded.cluster import Cluster
+from etl.testkit.cluster import Cluster
 from tests.conftest import TopicFactory
 from tests.networks.commands import command, command_with
 from tests.networks.metastore import NAMED, metastore_in, said

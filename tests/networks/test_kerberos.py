@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.server import free_port
 from etl.errors import PermissionRefused
 from etl.io.brokers.client import SimpleConsumer
 from etl.settings.load import security_of
+from etl.testkit.cluster import Cluster
+from etl.testkit.server_process import free_port
 from tests.said import refused
 from tests.system.driving import ROOT, WITHOUT_SPARK, Pipeline
 

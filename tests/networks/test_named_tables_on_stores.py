@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.embedded.cluster import Cluster
+from etl.testkit.cluster import Cluster
 from tests.conftest import TopicFactory
 from tests.networks.commands import command
 from tests.networks.metastore import NAMED, metastore_in, said

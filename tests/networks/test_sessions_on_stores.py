@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from etl.embedded.cluster import Cluster
+from etl.testkit.cluster import Cluster
 from tests.conftest import TopicFactory
 from tests.stores.servers import SECRET_VARIABLE, Moto
 from tests.system.driving import ROOT, WITHOUT_SPARK, Pipeline

@@ -22,8 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from etl.embedded.cache import alone, cache_folder
-from etl.embedded.java import java_environment
+from etl.testkit.java import alone, cache_folder, java_environment
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 VERSIONS = sorted(

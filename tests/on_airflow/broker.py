@@ -24,8 +24,8 @@ from typing import Any
 from deltalake import DeltaTable
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.spark import SHORT_RUN, jar_settings, set_spark_environment
+from etl.testkit.cluster import Cluster
+from etl.testkit.spark import SHORT_RUN, jar_settings, set_spark_environment
 
 
 class Broker:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from multiprocessing.pool import AsyncResult, Pool
 from pathlib import Path
 
-from etl.embedded.zookeeper import ZooKeeper
+from etl.testkit.cluster import ZooKeeper
 from tests.soak.memory import in_place_of_brokers_and_spark
 from tests.soak.points import Deed
 from tests.soak.story import MOMENTS_IN_A_STORY, RUNS_BEFORE, Sessions, Story, Tally

@@ -27,10 +27,10 @@ from typing import Self
 from deltalake import DeltaTable
 from kafka import KafkaProducer
 
-from etl.embedded.cluster import Cluster
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.session import ZooKeeper
+from etl.testkit.cluster import Cluster
 from tests.chaos.driver import Driver, send
 from tests.chaos.stage import Checked, Writer, checked, complete_files, said_in_short
 from tests.processes import command

@@ -15,7 +15,6 @@ from deltalake import DeltaTable
 from pyspark.sql.datasource import InputPartition
 
 from etl import OffsetRanges
-from etl.embedded.server import wait_until
 from etl.errors import EtlError, NeedsDecision
 from etl.io.delta.table import with_event_date_field
 from etl.io.delta.table_state import Result
@@ -29,6 +28,7 @@ from etl.reader.spark_tasks import read_tasks
 from etl.reader.task_rows import TaskFailed
 from etl.run.rows import translating_transform_errors
 from etl.settings.choices import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
+from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.spark.appending import append_rows
@@ -36,7 +36,7 @@ from tests.spark.appending import append_rows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from etl.embedded.cluster import Cluster
+    from etl.testkit.cluster import Cluster
 
 CLICKS = BrokerPartition("clicks", 2)
 

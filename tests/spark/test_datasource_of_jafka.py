@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from etl import OffsetRanges
-from etl.embedded.cluster import Cluster
-from etl.embedded.releases import JAFKA
+from etl.testkit.brokers import JAFKA
+from etl.testkit.cluster import Cluster
 from tests.traffic.jafka import JafkaTraffic
 from tests.traffic.rows import Row, hash_of
 

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from etl.embedded.server import HOST
+from etl.testkit.server_process import HOST
 from tests.stores.way import Kept
 
 _ANSWERS = {

@@ -11,10 +11,10 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from etl.embedded.spark import set_spark_environment
 from etl.io.spark.catalog import enter_store
 from etl.model.security import SecretRef
 from etl.settings.table import StoreSettings, TablePath
+from etl.testkit.spark import set_spark_environment
 from tests.stores.servers import SECRET_VARIABLE
 
 if __name__ == "__main__":

@@ -19,14 +19,14 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from etl.decide.table_storage import is_ours, packages, settings_for
-from etl.embedded.jars import store_jars
-from etl.embedded.spark import jar_settings, set_spark_environment
 from etl.io.delta.table import spark_path
 from etl.io.spark.catalog import enter_store
 from etl.io.spark.log_store import jar_path
 from etl.io.spark.session import build_session
 from etl.model.security import parse_reference
 from etl.settings.table import StoreSettings, TablePath
+from etl.testkit.java import store_jars
+from etl.testkit.spark import jar_settings, set_spark_environment
 
 BY_SPARK, BY_DELTA_RS = "by the log store", "by delta-rs"
 

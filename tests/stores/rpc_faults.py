@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from etl.embedded.server import HOST
+from etl.testkit.server_process import HOST
 from tests.fakes.frames import exactly
 from tests.stores.way import Kept
 

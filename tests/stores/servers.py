@@ -21,11 +21,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from etl.embedded.cache import alone, cache_folder
-from etl.embedded.jars import Artifact, fetched
-from etl.embedded.java import find_java, java_environment
-from etl.embedded.server import HOST, Server, answers
-from etl.embedded.spark import SHORT_RUN
+from etl.testkit.java import Artifact, alone, cache_folder, fetched, find_java, java_environment
+from etl.testkit.server_process import HOST, Server, answers
+from etl.testkit.spark import SHORT_RUN
 from tests.stores.way import FaultyWay, RpcWay
 
 if TYPE_CHECKING:

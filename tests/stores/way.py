@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from etl.embedded.server import Server, answers
+from etl.testkit.server_process import Server, answers
 
 _KEPT, _LET_GO, _ANSWERED = "kept.json", "let-go", "answered.json"
 

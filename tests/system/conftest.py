@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from etl.embedded import zookeeper as embedded
-from etl.embedded.cluster import Cluster
 from etl.io.zookeeper.session import ZooKeeper
+from etl.testkit import cluster as embedded
+from etl.testkit.cluster import Cluster
 from tests.conftest import TopicFactory
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker

@@ -23,11 +23,11 @@ from kazoo.client import KazooClient
 from etl.commands.backfill import parse_asked, run_backfill
 from etl.commands.run import run
 from etl.demo.crash_run import Dying
-from etl.embedded.cluster import Cluster
-from etl.embedded.spark import SHORT_RUN
 from etl.model.plans import Request
 from etl.run.services import Services
 from etl.settings.load import load_settings
+from etl.testkit.cluster import Cluster
+from etl.testkit.spark import SHORT_RUN
 from tests.said import Said, refused, said_by
 from tests.system.sessions import session_at
 from tests.traffic.choice import Traffic, traffic_of

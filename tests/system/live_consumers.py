@@ -13,7 +13,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.structs import OffsetAndMetadata
 
-from etl.embedded.server import wait_until
+from etl.testkit.server_process import wait_until
 from tests.system.driving import Pipeline
 
 

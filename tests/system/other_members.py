@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from etl.embedded.server import wait_until
+from etl.testkit.server_process import wait_until
 from tests.system.driving import WITHOUT_SPARK, Pipeline
 from tests.traffic.rows import Row, hash_of
 

@@ -22,9 +22,9 @@ from kafka import KafkaProducer
 
 from etl.commands.backfill import parse_asked, run_backfill
 from etl.commands.run import run
-from etl.embedded.cluster import Cluster
 from etl.settings.load import load_settings
 from etl.settings.sections import Settings
+from etl.testkit.cluster import Cluster
 from tests.pages import ROOT
 from tests.said import Said, entered, said_by
 from tests.system.driving import WITHOUT_SPARK, Before, BrokenOff

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from kafka.admin import KafkaAdminClient
 
-from etl.embedded.server import wait_until
+from etl.testkit.server_process import wait_until
 from tests.said import refused
 from tests.system.driving import Pipeline, backfill_broken_off_before
 

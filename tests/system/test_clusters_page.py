@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable
 from kafka import KafkaProducer
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.jars import delta_jars
-from etl.embedded.spark import StandaloneSpark, submit_environment
+from etl.testkit.cluster import Cluster
+from etl.testkit.java import delta_jars
+from etl.testkit.spark import StandaloneSpark, submit_environment
 from tests.conftest import TopicFactory
 from tests.pages import lines
 

@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.server import HOST
 from etl.io.brokers.member_state import MemberTerms
+from etl.testkit.cluster import Cluster
+from etl.testkit.server_process import HOST
 from tests.conftest import TopicFactory
 from tests.fakes.member_contract import PARTITIONS, MemberContract, Stage, new_group
 from tests.traffic.modern import grow_topic

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from etl.embedded.cluster import Cluster
+from etl.testkit.cluster import Cluster
 from tests.chaos.collected import ALL
 from tests.chaos.stage import Case, Stage
 

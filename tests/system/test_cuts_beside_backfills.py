@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from etl.embedded.cluster import Cluster
+from etl.testkit.cluster import Cluster
 from tests.chaos.cases_brokers import wait_for_all
 from tests.chaos.cases_cut_logs import unclean
 from tests.chaos.lives import Lives, second_life

@@ -13,8 +13,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from kazoo.security import make_acl
 
-from etl.embedded.server import free_port
-from etl.embedded.zookeeper import ZooKeeper
+from etl.testkit.cluster import ZooKeeper
+from etl.testkit.server_process import free_port
 from tests.said import Said
 from tests.system.driving import Pipeline
 

@@ -15,12 +15,11 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kazoo.client import KazooClient
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.kafka import Kafka
-from etl.embedded.server import answers, wait_until
-from etl.embedded.spark import StandaloneSpark
-from etl.embedded.zookeeper import ZooKeeper
 from etl.errors import SettingsError, Unreachable
+from etl.testkit.brokers import Kafka
+from etl.testkit.cluster import Cluster, ZooKeeper
+from etl.testkit.server_process import answers, wait_until
+from etl.testkit.spark import StandaloneSpark
 from tests.processes import is_running, that_mention
 
 GONE_WITHIN_S = 20.0
@@ -99,7 +98,7 @@ def test_two_brokers_are_one_number_more() -> None:
 
 PROGRAM = """
 import sys, time
-from etl.embedded.zookeeper import ZooKeeper
+from etl.testkit.cluster import ZooKeeper
 with ZooKeeper(sys.argv[1]) as zookeeper:
     print(zookeeper.pid, flush=True)
     time.sleep(600)

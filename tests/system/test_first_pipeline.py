@@ -14,10 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 from etl.commands import first_conf
-from etl.embedded.cluster import Cluster
 from etl.io.zookeeper.session import ZooKeeper
 from etl.report.metrics import PREFIX
 from etl.settings.schema import SCHEMA_FILE, conf_schema
+from etl.testkit.cluster import Cluster
 from tests.conftest import TopicFactory
 from tests.said import Said, refused, said_by
 

@@ -14,8 +14,6 @@ from kazoo.client import KazooClient, KazooState, TransactionRequest
 from kazoo.exceptions import ConnectionLoss
 from kazoo.security import make_digest_acl
 
-from etl.embedded import zookeeper as embedded
-from etl.embedded.server import free_port
 from etl.errors import (
     BadOffset,
     CommitUnknown,
@@ -31,6 +29,8 @@ from etl.io.zookeeper.registry import read_brokers, read_cluster_id, read_creati
 from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import Broker, BrokerPartition, Committed
 from etl.model.plans import Plan
+from etl.testkit import cluster as embedded
+from etl.testkit.server_process import free_port
 from tests.builders import plain_plan
 from tests.system.sessions import lose_session
 

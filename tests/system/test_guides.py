@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 
-from etl.embedded.cluster import Cluster
+from etl.testkit.cluster import Cluster
 from tests.conftest import TopicFactory
 from tests.said import said_by
 

@@ -7,11 +7,11 @@ from itertools import count
 
 import pytest
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.releases import JAFKA
 from etl.errors import BrokerError
 from etl.kafka.messages import LATEST
 from etl.records.decode import Messages
+from etl.testkit.brokers import JAFKA
+from etl.testkit.cluster import Cluster
 from tests.fakes.jafka import entry
 from tests.fakes.jafka_contract import PARTITIONS, SEGMENT_BYTES, JafkaContract, ServedJafka
 

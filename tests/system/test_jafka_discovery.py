@@ -20,9 +20,6 @@ from etl.commands.operator import supersede
 from etl.commands.preview import preview
 from etl.decide.next_step import steps_ahead
 from etl.embedded.clicks import click_messages
-from etl.embedded.cluster import Cluster
-from etl.embedded.releases import JAFKA
-from etl.embedded.server import wait_until
 from etl.errors import (
     BrokerError,
     OffsetInsideMessage,
@@ -41,6 +38,9 @@ from etl.run.services import ALONE
 from etl.run.shell import open_world
 from etl.settings.load import load_settings
 from etl.settings.sections import Settings
+from etl.testkit.brokers import JAFKA
+from etl.testkit.cluster import Cluster
+from etl.testkit.server_process import wait_until
 from tests.builders import plain_settings
 from tests.said import said_by
 

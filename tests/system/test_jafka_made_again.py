@@ -14,11 +14,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.releases import JAFKA
-from etl.embedded.server import wait_until
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.zookeeper.session import ZooKeeper
+from etl.testkit.brokers import JAFKA
+from etl.testkit.cluster import Cluster
+from etl.testkit.server_process import wait_until
 from tests.said import refused
 from tests.system.driving import Pipeline
 

@@ -13,7 +13,6 @@ import pytest
 
 from etl.commands.backfills import left_beside
 from etl.decide import loaded_intervals
-from etl.embedded import zookeeper as embedded
 from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachable
 from etl.io.process import new_uid
 from etl.io.zookeeper import ledger as documents
@@ -33,6 +32,7 @@ from etl.model.snapshot import (
     ReservationState,
     Retirement,
 )
+from etl.testkit import cluster as embedded
 from tests.builders import plain_plan
 
 LOG = BrokerPartition("clicks", 0)

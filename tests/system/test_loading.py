@@ -24,7 +24,6 @@ from pyspark.sql import SparkSession
 import etl
 from etl.commands.run import run
 from etl.decide.plan import PlanTasks, tasks_of_plan
-from etl.embedded.server import wait_until
 from etl.io.brokers.client import SimpleConsumer
 from etl.model.columns import spark_schema
 from etl.report.run_report import Report
@@ -33,6 +32,7 @@ from etl.run import rows
 from etl.run.services import RunContext
 from etl.settings.choices import split_address
 from etl.settings.load import load_settings
+from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, as_it_is
 from tests.said import refused

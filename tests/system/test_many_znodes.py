@@ -11,7 +11,6 @@ import pytest
 from kazoo.exceptions import NoAuthError
 from kazoo.security import make_acl
 
-from etl.embedded.zookeeper import ZooKeeper as Server
 from etl.errors import OffsetMoved, PermissionRefused
 from etl.io.zookeeper import session
 from etl.io.zookeeper.group_offsets import ConsumerGroup
@@ -23,6 +22,7 @@ from etl.io.zookeeper.session import (
     knows_multi_read,
 )
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed
+from etl.testkit.cluster import ZooKeeper as Server
 from tests.builders import plain_plan
 
 MANY = 700

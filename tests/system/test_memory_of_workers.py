@@ -12,7 +12,6 @@ import pytest
 from confluent_kafka import Producer
 
 from etl.decide.tasks import split_range
-from etl.embedded.cluster import Cluster
 from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import FilesWanted, OffsetRange, Written
@@ -24,6 +23,7 @@ from etl.settings.choices import (
     MAX_RECORD_BYTES,
     TARGET_TASK_BYTES,
 )
+from etl.testkit.cluster import Cluster
 from tests.conftest import TopicFactory
 
 pytestmark = pytest.mark.long

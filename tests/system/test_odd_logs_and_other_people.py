@@ -16,9 +16,9 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
-from etl.embedded.server import wait_until
 from etl.io.brokers.client import SimpleConsumer
 from etl.settings.choices import split_address
+from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.said import refused

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from etl.commands.preview import preview
-from etl.embedded.cluster import Cluster
 from etl.errors import OtherRelease
 from etl.settings.sections import Settings
+from etl.testkit.cluster import Cluster
 from tests.builders import plain_settings
 
 

@@ -19,7 +19,6 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.security import make_acl
 
 from etl.commands import run
-from etl.embedded.server import wait_until
 from etl.errors import Owned, PermissionRefused, SessionLost
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.owners import Owners
@@ -30,6 +29,7 @@ from etl.run.live import LiveServices
 from etl.run.services import RunContext
 from etl.settings.load import load_settings
 from etl.settings.sections import Settings
+from etl.testkit.server_process import wait_until
 from tests.fakes.claim_contract import FOREIGN, GROUP, PIPELINE, ClaimContract
 from tests.system.driving import ROOT, Before, Pipeline, broken_off_before
 from tests.system.sessions import lose_session

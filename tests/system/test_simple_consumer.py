@@ -7,11 +7,11 @@ import pytest
 from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 
-from etl.embedded.cluster import Cluster
 from etl.errors import DataLoss, RanOutBeforeUntil
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
+from etl.testkit.cluster import Cluster
 from tests.conftest import TopicFactory
 from tests.fakes.batches import Batch, Codec, Rec, compress, encode, record_bytes
 from tests.fakes.contract import BrokerContract, Served

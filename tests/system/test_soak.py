@@ -9,8 +9,8 @@ from unittest import mock
 
 import pytest
 
-from etl.embedded.zookeeper import ZooKeeper
 from etl.io.delta import append
+from etl.testkit.cluster import ZooKeeper
 from tests.soak.fast import Lane, Place, Told, tell_every_moment, tell_random
 from tests.soak.memory import in_place_of_brokers_and_spark
 from tests.soak.points import Deed

@@ -15,9 +15,9 @@ import pytest
 from deltalake import DeltaTable
 
 from etl.commands.package import package
-from etl.embedded.cluster import Cluster
-from etl.embedded.server import wait_until
-from etl.embedded.spark import (
+from etl.testkit.cluster import Cluster
+from etl.testkit.server_process import wait_until
+from etl.testkit.spark import (
     SHORT_RUN,
     StandaloneSpark,
     jar_settings,

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from etl.commands import run
-from etl.embedded.server import wait_until
 from etl.errors import Unreachable
 from etl.settings.load import load_settings
+from etl.testkit.server_process import wait_until
 from tests.chaos.zookeeper_proxy import ZooKeeperProxy
 from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, never
 from tests.processes import command_line, of_session, that_mention

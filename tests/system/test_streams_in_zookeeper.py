@@ -12,13 +12,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from etl.embedded.server import wait_until
 from etl.errors import MembershipLost, OffsetMoved
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.paths import GroupPaths
 from etl.model.partitions import BrokerPartition
 from etl.streams import Conf, Connector, Consumer, Group, Listener, NothingCame, Record
+from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.fakes.group_readers import GroupReader, all_read_once

@@ -14,14 +14,14 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.server import wait_until
 from etl.errors import OffsetMoved
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import BrokerPartition
 from etl.settings.choices import split_address
 from etl.streams import Consumer, Group
+from etl.testkit.cluster import Cluster
+from etl.testkit.server_process import wait_until
 from tests.conftest import TopicFactory
 from tests.fakes.group_readers import GroupReader
 from tests.traffic.modern import grow_topic

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from etl.embedded.cluster import Cluster
+from etl.testkit.cluster import Cluster
 from tests.page_commands import TYPED, Section
 from tests.pages import ROOT, meant_by, programs
 from tests.system.page_world import CONF, LARGE, PageWorld, fill

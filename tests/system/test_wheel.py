@@ -18,11 +18,10 @@ from deltalake import DeltaTable
 from kafka import KafkaProducer
 
 from etl import __version__
-from etl.embedded.cache import cache_folder
-from etl.embedded.cluster import Cluster
-from etl.embedded.java import java_environment
-from etl.embedded.spark import StandaloneSpark
 from etl.settings.schema import conf_schema
+from etl.testkit.cluster import Cluster
+from etl.testkit.java import cache_folder, java_environment
+from etl.testkit.spark import StandaloneSpark
 from tests.conftest import TopicFactory
 from tests.pages import lines
 
@@ -188,7 +187,7 @@ def test_a_new_environment_with_nothing_but_the_wheel_goes_the_whole_way(
     """By what docs/INSTALL.md says: Delta's jars, a first conf, the doctor and a run; then its
     proof.
     """
-    installed.type("/opt/venv/bin/python -m etl.embedded")
+    installed.type("/opt/venv/bin/python -m etl.testkit")
     for text in of_the_page():
         if text.startswith("etl "):
             ours = text.replace("127.0.0.1:2181/kafka", cluster.zookeeper_connect).replace(

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from kafka.admin import KafkaAdminClient
 from kazoo.client import KazooClient
 
-from etl.embedded.server import wait_until
+from etl.testkit.server_process import wait_until
 from tests.said import Said, refused
 from tests.system.driving import Pipeline, broken_off_before
 

@@ -14,8 +14,6 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.server import wait_until
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.delta.losses import read_losses
 from etl.io.zookeeper.ledger import PlanLedger
@@ -29,6 +27,8 @@ from etl.run.live import LiveServices
 from etl.run.services import RunContext
 from etl.settings.choices import split_address
 from etl.settings.load import settings_of_backfill
+from etl.testkit.cluster import Cluster
+from etl.testkit.server_process import wait_until
 from tests.builders import plain_settings
 from tests.conftest import TopicFactory
 from tests.fakes.world_contract import WorldContract

@@ -16,7 +16,6 @@ from kazoo.client import TransactionRequest
 from kazoo.exceptions import ConnectionLoss
 
 from etl.decide.group_assignment import AssignmentContext, Strategy, Timing, assign, share_of
-from etl.embedded.server import wait_until
 from etl.errors import Owned, SessionLost, SettingsError
 from etl.io.zookeeper.group_member import Bell, MemberOptions, WatchedGroup, ZooKeeperMember
 from etl.io.zookeeper.group_offsets import ConsumerGroup
@@ -25,6 +24,7 @@ from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.paths import GroupPaths
 from etl.ledger.topic_filters import FilterKind, TopicFilter
 from etl.model.partitions import BrokerFamily, BrokerPartition
+from etl.testkit.server_process import wait_until
 from tests.groups.golden import golden, key
 from tests.groups.oracles import DIVIDED, digest, group_for, ours
 from tests.groups.random_groups import GROUP as RANDOM_GROUP

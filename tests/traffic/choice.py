@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.releases import JAFKA
+from etl.testkit.brokers import JAFKA
+from etl.testkit.cluster import Cluster
 from tests.traffic.jafka import JafkaTraffic
 from tests.traffic.kafka_08 import Kafka08Traffic
 from tests.traffic.modern import ModernTraffic

@@ -9,8 +9,8 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from etl.embedded.administration import session
-from etl.embedded.cluster import Cluster
+from etl.testkit.brokers import session
+from etl.testkit.cluster import Cluster
 from tests.fakes.message_sets import Entry, encode_physical
 from tests.traffic.old import OldLog, OldTraffic, asking, string
 from tests.traffic.rows import Message, Row, hash_of

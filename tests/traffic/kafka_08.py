@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kafka.record import MemoryRecords
 
-from etl.embedded.administration import session
-from etl.embedded.cluster import Cluster
+from etl.testkit.brokers import session
+from etl.testkit.cluster import Cluster
 from tests.fakes.batches import Codec
 from tests.fakes.message_sets import Msg, Wrapper, encode_logical
 from tests.fakes.oracle import codecs

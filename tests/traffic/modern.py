@@ -13,13 +13,13 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from etl.embedded.clicks import click_batches
-from etl.embedded.cluster import Cluster
-from etl.embedded.server import wait_until
 from etl.errors import BrokerError, TopicMissing
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster import Cluster as Brokers
 from etl.model.partitions import Broker
 from etl.settings.choices import split_address
+from etl.testkit.cluster import Cluster
+from etl.testkit.server_process import wait_until
 from tests.fakes.oracle import codecs
 from tests.traffic.rows import Message, Row, hash_of
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from etl.embedded.cluster import Cluster
-from etl.embedded.kafka import Kafka
-from etl.embedded.server import HOST
+from etl.testkit.brokers import Kafka
+from etl.testkit.cluster import Cluster
+from etl.testkit.server_process import HOST
 from tests.fakes.frames import read_frame
 from tests.traffic.rows import Message, Row
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.embedded.kafka import Kafka
-from etl.embedded.releases import JAFKA
+from etl.testkit.brokers import JAFKA, Kafka
 from tests.traffic.jafka import JafkaTraffic
 from tests.traffic.kafka_08 import Kafka08Traffic
 from tests.traffic.old import OldLog

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from etl.embedded.server import wait_until
 from etl.errors import ConsumerInUse, CorruptData, MembershipLost, SettingsError
 from etl.model.partitions import BrokerPartition, Share
 from etl.streams import (
@@ -28,6 +27,7 @@ from etl.streams.connector import StreamQueue
 from etl.streams.fetches import Fetches
 from etl.streams.positions import KeptInKafka
 from etl.streams.records import records_of
+from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.coordinator import JOIN, ConsumerMember, FakeCoordinator, coordinator_of_clicks
 from tests.fakes.group_readers import GroupReader

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.embedded.server import wait_until
 from etl.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -45,6 +44,7 @@ from etl.model.partitions import (
 )
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
+from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Codec, Rec, answer, control, encode
 from tests.fakes.broker import (
     FETCH,

@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import pytest
 
-from etl.embedded.server import wait_until
 from etl.errors import BrokerUnreachable, CorruptData
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster import Cluster
@@ -23,6 +22,7 @@ from etl.kafka.messages import LATEST, FetchTarget
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange
 from etl.reader.fetch import read_ranges
+from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
     API_VERSIONS,

@@ -12,7 +12,6 @@ from uuid import UUID
 
 import pytest
 
-from etl.embedded.server import wait_until
 from etl.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -26,6 +25,7 @@ from etl.errors import (
 from etl.io.brokers.member_state import MemberTerms
 from etl.model.partitions import BrokerPartition, GroupProtocol, RebalanceStatistics
 from etl.run.services import Member
+from etl.testkit.server_process import wait_until
 from tests.fakes.broker import FIND_COORDINATOR, GROUPS, World, altered, hang_up, never
 from tests.fakes.coordinator import (
     CONSUMER,

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from etl.embedded.server import wait_until
 from etl.errors import (
     ConsumerInUse,
     CorruptData,
@@ -23,6 +22,7 @@ from etl.errors import (
 )
 from etl.model.partitions import BrokerPartition
 from etl.streams import Conf, Connector, Group, MessageStream, NothingCame, Record
+from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, never
 from tests.fakes.coordinator import FakeCoordinator, coordinator_of_clicks

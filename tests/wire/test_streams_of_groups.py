@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from etl.embedded.server import wait_until
 from etl.errors import ConsumerInUse, MembershipLost, NotAssigned, Owned, SettingsError
 from etl.model.partitions import BrokerPartition
 from etl.streams import Consumer, Group, Listener, Record
+from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.coordinator import JOIN, FakeCoordinator, coordinator_of_clicks
 from tests.fakes.group_readers import GroupReader, all_read_once

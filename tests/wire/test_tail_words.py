@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from etl.embedded.server import wait_until
+from etl.testkit.server_process import wait_until
 from tests.builders import conf_beside
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.coordinator import JOIN, FakeCoordinator

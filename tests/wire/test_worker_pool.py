@@ -17,7 +17,6 @@ from typing import Any, cast
 import pytest
 from pyarrow import parquet
 
-from etl.embedded.server import wait_until
 from etl.errors import CorruptData, ProcessLost, unmark
 from etl.model.columns import COLUMNS, arrow_schema, raw_columns
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
@@ -28,6 +27,7 @@ from etl.reader.local_workers import Failed, FilesOfWorkers, Order, Worker
 from etl.reader.reading import Reading, Task, tasks_of_ranges
 from etl.reader.task_rows import TaskFailed
 from etl.settings.choices import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
+from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, cut_to
 from tests.fakes.worker_here import WorkerHere

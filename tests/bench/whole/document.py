@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import etl
-from etl.embedded.jars import spark_jars
-from etl.embedded.java import find_java
-from etl.embedded.releases import DEFAULT_VERSION
+from etl.testkit.brokers import DEFAULT_VERSION
+from etl.testkit.java import find_java, spark_jars
 from tests.bench.whole.page import rendered
 
 PAGE, KEPT = "BENCHMARK.md", "benchmark.json"

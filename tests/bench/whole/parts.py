@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from etl.embedded.cluster import Cluster
+from etl.testkit.cluster import Cluster
 from tests.bench.whole.child import Child, Failed, Spent
 from tests.bench.whole.kinds import DRAIN, PEER, RUNS
 from tests.bench.whole.topics import Topic

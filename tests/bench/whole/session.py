@@ -29,11 +29,11 @@ import yaml
 from kazoo.client import KazooClient
 from pyspark.sql import DataFrame, SparkSession
 
-from etl.embedded.jars import Artifact, fetched
-from etl.embedded.spark import jar_settings, set_spark_environment, spark_settings
 from etl.io.spark.session import build_session
 from etl.reader.source import OffsetRanges
 from etl.settings.choices import FETCH_MAX_BYTES
+from etl.testkit.java import Artifact, fetched
+from etl.testkit.spark import jar_settings, set_spark_environment, spark_settings
 from tests.bench.whole.child import serve
 from tests.bench.whole.tables import Clock, written
 from tests.bench.whole.workloads import PARTITIONS

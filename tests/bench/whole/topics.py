@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from etl.embedded.cluster import Cluster
+from etl.testkit.cluster import Cluster
 from tests.bench.whole.workloads import PARTITIONS, Workload
 
 _TIMEOUT_S = 30.0

@@ -16,8 +16,8 @@ import pytest
 from rich.console import Console
 
 from etl.console.progress import Lines, Picture, showing
-from etl.embedded.server import wait_until
 from etl.report.run_state import Doing, ReadSoFar, Stopwatch, Verb
+from etl.testkit.server_process import wait_until
 
 HALF = ReadSoFar(3, 6, 500, 1000, 490, 45_000_000)
 

@@ -8,9 +8,9 @@ import pytest
 
 from etl.demo.sources import SOURCES, TOPIC
 from etl.demo.story import conf_of
-from etl.embedded.releases import DEFAULT_VERSION, JAFKA
 from etl.model.partitions import BrokerFamily
 from etl.settings.load import load_settings
+from etl.testkit.brokers import DEFAULT_VERSION, JAFKA
 
 
 @pytest.mark.parametrize(

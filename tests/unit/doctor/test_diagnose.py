@@ -253,7 +253,7 @@ def test_jars_that_are_not_in_the_cache_are_advice_and_are_not_fetched(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (line,) = said(machine.jars)
     assert line.verdict is Verdict.ADVICE
-    assert "python -m etl.embedded" in line.to_do
+    assert "python -m etl.testkit" in line.to_do
     assert list(tmp_path.iterdir()) == []
     (line,) = said(machine.jars, spark={"spark.jars.packages": "io.delta:delta"})
     assert (line.verdict, line.found) == (Verdict.OK, "spark.jars.packages: io.delta:delta")
@@ -270,7 +270,7 @@ def test_a_java_of_another_version_is_refused_and_its_place_is_named(
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr("etl.embedded.java._bundled_java", lambda: None)
+    monkeypatch.setattr("etl.testkit.java._bundled_java", lambda: None)
     (line,) = said(machine.java)
     assert line.exit_code == 2
     assert "is Java 8" in line.found

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.embedded.server import wait_until
 from etl.io.progress_port import ProgressAddress, ProgressPort, Teller
 from etl.report.run_state import Told
+from etl.testkit.server_process import wait_until
 
 PLANNED = {0: 100, 7: 50}
 

@@ -10,7 +10,6 @@ import pytest
 
 from etl.cli.arguments import run_context
 from etl.decide.table_storage import level_of
-from etl.embedded.java import java_home
 from etl.io.process import cores
 from etl.io.spark import session
 from etl.io.spark.session import (
@@ -22,6 +21,7 @@ from etl.io.spark.session import (
     settings_of_file,
 )
 from etl.model.plans import Codec
+from etl.testkit.java import java_home
 
 
 @pytest.fixture(autouse=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from etl.embedded import jars, java, trust
-from etl.embedded.cache import cache_folder
 from etl.errors import SettingsError, Unreachable
+from etl.testkit import java
+from etl.testkit.java import cache_folder
 
-WANTED = [jars.Artifact("org.example", "thing", "1.0")]
+WANTED = [java.Artifact("org.example", "thing", "1.0")]
 
 
 @pytest.fixture(autouse=True)
@@ -95,13 +95,13 @@ def bring(monkeypatch: pytest.MonkeyPatch, *, fails: int = 0) -> list[int]:
         if len(fetches) <= fails:
             raise Unreachable("cut off", log=log)
 
-    monkeypatch.setattr(jars, "_run_ivy", run)
+    monkeypatch.setattr(java, "_run_ivy", run)
     return fetches
 
 
 def test_jars_are_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     fetches = bring(monkeypatch)
-    first, second = jars.fetched("thing", WANTED), jars.fetched("thing", WANTED)
+    first, second = java.fetched("thing", WANTED), java.fetched("thing", WANTED)
     assert [jar.read_bytes() for jar in first] == [b"a jar"]
     assert first == second
     assert len(fetches) == 1
@@ -110,9 +110,9 @@ def test_jars_are_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_fetch_that_was_cut_off_does_not_look_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     fetches = bring(monkeypatch, fails=1)
     with pytest.raises(Unreachable):
-        jars.fetched("thing", WANTED)
+        java.fetched("thing", WANTED)
     assert [path.name for path in (cache_folder() / "jars").iterdir()] == ["thing.lock"]
-    assert len(jars.fetched("thing", WANTED)) == 1
+    assert len(java.fetched("thing", WANTED)) == 1
     assert len(fetches) == 2
 
 
@@ -124,20 +124,20 @@ def test_a_jar_that_was_lost_or_cut_is_fetched_again(
     monkeypatch: pytest.MonkeyPatch, damage: object
 ) -> None:
     bring(monkeypatch)
-    [jar] = jars.fetched("thing", WANTED)
+    [jar] = java.fetched("thing", WANTED)
     assert callable(damage)
     damage(jar)
-    assert [jar.read_bytes() for jar in jars.fetched("thing", WANTED)] == [b"a jar"]
+    assert [jar.read_bytes() for jar in java.fetched("thing", WANTED)] == [b"a jar"]
 
 
 def test_what_spark_brings_is_not_fetched_again() -> None:
-    names = jars._names_in_spark()
+    names = java._names_in_spark()
     assert {"hadoop-client-api", "parquet-hadoop", "snappy-java", "spark-sql_2.13"} <= set(names)
     assert not [name for name in names if name.startswith("delta-")]
 
 
 def test_a_key_store_is_a_head_its_certificates_and_a_digest() -> None:
-    store = trust.render_key_store([b"DER"])  # three bytes in place of a certificate
+    store = java.render_key_store([b"DER"])  # three bytes in place of a certificate
     assert store[:12] == bytes.fromhex("feedfeed 00000002 00000001")
     assert store[12:-20] == b"\0\0\0\2\0\4ca-0\0\0\0\0\0\0\0\0\0\5X.509\0\0\0\3DER"
     assert (

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from etl.embedded.kafka import Kafka
-from etl.embedded.releases import DEFAULT_VERSION, JAFKA, RELEASES, release
 from etl.errors import SettingsError
+from etl.testkit.brokers import DEFAULT_VERSION, JAFKA, RELEASES, Kafka, release
 
 FACTS = {"id", "host", "port", "folder", "zookeeper", "voters", "roles", "listeners"}
 

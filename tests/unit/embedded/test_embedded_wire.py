@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from etl.embedded.wire import Metadata, metadata, parse_metadata
+from etl.testkit.brokers import Metadata, metadata, parse_metadata
 
 # Correlation 0; one broker, 7 at h:9 (and no rack); the controller 7; one topic, t, whose partition
 # 0 is led by 7 and whose 1 by nobody.

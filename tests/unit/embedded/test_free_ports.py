@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etl.embedded.server import free_port
+from etl.testkit.server_process import free_port
 
 
 def test_no_two_servers_that_are_about_to_start_are_given_one_port() -> None:

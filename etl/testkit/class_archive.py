@@ -1,4 +1,6 @@
-"""Owns the archive of Java classes that lets a short Spark run start in half the time (JEP 350).
+"""How is the archive of Java classes made that lets Spark start in half the time?
+
+Owns the archive of Java classes that lets a short Spark run start in half the time (JEP 350).
 
 A JVM with an empty head spends most of a small run loading and checking some 20,000 classes of
 Spark and Delta. The archive holds them as the JVM wants them in memory. It is made once per Java
@@ -17,9 +19,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from etl.embedded.cache import alone, cache_folder
-from etl.embedded.jars import DELTA_VERSION, delta_jars, spark_home
-from etl.embedded.java import java_home, set_java_home
+from etl.testkit.java import (
+    DELTA_VERSION,
+    alone,
+    cache_folder,
+    delta_jars,
+    java_home,
+    set_java_home,
+    spark_home,
+)
 
 _SILENT = "-Xlog:disable -Xlog:all=error:stderr"
 """What a JVM has to say of an archive would go to standard output, where `--json` prints its
@@ -73,7 +81,7 @@ def _make(archive: Path) -> None:
         log.open("wb") as out,
     ):
         made = Path(partial, archive.name)
-        command = [sys.executable, "-m", "etl.embedded.class_archive", str(made), partial]
+        command = [sys.executable, "-m", "etl.testkit.class_archive", str(made), partial]
         subprocess.run(
             command,
             stdin=subprocess.DEVNULL,

@@ -1,4 +1,6 @@
-"""Owns one promise: a server does not outlive the process that started it, however that process
+"""How does a server end with the process that started it?
+
+Owns one promise: a server does not outlive the process that started it, however that process
 ended.
 
 Run as a program of its own with the server's process group as argument. Its standard input is a

@@ -1,4 +1,6 @@
-"""`python -m etl.embedded`: fetch or make everything that the embedded servers and Spark need in
+"""`python -m etl.testkit`: fetches or makes all that the servers and Spark need, once.
+
+`python -m etl.testkit`: fetch or make everything that the embedded servers and Spark need in
 the cache, once.
 """
 
@@ -7,12 +9,10 @@ from __future__ import annotations
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from etl.embedded.cache import cache_folder
-from etl.embedded.class_archive import make_archive
-from etl.embedded.jars import delta_jars
-from etl.embedded.java import find_java
-from etl.embedded.releases import release_jars
 from etl.errors import EtlError
+from etl.testkit.brokers import release_jars
+from etl.testkit.class_archive import make_archive
+from etl.testkit.java import cache_folder, delta_jars, find_java
 
 
 def main() -> int:

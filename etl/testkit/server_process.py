@@ -1,4 +1,6 @@
-"""Owns the life of one server process: its folder, its log file, start, stop, kill, and that it
+"""How does the process of one server start and end?
+
+Owns the life of one server process: its folder, its log file, start, stop, kill, and that it
 never stays behind.
 
 What is started, and when it is ready, is said by the subclasses.
@@ -22,8 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from etl.embedded.java import java_environment
 from etl.errors import SettingsError, Unreachable
+from etl.testkit.java import java_environment
 
 HOST = "127.0.0.1"
 

@@ -1,4 +1,6 @@
-"""Owns how Spark is started on this machine: settings with the cached jars, and a standalone master
+"""How is Spark started on this machine?
+
+Owns how Spark is started on this machine: settings with the cached jars, and a standalone master
 with its workers.
 """
 
@@ -14,11 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from etl.embedded.class_archive import archive_options, spark_class_path
-from etl.embedded.jars import delta_jars, spark_home
-from etl.embedded.java import java_environment, set_java_home
-from etl.embedded.server import HOST, Server, answers, free_port, wait_until
 from etl.errors import Unreachable
+from etl.testkit.class_archive import archive_options, spark_class_path
+from etl.testkit.java import delta_jars, java_environment, set_java_home, spark_home
+from etl.testkit.server_process import HOST, Server, answers, free_port, wait_until
 
 
 def set_spark_environment() -> None:
@@ -44,7 +45,7 @@ def jar_settings(
     """Plain Spark settings that bring Delta's jars, and those `besides`, without asking the
     network, and let a local JVM start quickly.
 
-    Raises as `jars.delta_jars` does.
+    Raises as `java.delta_jars` does.
     """
     if not master.startswith("local"):
         return {
@@ -66,7 +67,7 @@ def spark_settings(master: str = "local[2]", *, besides: Sequence[Path] = ()) ->
 
     `besides`: jars beside Delta's.
 
-    Call `set_spark_environment` before the session starts. Raises as `jars.delta_jars` does.
+    Call `set_spark_environment` before the session starts. Raises as `java.delta_jars` does.
     """
     return {
         "spark.master": master,

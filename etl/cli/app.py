@@ -108,8 +108,8 @@ def demo(
 @app.command()
 def doctor(conf: Conf, as_json: AsJson = False) -> None:
     """Look at everything a run needs, a line each: ok, or what to do; nothing is changed."""
+    from etl.commands.doctor import diagnose
     from etl.console.text import show_doctor
-    from etl.doctor.diagnose import diagnose
 
     diagnosis = diagnose(settings_of(conf), spark_defaults=run_context().spark_defaults)
     show(as_json, diagnosis.as_json(), lambda: show_doctor(diagnosis))
@@ -154,7 +154,7 @@ def plan(
     run_key: RunKey = None,
 ) -> None:
     """Say what the next run would do, with numbers; nothing is stored or moved."""
-    from etl.commands import preview as previewing
+    from etl.commands import plans as previewing
     from etl.console.text import show_preview
 
     settings = table_settings_of(conf)

@@ -220,7 +220,7 @@ def table_settings_of(conf: Path) -> Settings:
     settings = settings_of(conf)
     if settings.table.is_placed:
         return settings
-    from etl.commands.named_table import with_table
+    from etl.commands.operator_decisions import with_table
 
     return with_table(settings, run_context(quiet=True))
 

@@ -134,7 +134,7 @@ def backfill_resume(
 @backfill.command("list")
 def backfill_list(conf: Conf, as_json: AsJson = False) -> None:
     """The backfills of the pipeline: state, how much is loaded, and when it may be done."""
-    from etl.commands.backfills import list_backfills
+    from etl.commands.backfill import list_backfills
     from etl.console.backfills import show_backfills
 
     rows = list_backfills(table_settings_of(conf))
@@ -144,7 +144,7 @@ def backfill_list(conf: Conf, as_json: AsJson = False) -> None:
 @backfill.command("show")
 def backfill_show(conf: Conf, name: BackfillName, as_json: AsJson = False) -> None:
     """One backfill, with what it claims of each partition and its plans."""
-    from etl.commands.backfills import show_backfill
+    from etl.commands.backfill import show_backfill
     from etl.console.backfills import show_backfill_whole
 
     document = show_backfill(table_settings_of(conf), name)
@@ -163,8 +163,7 @@ def backfill_abandon(
     """Give a backfill up: what it has loaded stays in the table, and the rest is free for others.
     One that has loaded all, or was given up before, gives back what the table has no row of: rows
     that somebody deleted."""
-    from etl.commands.backfill import abandon_backfill
-    from etl.commands.backfills import show_backfill
+    from etl.commands.backfill import abandon_backfill, show_backfill
     from etl.console.text import show_sentence
 
     settings = table_settings_of(conf)
@@ -204,8 +203,7 @@ def _agreed(
     """Show what it would load, and ask, unless it is a dry run or nothing is to be agreed to;
     whether it goes on.
     """
-    from etl.commands.backfill import preview_backfill
-    from etl.commands.backfills import show_backfill
+    from etl.commands.backfill import preview_backfill, show_backfill
     from etl.console.backfills import show_backfill_preview, show_backfills
 
     preview = preview_backfill(settings, name, asked, context)

@@ -19,7 +19,7 @@ def compact(
     quiet: Quiet = False,
 ) -> None:
     """Make large files of small ones; nothing is removed, and where there are none no Spark starts."""
-    from etl.commands import compact as putting_together
+    from etl.commands import maintain as putting_together
     from etl.console.several import show_sentences
 
     done = putting_together.compact(

@@ -23,7 +23,7 @@ import typer
 
 from etl.cli.arguments import said_changes
 from etl.cli.output import show
-from etl.commands.run_folder import ConfRun, FolderRun, run_each
+from etl.commands.run import ConfRun, FolderRun, run_each
 from etl.console.several import show_folder_run, show_one_run
 from etl.console.text import screen
 from etl.errors import DataLost, EtlError, ProcessLost, rebuild

@@ -90,8 +90,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Ask the brokers and write a first conf, each key with why it is so."""
-    from etl.commands.conf_choices import Asked
-    from etl.commands.first_conf import first_conf
+    from etl.commands.init import Asked, first_conf
     from etl.console.several import show_first_conf
     from etl.settings.load import parse_change
 

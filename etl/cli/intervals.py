@@ -38,7 +38,7 @@ def complete(
     """Say whether the logs are complete up to a time: exit code 0 if they are, 6 if not yet;
     nothing is changed.
     """
-    from etl.commands import complete as looking
+    from etl.commands import lag as looking
     from etl.console.text import show_complete
     from etl.decide.run_requests import milliseconds, moment
 
@@ -73,7 +73,7 @@ def intervals(
     is changed.
 
     Exit code 6 where a partition without a leader could not be asked."""
-    from etl.commands import intervals as looking
+    from etl.commands import lag as looking
     from etl.console.text import show_intervals
     from etl.decide.run_requests import interval_between, length
 

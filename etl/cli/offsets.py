@@ -23,7 +23,7 @@ from etl.cli.output import confirm, show
 from etl.errors import SettingsError
 
 if TYPE_CHECKING:
-    from etl.commands.offsets_set import BeforeEnd
+    from etl.commands.set_offsets import BeforeEnd
     from etl.settings.choices import StartAt
     from etl.settings.source import Timestamp
 
@@ -34,7 +34,7 @@ WHERE = "earliest, latest, an offset, or a time with its UTC offset: 2026-01-31T
 @offsets.command("show")
 def offsets_show(conf: Conf, as_json: AsJson = False) -> None:
     """The committed offset of each partition beside the log and the pipeline's position."""
-    from etl.commands.offsets import offsets
+    from etl.commands.lag import offsets
     from etl.console.offsets import show_offsets
 
     found = offsets(table_settings_of(conf))
@@ -54,7 +54,7 @@ def offsets_diff(
     """ZooKeeper's offsets, the newest plan and the table side by side: where they differ, and what
     the next run does about it.
     """
-    from etl.commands.offsets_diff import offsets_diff
+    from etl.commands.restore_ledger import offsets_diff
     from etl.console.offsets import show_offsets_diff
 
     found = offsets_diff(table_settings_of(conf), shows_all=shows_all)
@@ -87,7 +87,7 @@ def offsets_set(
     """Set positions: forwards past what is then told lost, or back over what was never loaded. The
     next run executes it.
     """
-    from etl.commands import offsets_set as setting
+    from etl.commands import set_offsets as setting
     from etl.console.text import show_ruling
     from etl.model.partitions import parse_named
 
@@ -118,7 +118,7 @@ def offsets_restore(
     """Positions and ledger from the table, where ZooKeeper lost them, an old copy was put back, or
     another client moved offsets.
     """
-    from etl.commands import offsets_restore as restoring
+    from etl.commands import restore_ledger as restoring
     from etl.console.text import show_ruling
     from etl.decide.restore_ledger import Lost
 
@@ -151,7 +151,7 @@ def offsets_pause(conf: Conf, logs: Logs, reason: Reason, as_json: AsJson = Fals
     """Leave logs alone, from the next plan on: positions stay, nothing of them is read until they
     are resumed.
     """
-    from etl.commands import offsets_pause as pausing
+    from etl.commands import set_offsets as pausing
     from etl.console.text import show_ruling
 
     ruling = pausing.pause(settings_of(conf), logs, reason)
@@ -161,7 +161,7 @@ def offsets_pause(conf: Conf, logs: Logs, reason: Reason, as_json: AsJson = Fals
 @offsets.command("resume")
 def offsets_resume(conf: Conf, logs: Logs, reason: Reason, as_json: AsJson = False) -> None:
     """Read logs again that are paused: the next plan goes on from their positions."""
-    from etl.commands import offsets_pause as pausing
+    from etl.commands import set_offsets as pausing
     from etl.console.text import show_ruling
 
     ruling = pausing.resume(settings_of(conf), logs, reason)
@@ -172,7 +172,7 @@ def parse_position(text: str, option: str) -> StartAt | Timestamp | BeforeEnd | 
     """The same as `parse_where`, and what is counted back from now or from a log's end. Raises
     SettingsError.
     """
-    from etl.commands.offsets_set import BeforeEnd
+    from etl.commands.set_offsets import BeforeEnd
     from etl.run.services import now_ms
     from etl.settings.load import parse_bound
     from etl.settings.source import timestamp_of

@@ -59,8 +59,7 @@ def peek(
     as_json: RecordsAsJson = False,
 ) -> None:
     """Show the records of one partition, from an offset or a time; nothing is stored or moved."""
-    from etl.commands.decoders import decoder_of
-    from etl.commands.peek import Wanted, open_peek
+    from etl.commands.peek import PeekRequest, decoder_of, open_peek
     from etl.console.records import Decoding, Document, Lines
 
     decoding = Decoding(decoder_of(key_decoder), decoder_of(decoder), whole)
@@ -68,7 +67,7 @@ def peek(
     timeout_s = timeout or (None if follow else _TIMEOUT_S)
     with open_peek(
         settings_of(conf),
-        Wanted(topic, partition, parse_where(start, "--from"), most, follow, timeout_s),
+        PeekRequest(topic, partition, parse_where(start, "--from"), most, follow, timeout_s),
     ) as peeked:
         screen = Document(decoding) if as_json else Lines(decoding, say)
         show_records(peeked, screen, as_json=as_json, stop=lambda: "nothing was changed")

@@ -66,7 +66,7 @@ def pipelines_set_acl(conf: Conf, as_json: AsJson = False) -> None:
     """Give what the pipeline keeps in ZooKeeper the ACL that zookeeper.acl asks for: a conf counts
     for new znodes alone.
     """
-    from etl.commands.set_acl import set_acl
+    from etl.commands.pipelines import set_acl
     from etl.console.text import show_ruling
 
     ruling = set_acl(settings_of(conf))

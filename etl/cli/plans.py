@@ -79,10 +79,10 @@ def plans_supersede(
     """Give up a plan that cannot be finished: another one takes its number, and the next run
     executes it.
     """
-    from etl.commands import operator
+    from etl.commands import operator_decisions
     from etl.console.text import show_ruling
 
-    ruling = operator.supersede(
+    ruling = operator_decisions.supersede(
         table_settings_of(conf), number, reason, tuple(skip or ()), is_handed_over=handed_over
     )
     show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
@@ -105,10 +105,10 @@ def plans_take_over(
     """Take the place of another pipeline in this table (a group or pipeline renamed): go on where
     it ended, and load nothing twice.
     """
-    from etl.commands import take_over
+    from etl.commands import inherit_pipeline
     from etl.console.text import show_ruling
 
-    ruling = take_over.take_over(table_settings_of(conf), place, reason, run_context())
+    ruling = inherit_pipeline.take_over(table_settings_of(conf), place, reason, run_context())
     show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
 
 
@@ -125,10 +125,10 @@ def plans_acknowledge(
     as_json: AsJson = False,
 ) -> None:
     """Accept the table as it is, whatever others did to it, and go on from ZooKeeper's positions."""
-    from etl.commands import operator
+    from etl.commands import operator_decisions
     from etl.console.text import show_ruling
 
-    ruling = operator.acknowledge(table_settings_of(conf), version, reason)
+    ruling = operator_decisions.acknowledge(table_settings_of(conf), version, reason)
     show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
 
 
@@ -163,10 +163,10 @@ def plans_accept_log(
     """Go on with logs that were cut, or whose topics were made again; rows of records that are gone
     stay, and are named.
     """
-    from etl.commands import operator
+    from etl.commands import operator_decisions
     from etl.console.text import show_ruling
 
-    ruling = operator.accept_log(
+    ruling = operator_decisions.accept_log(
         table_settings_of(conf), tuple(logs), reason, at=at, is_same_log=same_log
     )
     show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)

@@ -11,7 +11,7 @@ from etl.cli.output import begun_document, refuse_unshown
 from etl.errors import EtlError, Stopped
 
 if TYPE_CHECKING:
-    from etl.commands.peeked_log import Ended
+    from etl.commands.peek import Ended
 
 ValueDecoder = Annotated[
     str,
@@ -64,7 +64,7 @@ def show_records(
 
     Raises Stopped, what reading them ends with, and that nobody takes what is shown.
     """
-    from etl.commands.peeked_log import Ended
+    from etl.commands.peek import Ended
 
     screen.begin(looked)
     if as_json:

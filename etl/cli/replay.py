@@ -117,7 +117,7 @@ def _agreed(
 def _into(
     settings: Settings, wanted: Wanted, path: str, context: RunContext, *, as_json: bool
 ) -> None:
-    from etl.commands.replay_into import replay_into
+    from etl.commands.replay import replay_into
     from etl.console.text import show_sentence
 
     copied = replay_into(settings, wanted, path, context)

@@ -27,7 +27,7 @@ def table_resolve(conf: Conf, make: Make = False, as_json: AsJson = False) -> No
     """Ask Spark where the table is that the conf names, and go by that from now on. Nothing of a
     table that is there is changed.
     """
-    from etl.commands.named_table import resolve
+    from etl.commands.operator_decisions import resolve
     from etl.console.text import show_ruling
 
     ruling = resolve(settings_of(conf), run_context(quiet=True, as_json=as_json), is_made=make)

@@ -13,7 +13,7 @@ from etl.model.partitions import Membership
 from etl.settings.choices import StartAt
 
 if TYPE_CHECKING:
-    from etl.commands.tail import TailedGroup
+    from etl.commands.peek import TailedGroup
 
 
 def tail(
@@ -85,13 +85,12 @@ def tail(
     """Join a group and show the records of the share that it gives, until -n, --timeout or Ctrl-C;
     its other members lack them.
     """
-    from etl.commands.decoders import decoder_of
-    from etl.commands.tail import Wanted, open_tail
+    from etl.commands.peek import TailRequest, decoder_of, open_tail
     from etl.console.records import Decoding
     from etl.console.tailed import TailDocument, TailLines
 
     decoding = Decoding(decoder_of(key_decoder), decoder_of(decoder), whole)
-    wanted = Wanted(
+    wanted = TailRequest(
         group, tuple(topics or ()), membership, strategy, protocol, start, most, timeout, commit
     )
     with open_tail(settings_of(conf), wanted) as tailed:

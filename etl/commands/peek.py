@@ -4,34 +4,315 @@
 and no Spark is needed.
 
 Here it is decided which log that is and where to start in it; going through it belongs to
-`peeked_log`, beyond its end to `followed_log`.
+`peek`, beyond its end to `peek`.
+
+One log that is looked at: fetch after fetch, each at the offset that the answer before ended at,
+until there is nothing more to show.
+
+What is held at a time is one answer: small ones, that grow for one large record only, up to
+`source.fetch_limit_bytes`. A leader that moved or is silent is looked up again, for
+`source.timeout_s`.
+
+One log that is followed beyond its end: what a `Consumer` gives of it, as `peek` gives
+what is there.
+
+What the bytes of a key or a value say, by the name of whoever can read them: for a person who
+looks at records.
+
+A decoder makes of bytes something that JSON can hold. Bytes that are not what it reads are no error
+of the record's, nor an end of looking: they are told as `Undecoded`.
+
+`etl tail`: records as a member of a group is given them, for a person. Its share is taken from
+the group's other members while it looks.
+
+It commits nothing unless it is told to; so what it showed is read again by whoever has its
+partitions next.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
-from collections.abc import Iterator
+import importlib
+import json
+import math
+import time
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
-from etl.commands.peeked_log import PeekedLog, leaderless
-from etl.errors import Meaning, SettingsError, TopicMissing
-from etl.io.brokers.cluster import Cluster
+from etl.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    CorruptData,
+    EtlError,
+    ExpiredOffsets,
+    Meaning,
+    MessageTooLarge,
+    OffsetInsideMessage,
+    RanOutBeforeUntil,
+    Refusal,
+    SettingsError,
+    TopicMissing,
+)
+from etl.io.brokers.client import SimpleConsumer
+from etl.io.brokers.cluster import Cluster, chosen_topics
+from etl.kafka.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition, FetchTarget
 from etl.model.partitions import (
     FORM_OF_PARTITION,
     BrokerPartition,
+    Isolation,
+    Leader,
+    Membership,
+    OffsetsStorage,
     PartitionOffsets,
     parse_partition_key,
 )
+from etl.records.decode import DecodedRecord, Messages
 from etl.run.shell import open_cluster
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
-from etl.settings.source import Timestamp
+from etl.settings.source import SourceSettings, Timestamp
+from etl.streams.conf import Conf, Group, Listener
+from etl.streams.consumer import Consumer
+from etl.streams.records import Record
+
+FETCH_BYTES = 256 << 10
+_LONGEST_WAIT_S = 0.5
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+
+
+class Ended(Enum):
+    """Why there are no more records."""
+
+    COUNT = "as many as were asked for"
+    INSIDE = "as many as were asked for, in the middle of a compressed message: a larger -n shows the rest of it"
+    END = "the end of the log"
+    TIME_OUT = "nothing more came in time"
+    STOPPED = "stopped"
+
+
+def leaderless(log: BrokerPartition) -> BrokerError:
+    """Of a log that cannot be read now."""
+    return BrokerError(f"the log {log.unled}", **log.place, check=log.held_by)
+
+
+class PeekedLog:
+    """One log that is looked at."""
+
+    def __init__(
+        self,
+        source: SourceSettings,
+        cluster: Cluster,
+        log: BrokerPartition,
+        extent: PartitionOffsets,
+        leader: Leader,
+        *,
+        from_offset: int,
+        most: int | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """See `peek.Wanted`."""
+        self.log, self.extent, self.from_offset = log, extent, from_offset
+        self.position = from_offset
+        """Where a fetch goes on behind what was given."""
+        self.given = 0
+        self.ended: Ended | None = None
+        """None while it goes on."""
+        self._source, self._cluster = source, cluster
+        self._most, self._timeout_s = most, timeout_s
+        self._leader: Leader | None = leader
+        self._least_bytes = self._max_bytes = min(FETCH_BYTES, source.fetch_max_bytes)
+        self._idle_since, self._failing_since, self._empty_answers = time.monotonic(), math.inf, 0
+
+    def records(self) -> Iterator[DecodedRecord]:
+        """Each record, until there are as many as wanted, the log ends where it ended at first, or
+        nothing comes in time.
+
+        Raises CorruptData, OffsetInsideMessage, MessageTooLarge, RecordTooLarge, ExpiredOffsets,
+        RanOutBeforeUntil, and what a broker that stays silent for `source.timeout_s` or refuses
+        comes to.
+        """
+        while self.ended is None:
+            if self._is_at_end:
+                self.ended = Ended.END
+            elif (fetched := self._fetched()) is None:
+                self._wait()
+            elif needed := (messages := self._messages(fetched)).needed_bytes:
+                self._grow(fetched, needed)
+            elif messages.next_offset == self.position:
+                self._wait()
+            else:
+                yield from self._given(messages)
+
+    def _messages(self, fetched: FetchedPartition) -> Messages:
+        try:
+            return Messages(fetched)
+        except OffsetInsideMessage as inside:
+            if self.given or self.position != self.from_offset:
+                raise
+            check = "--from: messages begin at earliest, at committed offsets, and at the boundaries of `etl offsets show CONF --json`"
+            raise OffsetInsideMessage(inside.what, check=check, **inside.where) from None
+
+    @property
+    def _is_at_end(self) -> bool:
+        return self.position >= self.extent.end_offset
+
+    def _given(self, messages: Messages) -> Iterator[DecodedRecord]:
+        self._max_bytes, self._empty_answers = self._least_bytes, 0
+        for record in messages:
+            if record.offset >= self.extent.end_offset:
+                self.ended = Ended.END
+                return
+            self.given += 1
+            self.position = record.next_offset
+            yield record
+            if self.given == self._most:
+                self.ended = Ended.COUNT if record.next_offset > record.offset else Ended.INSIDE
+                return
+        self.position, self._idle_since = messages.next_offset, time.monotonic()
+
+    def _fetched(self) -> FetchedPartition | None:
+        """What the next fetch brings; None where that is nothing. A leader that moved or is silent
+        is looked up again, for a while.
+        """
+        try:
+            leader = self._leader or self._found_leader()
+            target = FetchTarget(self.log, self.position, self._max_bytes, leader.epoch)
+            answer = self._consumer(leader).multifetch(
+                [target],
+                isolation=self._source.isolation,
+                max_bytes=self._max_bytes,
+                max_wait_ms=self._wait_ms(),
+            )
+            failure = self._failure(answer.partitions[0].refusal) if answer.partitions else None
+        except BrokerUnreachable as unreachable:
+            failure = unreachable
+        if failure is None:
+            self._failing_since = math.inf
+            return answer.partitions[0] if answer.partitions else None  # none: over quota
+        self._leader, self._failing_since = None, min(self._failing_since, time.monotonic())
+        if time.monotonic() - self._failing_since >= self._source.timeout_s:
+            raise failure
+        return None
+
+    def _failure(self, refusal: Refusal | None) -> EtlError | None:
+        """What a refusal comes to once nobody asks again; raised where that would not help."""
+        if refusal is None:
+            return None
+        if refusal.meaning is Meaning.OUT_OF_RANGE:
+            return self._out_of_range()
+        error = refusal.error("fetch", **self.log.place, offset=self.position)
+        if not refusal.is_retriable:
+            raise error
+        return error
+
+    def _out_of_range(self) -> EtlError:
+        start, end = (self._bound(when) for when in (EARLIEST, LATEST))
+        if self.position < start:
+            raise ExpiredOffsets(
+                "the offset was deleted by retention before it was read",
+                **self.log.place,
+                offset=self.position,
+                log_start_offset=start,
+                check="the topic's retention; --from earliest begins with what is left",
+            )
+        if self.position > end:
+            raise RanOutBeforeUntil(
+                f"the log ends at {end} by now, below what was read",
+                **self.log.place,
+                offset=self.position,
+                check="whether the topic was deleted and made again, or lost its end with a broker",
+            )
+        return BrokerError(
+            "the offset is out of range, and yet inside the log",
+            **self.log.place,
+            offset=self.position,
+            check="the broker's log"
+            if self.log.is_physical
+            else "the broker's log: its replicas may disagree",
+        )
+
+    def _bound(self, when: int) -> int:
+        consumer = self._consumer(self._leader or self._found_leader())
+        listed = consumer.list_offsets({self.log: when}, isolation=Isolation.READ_UNCOMMITTED)[
+            self.log
+        ]
+        if listed.refusal or listed.offset is None:
+            raise BrokerError(
+                "the broker names no start or end of the log",
+                **self.log.place,
+                check="the broker's log",
+            )
+        return listed.offset
+
+    def _consumer(self, leader: Leader) -> SimpleConsumer:
+        return self._cluster.consumer(
+            leader.broker.host, leader.broker.port, leader.broker.generation
+        )
+
+    def _found_leader(self) -> Leader:
+        self._leader = self._cluster.describe([self.log.topic]).leaders.get(self.log)
+        if self._leader is None:
+            raise leaderless(self.log)
+        return self._leader
+
+    def _grow(self, fetched: FetchedPartition, needed: int) -> None:
+        """Ask with more bytes for a record that does not fit; where that would not help, say what
+        is wrong with it.
+        """
+        limit = max(self._source.fetch_limit_bytes, self._least_bytes)
+        if len(fetched.records) < self._max_bytes:
+            kind = OffsetInsideMessage if fetched.layout is EntryLayout.PHYSICAL else CorruptData
+            what = f"a message claims {needed:,} bytes, and {len(fetched.records):,} are there"
+            raise kind(
+                what,
+                **self.log.place,
+                offset=self.position,
+                check="that a message begins at this offset, and the broker's log",
+            )
+        if max(needed, self._max_bytes + 1) > limit:
+            takes = f"; it takes {needed:,}" if needed > 1 else ""
+            raise MessageTooLarge(
+                f"a record does not fit into the largest fetch, {limit:,} bytes{takes}",
+                **self.log.place,
+                offset=self.position,
+                check="source.fetch_limit_bytes",
+            )
+        self._max_bytes = min(limit, max(2 * self._max_bytes, needed))
+
+    def _wait_ms(self) -> int:
+        """How long the broker may hold an answer back."""
+        return max(1, round(min(_LONGEST_WAIT_S, self._left_s()) * 1000))
+
+    def _left_s(self) -> float:
+        """How long the next record may still be waited for."""
+        return (
+            math.inf
+            if self._timeout_s is None
+            else self._idle_since + self._timeout_s - time.monotonic()
+        )
+
+    def _wait(self) -> None:
+        """Before the next fetch. Brokers hold an answer back while there is nothing; one that does
+        not is not asked in a busy loop.
+        """
+        left_s = self._left_s()
+        if left_s <= 0:
+            self.ended = Ended.TIME_OUT
+            return
+        time.sleep(
+            min(_SHORTEST_PAUSE_S * 2 ** min(self._empty_answers, 10), _LONGEST_PAUSE_S, left_s)
+        )
+        self._empty_answers += 1
+
 
 Start = StartAt | Timestamp | int
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PeekRequest:
     """What of a log is looked at."""
 
     topic: str
@@ -47,7 +328,7 @@ class Wanted:
 
 
 @contextlib.contextmanager
-def open_peek(settings: Settings, wanted: Wanted) -> Iterator[PeekedLog]:
+def open_peek(settings: Settings, wanted: PeekRequest) -> Iterator[PeekedLog]:
     """The log is found, and where to start in it; its connections are closed at the end.
 
     Raises TopicMissing, and SettingsError for a partition or a start that is not there, besides
@@ -96,15 +377,14 @@ def open_peek(settings: Settings, wanted: Wanted) -> Iterator[PeekedLog]:
         )
 
 
-def _kind(wanted: Wanted) -> type[PeekedLog]:
+def _kind(wanted: PeekRequest) -> type[PeekedLog]:
     if not wanted.follows:
         return PeekedLog
-    from etl.commands.followed_log import FollowedLog
 
     return FollowedLog
 
 
-def _log_of(settings: Settings, wanted: Wanted) -> BrokerPartition:
+def _log_of(settings: Settings, wanted: PeekRequest) -> BrokerPartition:
     log = parse_partition_key(wanted.topic, wanted.partition)
     if log is None or log.is_physical != settings.source.is_physical:
         form = (
@@ -134,3 +414,295 @@ def _start_of(
         what = f"offset {start} is not in the log, which has {extent.log_start_offset} to {extent.end_offset}"
         raise SettingsError(what, **log.place, check="--from")
     return start
+
+
+_FOLLOW_SLICE_S = 0.5
+
+
+class FollowedLog(PeekedLog):
+    """See `PeekedLog`; only what comes in time ends it, and the count."""
+
+    def records(self) -> Iterator[Record]:  # type: ignore[override]
+        """Each record, until there are as many as wanted, or nothing comes in time. Raises as
+        `Consumer.poll`.
+        """
+        source, log = self._source, self.log
+        conf = Conf(
+            isolation=source.isolation,
+            broker_version=source.broker_version,
+            fetch_max_bytes=source.fetch_max_bytes,
+            partition_max_bytes=FETCH_BYTES,
+            fetch_limit_bytes=source.fetch_limit_bytes,
+            timeout_s=source.timeout_s,
+        )
+        with Consumer.on(self._cluster, conf) as consumer:
+            consumer.assign([log])
+            consumer.seek(log, self.from_offset)
+            while self.ended is None:
+                some = self._polled(consumer)
+                for record in some:
+                    self.given += 1
+                    self.position = record.next_offset
+                    yield record
+                    if self.given == self._most:
+                        self.ended = (
+                            Ended.COUNT if record.next_offset > record.offset else Ended.INSIDE
+                        )
+                        return
+                if some:
+                    self._idle_since = time.monotonic()
+                else:
+                    self.position = consumer.position(log)
+                    self.ended = Ended.TIME_OUT if self._left_s() <= 0 else None
+
+    def _polled(self, consumer: Consumer) -> list[Record]:
+        try:
+            return consumer.poll(max(0.0, min(_FOLLOW_SLICE_S, self._left_s()))).get(self.log, [])
+        except (ExpiredOffsets, RanOutBeforeUntil) as gone:
+            check = "the topic's retention, and whether it was deleted and made again; --from earliest begins with what is left"
+            raise type(gone)(gone.what, check=check, **gone.where) from None
+        except CorruptData as broken:
+            check = "the broker's log; --from goes on behind it"
+            raise type(broken)(broken.what, check=check, **broken.where) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Undecoded:
+    """Bytes that a decoder could not read, and why."""
+
+    content: bytes
+    why: str
+
+
+Decoder = Callable[[bytes], Any]
+
+
+def decoder_of(name: str) -> Decoder:
+    """The decoder of this name: one of `DECODERS`, or a function of bytes as
+    `package.module:function`. Raises SettingsError.
+    """
+    if ":" not in name and name not in DECODERS:
+        raise SettingsError(
+            f"there is no decoder {name!r}",
+            check=f"one of {', '.join(DECODERS)}, or package.module:function",
+        )
+    decode = DECODERS[name] if name in DECODERS else _function(name)
+
+    def decoded(content: bytes) -> Any:
+        try:
+            found = decode(content)
+            json.dumps(found, default=str)
+            return found
+        except Exception as error:  # whatever somebody else's function raises or makes, the record is there and can be shown
+            return Undecoded(content, f"{type(error).__name__}: {error}")
+
+    return decoded
+
+
+def _function(name: str) -> Decoder:
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except Exception as error:  # the module is somebody else's, and importing it runs it
+        check = "the name, package.module:function, and that the module can be imported from here (PYTHONPATH)"
+        raise SettingsError(
+            f"the decoder {name!r} cannot be loaded: {type(error).__name__}: {error}", check=check
+        ) from None
+    if not callable(found):
+        raise SettingsError(
+            f"the decoder {name!r} is no function", check="the name: package.module:function"
+        )
+    decode: Decoder = found
+    return decode
+
+
+def _json(content: bytes) -> Any:
+    return json.loads(content, parse_constant=_no_constant)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _number(content: bytes) -> int:
+    if len(content) not in (1, 2, 4, 8):
+        raise ValueError(f"a number has 1, 2, 4 or 8 bytes, here are {len(content)}")
+    return int.from_bytes(content, "big", signed=True)
+
+
+DECODERS: dict[str, Decoder] = {
+    "text": lambda content: content.decode("utf-8"),
+    "json": _json,
+    "hex": bytes.hex,
+    "base64": lambda content: base64.b64encode(content).decode("ascii"),
+    "int": _number,
+}
+"""`text` is UTF-8, `int` a signed number of 1, 2, 4 or 8 bytes, the high one first, as Java's
+serializers write them.
+"""
+
+
+_SLICE_S, _COMMIT_EVERY_S = 0.5, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class TailRequest:
+    """As what member of which group, and how much."""
+
+    group: str
+    topics: tuple[str, ...] = ()
+    """None: those of the conf that there are now."""
+    membership: Membership | None = None
+    """None: in ZooKeeper where the brokers are found there, else with their coordinator."""
+    strategy: str = "range"
+    protocol: str = "classic"
+    start: StartAt = StartAt.LATEST
+    """Where a partition begins of which the group has no offset."""
+    most: int | None = None
+    timeout_s: float | None = None
+    commits: bool = False
+    """Whether the group goes on behind what was shown."""
+
+
+@contextlib.contextmanager
+def open_tail(settings: Settings, wanted: TailRequest) -> Iterator[TailedGroup]:
+    """A consumer that joins with its first record, and leaves at the end.
+
+    Raises SettingsError for the pipeline's own group, whose offsets are the pipeline's to move;
+    TopicMissing; and as `Consumer`.
+    """
+    if wanted.group in (settings.group, settings.mirror_group):
+        what = f"{wanted.group} is the group of the pipeline itself, whose offsets follow its table"
+        if wanted.group != settings.group:
+            what = (
+                f"{wanted.group} is the group that the pipeline tells its offsets to (mirror_group)"
+            )
+        raise SettingsError(
+            what, key="group", check="another group; `etl peek` shows records without any"
+        )
+    topics = wanted.topics or _topics(settings)
+    consumer = Consumer(
+        **{name: getattr(conf_of(settings, wanted), name) for name in Conf.__slots__}
+    )
+    with consumer:
+        tailed = TailedGroup(consumer, topics, wanted)
+        yield tailed
+        tailed.commit()
+
+
+def conf_of(settings: Settings, wanted: TailRequest) -> Conf:
+    """How the conf's brokers are asked, and the group found."""
+    source = settings.source
+    membership = wanted.membership or (
+        Membership.ZOOKEEPER if source.bootstrap is None else Membership.COORDINATOR
+    )
+    in_zookeeper = membership is Membership.ZOOKEEPER
+    group = Group(
+        wanted.group,
+        membership,
+        wanted.strategy,
+        wanted.protocol,
+        join_timeout_s=settings.ownership.join_timeout_s,
+        rebalance_timeout_s=settings.ownership.rebalance_timeout_s,
+    )
+    zookeeper = settings.zookeeper if in_zookeeper or source.bootstrap is None else None
+    return Conf(
+        source.bootstrap,
+        zookeeper.connect if zookeeper else None,
+        group,
+        OffsetsStorage.ZOOKEEPER if in_zookeeper else OffsetsStorage.KAFKA,
+        source.dialect,
+        source.broker_version,
+        wanted.start,
+        source.isolation,
+        source.fetch_max_bytes,
+        fetch_limit_bytes=source.fetch_limit_bytes,
+        timeout_s=source.timeout_s,
+        security=source.way_in,
+        zookeeper_access=zookeeper.access if zookeeper else None,
+    )
+
+
+def _topics(settings: Settings) -> tuple[str, ...]:
+    with open_cluster(settings) as cluster:
+        found = chosen_topics(
+            cluster.describe_once_told(None, wait_s=settings.source.wait_for_leader_s),
+            settings.source.topics,
+        ).topics
+    if not found:
+        raise TopicMissing(
+            "none of the conf's topics is there", check="source.topics, or topics behind CONF"
+        )
+    return tuple(sorted(found))
+
+
+class TailedGroup(Listener):
+    """A group that is looked at as its member."""
+
+    def __init__(self, consumer: Consumer, topics: tuple[str, ...], wanted: TailRequest) -> None:
+        self.group, self.topics = wanted.group, topics
+        self.given = 0
+        self.ended: Ended | None = None
+        """None while it goes on."""
+        self._consumer, self._wanted = consumer, wanted
+        self._idle_since = time.monotonic()
+        self._shown: dict[BrokerPartition, int] = {}
+        """The next offset of each log of which something was shown and not committed yet."""
+        consumer.subscribe(topics, listener=self)
+
+    def records(self) -> Iterator[Record]:
+        """Each record, until there are as many as wanted or nothing comes in time. Raises as
+        `Consumer.poll`.
+        """
+        self._idle_since = committed_at = time.monotonic()
+        while self.ended is None:
+            for some in self._polled():
+                for record in some:
+                    self.given += 1
+                    yield record
+                    self._shown[record.log] = record.next_offset
+                    if self.given == self._wanted.most:
+                        self.ended = Ended.COUNT
+                        return
+                self._idle_since = time.monotonic()
+            if (
+                self._wanted.timeout_s is not None
+                and time.monotonic() - self._idle_since >= self._wanted.timeout_s
+            ):
+                self.ended = Ended.TIME_OUT
+            if time.monotonic() - committed_at >= _COMMIT_EVERY_S:
+                self.commit()
+                committed_at = time.monotonic()
+
+    def _polled(self) -> Collection[list[Record]]:
+        try:
+            return self._consumer.poll(_SLICE_S).values()
+        except (ExpiredOffsets, RanOutBeforeUntil, CorruptData) as unread:
+            check = (
+                "the topic's retention, and whether it was made again; `etl peek` shows what is left, and a group that has no offsets "
+                "begins there with --start earliest"
+            )
+            if isinstance(unread, CorruptData):
+                check = "the broker's log; `etl peek --from OFFSET` shows what is behind it"
+            raise type(unread)(unread.what, check=check, **unread.where) from None
+
+    def commit(self) -> None:
+        """Behind what was shown, where that is wanted."""
+        if self._wanted.commits and self._shown:
+            self._consumer.commit(dict(self._shown.items()))
+        self._shown.clear()
+
+    def assigned(self, logs: Collection[BrokerPartition]) -> None:
+        """See `Listener`. What the group took to settle is no time in which records could have
+        come.
+        """
+        self._idle_since = time.monotonic()
+
+    def revoked(self, logs: Collection[BrokerPartition]) -> None:
+        """See `Listener`."""
+        self.commit()
+
+    def lost(self, logs: Collection[BrokerPartition]) -> None:
+        """See `Listener`."""
+        for log in logs:
+            self._shown.pop(log, None)

@@ -5,6 +5,9 @@ out of service.
 
 Two pipelines of one group may not read one topic, for the offsets are the group's. Where two do,
 one of them is retired: it keeps its ledger and its table and loads no more.
+
+`etl pipelines set-acl`: what a pipeline keeps gets the ACL that the conf asks for, for a conf
+counts only for what is made under it.
 """
 
 from __future__ import annotations
@@ -13,16 +16,20 @@ import re
 from enum import Enum
 from typing import Any
 
-from etl.commands.backfills import backfills_beside, refuse_unfinished
-from etl.commands.operator import Ruling
+from etl.commands.backfill import backfills_beside, refuse_unfinished
+from etl.commands.operator_decisions import Ruling
 from etl.commands.run import new_run_id
 from etl.decide.group_ownership import refuse_retiring
 from etl.decide.reconcile import refuse_shared_topics
-from etl.errors import SettingsError
+from etl.errors import Owned, SettingsError
 from etl.io.delta.table import open_table
+from etl.io.zookeeper.connection import describe_identity
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_records import read_pauses
+from etl.io.zookeeper.permissions import kept_by, set_as_asked
+from etl.ledger.paths import PipelinePaths
 from etl.ledger.registrations import DriverNode
+from etl.model.security import Acl
 from etl.model.snapshot import Ledger, Retirement
 from etl.report.describe import at
 from etl.report.lag import described_pause
@@ -206,3 +213,38 @@ def _state_of(ledger: Ledger, retirement: Retirement | None, driver: DriverNode 
     if ledger.newest is None:
         return State.NO_PLAN
     return State.UP_TO_DATE if ledger.applied else State.STORED
+
+
+def set_acl(settings: Settings) -> Ruling:
+    """Have the znodes of the pipeline and of its backfills changed by those alone whom
+    `zookeeper.acl` names.
+
+    Raises SettingsError where there is no such pipeline, Owned while a run is at work, of the
+    pipeline or of a backfill, PermissionRefused where this login may not: it takes the one that may
+    change them now.
+    """
+    access = settings.zookeeper.access
+    with open_world(settings, ALONE) as world:
+        if not kept_by(world.zookeeper, settings.group, settings.pipeline):
+            what = f"the group has no pipeline {settings.pipeline}: what its first run makes, it makes as zookeeper.acl says"
+            raise SettingsError(what, check="`etl pipelines list CONF`")
+        with world.driving(new_run_id()):
+            kept, own = (
+                kept_by(world.zookeeper, settings.group, settings.pipeline),
+                PipelinePaths(settings.group, settings.pipeline).driver,
+            )
+            if at_work := next(
+                (path for path in kept if path.endswith("/driver") and path != own), None
+            ):
+                raise Owned(
+                    "a backfill of the pipeline is at work",
+                    znode=at_work,
+                    check="the same again once it has ended",
+                )
+            changed = set_as_asked(world.zookeeper, kept)
+    who = "everybody" if access.acl is Acl.OPEN else f"{describe_identity(access)}, alone"
+    says = f"the {changed:,} znodes of pipeline {settings.pipeline} can be changed by {who}, and read by everybody"
+    return Ruling(
+        says,
+        {"says": says, "pipeline": settings.pipeline, "acl": access.acl.value, "znodes": changed},
+    )

@@ -1,17 +1,47 @@
 """What would the next run do, and which plans are stored?
 
 `etl plans list` and `etl plans show`.
+
+`etl plan`: what the next run would do, decided by the very function that a run goes by.
+
+Nothing starts Spark here. So of the transform it says what is known without it, and that the rest
+was not looked at.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from etl.errors import SettingsError
-from etl.report.describe import at
-from etl.report.plan_json import describe_plan
-from etl.run.services import ALONE
+from etl.decide.lag import Expiring, expiring, lag_in_all, reached
+from etl.decide.next_step import Action, NextStep, steps_ahead
+from etl.decide.plan import tasks_of_plan
+from etl.decide.table_rules import not_there
+from etl.decide.table_storage import told_time_zones
+from etl.decide.tasks import bytes_of
+from etl.errors import NotOurTable, Owned, SettingsError
+from etl.io.delta.append import Takes
+from etl.io.delta.table import open_table
+from etl.ledger.plan_document import refuse_too_large
+from etl.model.plans import OffsetRange, Plan, Request
+from etl.model.snapshot import Snapshot
+from etl.report.describe import (
+    at,
+    told_by_owner,
+    told_cluster_id,
+    told_leaderless,
+    told_let_go,
+    told_open,
+    told_purpose,
+)
+from etl.report.lag import told_paused
+from etl.report.plan_json import describe_plan, told_done_before
+from etl.run.rows import check_rows, check_without_spark, writer_of
+from etl.run.services import ALONE, now_ms
 from etl.run.shell import open_world
+from etl.settings.load import starting_by
 from etl.settings.sections import Settings
 
 
@@ -59,3 +89,222 @@ def show_plan(settings: Settings, number: int | None) -> dict[str, Any]:
                 f"plan {wanted} is not there: {stored}" if wanted else stored, check=check
             )
         return describe_plan(plan, world.ledger.read_applied(wanted))
+
+
+_UNTRIED = "what the transform makes of rows is not looked at here, for that takes Spark: `etl doctor` tries it"
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What the next run would do."""
+
+    says: str
+    plans: tuple[Plan, ...]
+    """What it would execute, in that order: a plan that is left, and one of its own."""
+    snapshot: Snapshot
+    tasks: tuple[int, int]
+    """At least and at most: the same where it is known how many of them Spark works on at once."""
+    lag: int = 0
+    """Offsets that could be read and are not in the table yet, of all partitions whose end is
+    known.
+    """
+    left: tuple[str, ...] = ()
+    """Which logs it would leave to their owners, a sentence for each owner."""
+    leaderless: tuple[str, ...] = ()
+    """Which logs it would leave out because nobody leads them, a sentence for each topic."""
+    paused: tuple[str, ...] = ()
+    """Which logs are paused, a sentence for what each command paused."""
+    expires_soon: tuple[Expiring, ...] = ()
+    not_checked: tuple[str, ...] = ()
+    """What the run may still be refused for."""
+
+    @property
+    def open_transactions(self) -> tuple[str, ...]:
+        """Which logs an open transaction holds back, a sentence for each topic."""
+        return tuple(told_open(self.snapshot))
+
+    @property
+    def let_go(self) -> tuple[str, ...]:
+        """Which offsets it would let go, by `source.on_data_loss`, an offset that was moved or an
+        operator's decision.
+        """
+        return tuple(told_let_go(loss for plan in self.plans for loss in plan.losses))
+
+    @property
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        """The ranges that would be read."""
+        return tuple(r for plan in self.plans for r in plan.ranges)
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of `etl plan`."""
+        sizes, is_physical = (
+            self.snapshot.bytes_per_offset,
+            any(r.log.is_physical for r in self.ranges),
+        )
+        return {
+            "says": self.says,
+            "records_at_most": None if is_physical else sum(r.size for r in self.ranges),
+            "estimated_bytes": round(bytes_of(self.ranges, sizes)),
+            "bytes_are_assumed": any(
+                r.log not in sizes and not r.log.is_physical for r in self.ranges
+            ),
+            "tasks": self.tasks[0] if self.tasks[0] == self.tasks[1] else None,
+            "tasks_at_least": self.tasks[0],
+            "tasks_at_most": self.tasks[1],
+            "left_to_owners": list(self.left),
+            "leaderless": list(self.leaderless),
+            "paused": list(self.paused),
+            "expires_soon": [str(one) for one in self.expires_soon],
+            "open_transactions": list(self.open_transactions),
+            "lag": self.lag,
+            "not_checked": list(self.not_checked),
+            "least_headroom": min(
+                (
+                    r.from_offset - self.snapshot.extents[r.log].log_start_offset
+                    for r in self.ranges
+                    if r.log in self.snapshot.extents
+                ),
+                default=None,
+            ),
+            **{
+                what: [
+                    {"plan": plan.number, **r}
+                    for plan in self.plans
+                    for r in describe_plan(plan, None)[what]
+                ]
+                for what in ("ranges", "losses")
+            },
+        }
+
+
+def preview(settings: Settings, request: Request | None = None) -> Preview:
+    """What the next run would do, decided by the very function that a run goes by; nothing is
+    stored or moved.
+    """
+    settings = starting_by(settings, request)
+    with open_world(settings, ALONE, request=request) as world:
+        return with_transform_checked(preview_of(world.observe(), settings), settings)
+
+
+def refuse_before_making(settings: Settings, request: Request | None = None) -> None:
+    """Raise what the run would end with that has the catalog make this table, as far as it can be
+    told before: then it makes none.
+
+    What lies at the place already the catalog itself refuses. Owners of what it reads are told by
+    the run, which may wait for them. Raises NotOurTable for a pipeline that has plans: their table
+    was another one.
+    """
+    if _is_taken(settings.table.path):
+        return
+    by_path = settings.model_copy(
+        update={"table": settings.table.model_copy(update={"name": None})}
+    )  # a named one would be gone
+    with open_world(by_path, ALONE, request=request) as world, contextlib.suppress(Owned):
+        snapshot = world.observe()
+        if snapshot.ledger.newest is not None:
+            raise not_there(settings.table.called)
+        for plan in preview_of(snapshot, by_path).plans:
+            world.refuse_unwritable(plan)
+
+
+def _is_taken(path: str) -> bool:
+    try:
+        return open_table(path) is not None
+    except NotOurTable:
+        return True
+
+
+def with_transform_checked(found: Preview, settings: Settings) -> Preview:
+    """The same where the table takes the rows, and a run can find the transform that it would use.
+
+    Raises what is known to refuse them, as the run does.
+    """
+    for plan in found.plans:
+        check_rows(plan, settings)
+    if not settings.transform or not any(
+        _takes_rows_of_spark(plan, settings) for plan in found.plans
+    ):
+        return found
+    check_without_spark(settings)
+    return replace(found, not_checked=(_UNTRIED,))
+
+
+def _takes_rows_of_spark(plan: Plan, settings: Settings) -> bool:
+    return writer_of(plan, settings).writer.takes is Takes.DATA_FRAME
+
+
+def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
+    """What a run would do that saw this."""
+    now = now_ms()
+    steps = steps_ahead(snapshot, settings, now_ms=now, uid="unnamed")
+    plans = tuple(step.plan for step in steps if step.plan)
+    for plan in plans:
+        refuse_too_large(plan)
+    tasks = _tasks(plans, snapshot, settings, now)
+    soon = expiring(
+        [r for plan in plans for r in plan.ranges],
+        snapshot,
+        within_s=settings.source.expiry_warning_s,
+        now_ms=now,
+    )
+    first = steps[0]
+    by_id = "".join(
+        f"; {told}"
+        for plan in plans[-1:]
+        if (told := told_cluster_id(plan, snapshot.ledger.newest))
+    )
+    by_id += "".join(f"; {told}" for plan in plans[:1] for told in told_time_zones(plan, snapshot))
+    lag = lag_in_all(snapshot, reached(first.state, snapshot), settings) if first.state else 0
+    return Preview(
+        f"the next run {'; then it '.join(map(_said, steps))}{by_id}",
+        plans,
+        snapshot,
+        tasks,
+        lag,
+        tuple(told_by_owner(first.snapshot.owners)),
+        tuple(told_leaderless(first.snapshot.leaderless, snapshot.leaders)),
+        tuple(told_paused(snapshot, now_ms=now)),
+        soon,
+    )
+
+
+def _tasks(
+    plans: Sequence[Plan], snapshot: Snapshot, settings: Settings, now: int
+) -> tuple[int, int]:
+    """How many tasks a run will have, at least and at most; the same where it is known how many
+    work at once.
+    """
+
+    def packed(parallelism: int) -> int:
+        return sum(
+            len(tasks_of_plan(plan, snapshot, settings, parallelism=parallelism, now_ms=now).tasks)
+            for plan in plans
+        )
+
+    most = sum(len(plan.ranges) for plan in plans)
+    return packed(snapshot.parallelism or 1), packed(snapshot.parallelism or max(1, most))
+
+
+def _said(step: NextStep) -> str:
+    """One step, as the end of a sentence about the run."""
+    said = _action_said(step)
+    if step.repair and step.repair.offsets:
+        said = f"first moves {len(step.repair.offsets)} offsets of plan {step.repair.plan.number}; {said}"
+    if step.repair and step.repair.adopts:
+        said = f"first takes over plan {step.repair.adopts.number} from the table, then {said}"
+    return said
+
+
+def _action_said(step: NextStep) -> str:
+    plan = step.plan
+    if plan is None:
+        return (
+            f"does nothing: {told_done_before(step.done_before)}"
+            if step.done_before
+            else "finds nothing new"
+        )
+    if step.action is Action.REPLAY:
+        return f"replays plan {plan.number}, which is stored and not in the table"
+    if step.action is Action.SUPERSEDE:
+        return f"supersedes plan {plan.number}: {step.reason}"
+    return f"makes plan {plan.number}" + ("" if plan.ranges else f", which {told_purpose(plan)}")

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from etl.commands.decoders import Decoder, Undecoded
-from etl.commands.peeked_log import Ended, PeekedLog
+from etl.commands.peek import Decoder, Ended, PeekedLog, Undecoded
 from etl.errors import EtlError
 from etl.records.decode import DecodedRecord
 from etl.report.describe import at, counted

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from etl.commands.first_conf import FirstConf
+from etl.commands.init import FirstConf
 from etl.commands.package import Package
-from etl.commands.run_folder import ConfRun, FolderRun
+from etl.commands.run import ConfRun, FolderRun
 from etl.console.text import screen, table
 
 

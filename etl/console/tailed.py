@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from etl.commands.tail import TailedGroup
+from etl.commands.peek import TailedGroup
 from etl.console.records import Decoding, document_of, fields_of
 from etl.errors import EtlError
 from etl.report.describe import counted

@@ -10,13 +10,12 @@ from typing import Any
 
 from rich.console import Console
 
-from etl.commands.complete import Complete
-from etl.commands.intervals import Intervals
-from etl.commands.operator import Ruling
-from etl.commands.preview import Preview
+from etl.commands.doctor import Diagnosis
+from etl.commands.doctor_machine import Verdict
+from etl.commands.lag import Complete, Intervals
+from etl.commands.operator_decisions import Ruling
+from etl.commands.plans import Preview
 from etl.commands.replay import ReplayPreview
-from etl.doctor.check import Verdict
-from etl.doctor.diagnose import Diagnosis
 from etl.model.partitions import BrokerPartition
 from etl.report.describe import counted
 from etl.report.run_report import Report

@@ -89,7 +89,7 @@ def main(conf: str, verb: str, kind: str = "KILL", door: str = "run", *words: st
     """Run the pipeline of `conf` and die; exits with the command's exit code where the signal
     leaves one.
     """
-    from etl.commands import backfill, operator, replay, run
+    from etl.commands import backfill, operator_decisions, replay, run
 
     around: list[Dying] = []
 
@@ -107,7 +107,7 @@ def main(conf: str, verb: str, kind: str = "KILL", door: str = "run", *words: st
     setattr(run, "run", functools.partial(run.run, around=dying))
     setattr(replay, "replay_rows", functools.partial(replay.replay_rows, around=dying))
     setattr(backfill, "run_backfill", functools.partial(backfill.run_backfill, around=dying))
-    setattr(operator, "open_world", opened)
+    setattr(operator_decisions, "open_world", opened)
     sys.argv = ["etl", *door.split(), conf, *words, "--json"]
     runpy.run_module("etl", run_name="__main__")
 

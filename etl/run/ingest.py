@@ -28,7 +28,7 @@ decides, and another pipeline may have loaded the same offsets by then. So a pla
 is stored in its place and committed to the table: the driver finds its number taken, as it does
 behind any other plan that was superseded (docs/adr/0012-one-pipeline-for-a-topic-of-a-table.md).
 
-Not here: who may be retired or taken over (`etl.commands.pipelines`, `etl.commands.take_over`).
+Not here: who may be retired or taken over (`etl.commands.pipelines`, `etl.commands.inherit_pipeline`).
 """
 
 from __future__ import annotations

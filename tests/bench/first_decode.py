@@ -20,14 +20,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from etl.commands.compiled_kernels import compiled_kernels  # noqa: E402
-from etl.commands.package import write_zip  # noqa: E402
+from etl.commands.package import compiled_kernels, write_zip  # noqa: E402
 
 PROGRAM = """
 import time
 began = time.perf_counter()
 import etl.reader.source, etl.reader.fetch
-from etl.commands.compiled_kernels import compiled_kernels
+from etl.commands.package import compiled_kernels
 from etl.records import compiled
 imported = time.perf_counter()
 kept = compiled_kernels()

@@ -96,7 +96,7 @@ def next_life(stage: Stage, *, dies_at: str = "", verb: str = "") -> Told:
 _BEHIND = "a table holds rows of the topic, the pipeline goes on behind them: SIGKILL "
 _NEXT = "a table holds rows of the topic, which are said to be other records: SIGKILL "
 _STORE, _WORD = (
-    "etl.commands.offsets_restore:store_decided",
+    "etl.commands.restore_ledger:store_decided",
     "etl.io.zookeeper.ledger:PlanLedger.acknowledge",
 )
 

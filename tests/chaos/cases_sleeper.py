@@ -23,7 +23,7 @@ _STOPPED = (4, 5, 6)
 RETIREMENT = "etl.io.zookeeper.ledger:PlanLedger.retire"
 CLOSING_STORED = "after:etl.io.zookeeper.ledger:PlanLedger.supersede_plan"
 CLOSING_COMMITTED = "after:etl.run.ingest:append"
-TAKE_OVER_STORED = "etl.commands.take_over:store_decided"
+TAKE_OVER_STORED = "etl.commands.inherit_pipeline:store_decided"
 
 
 def _heir_of(old: Pipeline) -> Pipeline:

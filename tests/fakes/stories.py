@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from etl.commands.as_member import as_member
+from etl.commands.operator_decisions import as_member
 from etl.decide.accept_partitions import Accepting, plan_reset
 from etl.decide.group_ownership import (
     leave_to_owners,

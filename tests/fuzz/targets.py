@@ -19,7 +19,7 @@ from typing import Any
 from unittest import mock
 
 from etl import errors
-from etl.commands.operator import parse_skip
+from etl.commands.operator_decisions import parse_skip
 from etl.errors import Refusal
 from etl.io.delta.log import parse_added, parse_commit, parse_removed, parse_shape
 from etl.io.zookeeper.ledger import PlanLedger

@@ -8,7 +8,7 @@ no offset is loaded twice; none is passed over without being told; and from ever
 run brings table and offset to the end of the log, where what is not loaded is what an operator
 passed over and did not come back for.
 
-`etl.commands.offsets_set` is the command, `etl.decide.set_offsets` what it decides.
+`etl.commands.set_offsets` is the command, `etl.decide.set_offsets` what it decides.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Several pipelines, their logs and one table, as a small explicit-state model: an operator lets
 one take the place of another.
 
-Every interleaving of runs and of `etl.commands.take_over`, with crashes at each step and with
+Every interleaving of runs and of `etl.commands.inherit_pipeline`, with crashes at each step and with
 sessions that are lost without their owner's knowing: its append may come at any later moment. All
 ledgers are in one ZooKeeper. `SCENARIOS` are a pipeline that is renamed, one that is renamed twice,
 two that are merged into one (each with topics of its own), a take-over that is taken back, two that

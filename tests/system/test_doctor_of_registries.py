@@ -10,9 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.doctor import brokers, group
-from etl.doctor import zookeeper as zookeeper_lines
-from etl.doctor.check import Findings, Line, Verdict
+from etl.commands import doctor_services as zookeeper_lines
+from etl.commands.doctor_machine import Findings, Line, Verdict
 from etl.errors import SettingsError
 from etl.io.zookeeper.session import ZooKeeper
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
@@ -57,18 +56,18 @@ def said(lines: Iterator[Line]) -> list[tuple[Verdict, str]]:
 def test_of_a_cluster_of_jafka_every_line_up_to_the_group_is_told(of_jafka: Findings) -> None:
     [(_, chroot)] = said(zookeeper_lines.chroot("chroot", of_jafka))
     assert chroot.endswith("registered brokers: 1")
-    assert said(brokers.cluster("cluster", of_jafka)) == [
+    assert said(zookeeper_lines.cluster("cluster", of_jafka)) == [
         (Verdict.OK, "id old; brokers: 1, topics: 1")
     ]
-    [(verdict, broker)] = said(brokers.each_broker("broker", of_jafka))
+    [(verdict, broker)] = said(zookeeper_lines.each_broker("broker", of_jafka))
     assert (verdict, broker.partition(": ")[2]) == (
         Verdict.OK,
         "Jafka, or Kafka 0.7, partitions led: 1",
     )
-    away, _, there = said(brokers.topics("topics", of_jafka))
+    away, _, there = said(zookeeper_lines.topics("topics", of_jafka))
     assert away == (Verdict.ADVICE, "1 partitions are of brokers that are away (2): clicks 2-0")
     assert there == (Verdict.OK, "clicks; partitions: 2")
-    assert said(group.group("group", of_jafka)) == [
+    assert said(zookeeper_lines.group("group", of_jafka)) == [
         (Verdict.OK, "group: no live consumer, no owner, no driver")
     ]
 
@@ -77,10 +76,10 @@ def test_offsets_that_the_group_left_on_kafka_are_told_and_are_nobodys_failure(
     of_jafka: Findings, zookeeper: ZooKeeper
 ) -> None:
     zookeeper.create("/consumers/group/offsets/clicks/0", b"5")
-    assert said(brokers.cluster("cluster", of_jafka)) == [
+    assert said(zookeeper_lines.cluster("cluster", of_jafka)) == [
         (Verdict.OK, "id old; brokers: 1, topics: 1")
     ]
-    nobody, left = said(group.group("group", of_jafka))
+    nobody, left = said(zookeeper_lines.group("group", of_jafka))
     assert (nobody[0], left[0]) == (Verdict.OK, Verdict.ADVICE)
     assert left[1].startswith(
         "1 of the group's offsets are of the other family of brokers, the first of clicks 0"
@@ -110,7 +109,7 @@ def test_a_partition_of_kafka_without_a_leader_is_told_with_the_brokers_that_hol
     )
     findings.metadata = ClusterMetadata("c", {7: Broker(7, "h", 1)}, {"clicks": told})
     findings.silent_brokers = {7}
-    (verdict, found), _ = said(brokers.topics("topics", findings))
+    (verdict, found), _ = said(zookeeper_lines.topics("topics", findings))
     assert (verdict, found) == (
         Verdict.ADVICE,
         (

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from etl.commands.lag import lag
-from etl.commands.operator import supersede
-from etl.commands.preview import preview
+from etl.commands.operator_decisions import supersede
+from etl.commands.plans import preview
 from etl.decide.next_step import steps_ahead
 from etl.embedded.clicks import click_messages
 from etl.errors import (

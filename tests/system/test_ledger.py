@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from etl.commands.backfills import left_beside
+from etl.commands.backfill import left_beside
 from etl.decide import loaded_intervals
 from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachable
 from etl.io.process import new_uid

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.commands.preview import preview
+from etl.commands.plans import preview
 from etl.errors import OtherRelease
 from etl.settings.sections import Settings
 from etl.testkit.cluster import Cluster

@@ -10,8 +10,8 @@ from hashlib import sha256
 
 import pytest
 
-from etl.commands.offsets_pause import pause, resume
 from etl.commands.run import new_run_id
+from etl.commands.set_offsets import pause, resume
 from etl.errors import Owned
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_records import read_pauses, read_pauses_at, write_pauses

@@ -19,7 +19,7 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from pyspark.sql import SparkSession
 
-from etl.commands import operator
+from etl.commands import operator_decisions
 from etl.commands.run import run
 from etl.decide import loaded_intervals
 from etl.io.brokers.client import SimpleConsumer
@@ -202,7 +202,7 @@ def test_rows_that_somebody_deleted_are_told_from_one_that_never_came_until_an_o
     assert "11 removed later by somebody else's DELETE at version 1" in proof.err
     assert "plans acknowledge CONF 1" in proof.err
 
-    operator.acknowledge(load_settings(pipeline.conf), "1", "the law")
+    operator_decisions.acknowledge(load_settings(pipeline.conf), "1", "the law")
     pipeline.produce(40)
     pipeline.ran()
     shown = pipeline.door("verify", json_too=False)
@@ -346,7 +346,7 @@ def test_an_old_copy_that_was_put_back_and_accepted_is_proven_with_what_was_give
             shutil.copytree(pipeline.table, copy)
     shutil.rmtree(pipeline.table)
     copy.rename(pipeline.table)
-    operator.acknowledge(load_settings(pipeline.conf), "0", "all that is left")
+    operator_decisions.acknowledge(load_settings(pipeline.conf), "0", "all that is left")
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["found_rows"], proof.document["missing"]) == (0, 40, 80)
     monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", kept)
@@ -373,7 +373,7 @@ def test_rows_that_an_operator_copied_into_another_table_are_no_surprise_after_t
     rows = DeltaTable(str(pipeline.table)).to_pyarrow_table()
     shutil.rmtree(pipeline.table)
     write_deltalake(str(pipeline.table), rows)
-    operator.acknowledge(load_settings(pipeline.conf), "0", "a copy")
+    operator_decisions.acknowledge(load_settings(pipeline.conf), "0", "a copy")
     assert pipeline.door("verify").code == 0
     monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
     pipeline.produce(40)
@@ -402,7 +402,7 @@ def test_an_update_of_somebody_elses_is_reported_as_a_run_reports_it_until_it_is
         {"delta_version": 1, "operation": "UPDATE", "why": "removed rows"}
     ]
     assert ran.document["what"] in proof.err and "etl plans acknowledge CONF 1" in proof.err
-    operator.acknowledge(load_settings(pipeline.conf), "1", "it was us")
+    operator_decisions.acknowledge(load_settings(pipeline.conf), "1", "it was us")
     assert pipeline.door("verify").code == 0
 
 
@@ -420,7 +420,7 @@ def test_a_table_with_somebodys_rows_made_after_plan_1_was_stored_takes_the_plan
     )
     DeltaTable(str(pipeline.table)).delete()
     refused(pipeline.run(), 5, "plan 1 was made when there was no table")
-    ruling = operator.acknowledge(load_settings(pipeline.conf), "2", "made by hand")
+    ruling = operator_decisions.acknowledge(load_settings(pipeline.conf), "2", "made by hand")
     assert (
         "0 rows of that plan are in it, so another one takes its place" in ruling.says
         and "given up" not in ruling.says
@@ -441,7 +441,7 @@ def test_rows_of_a_stored_plan_that_a_copied_table_holds_are_not_loaded_again(
     refused(pipeline.run(), 5, "plan 1 was made when there was no table")
     assert (
         "40 rows of that plan are in it, so it counts as done"
-        in operator.acknowledge(load_settings(pipeline.conf), "0", "a copy").says
+        in operator_decisions.acknowledge(load_settings(pipeline.conf), "0", "a copy").says
     )
     pipeline.produce(40)
     pipeline.ran()

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from etl.commands import operator
+from etl.commands import operator_decisions
 from etl.model.columns import spark_schema
 from etl.settings.load import load_settings
 from tests.said import refused
@@ -85,7 +85,7 @@ def test_what_a_transform_may_have_dropped_before_a_crash_is_not_proven_until_an
         )
         said = pipeline.ran()
     assert "nothing new" in said.outcomes
-    operator.acknowledge(
+    operator_decisions.acknowledge(
         load_settings(pipeline.conf),
         str(DeltaTable(str(pipeline.table)).version()),
         "a test record, dropped on purpose",

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
-from etl.commands import operator
+from etl.commands import operator_decisions
 from etl.settings.load import load_settings
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, altered, cut_to, instead
@@ -153,7 +153,7 @@ def test_records_that_are_too_much_for_spark_are_named_one_by_one_and_can_be_lef
         refused(
             pipeline.run(), 5, words, f"topic {pipeline.topic}", "partition 0", f"offset {offset}"
         )
-        operator.supersede(
+        operator_decisions.supersede(
             load_settings(pipeline.conf),
             1,
             "too much",

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
-from etl.commands.named_table import with_table
+from etl.commands.operator_decisions import with_table
 from etl.errors import Owned
 from etl.io.delta.table import id_of
 from etl.io.zookeeper.ledger import PlanLedger

@@ -204,7 +204,7 @@ def test_verify_names_the_replay_that_removes_exactly_the_second_copies_of_rows_
 ) -> None:
     pipeline.produce(40)
     with monkeypatch.context() as patched:
-        patched.setattr("etl.commands.take_over.close_stored_plan", lambda *_: None)
+        patched.setattr("etl.commands.inherit_pipeline.close_stored_plan", lambda *_: None)
         with pytest.raises(LedgersDisagree):
             run.run(
                 load_settings(pipeline.conf),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.commands.set_acl import set_acl
+from etl.commands.pipelines import set_acl
 from etl.errors import Owned, PermissionRefused
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.permissions import kept_by, set_as_asked, writers_of

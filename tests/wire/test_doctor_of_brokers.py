@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from etl.doctor import brokers
-from etl.doctor.check import Findings, Verdict
+from etl.commands import doctor_services
+from etl.commands.doctor_machine import Findings, Verdict
 from etl.io.brokers.cluster import Cluster
 from etl.io.zookeeper.session import ZooKeeper
 from etl.kafka import kafka_family
@@ -54,7 +54,7 @@ def test_topics_whose_cleaning_the_brokers_do_not_tell_are_named(
         findings.zookeeper = NOTHING_KEPT
         with Cluster([(broker.host, broker.port)]) as cluster:
             findings.metadata = cluster.describe(None)
-        lines = list(brokers.topics("topics", findings))
+        lines = list(doctor_services.topics("topics", findings))
     assert [line.verdict for line in lines] == verdicts
     if Verdict.ADVICE in verdicts:
         assert "clicks" in lines[0].found and "DescribeConfigs" in lines[0].to_do
@@ -74,7 +74,7 @@ def test_of_topics_on_brokers_of_byte_positions_it_says_what_is_not_known_and_wh
             {1: Broker(1, "h", 1)},
             {"clicks": TopicMetadata("clicks", None, None, False, logs)},
         )
-        gone, known, there = brokers.topics("topics", findings)
+        gone, known, there = doctor_services.topics("topics", findings)
     assert (gone.verdict, known.verdict, there.verdict) == (Verdict.ADVICE, Verdict.OK, Verdict.OK)
     assert "brokers that are away (2): clicks 2-0" in gone.found
     assert "timestamps" in known.found and "segments" in known.found
@@ -94,6 +94,6 @@ def test_brokers_that_cannot_tell_how_topics_are_cleaned_up_ask_for_no_acl(
         findings.zookeeper = NOTHING_KEPT
         with Cluster([("127.0.0.1", broker.port)]) as cluster:
             findings.metadata = cluster.describe(None)
-        untold, _ = brokers.topics("topics", findings)
+        untold, _ = doctor_services.topics("topics", findings)
     assert untold.verdict is Verdict.ADVICE and "ACL" not in untold.to_do
     assert "named in source.compacted_topics" in untold.to_do

@@ -11,8 +11,8 @@ from typing import cast
 
 import pytest
 
-from etl.doctor import brokers
-from etl.doctor.check import Findings, Line, Verdict
+from etl.commands import doctor_services
+from etl.commands.doctor_machine import Findings, Line, Verdict
 from etl.errors import OtherRelease
 from etl.io.brokers import exchange
 from etl.io.brokers.cluster import Cluster
@@ -171,7 +171,7 @@ def told_by_doctor(broker: FakeBroker, told: str, isolation: Isolation) -> Line:
         findings.zookeeper = cast(ZooKeeper, object())  # of the ledger alone: it is asked nothing
         with cluster_of(broker, told) as cluster:
             findings.metadata = cluster.describe(None)
-        (line,) = brokers.each_broker("broker", findings)
+        (line,) = doctor_services.each_broker("broker", findings)
     return line
 
 

@@ -10,8 +10,8 @@ from typing import cast
 
 import pytest
 
-from etl.doctor import brokers
-from etl.doctor.check import Findings
+from etl.commands import doctor_services
+from etl.commands.doctor_machine import Findings
 from etl.errors import BrokerUnreachable, PermissionRefused, SettingsError
 from etl.io.brokers.cluster import Cluster, chosen_topics
 from etl.io.zookeeper.session import ZooKeeper
@@ -156,13 +156,13 @@ def test_doctor_meets_a_topic_that_is_kept_from_us_where_a_run_would(
     zookeeper = cast(ZooKeeper, SimpleNamespace(read=lambda path: None))
     monkeypatch.setattr(Discovery, "pauses", lambda self: (Pause(paused, None, "", "us@here", 0),))
     monkeypatch.setattr(
-        brokers,
+        doctor_services,
         "_newest",
         lambda findings: plain_plan(cluster="of-the-test", positions=dict.fromkeys(LOGS, 1)),
     )
     with contextlib.ExitStack() as closing:
         findings = Findings(settings, closing, _zookeeper=zookeeper)
-        list(brokers.cluster("cluster", findings))
+        list(doctor_services.cluster("cluster", findings))
         with Discovery(settings, zookeeper).open_cluster() as cluster:
             described = Discovery(settings, zookeeper).describe(cluster, (), {"early", "late"})
         assert findings.metadata.topics.keys() == described.topics.keys() == met

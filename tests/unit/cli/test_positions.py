@@ -7,7 +7,7 @@ import time
 import pytest
 
 from etl.cli.offsets import parse_position
-from etl.commands.offsets_set import BeforeEnd
+from etl.commands.set_offsets import BeforeEnd
 from etl.errors import SettingsError
 from etl.settings.choices import StartAt
 from etl.settings.source import Timestamp

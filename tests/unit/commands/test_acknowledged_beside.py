@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from etl.commands import acknowledged
+from etl.commands import operator_decisions
 from etl.io.delta.recover_results import Recount
 from etl.model.plans import NOT_COUNTED
 from tests.fakes import fake_ledger, fake_table
@@ -42,14 +42,14 @@ def test_a_backfill_whose_plan_nobody_can_count_keeps_no_table_from_being_accept
         def rows_of_today(self, plan: Any) -> Recount:
             return Recount((NOT_COUNTED,) * len(plan.ranges), "the file part-0.parquet is gone")
 
-    monkeypatch.setattr(acknowledged, "LiveWorld", Uncounted)
+    monkeypatch.setattr(operator_decisions, "LiveWorld", Uncounted)
     world: Any = SimpleNamespace(
         settings=SETTINGS,
         zookeeper=None,
         run_id="r",
         claims=SimpleNamespace(beside=SimpleNamespace(read=lambda: [claim.claim])),
     )
-    found = acknowledged.accepted_beside(
+    found = operator_decisions.accepted_beside(
         world, fake_table.read_table(outside), reason="an older copy", at_ms=1
     )
     assert found.said == {} and found.untold.keys() == {"old"}

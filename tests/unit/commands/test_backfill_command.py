@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from etl.cli import main
-from etl.commands.backfill import BackfillPreview, parse_asked
-from etl.commands.backfills import pace_of
+from etl.commands.backfill import BackfillPreview, pace_of, parse_asked
 from etl.errors import DataLoss, LedgersDisagree, NeedsDecision, SettingsError
 from etl.ledger.documents import parse_claim, render_claim
 from etl.model.partitions import BrokerPartition

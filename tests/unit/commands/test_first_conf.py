@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from etl.commands.conf_choices import Asked, Seen, choose, proposed
-from etl.commands.conf_text import conf_text
-from etl.commands.first_conf import first_conf
+from etl.commands.init import Asked, Seen, choose, conf_text, first_conf, proposed
 from etl.errors import SettingsError
 from etl.model.partitions import BrokerFamily
 from etl.settings.load import load_settings, parse_change

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from etl.audit.audit import pieces_of
-from etl.commands import take_over
+from etl.commands import inherit_pipeline
 from etl.decide.loaded_intervals import take_in
 from etl.model.snapshot import Coverage, Interval, OtherPipeline
 from tests.fakes import fake_ledger, fake_table
@@ -60,7 +60,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> Outside:
         read=lambda: fake_ledger.read_claims(outside),
         ledger_of=lambda name: ledger_of(outside.beside(name)),
     )
-    monkeypatch.setattr(take_over, "ClaimsBeside", lambda *_: claims)
+    monkeypatch.setattr(inherit_pipeline, "ClaimsBeside", lambda *_: claims)
     return outside
 
 
@@ -69,7 +69,9 @@ def taken_in(outside: Outside) -> tuple[Interval, ...]:
     newest = outside.newest_plan()
     assert newest is not None
     other = OtherPipeline(outside.app_id, newest.number, plan=newest)
-    theirs = take_over._loaded_by_all(ledger_of(outside), other, fake_table.read_table(outside))
+    theirs = inherit_pipeline._loaded_by_all(
+        ledger_of(outside), other, fake_table.read_table(outside)
+    )
     return take_in(
         Coverage(), theirs, newest.positions, table_id=outside.table_id, known=()
     ).intervals[LOG]

@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from etl.commands.compact import refuse_what_stops_a_run
+from etl.commands.maintain import refuse_what_stops_a_run
 from etl.decide.reservations import refuse_what_lacks_a_backfill
 from etl.errors import LedgersDisagree
 from etl.model.snapshot import Table

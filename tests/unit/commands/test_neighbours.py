@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from etl.audit.audit import AuditedLog, Expected, LogFindings, Unequal
-from etl.commands import neighbours
-from etl.commands.neighbours import refuse_what_others_loaded, stops_a_run, without_others
+from etl.commands import verify
+from etl.commands.verify import refuse_what_others_loaded, stops_a_run, without_others
 from etl.errors import LedgersDisagree
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, TookOver
@@ -50,7 +50,7 @@ class World:
 
 @pytest.fixture(autouse=True)
 def others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "other_pipelines", lambda path, app_id: (old_pipeline(),))
+    monkeypatch.setattr(verify, "other_pipelines", lambda path, app_id: (old_pipeline(),))
 
 
 def judged(ledger: Ledger, found: LogFindings, table: Table = TABLE) -> tuple[LogFindings, int]:
@@ -104,7 +104,7 @@ def test_the_brokers_are_not_asked_where_every_topic_of_others_is_known_or_is_no
     assert isinstance(plan, Plan)
     for topics in ENDED, {BrokerPartition("orders", 0): 7}:
         monkeypatch.setattr(
-            neighbours,
+            verify,
             "other_pipelines",
             lambda path, app_id, topics=topics: (old_pipeline(topics),),
         )
@@ -112,7 +112,5 @@ def test_the_brokers_are_not_asked_where_every_topic_of_others_is_known_or_is_no
     forgotten = OtherPipeline(OLD, 4)
     heir = replace(plan, heir_of=(TookOver(OLD, 4),))
     for other in forgotten, OtherPipeline(f"{OLD}@jan", 4):
-        monkeypatch.setattr(
-            neighbours, "other_pipelines", lambda path, app_id, other=other: (other,)
-        )
+        monkeypatch.setattr(verify, "other_pipelines", lambda path, app_id, other=other: (other,))
         refuse_what_others_loaded(World(), UpToDate(heir, heir.positions), TABLE, Ledger("u", heir))  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from etl.commands.offsets_diff import Sides, sides_of
+from etl.commands.restore_ledger import Sides, sides_of
 from etl.console.offsets import show_offsets_diff
 from etl.console.text import screen
 from etl.errors import (

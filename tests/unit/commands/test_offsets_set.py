@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from etl.cli.output import confirm
-from etl.commands.offsets_set import Wanted, _rows_of
+from etl.commands.set_offsets import Wanted, _rows_of
 from etl.decide.set_offsets import Standing
 from etl.errors import NeedsDecision, SettingsError, Stopped
 from etl.io.delta.recover_results import Recount

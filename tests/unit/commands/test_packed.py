@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 import etl
-from etl.commands.compiled_kernels import compiled_kernels
-from etl.commands.package import Package, write_zip
+from etl.commands.package import Package, compiled_kernels, write_zip
 from etl.records.kernel_cache import KERNELS
 from tests.said import said_by
 
@@ -30,7 +29,7 @@ def ours() -> int:
 
 
 DECODE = """
-from etl.commands.compiled_kernels import compiled_kernels
+from etl.commands.package import compiled_kernels
 from etl.records.kernel_cache import KERNELS
 kept = compiled_kernels()
 print(len(KERNELS), sum(len(kernel.stats.cache_misses) for kernel in KERNELS), sorted({str(path.parent) for path in kept}))

@@ -19,7 +19,7 @@ from etl.audit.audit import (
     as_loaded_again,
     audit,
 )
-from etl.commands import intervals, rows_beside, verify
+from etl.commands import expected_rows, lag, verify
 from etl.commands.expected_rows import BothLedgers, loaded_plans
 from etl.model.plans import OffsetRange, RangeResult
 from etl.model.snapshot import Acknowledgement, Coverage, Interval
@@ -94,15 +94,17 @@ def expected(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> Any:
         return outside.beside(settings.pipeline.split("@")[1])
 
     monkeypatch.setattr(
-        rows_beside, "LiveWorld", lambda settings, *_: world_of(beside(settings), settings)
+        expected_rows, "LiveWorld", lambda settings, *_: world_of(beside(settings), settings)
     )
-    monkeypatch.setattr(rows_beside, "read_both_ledgers", lambda own: told_by(beside(own.settings)))
+    monkeypatch.setattr(
+        expected_rows, "read_both_ledgers", lambda own: told_by(beside(own.settings))
+    )
 
-    def found() -> rows_beside.ExpectedOfAll:
+    def found() -> expected_rows.ExpectedOfAll:
         told = told_by(outside)
         assert told.table is not None
         world = world_of(outside, CAPPED)
-        return rows_beside.expected_of_all(
+        return expected_rows.expected_of_all(
             world, told, told.table, *loaded_plans(world, told, told.table)
         )
 
@@ -135,7 +137,7 @@ def test_intervals_whose_rows_went_with_a_lost_table_are_not_said_to_be_in_this_
     outside: Outside, expected: Any
 ) -> None:
     of_all = expected()
-    told = intervals._offsets(of_all.rows[HERE], of_all.losses.get(HERE, ()))
+    told = lag._offsets(of_all.rows[HERE], of_all.losses.get(HERE, ()))
     assert (told.there, told.let_go) == ([(40, 45)], [(0, 10), (10, 20), (20, 30), (30, 40)])
 
 

@@ -14,9 +14,8 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from etl.cli import main
 from etl.cli.output import ask
-from etl.commands import replay_into
-from etl.commands.replay import parse_bound, parse_wanted, preview_of
-from etl.commands.replay_into import Copied, refuse_foreign
+from etl.commands import replay
+from etl.commands.replay import Copied, parse_bound, parse_wanted, preview_of, refuse_foreign
 from etl.errors import DataLoss, SettingsError, Stopped
 from etl.model.partitions import Retention
 from etl.model.snapshot import Pause
@@ -205,7 +204,7 @@ def test_a_place_that_is_another_than_was_meant_or_belongs_to_another_table_is_r
     settings = load_settings(tmp_path / "clicks.yaml")
     place = into if ":" in into or "~" in into else str(tmp_path / into)
     with pytest.raises(SettingsError, match=why) as raised:
-        replay_into.replay_into(settings, parse_wanted("clicks", (), "0", "9"), place)
+        replay.replay_into(settings, parse_wanted("clicks", (), "0", "9"), place)
     assert raised.value.where["key"] == "--into"
 
 
@@ -244,7 +243,6 @@ def test_on_a_terminal_it_shows_what_goes_and_does_only_what_was_agreed_to(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from etl.commands import replay
     from tests.fakes.stories import new_report
 
     outside, did = outside_of(5, 3, 4), list[str]()
@@ -303,12 +301,12 @@ def test_rows_for_another_table_wait_for_a_stored_plan_that_no_run_can_execute_a
         run(outside, at=crash_at("fetch", When.AFTER))
     outside.logs[LOGS[1]].log_start = 4  # retention, inside the range of the stored plan
     monkeypatch.setattr(
-        replay_into,
+        replay,
         "open_world",
         lambda *_, **__: contextlib.nullcontext(FakeWorld(outside, SETTINGS)),
     )
     with pytest.raises(DataLoss, match="are gone"):
-        replay_into.replay_into(SETTINGS, parse_wanted("clicks", ("0",), "0", "4"), "other")
+        replay.replay_into(SETTINGS, parse_wanted("clicks", ("0",), "0", "4"), "other")
 
 
 def test_what_is_in_another_table_is_told_in_one_sentence() -> None:

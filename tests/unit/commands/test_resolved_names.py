@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.commands.named_table import told
+from etl.commands.operator_decisions import told
 from etl.errors import NotOurTable
 from etl.model.plans import CommitResult
 from etl.model.snapshot import Ledger, NamedTable

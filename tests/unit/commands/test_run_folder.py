@@ -14,7 +14,7 @@ import yaml
 
 from etl.cli.app import app
 from etl.cli.folder import ended, words_for
-from etl.commands.run_folder import ConfRun, FolderRun, run_each
+from etl.commands.run import ConfRun, FolderRun, run_each
 from etl.errors import (
     DataLost,
     EtlError,

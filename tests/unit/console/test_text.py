@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from etl.commands.preview import Preview
+from etl.commands.doctor import Diagnosis
+from etl.commands.doctor_machine import Line, Verdict
+from etl.commands.plans import Preview
 from etl.console import offsets as offsets_shown
 from etl.console import text
 from etl.decide.lag import Headroom
-from etl.doctor.check import Line, Verdict
-from etl.doctor.diagnose import Diagnosis
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import OffsetRange
 from etl.report.lag import Lags, LogLag

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from etl.commands.lag import lags_of
-from etl.commands.offsets import offsets_of
-from etl.commands.preview import preview_of
+from etl.commands.lag import lags_of, offsets_of
+from etl.commands.plans import preview_of
 from etl.decide.lag import Reached, lag_of
 from etl.errors import EtlError, NeedsDecision
 from etl.model.partitions import BrokerPartition

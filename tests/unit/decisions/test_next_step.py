@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from etl.commands.preview import preview_of
+from etl.commands.plans import preview_of
 from etl.decide import reconcile
 from etl.decide.next_step import Action, next_step, steps_ahead
 from etl.decide.plan import tasks_of_plan

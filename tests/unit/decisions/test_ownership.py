@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etl.commands.preview import Preview
+from etl.commands.plans import Preview
 from etl.decide.group_ownership import (
     UNASSIGNED,
     foreign_consumers,

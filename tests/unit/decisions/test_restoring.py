@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.commands.offsets_restore import from_commits
+from etl.commands.restore_ledger import from_commits
 from etl.decide.next_step import repaired
 from etl.decide.restore_ledger import Lost, is_forgotten, repair_from, told_rows, what_is_lost
 from etl.decide.set_offsets import Standing, plan_set

@@ -17,10 +17,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from etl.doctor import machine, table
-from etl.doctor.check import Check, Fact, Findings, Line, Verdict, advice, failed, ok
-from etl.doctor.diagnose import CHECKS, Diagnosis, diagnose
-from etl.doctor.ledger import told
+from etl.commands import doctor, doctor_machine
+from etl.commands.doctor import CHECKS, Diagnosis, diagnose, told
+from etl.commands.doctor_machine import Check, Fact, Findings, Line, Verdict, advice, failed, ok
 from etl.errors import (
     BrokerUnreachable,
     EtlError,
@@ -121,7 +120,7 @@ def test_a_check_whose_ground_failed_is_not_made_and_says_which_line_to_mend() -
         Check("ZooKeeper", _refusing, gives=Fact.ZOOKEEPER),
         Check("chroot", never, needs=(Fact.ZOOKEEPER,), gives=Fact.CHROOT),
         Check("cluster", never, needs=(Fact.CHROOT,)),
-        Check("store", table.store),
+        Check("store", doctor.store),
     )
     diagnosis = diagnose(settings(), checks)
     assert [(line.name, line.verdict) for line in diagnosis.lines] == [
@@ -176,10 +175,10 @@ def test_the_packages_and_versions_are_those_of_setup_cfg() -> None:
         one.name: one.specifier
         for one in map(Requirement, law["options"]["install_requires"].split("\n")[1:])
     }
-    for package, tried in machine.PACKAGES.items():
+    for package, tried in doctor_machine.PACKAGES.items():
         pinned = [one.version for one in required[package] if one.operator == "=="]
         assert required[package] == SpecifierSet(tried) or (pinned and tried == between(pinned[0]))
-    assert [line.verdict for line in said(machine.packages)] == [Verdict.OK]
+    assert [line.verdict for line in said(doctor_machine.packages)] == [Verdict.OK]
 
 
 @pytest.mark.parametrize(
@@ -202,9 +201,11 @@ def test_a_package_that_is_missing_or_of_another_version_is_named(
 ) -> None:
     real = installed_version
     monkeypatch.setattr(
-        machine, "installed_version", lambda name: version if name == "delta-spark" else real(name)
+        doctor_machine,
+        "installed_version",
+        lambda name: version if name == "delta-spark" else real(name),
     )
-    (line,) = said(machine.packages)
+    (line,) = said(doctor_machine.packages)
     assert (line.exit_code == 2) == bool(words)
     assert words in line.found
     assert not words or line.to_do == "`pip install 'delta-spark>=4.4.0,<4.4.1'`"
@@ -233,7 +234,7 @@ def test_the_workers_python_must_be_of_our_version_and_have_our_libraries(
     python.write_text(f"#!{sys.executable}\nimport sys\n{answer}\n")
     python.chmod(0o755)
     monkeypatch.setenv("PYSPARK_PYTHON", str(python))
-    (line,) = said(machine.workers_python)
+    (line,) = said(doctor_machine.workers_python)
     assert words in line.found
     assert (line.exit_code, "PYSPARK_PYTHON" in line.to_do) == ((2, True) if words else (0, False))
     assert "PYSPARK_PYTHON" in line.found
@@ -241,9 +242,9 @@ def test_the_workers_python_must_be_of_our_version_and_have_our_libraries(
 
 def test_a_workers_python_elsewhere_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/not/here/python3")
-    (line,) = said(machine.workers_python, spark={"spark.master": "spark://h:7077"})
+    (line,) = said(doctor_machine.workers_python, spark={"spark.master": "spark://h:7077"})
     assert line.verdict is Verdict.OK
-    (line,) = said(machine.workers_python)
+    (line,) = said(doctor_machine.workers_python)
     assert line.exit_code == 2
 
 
@@ -251,11 +252,11 @@ def test_jars_that_are_not_in_the_cache_are_advice_and_are_not_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (line,) = said(machine.jars)
+    (line,) = said(doctor_machine.jars)
     assert line.verdict is Verdict.ADVICE
     assert "python -m etl.testkit" in line.to_do
     assert list(tmp_path.iterdir()) == []
-    (line,) = said(machine.jars, spark={"spark.jars.packages": "io.delta:delta"})
+    (line,) = said(doctor_machine.jars, spark={"spark.jars.packages": "io.delta:delta"})
     assert (line.verdict, line.found) == (Verdict.OK, "spark.jars.packages: io.delta:delta")
 
 
@@ -271,43 +272,43 @@ def test_a_java_of_another_version_is_refused_and_its_place_is_named(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("etl.testkit.java._bundled_java", lambda: None)
-    (line,) = said(machine.java)
+    (line,) = said(doctor_machine.java)
     assert line.exit_code == 2
     assert "is Java 8" in line.found
 
 
 def test_a_transform_that_cannot_be_imported_is_named() -> None:
-    (line,) = said(machine.transform, transform="no_such_module:clean")
+    (line,) = said(doctor_machine.transform, transform="no_such_module:clean")
     assert line.exit_code == 2
     assert "no_such_module" in line.found
-    assert said(machine.transform, transform="os.path:basename")[0].verdict is Verdict.OK
+    assert said(doctor_machine.transform, transform="os.path:basename")[0].verdict is Verdict.OK
 
 
 def test_a_report_folder_is_tried_where_it_is_or_will_be_and_not_made(tmp_path: Path) -> None:
     assert (
         "will be made in"
-        in said(machine.report_folder, report={"path": str(tmp_path / "a" / "b")})[0].found
+        in said(doctor_machine.report_folder, report={"path": str(tmp_path / "a" / "b")})[0].found
     )
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    (line,) = said(machine.report_folder, report={"path": str(tmp_path / "file" / "b")})
+    (line,) = said(doctor_machine.report_folder, report={"path": str(tmp_path / "file" / "b")})
     assert line.exit_code == 2
 
 
 def test_a_folder_of_metrics_is_tried_in_the_same_way_and_only_where_there_is_to_be_one(
     tmp_path: Path,
 ) -> None:
-    assert said(machine.metrics_folder) == []
+    assert said(doctor_machine.metrics_folder) == []
     assert (
         "will be made in"
-        in said(machine.metrics_folder, metrics_path=str(tmp_path / "a" / "b"))[0].found
+        in said(doctor_machine.metrics_folder, metrics_path=str(tmp_path / "a" / "b"))[0].found
     )
-    assert said(machine.metrics_folder, metrics_path=str(tmp_path / "own.prom"))[0].found == str(
-        tmp_path
-    )
+    assert said(doctor_machine.metrics_folder, metrics_path=str(tmp_path / "own.prom"))[
+        0
+    ].found == str(tmp_path)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    (line,) = said(machine.metrics_folder, metrics_path=str(tmp_path / "file" / "b"))
+    (line,) = said(doctor_machine.metrics_folder, metrics_path=str(tmp_path / "file" / "b"))
     assert (line.verdict, line.exit_code) == (Verdict.ADVICE, 0), "a run goes on without"
     assert "metrics_path" in line.to_do and str(tmp_path / "file" / "b") in line.found
 
@@ -474,7 +475,7 @@ def test_where_the_pipeline_stands_is_told_in_words(
 def test_a_store_is_judged_by_its_scheme_and_its_log_store(
     path: str, spark: dict[str, str], verdict: Verdict, words: str
 ) -> None:
-    (line,) = said(table.store, table={"path": path}, spark=spark)
+    (line,) = said(doctor.store, table={"path": path}, spark=spark)
     assert (line.verdict, line.exit_code) == (verdict, 2 if verdict is Verdict.FAILED else 0)
     assert words in line.found
 
@@ -486,9 +487,9 @@ def test_a_disk_that_is_nearly_full_is_advice(
 
     Usage = namedtuple("Usage", "total used free")
     monkeypatch.setattr(
-        "etl.doctor.table.shutil.disk_usage", lambda path: Usage(2**40, 2**40, 2**20)
+        "etl.commands.doctor.shutil.disk_usage", lambda path: Usage(2**40, 2**40, 2**20)
     )
-    (line,) = said(table.folder, table={"path": str(tmp_path / "t")})
+    (line,) = said(doctor.folder, table={"path": str(tmp_path / "t")})
     assert line.verdict is Verdict.ADVICE
     assert "0.0 GiB" in line.found
     assert list(tmp_path.iterdir()) == []
@@ -512,5 +513,5 @@ def test_a_disk_that_is_nearly_full_is_advice(
 def test_who_writes_the_files_is_told_before_a_run(
     writer: str, transform: str | None, verdict: Verdict, says: str
 ) -> None:
-    (line,) = said(table.writer, table={"path": "table", "writer": writer}, transform=transform)
+    (line,) = said(doctor.writer, table={"path": "table", "writer": writer}, transform=transform)
     assert line.verdict is verdict and says in line.found

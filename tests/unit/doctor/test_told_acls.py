@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from etl.doctor.acls import told
-from etl.doctor.check import Verdict
+from etl.commands.doctor_machine import Verdict
+from etl.commands.doctor_services import told
 from etl.model.security import EVERYBODY, Acl
 
 OPEN, OURS, OTHERS = (

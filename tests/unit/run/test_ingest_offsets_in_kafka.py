@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.commands.offsets_restore import from_commits
+from etl.commands.restore_ledger import from_commits
 from etl.errors import OffsetMoved, SettingsError
 from etl.model.partitions import OffsetsStorage
 from etl.report.run_state import Outcome

@@ -10,9 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from etl.commands.as_member import as_member
-from etl.commands.offsets_diff import sides_of
-from etl.commands.offsets_restore import from_commits
+from etl.commands.operator_decisions import as_member
+from etl.commands.restore_ledger import from_commits, sides_of
 from etl.decide.backfill import Asked
 from etl.decide.group_commits import as_left_to_others, refuse_in_the_place_of
 from etl.decide.group_ownership import (

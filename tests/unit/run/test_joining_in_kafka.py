@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.commands.offsets_restore import from_commits
+from etl.commands.restore_ledger import from_commits
 from etl.decide.group_commits import (
     as_left_to_others,
     handed_over_without,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.commands.preview import preview_of
+from etl.commands.plans import preview_of
 from etl.decide.replay import Wanted
 from etl.errors import DataLoss, NeedsDecision, OffsetMoved
 from etl.model.partitions import BrokerPartition, parse_named

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.commands.preview import preview_of
+from etl.commands.plans import preview_of
 from etl.decide.inherit_pipeline import taken_from
 from etl.decide.partition_identity import ClusterName, cluster_name
 from etl.errors import NeedsDecision, SettingsError

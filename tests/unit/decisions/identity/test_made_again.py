@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from etl.commands.offsets import offsets_of
-from etl.commands.preview import preview_of
+from etl.commands.lag import offsets_of
+from etl.commands.plans import preview_of
 from etl.decide.accept_partitions import told_of
 from etl.decide.partition_identity import kept_ids
 from etl.errors import (

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.commands.offsets import offsets_of
+from etl.commands.lag import offsets_of
 from etl.decide.inherit_pipeline import taken_from
 from etl.decide.offsets import pending_starts
 from etl.decide.reconcile import where_we_stand

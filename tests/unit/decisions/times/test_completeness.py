@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.commands.complete import Complete
+from etl.commands.lag import Complete
 from etl.decide.run_requests import incomplete_logs
 from etl.model.partitions import BrokerPartition
 

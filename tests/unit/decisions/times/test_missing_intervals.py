@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from etl.commands.intervals import Intervals
+from etl.commands.lag import Intervals
 from etl.decide.loaded_intervals import (
     Excused,
     IncompleteStretch,

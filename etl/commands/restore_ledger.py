@@ -1,10 +1,15 @@
-"""`etl offsets restore`: positions and ledger from the table, where ZooKeeper lost them or somebody
+"""How is the ledger compared with the table, and restored from it?
+
+`etl offsets restore`: positions and ledger from the table, where ZooKeeper lost them or somebody
 moved them.
 
 Owns the order: look, so that a person sees what it comes to; then once more while nobody else
 drives the pipeline. What is lost is `restoring`'s to say; where only rows are left, the plan is the
 one by which a pipeline takes over from itself (`succession`). If there was no plan yet and somebody
 else wrote the rows, it is plan 1.
+
+`etl offsets diff`: ZooKeeper's offsets, the newest plan and the table side by side, and what the
+next run does where they differ.
 """
 
 from __future__ import annotations
@@ -14,8 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from etl.commands.as_member import as_member
-from etl.commands.operator import Ruling, store_decided, told_stored
+from etl.commands.operator_decisions import Ruling, as_member, store_decided, told_stored
 from etl.commands.run import new_run_id
 from etl.decide.group_commits import as_left_to_others
 from etl.decide.group_ownership import (
@@ -29,13 +33,22 @@ from etl.decide.group_ownership import (
     told_set_back,
 )
 from etl.decide.inherit_pipeline import plan_taking_over, state_of_itself, taken_from
-from etl.decide.next_step import Repair, repaired
+from etl.decide.next_step import Action, Repair, repaired
 from etl.decide.reconcile import plan_in_force, refuse_another_dialect, refuse_retired
 from etl.decide.restore_ledger import (
+    Difference,
+    Foreseen,
     Lost,
+    Told,
     apart,
+    as_members_see,
+    differences,
+    foresee,
     is_forgotten,
+    plan_in_table,
+    plan_stands,
     repair_from,
+    state_by_ledgers,
     told_apart,
     told_rows,
     what_is_lost,
@@ -43,18 +56,26 @@ from etl.decide.restore_ledger import (
 from etl.decide.set_offsets import Standing, plan_set
 from etl.decide.table_changes import BEGIN_ANEW, ROWS_DO_NOT_TELL, plan_of
 from etl.decide.table_rules import rows_not_begun
-from etl.errors import NeedsDecision, Owned
+from etl.errors import EtlError, NeedsDecision, OffsetMoved, Owned, Unreachable
 from etl.io.delta.table_state import other_pipelines
 from etl.io.zookeeper.ledger_records import take_in
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, PlanKind
-from etl.model.snapshot import OtherPipeline, Replay, Snapshot, Supersede, UpToDate
+from etl.model.snapshot import (
+    OtherPipeline,
+    RebuildFromTable,
+    Replay,
+    Snapshot,
+    Supersede,
+    UpToDate,
+)
 from etl.report.lag import PAUSES_LOST
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
 from etl.run.ingest import finish_repair
 from etl.run.live import LiveServices
+from etl.run.observe import Observer
 from etl.run.services import ALONE, RunContext, Services, now_ms
 from etl.run.shell import open_world
 from etl.settings.sections import Settings
@@ -291,3 +312,191 @@ def _behind_rows(
     )
     store_decided(world, made, state, ledger)
     return made
+
+
+_NOT_ASKED = (
+    "where logs start and end, whether they are still the logs that were read, which of them nobody has read yet, and what the next run "
+    "would plan"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """What the three tell, partition by partition."""
+
+    document: dict[str, Any]
+    refusal: EtlError | None = None
+    """What a run would stop with until a person decides; or why nobody can tell whether one must.
+    """
+
+
+def offsets_diff(settings: Settings, *, shows_all: bool = False) -> Sides:
+    """Look and compare; nothing is changed. Where no broker answers, by ZooKeeper and the table
+    alone.
+
+    Raises what a look at ZooKeeper or the table raises, and SettingsError where the brokers would
+    have to tell the cluster's name.
+    """
+    patient = settings.model_copy(
+        update={"source": settings.source.model_copy(update={"wait_for_leader_s": 0})}
+    )
+    with open_world(patient, ALONE) as world:
+        try:
+            return sides_of(world.observe(), settings, shows_all=shows_all)
+        except Unreachable as error:  # no broker is registered, or none answers; where it is ZooKeeper, the next look tells that
+            away = error
+        observer = Observer(patient, world.zookeeper, world.offsets, world.ledger, now_ms=now_ms)
+        return sides_of(
+            observer.observe_ledgers().snapshot, settings, shows_all=shows_all, away=away
+        )
+
+
+def sides_of(
+    snapshot: Snapshot,
+    settings: Settings,
+    *,
+    shows_all: bool = False,
+    away: Unreachable | None = None,
+) -> Sides:
+    """The same of what was observed; `away`: why the brokers were not asked."""
+    base, ledger, table = state_by_ledgers(snapshot, settings), snapshot.ledger, snapshot.table
+    foreseen = foresee(snapshot, settings, now_ms=now_ms(), has_asked_brokers=away is None)
+    told, stops = (
+        [as_members_see(one, foreseen) for one in differences(snapshot, base)],
+        foreseen.refusal,
+    )
+    apart = [one for one in told if one.difference is not Difference.NONE]
+    stands, newest, held = (
+        plan_stands(base, ledger, table),
+        ledger.newest,
+        plan_in_table(ledger, table),
+    )
+    document = {
+        "plan": {"number": newest.number, "id": newest.id, "stands": stands.value}
+        if newest
+        else None,
+        "table": {
+            "version": table.version,
+            "transaction_version": table.transaction_version,
+            "plan_id": held.id if held else None,
+        }
+        if table
+        else None,
+        "partitions": len(told),
+        "differing": len(apart),
+        "rows": [
+            {
+                **one.log.place,
+                "committed": one.committed,
+                "plan": one.planned,
+                "table": one.in_table,
+                "difference": one.difference.value,
+                "means": means(one, foreseen, newest),
+                "next_run": next_run(one, foreseen),
+            }
+            for one in (told if shows_all else apart)
+        ],
+        "stops": stops.as_json() if stops else None,
+        "not_looked_at": [f"{away.what}; so nobody looked at {_NOT_ASKED}"] if away else [],
+    }
+    if stops is None and foreseen.undecided:
+        return Sides(document, away)
+    return Sides(document, None if stops is None or stops.retriable else stops)
+
+
+def means(told: Told, foreseen: Foreseen, newest: Plan | None) -> str | None:
+    """What a difference means, in one sentence; None where there is none."""
+    number = newest.number if newest else 0
+    state = foreseen.step.state
+    said = {
+        Difference.UNREAD: "the group has an offset here, and no plan of this pipeline knows the partition",
+        Difference.NOT_MOVED: "the rows up to this position are in the table, and the offset was not moved there yet",
+        Difference.MOVED: f"another client {'removed' if told.committed is None else 'moved'} the offset: no plan left it there",
+        Difference.READ_ON: "other members of the group read on from here: these records are theirs, and nothing is lost",
+        Difference.NOT_APPENDED: f"plan {number} is stored and not in the table",
+        Difference.LEDGER_BEHIND: "the table holds a plan that ZooKeeper does not have: its ledger was lost, restored from an old copy, or "
+        "changed beside a run",
+        Difference.NOT_HELD: f"the table does not hold plan {number}, and an operator accepted that",
+        Difference.DISAGREE: "the table and ZooKeeper tell two stories, and nobody can tell which one is right",
+    }.get(told.difference)
+    if told.difference is Difference.MOVED and isinstance(state, Replay | Supersede):
+        return f"{said}; and plan {number} is stored and not in the table"
+    return said
+
+
+def next_run(told: Told, foreseen: Foreseen) -> str | None:
+    """What the next run does about a difference, the end of a sentence that begins with it; None
+    where there is none.
+    """
+    step, log = foreseen.step, told.log
+    if told.difference is Difference.NONE:
+        return None
+    if step.state is None:
+        is_passing = foreseen.refusal is not None and foreseen.refusal.retriable
+        return "stops before it does anything" + (
+            ", and a later one goes on" if is_passing else ": a person must decide"
+        )
+    if told.difference is Difference.UNREAD:
+        return _begins(told, foreseen)
+    if isinstance(step.state, Replay | Supersede):
+        return _finishes(told, foreseen)
+    if log in foreseen.undecided:
+        return "follows the offset or stops, by where the log ends, and that was not looked at"
+    last = step.state.state if isinstance(step.state, RebuildFromTable) else step.state
+    did = (
+        ["writes the ledger anew from the table"]
+        if isinstance(step.state, RebuildFromTable)
+        else []
+    )
+    if isinstance(last, UpToDate):
+        if told.difference is Difference.READ_ON:
+            did.append(
+                "goes on at the offset where the partition is of its share, and names what others read"
+            )
+        elif log in last.followed:
+            did.append("goes on at the offset, as source.on_moved says")
+        elif log in last.not_followed:
+            did.append(
+                "leaves the offset and our position as they are: no topic that is read now has this partition"
+            )
+        elif log in last.uncommitted:
+            did.append("moves the offset to the position")
+        elif told.difference is Difference.NOT_HELD:
+            did.append("goes on behind the plan, and gives up what the table lacks of it")
+    return ", then ".join(did)
+
+
+def _begins(told: Told, foreseen: Foreseen) -> str:
+    plan = foreseen.step.plan if foreseen.step.action is Action.STORE else None
+    start = (
+        min(
+            (r.from_offset for r in plan.ranges if r.log == told.log),
+            default=plan.positions.get(told.log),
+        )
+        if plan
+        else None
+    )
+    return (
+        "decides where the partition starts, once it can be read"
+        if start is None
+        else f"begins the partition at offset {start}"
+    )
+
+
+def _finishes(told: Told, foreseen: Foreseen) -> str:
+    """Of a plan that is stored and not in the table."""
+    step = foreseen.step
+    if step.refusal:
+        return "stops, for the plan cannot be finished: a person must decide"
+    says = "executes the plan, or puts another in its place"
+    if step.action:
+        says = (
+            "executes the plan"
+            if step.action is Action.REPLAY
+            else f"puts another plan in its place: {step.reason}"
+        )
+    if told.difference is not Difference.MOVED:
+        return says
+    if isinstance(foreseen.refusal, OffsetMoved):
+        return f"{says}, then stops at this offset: a person must decide"
+    return f"{says}; it does not move this offset, and source.on_moved decides about it"

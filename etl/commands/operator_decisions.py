@@ -1,19 +1,32 @@
-"""What an operator decides where the facts contradict each other: which table is right, and that a
+"""How does an operator decide which table, plan or partition is right?
+
+What an operator decides where the facts contradict each other: which table is right, and that a
 plan is given up.
 
 A decision is written into the ledger with its reason, under the driver's lock; `reconcile` honours
 it at the next run.
+
+What it comes to that an operator accepts a table: of the newest plan of the pipeline, and of
+each backfill beside it.
+
+Where neither ledger tells whether such a plan is in that table, its rows are looked for.
+
+A command that moves the group's offsets is a member of the group while it looks and stores its
+plan, where runs are members.
+
+`etl table`: where the table is that the conf names as a catalog does, and that runs go by what
+the catalog says now.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl.commands.acknowledged import accepted, accepted_beside, record_found
-from etl.commands.as_member import as_member
-from etl.commands.backfills import left_beside
+from etl.commands.backfill import left_beside
 from etl.commands.run import new_run_id
 from etl.decide.accept_partitions import Accepting, plan_reset, told_of
 from etl.decide.byte_offsets import put_right
@@ -26,6 +39,7 @@ from etl.decide.group_commits import (
     with_hand_over_found_out,
 )
 from etl.decide.group_ownership import (
+    joins_for_commands,
     leave_to_owners,
     of_command,
     refuse_beside_members,
@@ -35,21 +49,28 @@ from etl.decide.group_ownership import (
     refuse_void,
 )
 from etl.decide.next_step import plan_superseding, repair_of, repaired
-from etl.decide.reconcile import naming_table, refuse_another_era, where_we_stand
+from etl.decide.reconcile import is_of_another_era, naming_table, refuse_another_era, where_we_stand
 from etl.decide.reservations import refuse_left_to_load
-from etl.decide.table_changes import is_recorded, unacknowledged
-from etl.decide.table_rules import told_accepted, topics_accepted
+from etl.decide.table_changes import acknowledging, app_id_of, is_recorded, is_told, unacknowledged
+from etl.decide.table_rules import KEY, told_accepted, topics_accepted
 from etl.errors import NeedsDecision, SettingsError
 from etl.io.delta.log import hash_of_commit, open_log
-from etl.io.delta.table import rust_path
-from etl.io.zookeeper.ledger_records import write_mark
+from etl.io.delta.table import open_table, rust_path
+from etl.io.zookeeper.ledger_records import read_named_table, write_mark, write_named_table
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import FORM_OF_PARTITION, BrokerPartition, parse_named, parse_stretch
-from etl.model.plans import Loss, LossReason, Plan
+from etl.model.partitions import (
+    FORM_OF_PARTITION,
+    BrokerPartition,
+    Share,
+    parse_named,
+    parse_stretch,
+)
+from etl.model.plans import CommitResult, Loss, LossReason, Plan, RangeResult
 from etl.model.snapshot import (
     Acknowledgement,
     FirstRun,
     Ledger,
+    NamedTable,
     PipelineState,
     RebuildFromTable,
     Replay,
@@ -58,15 +79,137 @@ from etl.model.snapshot import (
     Table,
     UpToDate,
 )
-from etl.report.describe import told_given_up, told_goes_on, told_left, told_vanished
+from etl.report.describe import at, told_given_up, told_goes_on, told_left, told_vanished
 from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.run_report import Report
+from etl.report.run_state import Stopwatch
 from etl.report.verify import described
 from etl.run.ingest import finish_repair
 from etl.run.live import LiveServices
-from etl.run.services import ALONE, now_ms
-from etl.run.shell import open_world
+from etl.run.services import ALONE, RunContext, Services, now_ms
+from etl.run.shell import open_world, place_table
+from etl.run.spark import ask
+from etl.settings.choices import place_of
+from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What is said of one ledger."""
+
+    acknowledgement: Acknowledgement
+    found: tuple[RangeResult, ...]
+    """What the table has of the newest plan, where nothing else tells."""
+
+
+def accepted(
+    world: LiveServices, ledger: Ledger, plan: Plan, table: Table | None, *, reason: str, at_ms: int
+) -> Accepted:
+    """Look, and decide; nothing is stored. Raises NeedsDecision where nobody can tell: taken for
+    not there, rows might come twice.
+    """
+    found = () if is_told(ledger, table) else _looked_for(world, plan)
+    path = world.settings.table
+    return Accepted(
+        acknowledging(
+            ledger,
+            plan,
+            table,
+            reason=reason,
+            at_ms=at_ms,
+            place=path.place,
+            lacks_plan=not is_told(ledger, table) and not any(receipt.rows for receipt in found),
+            commit=hash_of_commit(open_log(rust_path(path.path)), table.version) if table else None,
+        ),
+        found,
+    )
+
+
+def record_found(world: LiveServices, plan: Plan, table: Table | None, said: Accepted) -> None:
+    """Where rows of the plan are there, it counts as done."""
+    if table and said.found and not said.acknowledgement.lacks_plan:
+        world.record(plan, CommitResult(plan.number, plan.id, table.version, table.id, said.found))
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedBeside:
+    """What is said of the backfills, by name."""
+
+    said: dict[str, Acknowledgement]
+    untold: dict[str, str]
+    """Those of which nothing is said, because nobody can tell what the table has of them, and why.
+    """
+
+    @property
+    def sentence(self) -> str:
+        """Of the latter, behind what else is said; empty where there are none."""
+        return "".join(
+            f"; of backfill {name} nothing is accepted: {why}; mend that, and say this again"
+            for name, why in self.untold.items()
+        )
+
+
+def accepted_beside(
+    live: LiveServices, table: Table | None, *, reason: str, at_ms: int
+) -> AcceptedBeside:
+    """The same for the backfills that have loaded into that very table; what of their rows is there
+    is recorded.
+    """
+    said, untold = dict[str, Acknowledgement](), dict[str, str]()
+    for claim in live.claims.beside.read():
+        own = LiveServices(
+            settings_of_backfill(live.settings, claim.name), live.zookeeper, ALONE, live.run_id
+        )
+        ledger = own.ledger.read_ledger()
+        plan, there = ledger.newest, own.read_table(ledger)
+        if (
+            table is None
+            or there is None
+            or plan is None
+            or plan.table_id != there.id
+            or is_of_another_era(ledger, there)
+        ):
+            continue
+        # the version that the operator has looked at; of a newer one it says nothing
+        try:
+            one = accepted(
+                own, ledger, plan, replace(there, version=table.version), reason=reason, at_ms=at_ms
+            )
+        except NeedsDecision as error:
+            untold[claim.name] = error.what
+            continue
+        record_found(own, plan, there, one)
+        said[claim.name] = one.acknowledgement
+    return AcceptedBeside(said, untold)
+
+
+def _looked_for(world: LiveServices, plan: Plan) -> tuple[RangeResult, ...]:
+    counted = world.rows_of_today(plan)
+    if counted.uncounted:
+        what = f"nobody can tell whether plan {plan.number} is in the table: {counted.uncounted}"
+        raise NeedsDecision(
+            what,
+            path=world.settings.table.path,
+            check="the table's columns and files: what is missing there",
+        )
+    return counted.receipts
+
+
+@contextlib.contextmanager
+def as_member(world: Services, settings: Settings) -> Iterator[Share | None]:
+    """Inside, what the share names is ours; None: commands by this conf are no members. Raises as
+    `Member.join`.
+    """
+    member = world.member() if joins_for_commands(settings) else None
+    if member is None:
+        yield None
+        return
+    try:
+        yield member.join()
+    finally:
+        member.leave()
+
 
 _log = logging.getLogger(__name__)
 
@@ -442,3 +585,97 @@ def _refuse_another_version(version: str, table: Table | None) -> None:
 def _ranges(plan: Plan) -> list[dict[str, Any]]:
     document: list[dict[str, Any]] = describe_plan(plan, None)["ranges"]
     return document
+
+
+def with_table(settings: Settings, run_context: RunContext = ALONE) -> Settings:
+    """The settings with the place of a named table, for a look: nothing is kept, and a name that is
+    not taken is refused.
+    """
+    return place_table(settings, run_context, name=f"{new_run_id()}-name").settings
+
+
+def resolve(
+    settings: Settings, run_context: RunContext = ALONE, *, is_made: bool = False
+) -> Ruling:
+    """Ask Spark where the table is, and keep that: runs go by it from now on. Whether it is the
+    same table its id tells the next run.
+
+    `is_made`: where the catalog knows no such table it makes an empty one first, as for a first
+    run; rows of a dropped one stay gone. Raises SettingsError for a conf that names a path, and as
+    `run.spark.ask`.
+    """
+    if settings.table.name is None:
+        raise SettingsError(
+            "the conf names the table by its path, so there is no name to resolve",
+            key=KEY,
+            check="`etl doctor CONF`",
+        )
+    run_id = new_run_id()
+    with open_world(settings, run_context, name=run_id) as world, world.driving(run_id):
+        found = ask(
+            settings,
+            run_context,
+            Stopwatch(),
+            name=f"{run_id}-name",
+            making=(lambda at: None) if is_made else None,
+        )
+        before, ledger = read_named_table(world.ledger), world.ledger.read_ledger()
+        write_named_table(world.ledger, found)
+    says = told(before, found, ledger, _in_table(settings, found, ledger))
+    return Ruling(
+        says,
+        {
+            "says": says,
+            "now": as_json(found),
+            "before": as_json(before) if before else None,
+            "table_of_newest_plan": ledger.newest.table_id if ledger.newest else None,
+        },
+    )
+
+
+def _in_table(settings: Settings, found: NamedTable, ledger: Ledger) -> int | None:
+    """The number of the plan that the table holds last, of this pipeline; its columns may be any."""
+    table = open_table(found.path)
+    if table is None or ledger.newest is None:
+        return None
+    return table.transaction_version(
+        app_id_of(ledger.newest.cluster, settings.group, settings.pipeline)
+    )
+
+
+def told(before: NamedTable | None, found: NamedTable, ledger: Ledger, in_table: int | None) -> str:
+    """What was found, and what the next run makes of it, in a sentence. `in_table`: the number of
+    the plan that it holds last.
+    """
+    says = f"the table {found.name} is at {found.path}"
+    is_elsewhere = before is not None and place_of(before.path) != place_of(found.path)
+    if before is not None and (is_elsewhere or before.name != found.name):
+        says += f"; until now runs went by {before.name} at {before.path}, as it was at {at(before.at_ms)}"
+    newest = ledger.newest
+    if newest is not None and newest.table_id not in (None, found.table_id):
+        was = f"than plan {newest.number} was made for ({newest.table_id})"
+        return (
+            f"{says}. It is another table ({found.table_id}) {was}: the next run stops, until "
+            "`etl plans acknowledge CONF VERSION --reason ...` accepts it, and what it lacks of the plans until now is given up by that"
+        )
+    if newest is None or not is_recorded(ledger, newest) or (in_table or 0) >= newest.number:
+        return says
+    back = (
+        f"ALTER TABLE {found.name} SET LOCATION '{before.path}' and this command again lead back, "
+        if before and is_elsewhere
+        else ""
+    )
+    return (
+        f"{says}. It lacks plan {newest.number}, which the table has had: the next run stops. Nothing is lost where the copy is found "
+        f"that has it: {back}or it is copied here again"
+    )
+
+
+def as_json(found: NamedTable) -> dict[str, Any]:
+    """As documents have it."""
+    return {
+        "name": found.name,
+        "path": found.path,
+        "table_id": found.table_id,
+        "resolved_at": str(at(found.at_ms)),
+    }

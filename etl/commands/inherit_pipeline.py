@@ -1,10 +1,14 @@
-"""`etl plans take-over`: this pipeline takes the place of another one in its table, and nothing is
+"""How does a pipeline inherit from its predecessor?
+
+`etl plans take-over`: this pipeline takes the place of another one in its table, and nothing is
 loaded twice.
 
 Owns the order: while nobody drives the other pipeline, the number of a plan that it has stored is
 closed (`etl.run.ingest`), its positions are read from the table, what it loaded goes into our
 coverage, it is retired, and the plan that begins at its positions is stored. Each step may be done
 again; the next run executes the plan. What it holds is `succession`'s.
+
+Which pipelines have loaded into a table, and which of them a person names.
 """
 
 from __future__ import annotations
@@ -13,10 +17,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from etl.commands.as_member import as_member
-from etl.commands.backfills import refuse_unfinished, refuse_without_backfills
-from etl.commands.operator import Ruling, store_decided
-from etl.commands.pipelines_of_table import is_us, pipelines_of, the_one
+from etl.commands.backfill import refuse_unfinished, refuse_without_backfills
+from etl.commands.operator_decisions import Ruling, as_member, store_decided
 from etl.commands.run import new_run_id
 from etl.decide.group_commits import as_left_to_others
 from etl.decide.group_ownership import (
@@ -40,7 +42,7 @@ from etl.decide.reconcile import is_of_another_era, naming_table, reconciled
 from etl.decide.set_offsets import merged
 from etl.decide.table_changes import BEGIN_ANEW, ROWS_DO_NOT_TELL, name_of, plan_of
 from etl.errors import NeedsDecision, SettingsError
-from etl.io.delta.table_state import loaded_by
+from etl.io.delta.table_state import loaded_by, other_pipelines
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_records import (
     ClaimsBeside,
@@ -72,6 +74,40 @@ from etl.run.live import LiveServices
 from etl.run.services import ALONE, RunContext, now_ms
 from etl.run.shell import open_world
 from etl.settings.sections import Settings
+
+
+def pipelines_of(world: LiveServices, table: Table | None) -> list[OtherPipeline]:
+    """All that have loaded into the table, this one among them."""
+    if table is None:
+        return []
+    us = (
+        [OtherPipeline(world.app_id, table.transaction_version)]
+        if table.transaction_version
+        else []
+    )
+    return [*other_pipelines(world.settings.table.path, world.app_id), *us]
+
+
+def the_one(place: str, there: Sequence[OtherPipeline]) -> OtherPipeline:
+    """The pipeline that is called so, `GROUP/PIPELINE` or `CLUSTER/GROUP/PIPELINE`. Raises
+    SettingsError where that is not one.
+    """
+    found = [one for one in there if f"/{one.app_id}".endswith(f"/{place.strip('/')}")]
+    if len(found) != 1:
+        names = (
+            ", ".join(sorted("/".join(one.app_id.split("/")[1:]) for one in found or there))
+            or "none"
+        )
+        what = f"{'several pipelines of this name have' if found else 'no pipeline of this name has'} loaded into the table"
+        raise SettingsError(
+            what, key="--from", check=f"say CLUSTER/GROUP/PIPELINE, one of: {names}"
+        )
+    return found[0]
+
+
+def is_us(app_id: str, settings: Settings) -> bool:
+    """Whether it is this very pipeline, also under a name that the cluster had before."""
+    return app_id.split("/")[-2:] == [settings.group, settings.pipeline]
 
 
 def take_over(

@@ -1,0 +1,592 @@
+"""How is a first conf written?
+
+`etl init`: a first conf for topics of a cluster that is asked. Each key is written with why it
+is so; no file is written over.
+
+Here is who is asked; what is chosen is in `init`, how a conf is written in `conf_text`.
+
+What a first conf says, and why: of what a person asked for and what was seen. Nothing is asked
+here.
+
+A conf as text: each key with its comment above it, in the order given, and first what tells an
+editor which keys there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import textwrap
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etl.decide.reconcile import refuse_missing_topics, refuse_topic_that_reads_as_null
+from etl.decide.table_rules import refusal_of
+from etl.errors import EtlError, NeedsDecision, NotKafka, SettingsError, WrongChroot
+from etl.io.brokers.cluster import Cluster, chosen_topics
+from etl.io.delta.scan import rows_of_nobody
+from etl.io.delta.table import open_table
+from etl.io.zookeeper.group_offsets import ConsumerGroup
+from etl.io.zookeeper.ledger import PlanLedger
+from etl.io.zookeeper.registry import read_cluster_id, read_registrations
+from etl.io.zookeeper.session import ZooKeeper
+from etl.kafka.messages import ClusterMetadata
+from etl.ledger.paths import BROKER_IDS
+from etl.ledger.registrations import parse_endpoints
+from etl.model.partitions import BrokerFamily
+from etl.model.security import parse_reference
+from etl.report.describe import counted
+from etl.run.discovery import Discovery
+from etl.settings.choices import folder_of
+from etl.settings.load import Change, changed, load_settings, parse_settings
+from etl.settings.schema import SCHEMA_FILE, conf_schema
+from etl.settings.secrets import FILE_KEYS, is_secret
+from etl.settings.sections import Settings
+
+_WIDTH = 110
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """One key of a conf (`source.topics.allow`), its value, and why it is so."""
+
+    key: str
+    value: Any
+    why: str
+
+
+def conf_text(chosen: Sequence[Chosen]) -> str:
+    """The file. Keys of one section must follow one another."""
+    return "\n".join(_lines(chosen)) + "\n"
+
+
+def _lines(chosen: Sequence[Chosen]) -> Iterator[str]:
+    yield f"# yaml-language-server: $schema={SCHEMA_FILE}"
+    yield "# Written by `etl init`. `etl schema` says what other keys there are; `etl doctor CONF` looks at all that a run needs."
+    above: list[str] = []
+    for one in chosen:
+        *sections, name = one.key.split(".")
+        for depth, section in enumerate(sections):
+            if above[: depth + 1] != sections[: depth + 1]:
+                yield f"{'  ' * depth}{section}:"
+        above, indent = sections, "  " * len(sections)
+        yield from (f"{indent}# {line}" for line in textwrap.wrap(one.why, _WIDTH - len(indent)))
+        yield f"{indent}{name}: {json.dumps(one.value, ensure_ascii=False)}"
+
+
+TOPICS_NAMED = 50
+"""Of many topics the first so many are named."""
+_TAKEN = ("source.", "zookeeper.", "table.")
+_CHOSEN = frozenset(
+    {
+        "zookeeper.connect",
+        "source.dialect",
+        "source.bootstrap",
+        "source.topics.allow",
+        "source.start",
+        "source.on_data_loss",
+        "table.path",
+    }
+)
+_BEST = ("SASL_SSL", "SSL", "SASL_PLAINTEXT")
+"""Of ways in, the one that is proposed first."""
+_NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a person says; the rest is found out. `zookeeper` and `bootstrap` as in a conf."""
+
+    zookeeper: str
+    bootstrap: str | None
+    topics: tuple[str, ...]
+    table: str
+    """Seen from the working directory."""
+    out: Path | None = None
+    pipeline: str | None = None
+    group: str | None = None
+    cluster: str | None = None
+    keys: tuple[Change, ...] = ()
+    """Of the conf, to ask by and to write as they are."""
+
+    def __post_init__(self) -> None:
+        for one in self.keys:
+            if one.key in _CHOSEN or not one.key.startswith(_TAKEN):
+                is_chosen = one.key in _CHOSEN
+                what = (
+                    "it is found out, or has an option"
+                    if is_chosen
+                    else "only keys of source, zookeeper and table are asked by"
+                )
+                check = "`etl init --help`; others are written into the conf afterwards"
+                raise SettingsError(f"--set {one.key}: {what}", key=one.key, check=check)
+
+    @property
+    def name(self) -> str:
+        """What the pipeline is called: as was said, else as the file, else as the one topic, else
+        as the table's folder.
+        """
+        topic = (
+            self.topics[0]
+            if len(self.topics) == 1 and re.fullmatch(r"[\w.-]+", self.topics[0])
+            else None
+        )
+        found = (
+            self.pipeline
+            or (self.out and self.out.stem)
+            or topic
+            or self.table.rstrip("/").rpartition("/")[2]
+        )
+        return _NO_NAME.sub("-", found).strip("-") or "pipeline"
+
+    @property
+    def path(self) -> Path:
+        """Where the conf goes."""
+        return self.out or Path("conf") / f"{self.name}.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What there is."""
+
+    dialect: BrokerFamily
+    cluster_id: str | None
+    topics: dict[str, int]
+    """Those that were asked for, each with its partitions."""
+    offsets: int
+    """How many (bytes, of physical logs) they hold now, as far as that is told."""
+    brokers: int
+    committed: int
+    """Partitions of which the group has an offset."""
+    newest_plan: int | None
+    table_version: int | None
+    rows_before: NeedsDecision | None = None
+    """Why the first run would load nothing: the table holds rows of these topics."""
+
+
+def choose(asked: Asked, seen: Seen) -> tuple[Chosen, ...]:
+    """The keys of the conf, in its order, each with why. Raises SettingsError for a name that the
+    brokers make pointless.
+    """
+    chosen = _found(asked, seen)
+    said = [
+        Chosen(one.key, _as_conf_sees(one, asked), "as it was said")
+        for one in sorted(asked.keys, key=lambda one: one.key)
+    ]
+    sections = list(dict.fromkeys(one.key.partition(".")[0] for one in chosen))
+    return tuple(
+        one
+        for section in sections
+        for one in (*chosen, *said)
+        if one.key.partition(".")[0] == section
+    )
+
+
+def _found(asked: Asked, seen: Seen) -> tuple[Chosen, ...]:
+    is_jafka = seen.dialect is BrokerFamily.JAFKA
+    unit = "byte" if is_jafka else "offset"
+    topics = ", ".join(
+        f"{name} ({counted(partitions, 'partition')})"
+        for name, partitions in list(seen.topics.items())[:TOPICS_NAMED]
+    )
+    return (
+        Chosen("version", 1, ""),
+        Chosen(
+            "pipeline",
+            asked.name,
+            "names the plans in ZooKeeper and in the table; keep it as it is"
+            + (
+                f". Plan {seen.newest_plan} of this name is there already: the conf goes on with it"
+                if seen.newest_plan
+                else ""
+            ),
+        ),
+        *_cluster(asked, seen),
+        Chosen(
+            "group",
+            asked.group or f"etl-{asked.name}",
+            "whose committed offsets are read and moved"
+            + (
+                f"; it has offsets of {counted(seen.committed, 'partition')}, where the first run goes on"
+                if seen.committed
+                else "; it has none of these topics yet"
+            ),
+        ),
+        Chosen(
+            "zookeeper.connect",
+            asked.zookeeper,
+            "the ledger is kept here"
+            + ("" if asked.bootstrap else ", and the brokers are registered here"),
+        ),
+        Chosen(
+            "source.dialect",
+            seen.dialect.value,
+            f"{counted(seen.brokers, 'broker')}, "
+            + ("registered as Jafka and Kafka 0.7 do" if is_jafka else "of Kafka 0.8 or later"),
+        ),
+        *_bootstrap(asked),
+        Chosen(
+            "source.topics.allow",
+            list(asked.topics),
+            f"regular expressions for whole names; now they match {topics}",
+        ),
+        Chosen(
+            "source.start",
+            "earliest",
+            f"the first run loads what the logs hold, now {counted(seen.offsets, unit)}; latest: only what comes",
+        ),
+        Chosen(
+            "source.on_data_loss",
+            "fail",
+            "offsets that expire before they are read stop the run; skip: go on behind them, loudly",
+        ),
+        Chosen(
+            "table.path",
+            _seen_from_conf(asked),
+            "seen from this file; "
+            + (
+                "no table is there yet, the first run makes it"
+                if seen.table_version is None
+                else f"a Delta table is there, at version {seen.table_version}: {_appended(seen)}"
+            ),
+        ),
+        Chosen(
+            "report.path",
+            os.path.relpath("reports", asked.path.parent),
+            "each run leaves a report there",
+        ),
+    )
+
+
+def _appended(seen: Seen) -> str:
+    if seen.rows_before is None:
+        return "rows are appended to it"
+    return f"the first run stops, for {seen.rows_before.what}. Check {seen.rows_before.check}"
+
+
+def _bootstrap(asked: Asked) -> list[Chosen]:
+    return (
+        [Chosen("source.bootstrap", asked.bootstrap, "brokers are found here, not by ZooKeeper")]
+        if asked.bootstrap
+        else []
+    )
+
+
+def _cluster(asked: Asked, seen: Seen) -> list[Chosen]:
+    if seen.cluster_id is None:
+        return [
+            Chosen(
+                "cluster",
+                asked.cluster or asked.name,
+                "needed: these brokers have no cluster id. Any name does, and it must stay",
+            )
+        ]
+    if asked.cluster:
+        what = f"the brokers tell the cluster's id, {seen.cluster_id}, and the pipeline goes by it"
+        raise SettingsError(what, key="cluster", check="leave --cluster out")
+    return []
+
+
+def _seen_from_conf(asked: Asked) -> str:
+    folder = folder_of(asked.table)
+    return asked.table if folder is None or os.path.isabs(folder) else _from_conf(folder, asked)
+
+
+def proposed(listeners: Sequence[tuple[str, str]]) -> str:
+    """What to say of `source.security` where brokers have these listeners (name, protocol) and none
+    was entered; of none known, of a login behind TLS."""
+    best = next(
+        (one for protocol in _BEST for one in listeners if one[1] == protocol), ("", _BEST[0])
+    )
+    words = [f"source.security.protocol={best[1]}"]
+    if sum(protocol == best[1] for _, protocol in set(listeners)) > 1:
+        words.append(f"source.listener={best[0]}")
+    if best[1].startswith("SASL"):
+        words += [
+            "source.security.sasl.mechanism=MECHANISM",
+            "source.security.sasl.username=NAME",
+            "'source.security.sasl.password=${file:/PATH}'",
+        ]
+    if best[1].endswith("SSL"):
+        words.append("source.security.tls.ca_file=PEM")
+    without = (
+        " (without ca_file the system's authorities are trusted)" if best[1].endswith("SSL") else ""
+    )
+    return f"{' '.join(f'--set {word}' for word in words)}{without}"
+
+
+def proposed_for_zookeeper(key: str) -> str:
+    """What to say of `zookeeper.tls` or `zookeeper.auth`, whichever the key is of."""
+    words = (
+        ("zookeeper.tls.enabled=true", "zookeeper.tls.ca_file=PEM")
+        if key.startswith("zookeeper.tls")
+        else (
+            "zookeeper.auth.scheme=sasl",
+            "zookeeper.auth.username=NAME",
+            "'zookeeper.auth.password=${file:/PATH}'",
+        )
+    )
+    return " ".join(f"--set {word}" for word in words)
+
+
+def _as_conf_sees(change: Change, asked: Asked) -> Any:
+    """A file that is named from where the command runs, as the conf names it from its own folder;
+    also one that a reference names.
+    """
+    if not isinstance(change.value, str):
+        return change.value
+    reference = parse_reference(change.value) if is_secret(change.key) else None
+    if reference is not None and reference.kind == "file":
+        return f"${{file:{_from_conf(reference.name, asked)}}}"
+    return _from_conf(change.value, asked) if change.key in FILE_KEYS else change.value
+
+
+def _from_conf(path: str, asked: Asked) -> str:
+    return path if os.path.isabs(path) else os.path.relpath(path, asked.path.parent)
+
+
+_TOLD_WITHIN_S = 5.0
+_PLACES_LOOKED_AT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class FirstConf:
+    """The file that was written, and what is in it."""
+
+    path: str
+    schema: str
+    chosen: tuple[Chosen, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of `etl init --json`."""
+        return {
+            "conf": self.path,
+            "schema": self.schema,
+            "chosen": [{"key": one.key, "value": one.value, "why": one.why} for one in self.chosen],
+        }
+
+
+def first_conf(asked: Asked) -> FirstConf:
+    """Ask, choose, write. Raises SettingsError for a file that is there and for what only a person
+    can know, and what brokers, ZooKeeper and a table raise; then no file is written."""
+    path = asked.path
+    if os.path.lexists(path):
+        raise SettingsError(
+            "there is a file already, and none is written over",
+            path=path,
+            check="--out: another file; or remove this one",
+        )
+    chosen = choose(asked, look(asked))
+    schema = path.parent / SCHEMA_FILE
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, conf_text(chosen))
+        if not schema.exists():
+            schema.write_text(json.dumps(conf_schema(), indent=2) + "\n")
+    except OSError as error:
+        what, check = f"the conf cannot be written: {error.strerror}", "--out, and its folder"
+        raise SettingsError(what, path=error.filename or path, check=check) from error
+    return FirstConf(str(path), str(schema), chosen)
+
+
+def _write(path: Path, text: str) -> None:
+    """A file that is no conf after all does not stay."""
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+    try:
+        load_settings(path)
+    except SettingsError:
+        path.unlink()
+        raise
+
+
+def look(asked: Asked) -> Seen:
+    """Ask ZooKeeper, the brokers and the table's folder. Nothing is changed."""
+    if not asked.zookeeper:
+        what = "a pipeline keeps its plans and offsets in a ZooKeeper, and no broker tells of one for that"
+        check = "--zookeeper host:port/chroot; for a cluster without ZooKeeper (KRaft) one of your own, beside --bootstrap"
+        raise SettingsError(what, check=check)
+    settings = _settings(asked, BrokerFamily.KAFKA)
+    table = open_table(
+        os.path.abspath(folder)
+        if (folder := folder_of(asked.table)) is not None
+        else settings.table.path
+    )
+    with _entered(asked, settings) as zookeeper:
+        if asked.bootstrap is None:
+            settings = _settings(asked, _dialect_in(zookeeper))
+        group = ConsumerGroup(zookeeper, settings.group, physical=settings.source.is_physical)
+        with (
+            _told_what_to_say(asked, zookeeper),
+            Discovery(settings, zookeeper).open_cluster() as cluster,
+        ):
+            told = cluster.describe_once_told(None, wait_s=_TOLD_WITHIN_S)
+            ours = _ours(settings, told, bool(asked.topics))
+            newest = PlanLedger(zookeeper, settings.group, settings.pipeline).read_ledger().newest
+            in_zookeeper = (
+                None
+                if asked.bootstrap or settings.source.is_physical
+                else read_cluster_id(zookeeper)
+            )
+            return Seen(
+                settings.source.dialect,
+                told.cluster_id or in_zookeeper,
+                {name: len(topic.partitions) for name, topic in sorted(ours.topics.items())},
+                _offsets(cluster, settings, ours),
+                len(told.brokers),
+                len(group.logs_with_offsets(settings.source.topics.admits)),
+                newest.number if newest else None,
+                table.version() if table else None,
+                _rows_before(settings, ours.topics) if table and newest is None else None,
+            )
+
+
+def _rows_before(settings: Settings, topics: Collection[str]) -> NeedsDecision | None:
+    """Why the first run would stop at rows of these topics that the table holds; None if it holds
+    none.
+    """
+    folder = folder_of(settings.table.path)
+    path = settings.table.path if folder is None else os.path.abspath(folder)
+    held = rows_of_nobody(path, topics, physical=settings.source.is_physical)
+    table = open_table(path) if held else None
+    return refusal_of(held, table.version()) if held and table else None
+
+
+@contextlib.contextmanager
+def _entered(asked: Asked, settings: Settings) -> Iterator[ZooKeeper]:
+    """The session. Where the way in is not said, the error has the words by which it is said."""
+    timeout_s, access = settings.zookeeper.connect_timeout_s, settings.zookeeper.access
+    with contextlib.ExitStack() as session:
+        try:
+            zookeeper = session.enter_context(
+                ZooKeeper(asked.zookeeper, connect_timeout_s=timeout_s, access=access)
+            )
+        except EtlError as error:
+            key = str(error.where.get("key"))
+            if not key.startswith("zookeeper.") or any(
+                one.key.startswith("zookeeper.") for one in asked.keys
+            ):
+                raise
+            check = f"{error.check}. Of etl init: {proposed_for_zookeeper(key)}"
+            raise type(error)(error.what, check=check, **error.where) from error
+        yield zookeeper
+
+
+@contextlib.contextmanager
+def _told_what_to_say(asked: Asked, zookeeper: ZooKeeper) -> Iterator[None]:
+    """Where the way in is not said, or is another one: with the words by which it is said. No
+    secret is among them.
+    """
+    try:
+        yield
+    except SettingsError as error:
+        is_way_in = isinstance(error, NotKafka) or str(error.where.get("key")).startswith(
+            ("source.security", "source.listener")
+        )
+        if not is_way_in or any(one.key == "source.security.protocol" for one in asked.keys):
+            raise
+        there = (
+            []
+            if asked.bootstrap
+            else [
+                listener
+                for payload in read_registrations(zookeeper, BrokerFamily.KAFKA).values()
+                for listener in parse_endpoints(payload)
+            ]
+        )
+        check = f"{error.check}. Of etl init: {proposed(there)}"
+        raise type(error)(error.what, check=check, **error.where) from error
+
+
+def _settings(asked: Asked, dialect: BrokerFamily) -> Settings:
+    """As a conf would say it, to ask by."""
+    return parse_settings(
+        changed(
+            {
+                "version": 1,
+                "pipeline": asked.name,
+                "group": asked.group or f"etl-{asked.name}",
+                "cluster": asked.cluster or asked.name,
+                "zookeeper": {"connect": asked.zookeeper},
+                "table": {"path": asked.table},
+                "source": {
+                    "dialect": dialect.value,
+                    "topics": {"allow": list(asked.topics) or [".*"]},
+                    **({"bootstrap": asked.bootstrap} if asked.bootstrap else {}),
+                },
+            },
+            asked.keys,
+        )
+    )
+
+
+def _dialect_in(zookeeper: ZooKeeper) -> BrokerFamily:
+    try:
+        read_registrations(zookeeper, BrokerFamily.KAFKA)
+    except WrongChroot as error:
+        raise WrongChroot(
+            error.what, check=_elsewhere(zookeeper) or error.check, **error.where
+        ) from error
+    except SettingsError as error:
+        if error.where.get("key") != "source.dialect":
+            raise
+        read_registrations(zookeeper, BrokerFamily.JAFKA)
+        return BrokerFamily.JAFKA
+    return BrokerFamily.KAFKA
+
+
+def _elsewhere(zookeeper: ZooKeeper) -> str:
+    """Where else in this ZooKeeper brokers are registered, as what to write instead; the root and
+    what is right below it are looked at.
+    """
+    servers = zookeeper.connect.partition("/")[0]
+    with contextlib.suppress(SettingsError), zookeeper.at_root() as whole:
+        places = [
+            "",
+            *(f"/{name}" for name in sorted(whole.children("/") or ())[:_PLACES_LOOKED_AT]),
+        ]
+        found = [
+            place or "/" for place in places if whole.children(f"{place}{BROKER_IDS}") is not None
+        ]
+        if found:
+            return f"the chroot: brokers are registered under {', '.join(found)}; --zookeeper {servers}{found[0].rstrip('/')}"
+    return ""
+
+
+def _ours(settings: Settings, told: ClusterMetadata, are_said: bool) -> ClusterMetadata:
+    there = tuple(sorted(name for name, topic in told.topics.items() if not topic.is_internal))
+    if not are_said:
+        raise SettingsError(
+            "it is not said which topics are to be read",
+            check=f"--topic, once for each; {_named(there)}",
+        )
+    ours = chosen_topics(told, settings.source.topics)
+    refuse_missing_topics(settings, ours.topics, lambda: there)
+    refuse_topic_that_reads_as_null(settings, ours.topics)
+    if not ours.topics:
+        raise SettingsError(
+            f"no topic matches {', '.join(settings.source.topics.allow)}",
+            check=f"--topic; {_named(there)}",
+        )
+    return ours
+
+
+def _named(there: Sequence[str]) -> str:
+    more = f" and {len(there) - TOPICS_NAMED} more" if len(there) > TOPICS_NAMED else ""
+    return (
+        f"there are {', '.join(there[:TOPICS_NAMED])}{more}"
+        if there
+        else "the cluster has none yet"
+    )
+
+
+def _offsets(cluster: Cluster, settings: Settings, ours: ClusterMetadata) -> int:
+    logs = [partition.log for topic in ours.topics.values() for partition in topic.partitions]
+    found = cluster.extents(
+        logs, isolation=settings.source.isolation, wait_for_leader_s=0, metadata=ours
+    )
+    return sum(extent.end_offset - extent.log_start_offset for extent in found.extents.values())

@@ -2,7 +2,7 @@
 
 import sys
 
-from etl.cli.door import main
+from etl.cli.app import main
 
 if __name__ == "__main__":
     sys.exit(main())

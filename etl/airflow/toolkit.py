@@ -134,7 +134,7 @@ def refuse_without_package(toolkit: Toolkit, said: str = "") -> None:
     """
     if said:
         logger.error("%s", said[-_SAID:])
-    looking = [toolkit.python, "-c", "import etl.cli.door"]
+    looking = [toolkit.python, "-c", "import etl.cli.app"]
     looked = subprocess.run(
         looking,
         env={**os.environ, **toolkit.variables},

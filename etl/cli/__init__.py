@@ -13,8 +13,10 @@ heavy is imported inside the command that needs it. Exit codes:
     2 settings or arguments, or what they point at   6 ZooKeeper, a broker or Spark went away (retry)
     3 with --strict: records were lost               7 the table cannot be reached or written (retry)
     130 stopped by Ctrl-C or SIGTERM                 141 whoever read standard output is gone; nothing was changed
+
+What a person sees on a terminal. Nothing is computed here that `--json` does not have too.
 """
 
-from etl.cli.door import main
+from etl.cli.app import main
 
 __all__ = ["main"]

@@ -2,47 +2,55 @@
 
 The commands of a pipeline's every day, and the families of the others. Everything heavy is
 imported inside the command that needs it.
+
+The way in and out of a command: its signals, its exit code, and what is told of an error.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, Any
 
 import typer
 
 from etl import __version__
-from etl.cli.arguments import (
+from etl.cli.common_options import (
     AsJson,
+    CommandGroup,
     Commands,
     Conf,
     ConfOrFolder,
     FromTime,
+    Output,
     Quiet,
     RunKey,
+    Unshown,
     UntilTime,
+    begun,
+    json_lines,
+    print_json,
+    refuse_unshown,
     request_of,
     run_context,
     settings_of,
+    show,
     table_settings_of,
+    tell,
+    unwritable,
+    wants_json_lines,
 )
-from etl.cli.backfill import backfill
-from etl.cli.compact import compact
-from etl.cli.init import init, schema
-from etl.cli.intervals import complete, intervals
-from etl.cli.log_format import CommandGroup
-from etl.cli.maintain import maintain
-from etl.cli.offsets import offsets
-from etl.cli.output import print_json, show
-from etl.cli.package import package
-from etl.cli.peek import peek
-from etl.cli.pipelines import pipelines
-from etl.cli.plans import plans
-from etl.cli.replay import replay
-from etl.cli.report import report
-from etl.cli.table import table
-from etl.cli.tail import tail
-from etl.errors import DataLost, VerifyFailed
+from etl.cli.load_commands import backfill, compact, maintain, replay, table
+from etl.cli.operator_commands import offsets, pipelines, plans
+from etl.cli.record_commands import peek, tail
+from etl.cli.setup_commands import complete, init, intervals, package, report, schema
+from etl.errors import DataLost, EtlError, SettingsError, Stopped, VerifyFailed
 from etl.model.partitions import BrokerFamily
 
 app = Commands(
@@ -108,8 +116,8 @@ def demo(
 @app.command()
 def doctor(conf: Conf, as_json: AsJson = False) -> None:
     """Look at everything a run needs, a line each: ok, or what to do; nothing is changed."""
+    from etl.cli.screens import show_doctor
     from etl.commands.doctor import diagnose
-    from etl.console.text import show_doctor
 
     diagnosis = diagnose(settings_of(conf), spark_defaults=run_context().spark_defaults)
     show(as_json, diagnosis.as_json(), lambda: show_doctor(diagnosis))
@@ -125,8 +133,8 @@ def lag(conf: Conf, as_json: AsJson = False) -> None:
     """How far the table is behind: records, bytes, time, and how long until retention takes what is
     not read; nothing is changed.
     """
+    from etl.cli.screens import show_lag
     from etl.commands import lag as looking
-    from etl.console.offsets import show_lag
 
     found = looking.lag(table_settings_of(conf))
     show(as_json, found.as_json(), lambda: show_lag(found))
@@ -154,8 +162,8 @@ def plan(
     run_key: RunKey = None,
 ) -> None:
     """Say what the next run would do, with numbers; nothing is stored or moved."""
+    from etl.cli.screens import show_preview
     from etl.commands import plans as previewing
-    from etl.console.text import show_preview
 
     settings = table_settings_of(conf)
     preview = previewing.preview(settings, request_of(settings, until_time, from_time, run_key))
@@ -180,12 +188,11 @@ def run(
 ) -> None:
     """Read what is new and append it to the table, exactly once."""
     if conf.is_dir():
-        from etl.cli.door import main
-        from etl.cli.folder import run_folder
+        from etl.cli.run_folder import run_folder
 
         return run_folder(context, conf, main=main, as_json=as_json)
+    from etl.cli.screens import show_report
     from etl.commands.run import run
-    from etl.console.text import show_report
     from etl.report.describe import told_who_let_go
 
     settings = settings_of(conf)
@@ -210,10 +217,85 @@ def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
     """Prove from the table's rows and the ledger that every record of every applied plan is there
     once.
     """
+    from etl.cli.screens import show_proof
     from etl.commands import verify as proving
-    from etl.console.text import show_proof
 
     proof = proving.verify(table_settings_of(conf), run_context(quiet=quiet, as_json=as_json))
     show(as_json, proof.as_json(), lambda: show_proof(proof))
     if not proof.is_right:
         raise VerifyFailed(proof.first_finding, check=proof.check)
+
+
+_STOPPED = 130
+_NOBODY_READS = 141
+"""What a shell shows of a command that ended by SIGPIPE, as most tools do."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code; errors are told in two lines, or as JSON where that
+    was asked for.
+    """
+    output: Any = Output(sys.stdout)
+    with contextlib.redirect_stdout(output):
+        return _door(arguments)
+
+
+def _door(arguments: Sequence[str] | None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, _stop)
+    with begun(json_lines=wants_json_lines(words)):
+        return _exit_code(words, wants_json="--json" in words)
+
+
+def _exit_code(words: list[str], *, wants_json: bool) -> int:
+    try:
+        if app(args=words, obj=words, standalone_mode=False) == _STOPPED:
+            raise KeyboardInterrupt  # typer has caught one
+        refuse_unshown()  # help, or the version
+        return 0
+    except EtlError as error:
+        return tell(error, wants_json)
+    except typer.TyperException as error:
+        return tell(SettingsError(str(error), check="etl --help"), wants_json)
+    except (KeyboardInterrupt, typer.Abort, EOFError):
+        return tell(
+            Stopped("stopped; nothing is lost, the next run goes on from what is stored"),
+            wants_json,
+        )
+    except Unshown as error:
+        is_closed = isinstance(error.refused, BrokenPipeError)
+        return _NOBODY_READS if is_closed else tell(unwritable(error.refused), wants_json=False)
+    except SystemExit as error:  # none of ours: what ends the process in the middle of a command must not look like one that is done
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"the process was ended in the middle of the command (sys.exit, with {error.code!r}, at {place.filename}:{place.lineno})"
+        return tell(
+            EtlError(
+                what,
+                check="who calls sys.exit there; nothing is lost, the next run goes on from what is stored",
+            ),
+            wants_json,
+        )
+    except (
+        Exception
+    ) as error:  # nobody above catches it: a bug of ours, with all that is needed to report it
+        lines = json_lines()
+        if lines:
+            lines.say("error", "a bug", traceback=traceback.format_exc())
+        else:
+            traceback.print_exc()
+        return tell(
+            EtlError(
+                f"a bug: {type(error).__name__}: {error}",
+                check="please report it with the lines above",
+            ),
+            wants_json,
+        )
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends a run as Ctrl-C does. What libraries log from now on of calls that were
+    interrupted is no news.
+    """
+    logging.disable(logging.CRITICAL)
+    raise KeyboardInterrupt

@@ -22,7 +22,7 @@ from typing import Any
 
 from rich.console import Console
 
-from etl.console.offsets import show_offsets
+from etl.cli.screens import show_offsets
 from etl.demo.sources import SOURCES, Source
 from etl.errors import EtlError
 from etl.model.partitions import BrokerFamily

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.cli import door, main
-from etl.cli.output import begun, say, show
+from etl.cli import app, main
+from etl.cli.common_options import begun, say, show
 from etl.commands import pipelines
 from etl.errors import SettingsError, TableUnreachable
 from etl.io.report_files import kept_in
@@ -44,9 +44,7 @@ NO_ROOM, NOBODY = OSError(28, "No space left on device"), BrokenPipeError(32, "B
 
 def ended(error: OSError, monkeypatch: pytest.MonkeyPatch, *, is_done: bool) -> tuple[int, str]:
     """Exit code and standard error of a door that prints into that."""
-    monkeypatch.setattr(
-        door, "app", lambda **_: show(True, {"a": 1}, lambda: None, is_done=is_done)
-    )
+    monkeypatch.setattr(app, "app", lambda **_: show(True, {"a": 1}, lambda: None, is_done=is_done))
     said = io.StringIO()
     with contextlib.redirect_stdout(Full(error)), contextlib.redirect_stderr(said):
         return main([]), said.getvalue()
@@ -188,7 +186,7 @@ def test_who_ends_the_process_in_the_middle_of_a_command_does_not_make_it_done(
     def ends(**_: object) -> None:
         sys.exit(code)
 
-    monkeypatch.setattr(door, "app", ends)
+    monkeypatch.setattr(app, "app", ends)
     assert main(["run"]) == 1
     assert f"sys.exit, with {code!r}, at {__file__}" in capsys.readouterr().err
 
@@ -203,7 +201,7 @@ def test_what_another_thread_prints_is_not_the_commands_document(
         beside.join()
         show(True, {"a": 1}, lambda: None)
 
-    monkeypatch.setattr(door, "app", printing)
+    monkeypatch.setattr(app, "app", printing)
     assert main(["run", "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out) == {"a": 1} and "TOKEN IS x" in err

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from etl.cli.offsets import parse_position
+from etl.cli.operator_commands import parse_position
 from etl.commands.set_offsets import BeforeEnd
 from etl.errors import SettingsError
 from etl.settings.choices import StartAt

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
+from etl.cli.screens import screen, show_offsets_diff
 from etl.commands.restore_ledger import Sides, sides_of
-from etl.console.offsets import show_offsets_diff
-from etl.console.text import screen
 from etl.errors import (
     BrokerUnreachable,
     EtlError,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from etl.cli.output import confirm
+from etl.cli.common_options import confirm
 from etl.commands.set_offsets import Wanted, _rows_of
 from etl.decide.set_offsets import Standing
 from etl.errors import NeedsDecision, SettingsError, Stopped

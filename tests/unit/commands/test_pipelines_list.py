@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from etl.cli.screens import show_pipelines
 from etl.commands.pipelines import State, _state_of
-from etl.console.text import show_pipelines
 from etl.ledger.registrations import DriverNode
 from etl.model.plans import CommitResult
 from etl.model.snapshot import Ledger, Retirement

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from etl.cli.screens import screen, show_preview
 from etl.commands.doctor import judged
 from etl.commands.doctor_machine import Verdict
 from etl.commands.plans import Preview, preview_of, with_transform_checked
-from etl.console.text import screen, show_preview
 from etl.errors import NeedsDecision, NotOurTable, SettingsError
 from etl.io.spark.session import session_there
 from etl.model.columns import arrow_schema

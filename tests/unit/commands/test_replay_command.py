@@ -13,7 +13,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from etl.cli import main
-from etl.cli.output import ask
+from etl.cli.common_options import ask
 from etl.commands import replay
 from etl.commands.replay import Copied, parse_bound, parse_wanted, preview_of, refuse_foreign
 from etl.errors import DataLoss, SettingsError, Stopped

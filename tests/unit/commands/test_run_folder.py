@@ -13,7 +13,7 @@ import typer
 import yaml
 
 from etl.cli.app import app
-from etl.cli.folder import ended, words_for
+from etl.cli.run_folder import ended, words_for
 from etl.commands.run import ConfRun, FolderRun, run_each
 from etl.errors import (
     DataLost,

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 import pytest
 from rich.console import Console
 
-from etl.console.progress import Lines, Picture, showing
+from etl.cli.progress import Lines, Picture, showing
 from etl.report.run_state import Doing, ReadSoFar, Stopwatch, Verb
 from etl.testkit.server_process import wait_until
 

@@ -16,11 +16,9 @@ import pytest
 import typer
 
 from etl.cli import app as commands
-from etl.cli import door
+from etl.cli import progress as json_lines
 from etl.cli.app import app
-from etl.console import json_lines
-from etl.console.json_lines import JsonLines
-from etl.console.progress import FIRST_LINE_S
+from etl.cli.progress import FIRST_LINE_S, JsonLines
 from etl.errors import TableUnreachable
 from etl.report.run_state import Doing, Outcome, ReadSoFar, Verb
 from tests.reports import failed, loaded, new_report
@@ -109,7 +107,7 @@ def test_a_bug_is_one_line_with_its_traceback(
 
 def test_ctrl_c_is_told_though_libraries_are_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(conf: Path) -> None:
-        door._stop(2, None)
+        commands._stop(2, None)
 
     monkeypatch.setattr(commands, "table_settings_of", stopped)
     said = said_by("lag", "x.yaml", "--log-format", "json")

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from etl.cli import screens
 from etl.commands.doctor import Diagnosis
 from etl.commands.doctor_machine import Line, Verdict
 from etl.commands.plans import Preview
-from etl.console import offsets as offsets_shown
-from etl.console import text
 from etl.decide.lag import Headroom
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import OffsetRange
@@ -53,14 +52,14 @@ def seen(monkeypatch: pytest.MonkeyPatch, show: Any, value: Any, *, terminal: bo
         soft_wrap=True,
         color_system=None,
     )
-    for module in (text, offsets_shown):
+    for module in (screens, screens):
         monkeypatch.setattr(module, "screen", screen)
     show(value)
     return out.getvalue().splitlines()
 
 
 @pytest.mark.parametrize(
-    ("show", "value"), [(text.show_plans, PLANS), (text.show_doctor, DIAGNOSIS)]
+    ("show", "value"), [(screens.show_plans, PLANS), (screens.show_doctor, DIAGNOSIS)]
 )
 def test_on_a_terminal_of_80_columns_no_line_is_longer(
     monkeypatch: pytest.MonkeyPatch, show: Any, value: Any
@@ -70,17 +69,17 @@ def test_on_a_terminal_of_80_columns_no_line_is_longer(
 
 
 def test_nothing_that_is_piped_is_cut_or_folded(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = seen(monkeypatch, text.show_doctor, DIAGNOSIS, terminal=False)
+    lines = seen(monkeypatch, screens.show_doctor, DIAGNOSIS, terminal=False)
     assert [line.endswith(LONG) for line in lines] == [True, True, False] and lines[2].endswith(
         f"to do: {LONG} /a/path/that/is/long"
     )
     wide = [{**PLANS[0], "id": "x" * 200}]
-    [_, line] = seen(monkeypatch, text.show_plans, wide, terminal=False)
+    [_, line] = seen(monkeypatch, screens.show_plans, wide, terminal=False)
     assert line.endswith("x" * 200) and line.startswith("11999")
 
 
 def test_what_is_folded_on_a_terminal_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = seen(monkeypatch, text.show_doctor, DIAGNOSIS, terminal=True)
+    lines = seen(monkeypatch, screens.show_doctor, DIAGNOSIS, terminal=True)
     assert " ".join(" ".join(lines).split()).count(LONG) == 3
     assert "/a/path/that/is/long" in " ".join(lines)
 
@@ -95,7 +94,7 @@ def test_logs_whose_offsets_are_bytes_are_shown_by_broker_and_partition_and_coun
         ranges=(OffsetRange(log, 100, 300, Leader(Broker(1, "h", 9092, "jafka"))),),
     )
     found = Preview("the next run makes plan 1", (plan,), plain_snapshot({log: (0, 300)}), (1, 1))
-    said, names, row = seen(monkeypatch, text.show_preview, found, terminal=False)[1:4]
+    said, names, row = seen(monkeypatch, screens.show_preview, found, terminal=False)[1:4]
     assert said.startswith("about ") and said.endswith("1 task")
     assert names.split() == [
         "plan",
@@ -117,7 +116,7 @@ def test_logs_whose_offsets_are_bytes_are_shown_by_broker_and_partition_and_coun
             "paused": None,
         }
     ]
-    names, row = seen(monkeypatch, offsets_shown.show_offsets, offsets, terminal=False)
+    names, row = seen(monkeypatch, screens.show_offsets, offsets, terminal=False)
     assert names.endswith("lag in bytes") and row.split()[:2] == ["clicks", "1-0"]
 
 
@@ -145,7 +144,7 @@ def test_how_far_the_table_is_behind_is_shown_by_partition_then_in_all_then_what
         ),
         ("clicks 0: 3 offsets wait",),
     )
-    names, row, other, *rest = seen(monkeypatch, offsets_shown.show_lag, lags, terminal=False)
+    names, row, other, *rest = seen(monkeypatch, screens.show_lag, lags, terminal=False)
     assert names.split("  ")[0] == "topic" and row.split() == [
         "clicks",
         "0",
@@ -172,7 +171,7 @@ def test_a_lag_of_logs_whose_offsets_are_bytes_is_in_bytes_and_of_no_records(
 ) -> None:
     log = BrokerPartition("clicks", 0, 1)
     lags = Lags(0, (LogLag(log, {"log_start": 0, "log_end": 300}, 100, 200, 200),))
-    names, row, told = seen(monkeypatch, offsets_shown.show_lag, lags, terminal=False)
+    names, row, told = seen(monkeypatch, screens.show_lag, lags, terminal=False)
     assert (
         "lag in bytes" in names
         and row.split()[:2] == ["clicks", "1-0"]
@@ -196,5 +195,5 @@ def test_a_preview_counts_in_words(
         ranges=(OffsetRange(log, 0, 1, Leader(Broker(0, "h", 9092))),), positions={log: 1}
     )
     preview = Preview("the next run makes plan 1", (plan,), plain_snapshot({log: (0, 10)}), tasks)
-    lines = seen(monkeypatch, text.show_preview, preview, terminal=False)
+    lines = seen(monkeypatch, screens.show_preview, preview, terminal=False)
     assert lines[1] == f"1 record at most, about 1.0 KB, {words}"

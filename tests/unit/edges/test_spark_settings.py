@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.cli.arguments import run_context
+from etl.cli.common_options import run_context
 from etl.decide.table_storage import level_of
 from etl.io.process import cores
 from etl.io.spark import session

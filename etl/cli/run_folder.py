@@ -1,4 +1,6 @@
-"""`etl run FOLDER`: each conf is run by this very command, in a process of its own.
+"""How does `etl run FOLDER` run each conf in a process of its own?
+
+`etl run FOLDER`: each conf is run by this very command, in a process of its own.
 
 So each has the JVM that its own settings ask for, and what ends one process ends no other run.
 Under spark-submit there is one session, which belongs to whoever submitted: there they are run in
@@ -21,11 +23,9 @@ from typing import Any
 
 import typer
 
-from etl.cli.arguments import said_changes
-from etl.cli.output import show
+from etl.cli.common_options import said_changes, show
+from etl.cli.screens import screen, show_folder_run, show_one_run
 from etl.commands.run import ConfRun, FolderRun, run_each
-from etl.console.several import show_folder_run, show_one_run
-from etl.console.text import screen
 from etl.errors import DataLost, EtlError, ProcessLost, rebuild
 from etl.io.spark.session import is_submitted
 

@@ -1,26 +1,43 @@
-"""What a person sees: values as a few lines and tables on a terminal. Nothing is computed here that
+"""What does a person see of a command's result?
+
+What a person sees: values as a few lines and tables on a terminal. Nothing is computed here that
 `--json` does not have too.
+
+Backfills for a person: what one would load, and how far each is.
+
+How offsets look to a person: where they are, where they differ, and how far the table is behind.
+
+What a person sees of a folder of confs that was run, of a first conf that was written, and of
+what was packed for a cluster.
 """
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from etl.commands.doctor import Diagnosis
 from etl.commands.doctor_machine import Verdict
-from etl.commands.lag import Complete, Intervals
-from etl.commands.operator_decisions import Ruling
-from etl.commands.plans import Preview
-from etl.commands.replay import ReplayPreview
 from etl.model.partitions import BrokerPartition
-from etl.report.describe import counted
-from etl.report.run_report import Report
+from etl.report.describe import counted, told_together
 from etl.report.run_state import Verb, size_in_words, time_in_words
-from etl.report.verify import Proof
+
+if TYPE_CHECKING:
+    from etl.commands.backfill import BackfillPreview
+    from etl.commands.doctor import Diagnosis
+    from etl.commands.init import FirstConf
+    from etl.commands.lag import Complete, Intervals
+    from etl.commands.operator_decisions import Ruling
+    from etl.commands.package import Package
+    from etl.commands.plans import Preview
+    from etl.commands.replay import ReplayPreview
+    from etl.commands.run import ConfRun, FolderRun
+    from etl.report.lag import Lags
+    from etl.report.run_report import Report
+    from etl.report.verify import Proof
+
 
 ROWS_SHOWN = 40
 
@@ -370,3 +387,259 @@ def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         screen.print("  ".join(shown).rstrip(), style=style, markup=False)
     if len(rows) > ROWS_SHOWN:
         screen.print(f"... and {len(rows) - ROWS_SHOWN:,} more; --json has all of them")
+
+
+def show_backfill_preview(preview: BackfillPreview) -> None:
+    """What a backfill would load."""
+    screen.print(preview.says)
+    for note in preview.notes:
+        screen.print(note, style="bold red")
+    told = preview.as_json()
+    if told["loads"]:
+        screen.print(f"about {size_in_words(told['estimated_bytes'])}")
+        table(
+            ("topic", "partition", "from", "until", "offsets"),
+            [
+                (one["topic"], _key(one), one["from"], one["until"], one["until"] - one["from"])
+                for one in told["loads"]
+            ],
+        )
+
+
+def show_backfills(rows: Sequence[Mapping[str, Any]]) -> None:
+    """The backfills, a line each; below them who is at work, and why one was given up."""
+    table(
+        ("name", "state", "loaded", "of", "left", "done in", "plan", "asked for"),
+        [
+            (
+                r["name"],
+                r["state"],
+                r["loaded"],
+                r["offsets"],
+                r["left"],
+                None if r["seconds_left"] is None else time_in_words(r["seconds_left"]),
+                None if r["newest_plan"] is None else str(r["newest_plan"]),
+                r["asked"],
+            )
+            for r in rows
+        ],
+    )
+    for r in rows:
+        for what in ("driver", "reason"):
+            if r[what]:
+                screen.print(f"{r['name']}: {r['state']}, {r[what]}", markup=False)
+
+
+def show_backfill_whole(document: Mapping[str, Any]) -> None:
+    """One backfill, what it claims of each partition, and its plans."""
+    show_backfills([document])
+    table(
+        ("topic", "partition", "from", "until", "left"),
+        [
+            (one["topic"], _key(one), one["from"], one["until"], one["left"])
+            for one in document["stretches"]
+        ],
+    )
+    table(
+        ("plan", "made", "offsets", "rows", "version"),
+        [
+            (
+                str(one["number"]),
+                (one["made_at"] or "")[:16].replace("T", " "),
+                one["offsets"],
+                one["rows"],
+                None if one["delta_version"] is None else str(one["delta_version"]),
+            )
+            for one in document["plans"]
+        ],
+    )
+
+
+def _key(row: Mapping[str, Any]) -> int | str:
+    return f"{row['broker_id']}-{row['partition']}" if "broker_id" in row else int(row["partition"])
+
+
+def show_offsets(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Offsets per partition."""
+    lag = "lag in bytes" if any("broker_id" in r for r in rows) else "lag"
+    table(
+        ("topic", "partition", "log start", "log end", "committed", "in the table", lag),
+        [
+            (
+                r["topic"],
+                key_of_row(r),
+                r["log_start"],
+                r["log_end"],
+                r["committed"],
+                r["position"],
+                r["lag"],
+            )
+            for r in rows
+        ],
+    )
+    for sentence in told_together(
+        {log_of_row(r): _paused(r["paused"]) for r in rows if r["paused"]}
+    ):
+        screen.print(sentence, markup=False)
+
+
+def _paused(told: Mapping[str, Any]) -> str:
+    return f"paused since {told['since_at']} by {told['by']}: {told['reason']}"
+
+
+def show_offsets_diff(document: Mapping[str, Any]) -> None:
+    """The three sides of each partition, what the differences mean, and what the next run does."""
+    plan, in_delta, rows = document["plan"], document["table"], document["rows"]
+    screen.print(
+        f"plan {plan['number']}, id {plan['id']}: {plan['stands']}"
+        if plan
+        else "ZooKeeper knows no plan of this pipeline"
+    )
+    holds = in_delta and in_delta["transaction_version"]
+    by = (
+        f", id {in_delta['plan_id']}"
+        if holds and in_delta["plan_id"]
+        else "; its log no longer says which"
+    )
+    held = f"plan {holds}{by}" if holds else "no plan of ours"
+    screen.print(
+        f"the table at version {in_delta['version']} holds {held}"
+        if in_delta
+        else "there is no table"
+    )
+    if rows:
+        table(
+            ("topic", "partition", "committed", "plan", "table", "difference"),
+            [
+                (r["topic"], key_of_row(r), r["committed"], r["plan"], r["table"], r["difference"])
+                for r in rows
+            ],
+        )
+    for sentence in told_together(
+        {
+            log_of_row(r): f"{r['means']}; the next run {r['next_run']}"
+            for r in rows
+            if r["next_run"]
+        }
+    ):
+        screen.print(sentence, markup=False)
+    if (
+        document["stops"] and document["stops"]["retriable"]
+    ):  # any other is told as the command's error
+        screen.print(f"a run that begins now stops: {document['stops']['what']}", markup=False)
+    for sentence in document["not_looked_at"]:
+        screen.print(sentence, markup=False)
+    partitions = counted(document["partitions"], "partition")
+    screen.print(
+        f"{partitions}, {document['differing']:,} of them with a difference"
+        if document["differing"]
+        else f"{partitions} agree"
+    )
+
+
+def show_lag(lags: Lags) -> None:
+    """How far the table is behind, a line for each partition, then in all, then what nobody tells."""
+    totals = lags.totals
+    is_physical = any(one.log.is_physical for one in lags.logs)
+    table(
+        (
+            "topic",
+            "partition",
+            "position",
+            "log end",
+            "lag in bytes" if is_physical else "lag",
+            "about",
+            "behind",
+            "may expire in",
+        ),
+        [
+            (
+                one.log.topic,
+                one.log.key if is_physical else one.log.partition,
+                one.position,
+                one.extent["log_end"],
+                one.lag,
+                *_estimates(one.estimated_bytes, one.behind_s, one.headroom.seconds),
+            )
+            for one in lags.logs
+        ],
+    )
+    size, behind, left = _estimates(
+        totals["estimated_bytes"], totals["behind_s"], totals["headroom_s"]
+    )
+    records = (
+        ""
+        if totals["records_at_most"] is None
+        else f"{counted(totals['records_at_most'], 'record')} at most, "
+    )
+    told = f"in all {records}{f'about {size}' if size else 'of a size that nobody tells'}"
+    screen.print(
+        "; ".join(
+            (
+                told,
+                *([f"behind by {behind}"] if behind else ()),
+                *([f"the first may expire in {left}"] if left else ()),
+            )
+        )
+    )
+    for sentence in (
+        *lags.paused[:ROWS_SHOWN],
+        *lags.open_transactions,
+        *lags.unknown[:ROWS_SHOWN],
+    ):
+        screen.print(sentence, markup=False)
+
+
+def _estimates(size: int | None, *seconds: float | None) -> tuple[str | None, ...]:
+    """A size and durations in words."""
+    return (
+        None if size is None else size_in_words(size),
+        *(None if each is None else time_in_words(each) for each in seconds),
+    )
+
+
+def show_one_run(run: ConfRun) -> None:
+    """What one conf of a folder came to; an error was told when it came."""
+    for one in (run.report or {}).get("outcomes", ()):
+        screen.print(f"  {one['outcome']}: {one['says']}", markup=False)
+
+
+def show_folder_run(found: FolderRun) -> None:
+    """All of them, a line each."""
+    table(
+        ("conf", "exit code", "records", "seconds", "came to"),
+        [
+            (
+                run.conf,
+                run.exit_code,
+                (run.report or {}).get("records"),
+                (run.report or {}).get("seconds_in_all"),
+                run.error.what.splitlines()[0]
+                if run.error
+                else ", ".join(one["outcome"] for one in (run.report or {}).get("outcomes", ())),
+            )
+            for run in found.runs
+        ],
+    )
+
+
+def show_first_conf(written: FirstConf) -> None:
+    """What was written and why, and what comes next."""
+    for one in written.chosen:
+        screen.print(
+            f"{one.key}: {one.value}" + (f"  ({one.why})" if one.why else ""), markup=False
+        )
+    screen.print(f"written: {written.path}; next: `etl doctor {written.path}`", markup=False)
+
+
+def show_sentences(says: Sequence[str]) -> None:
+    """What a command came to, a line each."""
+    for sentence in says:
+        screen.print(sentence, markup=False)
+
+
+def show_package(made: Package) -> None:
+    """What was made, and the command that uses it, as a shell takes it."""
+    screen.print(f"written: {made.environment or made.zip}, and {made.job}", markup=False)
+    screen.print(made.needs, markup=False)
+    screen.print(f"  {made.command}", markup=False)

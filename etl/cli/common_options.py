@@ -1,0 +1,520 @@
+"""What do all commands take, and how do they answer?
+
+What several commands take on the command line, and what it stands for: settings, and what is
+true of this machine.
+
+What a command says: its one document or its screen on standard output, errors on standard error;
+and where that cannot be written.
+
+`--log-format`, which every command takes: standard error as text for a person, or as one JSON
+object a line for a machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+from typer.core import TyperGroup
+
+from etl.decide.run_requests import DOCUMENT_FILE
+from etl.errors import EtlError, SettingsError, Stopped
+
+if TYPE_CHECKING:
+    from etl.cli.progress import JsonLines
+    from etl.model.plans import Request
+    from etl.run.services import RunContext
+    from etl.settings.load import Change
+    from etl.settings.sections import Settings
+
+
+_printed: list[Any] = []
+"""The document that was printed; there is never more than one."""
+_lines: list[JsonLines] = []
+"""Where standard error is JSON, what writes it; of a command inside another one (`etl run FOLDER`
+in one process) the last.
+"""
+
+
+@contextlib.contextmanager
+def begun(*, json_lines: bool) -> Iterator[None]:
+    """Nothing was said yet; inside, standard error is JSON where that was asked for."""
+    _printed.clear()
+    if not json_lines:
+        yield
+        return
+    from etl.cli.progress import written
+
+    with written() as lines:
+        _lines.append(lines)
+        try:
+            yield
+        finally:
+            _lines.remove(lines)
+
+
+def json_lines() -> JsonLines | None:
+    """What writes standard error as JSON; None where it is text."""
+    return _lines[-1] if _lines else None
+
+
+def say(text: str) -> None:
+    """One line on standard error, which no program needs."""
+    lines = json_lines()
+    if lines:
+        lines.say("info", text)
+    else:
+        print(f"etl: {text}", file=sys.stderr)
+
+
+def show(
+    as_json: bool, document: Any, screen: Callable[[], None], *, is_done: bool = False
+) -> None:
+    """Print the result of a command. `is_done`: the command changed something, and that stays done
+    where the result cannot be printed.
+    """
+    if as_json:
+        print_json(document)
+    else:
+        screen()
+    try:
+        refuse_unshown()
+    except Unshown as error:
+        if not is_done:
+            raise
+        if not isinstance(error.refused, BrokenPipeError):
+            tell(unwritable(error.refused), wants_json=False)
+
+
+def confirm(says: Sequence[str], *, yes: bool, as_json: bool) -> None:
+    """Show what would be done, and go on where a person says so, or said so before.
+
+    Raises Stopped for any other answer, SettingsError where there is nobody to ask.
+    """
+    if yes:
+        return
+    if not is_attended(as_json=as_json):
+        what = (
+            "nothing was changed: there is no terminal to ask at. It would come to this: "
+            + "; ".join(says)
+        )
+        raise SettingsError(what, key="--yes", check="what it says, then the same with --yes")
+    print(*says, sep="\n")
+    ask("do it?")
+
+
+def is_attended(*, as_json: bool) -> bool:
+    """Whether a person can be asked."""
+    return not as_json and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def ask(question: str) -> None:
+    """Go on where a person says yes. Raises Stopped for any other answer."""
+    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise Stopped("nothing was changed")
+
+
+def refuse_unshown() -> None:
+    """Once for each failure of standard output. Raises Unshown."""
+    sys.stdout.flush()
+    output: Any = sys.stdout
+    refused, output.refused = output.refused, None
+    if refused:
+        raise Unshown(refused)
+
+
+class Unshown(Exception):
+    """Standard output could not be written, so who asked has no answer."""
+
+    def __init__(self, refused: OSError) -> None:
+        super().__init__(refused)
+        self.refused = refused
+
+
+class Output:
+    """Standard output. Its first failure is kept, no library that prints sees it, and what is
+    printed after it is dropped.
+
+    It is the command's: what a function of the user's prints in a thread of its own goes to
+    standard error, for programs read `--json`.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._thread = stream, threading.current_thread()
+        self.refused: OSError | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """As of any stream."""
+        if threading.current_thread() is not self._thread:
+            return sys.stderr.write(text)
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """As of any stream."""
+        self._try(self._stream.flush)
+
+    def _try(self, output: Callable[[], object]) -> None:
+        if self.refused:
+            return
+        try:
+            output()
+        except OSError as error:
+            self.refused = error
+            with contextlib.suppress(
+                OSError, ValueError
+            ):  # or Python would try once more at its end
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+
+def unwritable(refused: OSError) -> SettingsError:
+    check = "the file or disk that it goes to; what the command did is done, and a run's report is in report.path"
+    return SettingsError(f"standard output cannot be written: {refused.strerror}", check=check)
+
+
+def print_json(document: Any) -> None:
+    text = json.dumps(document, indent=2, default=str)
+    if os.environ.get(DOCUMENT_FILE):
+        _keep(text, os.environ[DOCUMENT_FILE])
+    print(text)
+    _printed.append(document)
+
+
+def _keep(text: str, path: str) -> None:
+    """Whole or not at all: who waits for it may look at any moment."""
+    try:
+        with open(f"{path}.part", "w") as file:
+            file.write(text)
+        os.replace(f"{path}.part", path)
+    except OSError as error:
+        print(
+            f"etl: the document cannot be written to {path} ({DOCUMENT_FILE}): {error.strerror}",
+            file=sys.stderr,
+        )
+
+
+def begun_document() -> None:
+    """The one document is being printed: whatever ends it ends in it."""
+    _printed.append(None)
+
+
+def tell(error: EtlError, wants_json: bool) -> int:
+    if wants_json and not _printed:
+        print_json(error.as_json())
+    lines = json_lines()
+    if lines:
+        lines.error(error)
+        return error.exit_code
+    places = ", ".join(f"{name} {value}" for name, value in error.where.items())
+    first, *more = error.what.splitlines() or [""]
+    with contextlib.suppress(OSError):  # nobody reads it any more: the exit code says it
+        print(
+            f"etl: {first}" + (f" ({places})" if places else ""),
+            *(f"       {line}" for line in more),
+            sep="\n",
+            file=sys.stderr,
+        )
+        if error.check:
+            print(f"     check: {error.check}", file=sys.stderr)
+        if error.retriable:
+            print("     a retry may help", file=sys.stderr)
+    return error.exit_code
+
+
+def _given(reason: str) -> str:
+    if not reason.strip():
+        raise SettingsError(
+            "the reason is empty", check="--reason: why it is done, for whoever reads it later"
+        )
+    return reason
+
+
+Conf = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONF", help="The pipeline's file, e.g. conf/clicks.yaml.", show_default=False
+    ),
+]
+ConfOrFolder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONF",
+        help="The pipeline's file, e.g. conf/clicks.yaml; or a folder of such files: each is run.",
+        show_default=False,
+    ),
+]
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NAME",
+        help="Another pipeline of the same group; the conf's own by default.",
+        show_default=False,
+    ),
+]
+Reason = Annotated[
+    str, typer.Option(callback=_given, help="Why, for whoever reads it later.", show_default=False)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
+Yes = Annotated[
+    bool, typer.Option("--yes", help="Do it without asking; needed where there is no terminal.")
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="Say nothing on standard error while it goes on.")
+]
+From = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="OFFSET|TIME",
+        help="The first offset, or the first record at a time.",
+        show_default=False,
+    ),
+]
+Until = Annotated[
+    str,
+    typer.Option(
+        "--until",
+        metavar="OFFSET|TIME",
+        help="Up to this offset or time, without it.",
+        show_default=False,
+    ),
+]
+Partitions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--partition",
+        "-p",
+        metavar="PARTITION",
+        help="One partition of it, 3 or (Jafka) 0-3; may be given again. Default: all.",
+    ),
+]
+
+UntilTime = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        show_default=False,
+        help="Read up to the first record at or after this time: 2026-01-31T00:00:00Z, milliseconds since "
+        "the epoch, -1h, or -10000 offsets before the end.",
+    ),
+]
+FromTime = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        show_default=False,
+        help="Where the first run of all begins; later: refuse to run where anything before it is not "
+        "loaded yet. As --until-time, or since-last-success.",
+    ),
+]
+RunKey = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY",
+        help="Names what is asked for: run again under it, nothing is loaded again.",
+        show_default=False,
+    ),
+]
+
+
+def request_of(
+    settings: Settings, until_time: str | None, from_time: str | None, run_key: str | None
+) -> Request | None:
+    """What a run is asked for beside its conf. Raises SettingsError, and NotYetReadable for an
+    interval that is not over.
+    """
+    from etl.run.services import now_ms
+    from etl.settings import load
+
+    return load.request_of(
+        settings, run_key=run_key, from_time=from_time, until_time=until_time, now_ms=now_ms()
+    )
+
+
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        show_default=False,
+        help="A key of the conf for this time, its value as in YAML: limits.max_records_per_run=1000. May be said several times.",
+    ),
+]
+_changes: ContextVar[tuple[Change, ...]] = ContextVar("changes", default=())
+
+
+class Commands(typer.Typer):
+    """Commands, of which each that takes a CONF takes `--set` besides."""
+
+    def command(self, *words: Any, **given: Any) -> Callable[[Any], Any]:
+        """As typer's."""
+        register = super().command(*words, **given)
+
+        def taken(function: Any) -> Any:
+            register(
+                _taking_changes(function)
+                if "conf" in inspect.signature(function).parameters
+                else function
+            )
+            return function
+
+        return taken
+
+
+def _taking_changes(function: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(function)
+    def command(changes: Sequence[str] | None = None, **given: Any) -> None:
+        with _changing(changes or ()):
+            function(**given)
+
+    takes = inspect.signature(function, eval_str=True)
+    said = inspect.Parameter(
+        "changes", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Changes
+    )
+    command.__signature__ = takes.replace(parameters=[*takes.parameters.values(), said])  # type: ignore[attr-defined]
+    command.__annotations__ = {**function.__annotations__, "changes": Changes}
+    return command
+
+
+@contextlib.contextmanager
+def _changing(words: Sequence[str]) -> Iterator[None]:
+    """Inside, every conf that is read is read with these changes. Raises SettingsError for what is
+    none.
+    """
+    before = _changes.set(_parsed(words) if words else ())
+    try:
+        yield
+    finally:
+        _changes.reset(before)
+
+
+def _parsed(words: Sequence[str]) -> tuple[Change, ...]:
+    from etl.settings.load import parse_change
+
+    return tuple(map(parse_change, words))
+
+
+def said_changes() -> tuple[Change, ...]:
+    """What `--set` says of this command."""
+    return _changes.get()
+
+
+def settings_of(conf: Path) -> Settings:
+    """The settings of the conf file, with what `--set` says of them. Raises SettingsError."""
+    from etl.settings.load import load_settings
+
+    settings, lines = load_settings(conf, said_changes()), json_lines()
+    if lines:
+        lines.pipeline = settings.pipeline
+    return settings
+
+
+def table_settings_of(conf: Path) -> Settings:
+    """The same with the place of a table that a catalog names, as the ledger has it; else Spark is
+    asked. For what looks at the table.
+    """
+    settings = settings_of(conf)
+    if settings.table.is_placed:
+        return settings
+    from etl.commands.operator_decisions import with_table
+
+    return with_table(settings, run_context(quiet=True))
+
+
+def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
+    """This machine's Java and Delta jars, unless spark-submit brought its own; and progress on
+    standard error, unless `quiet`.
+
+    spark-submit passes standard error on as standard output, where `--json` prints its one
+    document: there is no progress there.
+    """
+    from etl.cli.progress import showing
+    from etl.decide.table_storage import is_ours, packages
+    from etl.io.spark.session import is_submitted
+    from etl.run.services import RunContext
+
+    def spark_defaults(given: Mapping[str, str]) -> dict[str, str]:
+        if is_submitted():
+            return {}
+        from etl.io.spark.log_store import jar_path
+        from etl.io.spark.session import beside_file
+        from etl.testkit.java import store_jars
+        from etl.testkit.spark import jar_settings, set_spark_environment
+
+        set_spark_environment()
+        jars = [*store_jars(packages(given)), *([jar_path()] if is_ours(given) else [])]
+        return beside_file(jar_settings(given.get("spark.master", "local[*]"), besides=jars))
+
+    lines, is_quiet = json_lines(), quiet or as_json and is_submitted()
+    context = RunContext(spark_defaults=spark_defaults, changes=said_changes())
+    if lines:
+        lines.is_quiet = is_quiet
+        return dataclasses.replace(context, progress=lines.progress, of_run=lines.of_run)
+    return context if is_quiet else dataclasses.replace(context, progress=showing)
+
+
+_FLAG = "--log-format"
+_HELP = "What standard error is: text, or json: one object a line, with time, level, message, pipeline, run_id, verb and plan."
+
+
+class LogFormat(str, Enum):
+    """What standard error is."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class CommandGroup(TyperGroup):
+    """The commands; each of them, and of their families, takes the option."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        option = _option()
+        for command in _leaves(self):
+            command.params.append(option)
+
+
+def _option() -> Any:
+    """As typer makes it. No command gets its value: the door has looked for it before any command
+    began.
+    """
+    made = typer.Typer(add_completion=False)
+
+    @made.command()
+    def takes(
+        log_format: Annotated[LogFormat, typer.Option(_FLAG, help=_HELP)] = LogFormat.TEXT,
+    ) -> None:
+        """Nothing but that."""
+
+    option: Any = typer.main.get_command(made).params[0]
+    option.expose_value = False
+    return option
+
+
+def _leaves(command: Any) -> Iterator[Any]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield command
+    for one in (inner or {}).values():
+        yield from _leaves(one)
+
+
+def wants_json_lines(arguments: Sequence[str]) -> bool:
+    """Whether these words ask for JSON: what is wrong with them must be told so, too."""
+    pairs = zip(arguments, arguments[1:], strict=False)
+    return (_FLAG, LogFormat.JSON.value) in pairs or f"{_FLAG}={LogFormat.JSON.value}" in arguments

@@ -5,29 +5,257 @@ moment, and a proof.
 
 It does what a person would: it writes a conf file and calls the command `etl`, each run a process
 of its own.
+
+Whose click events the demo loads: the cluster that it starts, the conf for it, and how events
+get there.
+
+Click events to try things with, as a producer would send them: record batches with keys, headers
+and every codec in turn, or for Jafka message sets, plain and gzipped.
+
+The events are made from their number alone, so the same number is the same event in every run.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import cramjam
+import google_crc32c
 from rich.console import Console
 
 from etl.cli.screens import show_offsets
-from etl.demo.sources import SOURCES, Source
 from etl.errors import EtlError
+from etl.io.brokers.client import SimpleConsumer
 from etl.model.partitions import BrokerFamily
+from etl.testkit.brokers import JAFKA
 from etl.testkit.cluster import Cluster
 from etl.testkit.spark import SHORT_RUN
+
+RECORDS_PER_BATCH = 500
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+"""Record batch v2, from base offset to record count."""
+_MESSAGE = struct.Struct(">ibbI")
+"""What is before the payload of a message of Jafka and Kafka 0.7: its length, magic, attributes and
+CRC-32.
+"""
+_PAGES = (
+    b"/",
+    b"/search",
+    b"/basket",
+    b"/checkout",
+    b"/help",
+    b"/article/pump-21",
+    b"/article/rotor-9",
+)
+_VARINTS = tuple(
+    bytes([n << 1]) if n < 64 else bytes([n << 1 & 0x7F | 0x80, n >> 6]) for n in range(1024)
+)
+"""Zig-zag varints of small numbers, two bytes at most."""
+
+
+def _lz4(data: bytes) -> bytes:
+    """Kafka reads frames of independent blocks only."""
+    packing = cramjam.lz4.Compressor(level=1, block_linked=False)
+    packing.compress(data)
+    return bytes(packing.finish())
+
+
+_CODECS: tuple[tuple[int, Callable[[bytes], bytes]], ...] = (
+    (0, bytes),
+    (1, lambda data: gzip.compress(data, compresslevel=1)),
+    (2, lambda data: bytes(cramjam.snappy.compress_raw(data))),
+    (3, _lz4),
+    (4, lambda data: bytes(cramjam.zstd.compress(data))),
+)
+"""The codec's number in the attributes of a record batch, and how it packs."""
+
+
+def click_batches(
+    first: int,
+    count: int,
+    *,
+    partitions: int,
+    began_ms: int,
+    records_per_batch: int = RECORDS_PER_BATCH,
+) -> Iterator[tuple[int, bytes]]:
+    """`count` events from number `first` on, as (partition, record batch), spread evenly over the
+    partitions.
+
+    At most 1,024 records a batch.
+    """
+    for number, start in enumerate(range(first, first + count, records_per_batch)):
+        events = range(start, min(start + records_per_batch, first + count))
+        codec, pack = _CODECS[number // partitions % len(_CODECS)]
+        yield number % partitions, _packed(_batch(events, began_ms), codec, pack)
+
+
+def click_messages(
+    first: int, count: int, *, partitions: int, messages_per_set: int = RECORDS_PER_BATCH
+) -> Iterator[tuple[int, bytes]]:
+    """The same events for Jafka and Kafka 0.7, as (number of a partition, message set): every
+    second set of each is one gzipped message.
+    """
+    for number, start in enumerate(range(first, first + count, messages_per_set)):
+        events = range(start, min(start + messages_per_set, first + count))
+        messages = b"".join(_message(_event(event)) for event in events)
+        is_packed = number // partitions % 2 == 1
+        yield (
+            number % partitions,
+            _message(gzip.compress(messages, compresslevel=1), codec=1) if is_packed else messages,
+        )
+
+
+def _message(payload: bytes, codec: int = 0) -> bytes:
+    return _MESSAGE.pack(_MESSAGE.size - 4 + len(payload), 1, codec, zlib.crc32(payload)) + payload
+
+
+def _event(number: int) -> bytes:
+    return b'{"event": %d, "user": "%b", "page": "%b", "ms": %d}' % (
+        number,
+        _user(number),
+        _PAGES[number % len(_PAGES)],
+        number % 977,
+    )
+
+
+def _user(number: int) -> bytes:
+    return b"user-%d" % (number * 7919 % 50_021)
+
+
+def _batch(events: range, began_ms: int) -> bytes:
+    """An uncompressed record batch v2 (KIP-98) without its CRC: `_packed` makes that. Written by
+    hand, for a million events.
+    """
+    records = b"".join(_record(at, number) for at, number in enumerate(events))
+    times = [began_ms + events[0], began_ms + events[-1]]
+    return (
+        _HEADER.pack(0, 0, -1, 2, 0, 0, len(events) - 1, *times, -1, -1, -1, len(events)) + records
+    )
+
+
+def _record(at: int, number: int) -> bytes:
+    key, value = _user(number), _event(number)
+    headers = b"\x04\x0csource\x08demo\x0atrace\x20%016x" % number if number % 10 == 0 else b"\x00"
+    delta = _VARINTS[at]
+    body = (
+        b"\x00" + delta + delta + _VARINTS[len(key)] + key + _VARINTS[len(value)] + value + headers
+    )
+    return _VARINTS[len(body)] + body
+
+
+def _packed(batch: bytes, codec: int, pack: Callable[[bytes], bytes]) -> bytes:
+    """The same batch with its records packed: length, attributes and CRC-32C are made anew."""
+    base, _, epoch, magic, _, attributes, *rest = _HEADER.unpack_from(batch)
+    records = pack(batch[_HEADER.size :])
+    length = _HEADER.size - 12 + len(records)
+    covered = _HEADER.pack(base, length, epoch, magic, 0, attributes | codec, *rest)[21:] + records
+    crc: int = google_crc32c.value(covered)
+    return _HEADER.pack(base, length, epoch, magic, crc, attributes | codec, *rest)[:21] + covered
+
+
+TOPIC, LOGS = "clicks", 8
+
+
+class Source(Protocol):
+    """One family of brokers."""
+
+    who: str
+    """Who runs, in the sentence that tells it."""
+    what: str
+    """What is produced."""
+    cluster_line: str
+    """The conf's key `cluster`, where the brokers have no id."""
+    source: str
+    """The conf's section."""
+    partition_by: str
+
+    def cluster(self, folder: Path) -> Cluster:
+        """The servers, not yet started."""
+
+    def create(self, cluster: Cluster) -> None:
+        """Make the topic."""
+
+    def produce(self, cluster: Cluster, first: int, count: int) -> None:
+        """The events from number `first` on."""
+
+
+class KafkaClicks:
+    """One broker of the version that is embedded by default."""
+
+    who = "ZooKeeper and a Kafka {version} broker run"
+    what = f"{LOGS} partitions (none, gzip, snappy, lz4, zstd)"
+    cluster_line = ""
+    source = f'{{topics: {{allow: ["{TOPIC}"]}}}}'
+    partition_by = "event_date"
+
+    def cluster(self, folder: Path) -> Cluster:
+        return Cluster(folder=folder)
+
+    def create(self, cluster: Cluster) -> None:
+        cluster.create_topic(TOPIC, LOGS)
+
+    def produce(self, cluster: Cluster, first: int, count: int) -> None:
+        with SimpleConsumer("127.0.0.1", cluster.brokers[0].port) as broker:
+            for partition, batch in click_batches(
+                first, count, partitions=LOGS, began_ms=int(time.time() * 1000)
+            ):
+                broker.produce(TOPIC, partition, batch)
+
+
+class JafkaClicks:
+    """Two brokers of Jafka with the same topic, each with half of its partitions; small segments,
+    so that there is something to cut at.
+    """
+
+    brokers = 2
+    who = "ZooKeeper and two brokers of Jafka 3.0.6 run"
+    what = f"{LOGS // 2} partitions of each broker (plain, and gzipped message sets)"
+    cluster_line = "cluster: demo\n"
+    source = f'{{dialect: jafka, topics: {{allow: ["{TOPIC}"]}}}}'
+    partition_by = "broker_id"
+
+    def cluster(self, folder: Path) -> Cluster:
+        return Cluster(
+            self.brokers,
+            version=JAFKA,
+            chroot="/jafka",
+            folder=folder,
+            properties={"log.file.size": str(4 << 20)},
+        )
+
+    def create(self, cluster: Cluster) -> None:
+        cluster.create_topic(TOPIC, LOGS // self.brokers)
+
+    def produce(self, cluster: Cluster, first: int, count: int) -> None:
+        consumers = [
+            SimpleConsumer("127.0.0.1", broker.port, generation=BrokerFamily.JAFKA.value)
+            for broker in cluster.brokers
+        ]
+        try:
+            for number, messages in click_messages(first, count, partitions=LOGS):
+                consumers[number % self.brokers].produce(TOPIC, number // self.brokers, messages)
+        finally:
+            for consumer in consumers:
+                consumer.close()
+
+
+SOURCES: Mapping[BrokerFamily, Source] = {
+    BrokerFamily.KAFKA: KafkaClicks(),
+    BrokerFamily.JAFKA: JafkaClicks(),
+}
+
 
 _CONF = """\
 version: 1

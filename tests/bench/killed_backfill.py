@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow.compute
 from deltalake import DeltaTable
 
-from etl.embedded.clicks import click_batches
+from etl.demo.story import click_batches
 from etl.io.brokers.client import SimpleConsumer
 from etl.settings.choices import split_address
 from etl.testkit.cluster import Cluster

@@ -19,7 +19,7 @@ from etl.commands.lag import lag
 from etl.commands.operator_decisions import supersede
 from etl.commands.plans import preview
 from etl.decide.next_step import steps_ahead
-from etl.embedded.clicks import click_messages
+from etl.demo.story import click_messages
 from etl.errors import (
     BrokerError,
     OffsetInsideMessage,

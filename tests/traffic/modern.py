@@ -12,7 +12,7 @@ from typing import Any
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient
 
-from etl.embedded.clicks import click_batches
+from etl.demo.story import click_batches
 from etl.errors import BrokerError, TopicMissing
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster import Cluster as Brokers

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.demo.sources import SOURCES, TOPIC
-from etl.demo.story import conf_of
+from etl.demo.story import SOURCES, TOPIC, conf_of
 from etl.model.partitions import BrokerFamily
 from etl.settings.load import load_settings
 from etl.testkit.brokers import DEFAULT_VERSION, JAFKA

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
-from etl.embedded.clicks import click_messages
+from etl.demo.story import click_messages
 from etl.kafka.messages import EntryLayout, FetchedPartition
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange

@@ -5,9 +5,8 @@ never loaded.
 import os
 from pathlib import Path
 
-from etl.airflow.dags import backfill_dag
-from etl.airflow.each_conf import dag_of_each
-from etl.airflow.toolkit import toolkit_from_environment
+from etl.airflow.dags import backfill_dag, dag_of_each
+from etl.airflow.pipeline import toolkit_from_environment
 
 ROOT = Path(__file__).parents[1]
 FOLDER = os.environ.get("ETL_CONF") or ROOT / "conf"

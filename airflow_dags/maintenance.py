@@ -5,9 +5,8 @@ the table once, and keeps its house.
 import os
 from pathlib import Path
 
-from etl.airflow.dags import maintenance_dag
-from etl.airflow.each_conf import dag_of_each
-from etl.airflow.toolkit import toolkit_from_environment
+from etl.airflow.dags import dag_of_each, maintenance_dag
+from etl.airflow.pipeline import toolkit_from_environment
 
 ROOT = Path(__file__).parents[1]
 FOLDER = os.environ.get("ETL_CONF") or ROOT / "conf"

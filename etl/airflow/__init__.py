@@ -6,7 +6,7 @@ task starts one of its commands.
 | `dags` | a DAG of each kind, made from a conf file: scheduled ingest, replay, backfill, maintenance |
 | `submit` | the operator that starts a job by spark-submit, and what its exit code means |
 | `missing` | the operator that looks whether the table lacks intervals, whatever Airflow has run |
-| `log_complete` | the sensor that waits until the logs are complete up to the end of the interval, and its trigger |
+| `sensors` | the sensor that waits until the logs are complete up to the end of the interval, and its trigger |
 | `interval` | which interval a run is for |
 | `toolkit` | where the environment is that has Spark and this package; Airflow needs neither |
 | `pipeline` | what a DAG must know of a conf file |

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from etl.airflow.check import missing, named_by
-from etl.airflow.sdk import AirflowNotFoundException
+from etl.airflow.compat import AirflowNotFoundException
+from etl.airflow.pipeline import missing, named_by
 
 try:
     from airflow.dag_processing.dagbag import DagBag

@@ -6,26 +6,43 @@ these and says when.
 What they have in common: one run of a pipeline at a time (`max_active_runs` does not bind Airflow's
 backfills, `max_active_tis_per_dag` does), retries with growing pauses, and no catching up of old
 intervals: a run goes on from the ledger, so the next one makes them good.
+
+A DAG for each conf file of a folder: one that cannot be read takes no other pipeline's DAG away,
+and somebody is called for it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from etl.airflow.assets import table_asset
-from etl.airflow.failure import on_failure, tell_from_environment
-from etl.airflow.interval import interval_of
-from etl.airflow.log_complete import LogCompleteSensor
-from etl.airflow.missing import BEHIND, MissingIntervalsOperator
-from etl.airflow.pipeline import Pipeline, pipeline_of
-from etl.airflow.sdk import DAG, CronDataIntervalTimetable, Param
-from etl.airflow.submit import EtlSubmitOperator
-from etl.airflow.toolkit import Toolkit, toolkit_from_environment
+from etl.airflow.compat import (
+    DAG,
+    AirflowFailException,
+    BaseOperator,
+    CronDataIntervalTimetable,
+    Param,
+)
+from etl.airflow.pipeline import (
+    Pipeline,
+    Toolkit,
+    conf_files,
+    pipeline_of,
+    toolkit_from_environment,
+)
+from etl.airflow.sensors import BEHIND, LogCompleteSensor, MissingIntervalsOperator
+from etl.airflow.submit import (
+    EtlSubmitOperator,
+    interval_of,
+    on_failure,
+    table_asset,
+    tell_from_environment,
+)
 from etl.decide.run_requests import backfill_arguments, range_arguments, run_arguments
+from etl.errors import SettingsError
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 _A_TIME = {"type": ["null", "string"], "format": "date-time"}
@@ -50,7 +67,7 @@ def ingest_dag(
 
     grace    how late records come at most, see `LogCompleteSensor`; None: a run does not wait pool
     a pool of Airflow, of one slot, for pipelines that must not run beside each other; it must be
-    there (`etl.airflow.check`) dag      anything else that a DAG takes
+    there (`etl.airflow.pipeline`) dag      anything else that a DAG takes
 
     By hand it is started with both params, from_time and until_time.
     """
@@ -281,3 +298,66 @@ def _job(
         outlets=[table_asset(pipeline)] if outlets is None else outlets,
         **({"pool": pool} if pool else {}),
     )
+
+
+class UnreadableConfOperator(BaseOperator):
+    """Fails with what is wrong with a conf file."""
+
+    def __init__(self, *, why: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._why = why
+
+    def execute(self, context: Mapping[str, Any]) -> None:
+        """See the class."""
+        raise AirflowFailException(
+            f"{self._why}. Nothing of this pipeline runs until the file can be read; nothing is lost by it"
+        )
+
+
+def dag_of_each(
+    kind: str,
+    folder: str | Path,
+    make: Callable[[Path], DAG],
+    schedule: Callable[[Path], str | None] = lambda conf: None,
+) -> Iterator[DAG]:
+    """The DAG that `make` builds of each conf file; of one that cannot be read a DAG of the same id
+    whose only task fails and says why.
+
+    kind       what the DAGs' ids begin with
+    schedule   when that one fails: a cron expression in UTC; None: when it is started by hand
+
+    Raises SettingsError where the folder has no conf file.
+    """
+    made = dict[str, Path]()
+    for conf in conf_files(folder):
+        dag_id = dag_id_of(kind, conf)
+        if dag_id in made:
+            why = f"{made[dag_id].name} and {conf.name} would both have the DAG {dag_id}. Check: the files' names, without their ends"
+            yield _that_fails(f"{dag_id}_{len(made) + 1}", schedule(conf), why)
+            continue
+        made[dag_id] = conf
+        try:
+            yield make(conf)
+        except Exception as error:  # whatever it is, the other files' DAGs stay
+            yield _that_fails(
+                dag_id,
+                schedule(conf),
+                f"{conf}: {error}" if not isinstance(error, SettingsError) else str(error),
+            )
+
+
+def _that_fails(dag_id: str, schedule: str | None, why: str) -> DAG:
+    made = DAG(
+        dag_id=dag_id,
+        schedule=None if schedule is None else CronDataIntervalTimetable(schedule, timezone="UTC"),
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        tags=["offset-range-etl"],
+        description="its conf file cannot be read",
+        doc_md=why,
+        default_args={"on_failure_callback": on_failure(tell_from_environment())},
+    )
+    with made:
+        UnreadableConfOperator(task_id="read_conf", why=why)
+    return made

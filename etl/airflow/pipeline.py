@@ -2,12 +2,32 @@
 
 What a DAG must know of a pipeline: a few keys of its conf file. The command that a task starts
 reads and checks all of it.
+
+Where the toolkit is installed, seen from an Airflow worker: an environment of its own, for
+Airflow's has another pyspark.
+
+The Spark provider of Airflow brings pyspark-client, which lies in the same folder as pyspark. So
+the two have environments of their own on the workers, and a task names the other one's interpreter.
+
+What Airflow keeps of a command's document: little, for it goes into its database and its pages.
+Pure.
+
+What DAGs name and nobody made: Airflow lets a task whose pool is not there wait for ever, and
+without the connection Spark goes to yarn.
+
+Run where Airflow's database can be reached, after DAGs were changed: `python -m etl.airflow check
+FOLDER`.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import os
-from dataclasses import dataclass
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +134,242 @@ def _find(document: Any, key: str) -> Any:
     for part in key.split("."):
         document = document.get(part) if isinstance(document, dict) else None
     return document
+
+
+DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
+"""What a job needs beside pyspark 4.2, from a Maven repository."""
+_ASKED_WITHIN_S = 600.0
+_SAID = 4000
+"""Characters of what a command said last that go to the log, where it left no document."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Toolkit:
+    """The environment that has Spark and this package."""
+
+    python: str = sys.executable
+    """Its interpreter; `spark-submit` lies beside it."""
+    jobs: str = "jobs"
+    """The folder of the job files."""
+    connection: str = "spark_default"
+    """The id of Airflow's Spark connection: which master, which deploy mode."""
+    submit: Mapping[str, Any] = field(default_factory=lambda: {"packages": DELTA})
+    """What spark-submit is told besides, by the names that Airflow's SparkSubmitOperator has: conf,
+    packages, jars, py_files, ...
+    """
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Added to the environment of whatever is started there."""
+
+    @property
+    def spark_submit(self) -> str:
+        """The very command; by its name alone another one may be found."""
+        return str(Path(self.python).with_name("spark-submit"))
+
+    def job(self, name: str) -> str:
+        """The file of a job, such as `ingest`."""
+        return str(Path(self.jobs, f"{name}.py").absolute())
+
+    def command(self, *words: str) -> list[str]:
+        """`etl WORDS` as a command of that environment."""
+        return [self.python, "-m", "etl", *words]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What spark-submit and the job's Python are told; a path alone does not lead spark-submit
+        to its own Spark.
+        """
+        return {"PYSPARK_PYTHON": self.python, **self.variables}
+
+
+def toolkit_from_environment(
+    variables: Mapping[str, str] = os.environ, *, jobs: str | Path = "jobs"
+) -> Toolkit:
+    """As the variables ETL_PYTHON, ETL_JOBS, ETL_SPARK_CONNECTION and ETL_SPARK_SUBMIT say; a
+    default holds for each that is not set.
+
+    `jobs`: the folder of the job files where ETL_JOBS does not say.
+
+    Raises SettingsError where ETL_SPARK_SUBMIT is no JSON object.
+    """
+    told: dict[str, Any] = {"jobs": str(jobs)} | {
+        name: variables[key]
+        for name, key in (
+            ("python", "ETL_PYTHON"),
+            ("jobs", "ETL_JOBS"),
+            ("connection", "ETL_SPARK_CONNECTION"),
+        )
+        if variables.get(key)
+    }
+    submit = variables.get("ETL_SPARK_SUBMIT")
+    return Toolkit(**told) if not submit else Toolkit(**told, submit=_object(submit))
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise SettingsError(
+            "ETL_SPARK_SUBMIT is no JSON object",
+            check=f'its form, which is {{"packages": "{DELTA}"}}',
+        )
+    return found
+
+
+def ask(
+    toolkit: Toolkit, words: Sequence[str], *, within_s: float = _ASKED_WITHIN_S
+) -> tuple[int, dict[str, Any] | None]:
+    """Start a command that needs no Spark and wait for it: its exit code, and its document; None
+    where it printed none.
+
+    Raises SettingsError where the interpreter is not there or has no such package,
+    subprocess.TimeoutExpired after `within_s`.
+    """
+    try:
+        done = subprocess.run(
+            toolkit.command(*words),
+            env={**os.environ, **toolkit.variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=within_s,
+        )
+    except OSError as error:
+        raise not_there(toolkit) from error
+    document = parsed(done.stdout)
+    if done.returncode and document is None:
+        refuse_without_package(toolkit, done.stderr)
+    return done.returncode, document
+
+
+def refuse_without_package(toolkit: Toolkit, said: str = "") -> None:
+    """Where a command failed without a document: what it said goes to the log. Raises SettingsError
+    where it cannot even be imported.
+    """
+    if said:
+        logger.error("%s", said[-_SAID:])
+    looking = [toolkit.python, "-c", "import etl.cli.app"]
+    looked = subprocess.run(
+        looking,
+        env={**os.environ, **toolkit.variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_ASKED_WITHIN_S,
+    )
+    why = (looked.stderr.strip().splitlines() or [""])[-1]
+    if looked.returncode and why.startswith(("ImportError", "ModuleNotFoundError")):
+        raise SettingsError(
+            f"the toolkit's environment on this worker lacks the package, or a part of it: {why}",
+            path=toolkit.python,
+            check=f"`{toolkit.python} -m pip install offset-range-etl`, or ETL_PYTHON, which names the interpreter that has it",
+        )
+
+
+def not_there(toolkit: Toolkit) -> SettingsError:
+    """Of an environment that this machine does not have."""
+    return SettingsError(
+        "the toolkit's own environment is not on this worker",
+        path=toolkit.python,
+        check="ETL_PYTHON, which names the interpreter of an environment that has offset-range-etl and pyspark, on each worker",
+    )
+
+
+def parsed(text: str) -> dict[str, Any] | None:
+    """The one document that a command printed, or wrote; None where there is none, or not whole."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+RANGES_KEPT = 100
+TEXT_KEPT = 2000
+
+
+def brief_of(document: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The document's plain values, its outcomes, and the newest plan's number with its first
+    ranges; nothing where there is no document.
+    """
+    told = document or {}
+    brief: dict[str, Any] = {
+        name: _short(value)
+        for name, value in told.items()
+        if isinstance(value, (str, int, float, bool))
+    }
+    if isinstance(told.get("outcomes"), list):
+        brief["outcomes"] = [
+            _short(one.get("says")) if isinstance(one, dict) else _short(one)
+            for one in told["outcomes"]
+        ]
+    plan = told.get("plan")
+    if isinstance(plan, dict):
+        ranges = plan.get("ranges") or []
+        brief["plan"] = {
+            "number": plan.get("number"),
+            "ranges_in_all": len(ranges),
+            "ranges": ranges[:RANGES_KEPT],
+        }
+    return brief
+
+
+def told_of(error: Mapping[str, Any] | None) -> str:
+    """The sentences of a document that tells an error, as the command prints them."""
+    if not error or not error.get("what"):
+        return "the command left no document that says why: its log is above"
+    where = error.get("where") or {}
+    places = ", ".join(f"{name} {value}" for name, value in where.items())
+    check = f". Check: {error['check']}" if error.get("check") else ""
+    return f"{error.get('error')}: {error['what']}{f' ({places})' if places else ''}{check}"
+
+
+def _short(value: Any) -> Any:
+    return f"{value[:TEXT_KEPT]}..." if isinstance(value, str) and len(value) > TEXT_KEPT else value
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Named:
+    """A pool or a connection that a task names."""
+
+    kind: str
+    name: str
+    dag: str
+    task: str
+
+    @property
+    def command(self) -> str:
+        """What makes it."""
+        if self.kind == "pool":
+            return f"airflow pools set {self.name} 1 'one load at a time'"
+        return f"airflow connections add {self.name} --conn-type spark --conn-host 'local[*]'"
+
+    def __str__(self) -> str:
+        return f"the {self.kind} {self.name} is not there, and task {self.task} of DAG {self.dag} names it. Make it: {self.command}"
+
+
+def named_by(dags: Mapping[str, Any]) -> list[Named]:
+    """What the tasks of these DAGs name."""
+    tasks = [(dag_id, task) for dag_id, dag in dags.items() for task in dag.tasks]
+    pools = [Named("pool", task.pool, dag_id, task.task_id) for dag_id, task in tasks]
+    asked = [(dag_id, task, getattr(task, "_conn_id", None)) for dag_id, task in tasks]
+    return sorted(
+        {
+            *pools,
+            *(
+                Named("connection", name, dag_id, task.task_id)
+                for dag_id, task, name in asked
+                if name
+            ),
+        }
+    )
+
+
+def missing(
+    named: Iterable[Named], pools: Collection[str], connections: Collection[str]
+) -> list[Named]:
+    """Those that are neither among the pools nor the connections."""
+    return [one for one in named if one.name not in (pools if one.kind == "pool" else connections)]

@@ -5,33 +5,104 @@ The operator that starts a job of the toolkit by spark-submit, and tells Airflow
 A try may run while the driver of the one before is still at work, or after it has committed:
 Airflow guards against neither. The job does: the same run key is one plan, and one commit. So every
 try submits the same arguments, and asks nothing of earlier ones.
+
+The table as an asset of Airflow: what waits for it is told of each commit, with the run's report
+beside the event.
+
+Airflow tells an event at least once: a task that is cleared and runs again tells it again, with the
+same run key. Who must act once remembers `run_key`, or `plan.number`, of the extra.
+
+What is said when a task has failed for good: one value with everything that a person on call
+asks first.
+
+What a command came to, as Airflow hears it: done, try again, or fail at once; always with the
+command's own sentences.
+
+The interval that an Airflow run is for: from its context to values, and a refusal that Airflow
+shows and does not try again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import json
+import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-from etl.airflow.assets import tell_assets
-from etl.airflow.brief import brief_of
-from etl.airflow.interval import interval_of
-from etl.airflow.outcome import refuse_what_is_not_done
-from etl.airflow.pipeline import Pipeline
-from etl.airflow.sdk import (
+from etl.airflow.compat import (
     AirflowException,
     AirflowFailException,
     AirflowNotFoundException,
+    Asset,
     BaseHook,
 )
-from etl.airflow.toolkit import Toolkit, not_there, parsed, refuse_without_package
-from etl.decide.run_requests import DOCUMENT_FILE
+from etl.airflow.pipeline import (
+    Pipeline,
+    Toolkit,
+    brief_of,
+    not_there,
+    parsed,
+    refuse_without_package,
+    told_of,
+)
+from etl.decide.run_requests import (
+    DOCUMENT_FILE,
+    TimeInterval,
+    Verdict,
+    interval_of_run,
+    verdict_of,
+)
 from etl.errors import SettingsError
+
+
+def table_asset(pipeline: Pipeline) -> Asset:
+    """The asset of the pipeline's table. Its name is its URI, so that two pipelines of one table
+    have one asset.
+    """
+    return Asset(pipeline.table)
+
+
+def tell_assets(
+    context: Mapping[str, Any], outlets: Iterable[Any], report: Mapping[str, Any]
+) -> None:
+    """The report goes with the events of these outlets."""
+    for asset in outlets or ():
+        context["outlet_events"][asset].extra = dict(report)
+
+
+def interval_of(context: Mapping[str, Any]) -> TimeInterval:
+    """As `interval_of_run`. Raises AirflowFailException with what it refuses."""
+    params = context.get("params") or {}
+    try:
+        return interval_of_run(
+            params.get("from_time"),
+            params.get("until_time"),
+            (context.get("data_interval_start"), context.get("data_interval_end")),
+            context.get("logical_date"),
+        )
+    except SettingsError as error:
+        raise AirflowFailException(str(error)) from error
+
+
+def refuse_what_is_not_done(exit_code: int | None, document: Mapping[str, Any] | None) -> None:
+    """Raises AirflowException where a retry may help and AirflowFailException where it would not;
+    see `verdict_of`.
+    """
+    verdict = verdict_of(exit_code, document)
+    if verdict is Verdict.DONE:
+        return
+    error = (document or {}).get("error")
+    said = told_of(error if isinstance(error, dict) else document)
+    if verdict is Verdict.FAIL:
+        raise AirflowFailException(f"{said}. A retry would not help (exit code {exit_code})")
+    raise AirflowException(f"{said}. A retry may help (exit code {exit_code})")
 
 
 class EtlSubmitOperator(SparkSubmitOperator):
@@ -167,3 +238,64 @@ def _environment_with(variables: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+logger = logging.getLogger(__name__)
+
+Tell = Callable[[Mapping[str, Any]], None]
+
+
+def failure_of(context: Mapping[str, Any]) -> dict[str, Any]:
+    """What failed, for which interval, why, in which try, and where its log is. What the context
+    does not have is left out.
+    """
+
+    task = context.get("task_instance") or context.get("ti")
+    named = {
+        name: getattr(task, attribute, None)
+        for name, attribute in (
+            ("dag", "dag_id"),
+            ("task", "task_id"),
+            ("run", "run_id"),
+            ("try", "try_number"),
+            ("log", "log_url"),
+        )
+    }
+    try:
+        interval = interval_of(context).as_json()
+    except AirflowFailException:
+        interval = {}
+    why = context.get("exception")
+    told = {**named, **interval, "why": None if why is None else str(why)}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def on_failure(tell: Tell | None = None) -> Callable[[Mapping[str, Any]], None]:
+    """For Airflow's `on_failure_callback`: hands the failure to `tell`; by default it is a line of
+    JSON in the task's log, as an error.
+    """
+
+    def callback(context: Mapping[str, Any]) -> None:
+        (tell or _log)(failure_of(context))
+
+    return callback
+
+
+def tell_from_environment(variables: Mapping[str, str] = os.environ) -> Tell | None:
+    """Who is told: the function that ETL_ON_FAILURE names as `package.module:function`; None where
+    it is not set. Raises SettingsError.
+    """
+    named = variables.get("ETL_ON_FAILURE")
+    if not named:
+        return None
+    module, _, name = named.partition(":")
+    try:
+        found: Tell = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        check = "its form, package.module:function, and that Airflow can import it"
+        raise SettingsError(f"ETL_ON_FAILURE names no function: {named}", check=check) from error
+    return found
+
+
+def _log(failure: Mapping[str, Any]) -> None:
+    logger.error("failed: %s", json.dumps(failure, default=str))

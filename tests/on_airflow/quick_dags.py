@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from etl.airflow.dags import backfill_dag, ingest_dag, maintenance_dag, replay_dag
-from etl.airflow.toolkit import Toolkit
+from etl.airflow.pipeline import Toolkit
 
 CLICKS = Path(os.environ["ETL_CONF"]) / "clicks.yaml"
 quick = ingest_dag(

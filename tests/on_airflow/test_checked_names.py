@@ -102,7 +102,7 @@ def context() -> dict[str, Any]:
 
 
 def test_a_failure_is_one_value_with_what_is_asked_first(caplog: pytest.LogCaptureFixture) -> None:
-    from etl.airflow.failure import failure_of, on_failure
+    from etl.airflow.submit import failure_of, on_failure
 
     found = failure_of(context())
     assert found == {
@@ -116,14 +116,14 @@ def test_a_failure_is_one_value_with_what_is_asked_first(caplog: pytest.LogCaptu
         "run_key": "20261110T050000Z-20261110T060000Z",
         "why": "a bad CRC",
     }
-    with caplog.at_level(logging.ERROR, "etl.airflow.failure"):
+    with caplog.at_level(logging.ERROR, "etl.airflow.submit"):
         on_failure()(context())
     assert json.loads(caplog.messages[-1].removeprefix("failed: ")) == found
     assert failure_of({}) == {}, "what is not known is left out"
 
 
 def test_who_is_told_of_failures_is_named_by_the_environment() -> None:
-    from etl.airflow.failure import on_failure, tell_from_environment
+    from etl.airflow.submit import on_failure, tell_from_environment
 
     tell = tell_from_environment({"ETL_ON_FAILURE": "builtins:print"})
     assert tell is not None and tell.__name__ == "print"

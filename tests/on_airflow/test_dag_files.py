@@ -44,7 +44,7 @@ def test_dag_files_load_in_a_process_of_their_own_without_anything_heavy() -> No
         [
             sys.executable,
             "-c",
-            "import sys, json, etl.airflow.sdk, airflow.providers.apache.spark.operators.spark_submit\n"
+            "import sys, json, etl.airflow.compat, airflow.providers.apache.spark.operators.spark_submit\n"
             f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))",
         ],
         cwd=ROOT,
@@ -119,7 +119,7 @@ def test_each_table_is_one_asset_of_whatever_loads_it(dags: dict[str, Any]) -> N
 def test_a_conf_file_that_cannot_be_read_takes_no_other_dag_away_and_its_own_fails_and_says_why(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from etl.airflow.sdk import AirflowFailException
+    from etl.airflow.compat import AirflowFailException
 
     folder = tmp_path_factory.mktemp("half")
     (folder / "clicks.yaml").write_text((CONF / "clicks.yaml").read_text())

@@ -101,7 +101,7 @@ def event_of(trigger: Any) -> dict[str, Any]:
 def test_a_trigger_is_the_same_after_it_was_kept_in_airflows_database(stand_in: StandIn) -> None:
     from importlib import import_module
 
-    from etl.airflow.log_complete import LogCompleteTrigger
+    from etl.airflow.sensors import LogCompleteTrigger
 
     stand_in.command(COMPLETE)
     name, kept = LogCompleteTrigger(str(TOOLKIT.python), {"A": "b"}, WORDS[2:], 0.01).serialize()
@@ -112,7 +112,7 @@ def test_a_trigger_is_the_same_after_it_was_kept_in_airflows_database(stand_in: 
 
 
 def test_a_triggerer_without_the_toolkits_environment_says_so() -> None:
-    from etl.airflow.log_complete import LogCompleteTrigger
+    from etl.airflow.sensors import LogCompleteTrigger
 
     assert (
         "The triggerer needs it, too"
@@ -123,7 +123,7 @@ def test_a_triggerer_without_the_toolkits_environment_says_so() -> None:
 def test_a_worker_or_a_triggerer_whose_environment_lacks_the_package_says_what_installs_it(
     stand_in: StandIn,
 ) -> None:
-    from etl.airflow.log_complete import LogCompleteTrigger
+    from etl.airflow.sensors import LogCompleteTrigger
 
     stand_in.without_package()
     told = event_of(LogCompleteTrigger(str(TOOLKIT.python), {}, WORDS[2:], 0.01))["refused"]

@@ -263,7 +263,7 @@ def test_intervals_that_the_table_lacks_fail_the_maintenance_by_their_names(
 
 def failure(context: dict[str, Any]) -> str:
     """Why a task of that context fails at once."""
-    from etl.airflow.sdk import AirflowFailException
+    from etl.airflow.compat import AirflowFailException
 
     [task] = dag_bag().get_dag("at_once").tasks
     with pytest.raises(AirflowFailException) as failed:
@@ -295,7 +295,7 @@ def test_a_connection_in_deploy_mode_cluster_is_refused_for_no_report_comes_back
 
 
 def test_the_deploy_mode_cluster_is_refused_as_spark_calls_it_too(stand_in: StandIn) -> None:
-    from etl.airflow.sdk import AirflowFailException
+    from etl.airflow.compat import AirflowFailException
 
     [task] = dag_bag().get_dag("at_once").tasks
     task.conf = {**task.conf, "spark.submit.deployMode": "cluster"}

@@ -1,4 +1,7 @@
-"""Airflow's own names, the same for 2.11 and 3: who writes DAGs imports them from here."""
+"""Which names does Airflow have, the same for 2.11 and 3?
+
+Airflow's own names, the same for 2.11 and 3: who writes DAGs imports them from here.
+"""
 
 from airflow.providers.common.compat.sdk import (
     DAG,

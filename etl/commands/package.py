@@ -226,7 +226,7 @@ def write_zip(to: Path, kernels: Iterable[Path]) -> Path:
         # messages that kafka-python has no schema of, and the log that keeps writers on S3 apart
         kept = [*root.rglob("*.py"), *root.rglob("*.json"), *root.rglob("*.jar"), root / "py.typed"]
         named = {str(path.relative_to(root.parent)): path for path in kept}
-        named |= {f"etl/protocol/records/__pycache__/{path.name}": path for path in kernels}
+        named |= {f"etl/records/__pycache__/{path.name}": path for path in kernels}
         for name, path in sorted(named.items()):
             opened.writestr(
                 zipfile.ZipInfo(name, _WRITTEN_AT), path.read_bytes(), zipfile.ZIP_DEFLATED

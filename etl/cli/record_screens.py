@@ -181,7 +181,7 @@ def _shown(text: str) -> str:
 
 
 class TailLines:
-    """A line for each record: topic, partition, and then as `records.Lines`."""
+    """A line for each record: topic, partition, and then as `Lines`."""
 
     def __init__(self, decoding: Decoding, say: Callable[[str], None]) -> None:
         """say   takes what is said beside the records, at the beginning and the end"""

@@ -113,7 +113,7 @@ class PeekedLog:
         most: int | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """See `peek.Wanted`."""
+        """See `PeekRequest`."""
         self.log, self.extent, self.from_offset = log, extent, from_offset
         self.position = from_offset
         """Where a fetch goes on behind what was given."""

@@ -613,7 +613,7 @@ class SimpleConsumer(GroupOffsets):
 
     What a broker refuses is carried by the answers (`multifetch`, `list_offsets`, `topic_metadata`)
     or raised; nothing is asked again for it, but for the coordinator of a group.
-    `etl.Messages` decodes a fetched partition, one record at a time; `send` takes any request.
+    `Messages` decodes a fetched partition, one record at a time; `send` takes any request.
 
     Every call may raise BrokerUnreachable, NotKafka (the port answers in another protocol),
     SettingsError (the broker is too old for the question) and CorruptData (what came is not the

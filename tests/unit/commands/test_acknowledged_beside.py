@@ -42,7 +42,7 @@ def test_a_backfill_whose_plan_nobody_can_count_keeps_no_table_from_being_accept
         def rows_of_today(self, plan: Any) -> Recount:
             return Recount((NOT_COUNTED,) * len(plan.ranges), "the file part-0.parquet is gone")
 
-    monkeypatch.setattr(operator_decisions, "LiveWorld", Uncounted)
+    monkeypatch.setattr(operator_decisions, "LiveServices", Uncounted)
     world: Any = SimpleNamespace(
         settings=SETTINGS,
         zookeeper=None,

@@ -94,7 +94,7 @@ def expected(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> Any:
         return outside.beside(settings.pipeline.split("@")[1])
 
     monkeypatch.setattr(
-        expected_rows, "LiveWorld", lambda settings, *_: world_of(beside(settings), settings)
+        expected_rows, "LiveServices", lambda settings, *_: world_of(beside(settings), settings)
     )
     monkeypatch.setattr(
         expected_rows, "read_both_ledgers", lambda own: told_by(beside(own.settings))

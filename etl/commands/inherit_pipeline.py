@@ -69,7 +69,8 @@ from etl.model.snapshot import (
 )
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
-from etl.run.ingest import close_next_number, close_stored_plan, finish_repair
+from etl.run.close_plan import close_next_number, close_stored_plan
+from etl.run.ingest import finish_repair
 from etl.run.live import LiveServices
 from etl.run.services import ALONE, RunContext, now_ms
 from etl.run.shell import open_world

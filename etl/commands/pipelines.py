@@ -33,7 +33,7 @@ from etl.model.security import Acl
 from etl.model.snapshot import Ledger, Retirement
 from etl.report.describe import at
 from etl.report.lag import described_pause
-from etl.run.ingest import close_stored_plan
+from etl.run.close_plan import close_stored_plan
 from etl.run.live import LiveServices
 from etl.run.services import ALONE, now_ms
 from etl.run.shell import open_world

@@ -19,16 +19,7 @@ plan, the offsets.
 What there is to repair is decided in `next_step`; a crash in between leaves less of it to the next
 run.
 
-Closes the number of a stored plan, so that a driver that slept past its session cannot append
-under it.
-
-A pipeline that is retired or taken over may have a plan that is stored and not in the table. A
-driver that sleeps with that plan in its hands appends it when it wakes up, for the table alone
-decides, and another pipeline may have loaded the same offsets by then. So a plan that reads nothing
-is stored in its place and committed to the table: the driver finds its number taken, as it does
-behind any other plan that was superseded (docs/adr/0012-one-pipeline-for-a-topic-of-a-table.md).
-
-Not here: who may be retired or taken over (`etl.commands.pipelines`, `etl.commands.inherit_pipeline`).
+Not here: closing the number of a stored plan (`etl.run.close_plan`).
 """
 
 from __future__ import annotations
@@ -43,21 +34,17 @@ from etl.decide.group_ownership import owners_to_wait_for
 from etl.decide.next_step import Action, NextStep, Repair, next_step
 from etl.decide.partition_identity import creations_to_compare, refuse_made_again_since
 from etl.decide.reconcile import naming_table
-from etl.decide.replacement import closing_plan_of, needs_closing, next_closing_plan, plan_without
+from etl.decide.replacement import plan_without
 from etl.decide.replay import plan_that_gives_up
-from etl.decide.table_changes import app_id_of, refuse_what_others_did, unacknowledged
+from etl.decide.table_changes import refuse_what_others_did, unacknowledged
 from etl.decide.table_storage import in_time_zone, told_time_zones
 from etl.errors import DataLoss, ExpiredOffsets, MissingOffsets, Owned, TableAppeared
-from etl.io.delta.append import Destination, Load, Takes, append
-from etl.io.delta.table import id_of, open_table, spark_path
-from etl.io.delta.table_state import Result, read_table
-from etl.ledger.plan_document import parse_plan, with_id
+from etl.ledger.plan_document import with_id
 from etl.model.partitions import Void, parse_stretches
 from etl.model.plans import CommitResult, Loss, LossReason, Plan, PlanKind
 from etl.model.snapshot import (
     Acknowledgement,
     ForeignCommit,
-    OtherPipeline,
     PipelineState,
     RebuildFromTable,
     Snapshot,
@@ -69,8 +56,6 @@ from etl.report.lag import PAUSES_LOST, told_executed_whole
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
 from etl.run.group_member import Joining, commit, joined
-from etl.run.live import LiveServices
-from etl.run.rows import writer_of
 from etl.run.services import Services
 from etl.settings.choices import OnDataLoss
 from etl.settings.sections import Settings
@@ -495,89 +480,3 @@ def _append(
         what = "of its records have no event_date: they have no timestamp, or one outside the years 1 to 9999"
         report.add(Outcome.UNDATED, f"plan {plan.number}: {applied.undated:,} {what}")
     return applied
-
-
-_TRIES = 3
-
-
-def close_stored_plan(world: LiveServices, reason: str) -> Plan | None:
-    """Close the number of the pipeline's stored plan; the caller holds the driver's lock. Returns
-    the plan that has the number now.
-
-    None: there is nothing to close. No plan is stored that is not in the table, it was made for
-    another table, or the sleeping driver came first, and its plan is in the table. Each step can be
-    repeated. Raises TableUnreachable, and Owned while another driver commits.
-    """
-    path, settings = world.settings.table.path, world.settings
-    for _ in range(_TRIES):
-        ledger, opened = world.read_ledger(), open_table(path)
-        stored = ledger.newest
-        if stored is None or opened is None or stored.table_id != id_of(opened):
-            return None
-        app_id = app_id_of(stored.cluster, settings.group, settings.pipeline)
-        in_table = opened.transaction_version(app_id) or 0
-        if in_table == stored.number and ledger.applied is None:
-            _adopt_what_the_table_holds(world, stored, app_id)
-        if in_table >= stored.number or not needs_closing(stored):
-            return None
-        world.read_table(ledger)  # from here on the world goes by the cluster's name in that plan
-        plan = with_id(closing_plan_of(stored, reason, now_ms=world.now_ms()))
-        if plan.id != stored.id:
-            world.ledger.supersede_plan(plan, ledger.newest_version or 0)
-        if _commit(world, plan, app_id) is Result.APPLIED:
-            world.record(plan, world.recount(plan))
-            return plan
-    raise Owned(
-        "a driver of that pipeline commits to the table at the same time",
-        check="stop it, then run this command again",
-    )
-
-
-def close_next_number(world: LiveServices, other: OtherPipeline, reason: str) -> None:
-    """The same of a pipeline whose ledger is not in our ZooKeeper, so that the plan it may have
-    stored is unknown.
-
-    A pipeline stores plan N + 1 only behind plan N, so its next number is the one to close. Where
-    the table's log no longer holds the pipeline's newest plan, nothing is committed. Raises
-    TableUnreachable.
-    """
-    opened = open_table(world.settings.table.path)
-    if other.plan is None or opened is None:
-        return
-    plan = with_id(
-        next_closing_plan(
-            other.plan,
-            reason,
-            table_id=id_of(opened),
-            table_version=opened.version(),
-            number=other.number,
-            now_ms=world.now_ms(),
-        )
-    )
-    _commit(
-        world, plan, other.app_id
-    )  # where its driver came first, the caller reads the table once more
-
-
-def _commit(world: LiveServices, plan: Plan, app_id: str) -> Result:
-    path = world.settings.table.path
-    writer = writer_of(plan, world.settings).writer
-    load = Load(writer)
-    if writer.takes is not Takes.NOTHING:
-        load = Load(writer, world.spark().read.format("delta").load(spark_path(path)).limit(0))
-    to = Destination(
-        path, app_id, partition_by=world.settings.table.partition_by, run_id=world.run_id
-    )
-    return append(load, plan, to).result
-
-
-def _adopt_what_the_table_holds(world: LiveServices, stored: Plan, app_id: str) -> None:
-    """Write the table's plan into the ledger where it is another one than the ledger's under the
-    same number.
-    """
-    table = read_table(world.settings.table.path, app_id, known=None)
-    metadata = table.metadata if table else None
-    if metadata is None or metadata.document is None or metadata.plan_id == stored.id:
-        return
-    world.read_table(world.read_ledger())
-    world.adopt(parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table"))

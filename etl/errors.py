@@ -12,7 +12,7 @@ The exit codes are those of the README. "Retriable" means that a retry may help.
     │   ├── WrongChroot
     │   ├── NotKafka                     the port answers, but not in Kafka's protocol
     │   ├── OtherRelease                 a broker is not of the release that it was said to be of
-    │   ├── PermissionRefused
+    │   ├── PermissionDenied
     │   ├── MessageTooLarge              one record batch is larger than the fetch size may grow
     │   └── NotOurTable
     ├── DataLost                    3    policy allowed a loss, and --strict asked to hear of it
@@ -139,7 +139,7 @@ class OtherRelease(SettingsError):
     """
 
 
-class PermissionRefused(SettingsError):
+class PermissionDenied(SettingsError):
     """ZooKeeper, a broker or the table's store knows us and says no."""
 
 

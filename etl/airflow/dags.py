@@ -36,10 +36,10 @@ from etl.airflow.pipeline import (
 from etl.airflow.sensors import BEHIND, LogCompleteSensor, MissingIntervalsOperator
 from etl.airflow.submit import (
     EtlSubmitOperator,
+    failure_callback_from_environment,
     interval_of,
     on_failure,
     table_asset,
-    tell_from_environment,
 )
 from etl.decide.run_requests import backfill_arguments, range_arguments, run_arguments
 from etl.errors import SettingsError
@@ -244,7 +244,7 @@ def _dag(
         "retry_exponential_backoff": True,
         "max_retry_delay": timedelta(hours=1),
         "execution_timeout": timedelta(hours=12),
-        "on_failure_callback": on_failure(tell_from_environment()),
+        "on_failure_callback": on_failure(failure_callback_from_environment()),
         **arguments.get("default_args", {}),
     }
     return DAG(
@@ -356,7 +356,7 @@ def _that_fails(dag_id: str, schedule: str | None, why: str) -> DAG:
         tags=["offset-range-etl"],
         description="its conf file cannot be read",
         doc_md=why,
-        default_args={"on_failure_callback": on_failure(tell_from_environment())},
+        default_args={"on_failure_callback": on_failure(failure_callback_from_environment())},
     )
     with made:
         UnreadableConfOperator(task_id="read_conf", why=why)

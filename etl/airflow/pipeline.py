@@ -241,11 +241,11 @@ def ask(
         raise not_there(toolkit) from error
     document = parsed(done.stdout)
     if done.returncode and document is None:
-        refuse_without_package(toolkit, done.stderr)
+        reject_without_package(toolkit, done.stderr)
     return done.returncode, document
 
 
-def refuse_without_package(toolkit: Toolkit, said: str = "") -> None:
+def reject_without_package(toolkit: Toolkit, said: str = "") -> None:
     """Where a command failed without a document: what it said goes to the log. Raises SettingsError
     where it cannot even be imported.
     """

@@ -27,11 +27,11 @@ from etl.airflow.pipeline import (
     ask,
     not_there,
     parsed,
-    refuse_without_package,
+    reject_without_package,
     told_of,
 )
-from etl.airflow.submit import interval_of, refuse_what_is_not_done
-from etl.decide.run_requests import Verdict, length, looked_back_at, verdict_of
+from etl.airflow.submit import interval_of, raise_unless_done
+from etl.decide.run_requests import Verdict, intervals_looked_back_at, length, verdict_of
 from etl.errors import SettingsError
 
 
@@ -171,7 +171,7 @@ class LogCompleteTrigger(BaseTrigger):
         try:
             if looking.returncode and document is None:
                 await asyncio.to_thread(
-                    refuse_without_package, toolkit, complained.decode(errors="replace")
+                    reject_without_package, toolkit, complained.decode(errors="replace")
                 )
             return (
                 {"says": (document or {}).get("says", "complete")}
@@ -219,7 +219,7 @@ class MissingIntervalsOperator(BaseOperator):
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """See the class."""
-        whole = looked_back_at(
+        whole = intervals_looked_back_at(
             interval_of(context).end,
             behind=self._behind,
             back=self._back,
@@ -241,7 +241,7 @@ class MissingIntervalsOperator(BaseOperator):
             )
         except SettingsError as error:
             raise AirflowFailException(str(error)) from error
-        refuse_what_is_not_done(code, document)
+        raise_unless_done(code, document)
         told = document or {}
         missing = told.get("incomplete", [])[:TOLD]
         if missing:

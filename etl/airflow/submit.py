@@ -49,7 +49,7 @@ from etl.airflow.pipeline import (
     brief_of,
     not_there,
     parsed,
-    refuse_without_package,
+    reject_without_package,
     told_of,
 )
 from etl.decide.run_requests import (
@@ -69,7 +69,7 @@ def table_asset(pipeline: Pipeline) -> Asset:
     return Asset(pipeline.table)
 
 
-def tell_assets(
+def add_report_to_assets(
     context: Mapping[str, Any], outlets: Iterable[Any], report: Mapping[str, Any]
 ) -> None:
     """The report goes with the events of these outlets."""
@@ -91,7 +91,7 @@ def interval_of(context: Mapping[str, Any]) -> TimeInterval:
         raise AirflowFailException(str(error)) from error
 
 
-def refuse_what_is_not_done(exit_code: int | None, document: Mapping[str, Any] | None) -> None:
+def raise_unless_done(exit_code: int | None, document: Mapping[str, Any] | None) -> None:
     """Raises AirflowException where a retry may help and AirflowFailException where it would not;
     see `verdict_of`.
     """
@@ -154,7 +154,7 @@ class EtlSubmitOperator(SparkSubmitOperator):
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """See the class."""
-        self._refuse_what_cannot_start()
+        self._reject_missing_connection()
         self.application_args = list(self._arguments(context))
         with tempfile.TemporaryDirectory(prefix="etl-") as folder:
             kept = Path(folder, "document.json")
@@ -163,8 +163,8 @@ class EtlSubmitOperator(SparkSubmitOperator):
                 exit_code = self._submit(context)
             document = parsed(kept.read_text()) if kept.exists() else None
         if exit_code and document is None and not self.py_files:
-            self._refuse_without_package()
-        refuse_what_is_not_done(exit_code, document)
+            self._reject_without_package()
+        raise_unless_done(exit_code, document)
         if document is None:
             raise AirflowFailException(
                 "spark-submit ended with exit code 0, and the job left no report, so nobody knows what became of it: it may still be at "
@@ -174,10 +174,10 @@ class EtlSubmitOperator(SparkSubmitOperator):
         whose = f"{self._pipeline.group}/{self._pipeline.name}"
         interval = interval_of(context).as_json() if self._job == "ingest" else {}
         report = {"job": self._job, "pipeline": whose, **interval, **brief_of(document)}
-        tell_assets(context, self.outlets, report)
+        add_report_to_assets(context, self.outlets, report)
         return report
 
-    def _refuse_what_cannot_start(self) -> None:
+    def _reject_missing_connection(self) -> None:
         """Airflow's hook takes master yarn for a connection that is not there, without a word."""
         connection = self._toolkit.connection
         try:
@@ -203,9 +203,9 @@ class EtlSubmitOperator(SparkSubmitOperator):
                 f"the job is not on this worker: {self.application}. Check: ETL_JOBS, which names the folder of the job files"
             )
 
-    def _refuse_without_package(self) -> None:
+    def _reject_without_package(self) -> None:
         try:
-            refuse_without_package(self._toolkit)
+            reject_without_package(self._toolkit)
         except SettingsError as error:
             raise AirflowFailException(str(error)) from error
 
@@ -281,7 +281,7 @@ def on_failure(tell: Tell | None = None) -> Callable[[Mapping[str, Any]], None]:
     return callback
 
 
-def tell_from_environment(variables: Mapping[str, str] = os.environ) -> Tell | None:
+def failure_callback_from_environment(variables: Mapping[str, str] = os.environ) -> Tell | None:
     """Who is told: the function that ETL_ON_FAILURE names as `package.module:function`; None where
     it is not set. Raises SettingsError.
     """

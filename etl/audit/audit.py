@@ -64,12 +64,12 @@ from pyroaring import BitMap64
 
 from etl.decide.loaded_intervals import (
     Span,
-    cut_around,
     interval_of,
     is_exact,
     merge,
     outside_of,
-    taken_out,
+    split_around,
+    subtract_span,
     without,
 )
 from etl.errors import LedgersDisagree
@@ -254,7 +254,7 @@ def together(one: Expected, other: Expected) -> Expected:
     )
 
 
-def as_loaded_again(expected: Expected, audited: AuditedLog) -> Expected:
+def without_reloaded(expected: Expected, audited: AuditedLog) -> Expected:
     """The same without what went elsewhere and was loaded again. The rest of such a range is missed
     as before, unless nobody knows which of its offsets have a row: then a row of it may be there,
     and nobody misses it.
@@ -641,12 +641,12 @@ def replaced_expected(known: Expected, span: Span, came: Sequence[_Pair]) -> Exp
         elif span.holds(r.from_offset, r.until_offset):
             inside.append(receipt.rows)
         elif is_exact(r, receipt):
-            parts = cut_around(r, receipt, span)
+            parts = split_around(r, receipt, span)
             applied += parts
             inside.append((receipt.rows or 0) - sum(part.rows or 0 for _, part in parts))
         else:
             counted.append(interval_of(r, receipt, span.log_epoch))
-    left = taken_out(
+    left = subtract_span(
         counted, span, known_inside=None if None in inside else sum(rows or 0 for rows in inside)
     )
     if not left.crossing:
@@ -662,7 +662,7 @@ _OFFSETS_A_RUN = 16
 """Adding a run costs about as much as adding so many offsets."""
 
 
-class SeenMessages:
+class ObservedMessages:
     """Which messages of one range of a physical log gave a row, by their entry's byte position and
     their index in it, in whatever order.
 
@@ -692,7 +692,7 @@ class SeenMessages:
         return RangeResult(rows=len(self._seen), gaps_complete=False)
 
 
-class SeenOffsets:
+class ObservedOffsets:
     """Which offsets of one range gave a row, whatever order they come in.
 
     Kept as a Roaring bitmap: next to nothing for a log without gaps, at most two bytes a row where

@@ -36,7 +36,7 @@ from etl.cli.common_options import (
     begun,
     json_lines,
     print_json,
-    refuse_unshown,
+    raise_output_failure,
     request_of,
     run_context,
     settings_of,
@@ -193,7 +193,7 @@ def run(
         return run_folder(context, conf, main=main, as_json=as_json)
     from etl.cli.screens import show_report
     from etl.commands.run import run
-    from etl.report.describe import told_who_let_go
+    from etl.report.describe import describe_who_skipped
 
     settings = settings_of(conf)
     request = request_of(settings, until_time, from_time, run_key)
@@ -206,7 +206,7 @@ def run(
     )
     show(as_json, report.as_json(), lambda: show_report(report), is_done=True)
     if strict and report.lost_records:
-        who, look_at = told_who_let_go(report.why_lost)
+        who, look_at = describe_who_skipped(report.why_lost)
         raise DataLost(
             f"records were lost, and {who} let them go", check=f"the gaps named above; {look_at}"
         )
@@ -252,7 +252,7 @@ def _exit_code(words: list[str], *, wants_json: bool) -> int:
     try:
         if app(args=words, obj=words, standalone_mode=False) == _STOPPED:
             raise KeyboardInterrupt  # typer has caught one
-        refuse_unshown()  # help, or the version
+        raise_output_failure()  # help, or the version
         return 0
     except EtlError as error:
         return tell(error, wants_json)

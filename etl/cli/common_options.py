@@ -90,7 +90,7 @@ def show(
     else:
         screen()
     try:
-        refuse_unshown()
+        raise_output_failure()
     except Unshown as error:
         if not is_done:
             raise
@@ -126,7 +126,7 @@ def ask(question: str) -> None:
         raise Stopped("nothing was changed")
 
 
-def refuse_unshown() -> None:
+def raise_output_failure() -> None:
     """Once for each failure of standard output. Raises Unshown."""
     sys.stdout.flush()
     output: Any = sys.stdout
@@ -409,7 +409,7 @@ def _parsed(words: Sequence[str]) -> tuple[Change, ...]:
     return tuple(map(parse_change, words))
 
 
-def said_changes() -> tuple[Change, ...]:
+def current_overrides() -> tuple[Change, ...]:
     """What `--set` says of this command."""
     return _changes.get()
 
@@ -418,7 +418,7 @@ def settings_of(conf: Path) -> Settings:
     """The settings of the conf file, with what `--set` says of them. Raises SettingsError."""
     from etl.settings.load import load_settings
 
-    settings, lines = load_settings(conf, said_changes()), json_lines()
+    settings, lines = load_settings(conf, current_overrides()), json_lines()
     if lines:
         lines.pipeline = settings.pipeline
     return settings
@@ -452,16 +452,18 @@ def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
         if is_submitted():
             return {}
         from etl.io.spark.log_store import jar_path
-        from etl.io.spark.session import beside_file
+        from etl.io.spark.session import without_file_options
         from etl.testkit.java import store_jars
         from etl.testkit.spark import jar_settings, set_spark_environment
 
         set_spark_environment()
         jars = [*store_jars(packages(given)), *([jar_path()] if is_ours(given) else [])]
-        return beside_file(jar_settings(given.get("spark.master", "local[*]"), besides=jars))
+        return without_file_options(
+            jar_settings(given.get("spark.master", "local[*]"), besides=jars)
+        )
 
     lines, is_quiet = json_lines(), quiet or as_json and is_submitted()
-    context = RunContext(spark_defaults=spark_defaults, changes=said_changes())
+    context = RunContext(spark_defaults=spark_defaults, changes=current_overrides())
     if lines:
         lines.is_quiet = is_quiet
         return dataclasses.replace(context, progress=lines.progress, of_run=lines.of_run)

@@ -290,7 +290,7 @@ def replay(
         what = "--into takes no row out of the pipeline's table: there is nothing to show before"
         raise SettingsError(what, key="--dry-run", check="--into without it")
     if not (dry_run or yes or into):
-        _refuse_unattended(as_json)
+        _reject_unattended(as_json)
     shown = (
         _confirm_replay(settings, wanted, context, dry_run=dry_run, as_json=as_json)
         if dry_run or not (yes or into)
@@ -308,7 +308,7 @@ def replay(
     show(as_json, report.as_json(), lambda: show_report(report), is_done=True)
 
 
-def _refuse_unattended(as_json: bool) -> None:
+def _reject_unattended(as_json: bool) -> None:
     """Raises SettingsError where nobody can be asked."""
     if not is_attended(as_json=as_json):
         check = "--dry-run shows what would go and come; --yes replaces it without asking"
@@ -414,11 +414,11 @@ def table_resolve(conf: Conf, make: Make = False, as_json: AsJson = False) -> No
     """Ask Spark where the table is that the conf names, and go by that from now on. Nothing of a
     table that is there is changed.
     """
-    from etl.cli.screens import show_ruling
+    from etl.cli.screens import show_decision
     from etl.commands.operator_decisions import resolve
 
     ruling = resolve(settings_of(conf), run_context(quiet=True, as_json=as_json), is_made=make)
-    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
 
 
 @table.callback()

@@ -97,7 +97,7 @@ def offsets_set(
     """Set positions: forwards past what is then told lost, or back over what was never loaded. The
     next run executes it.
     """
-    from etl.cli.screens import show_ruling
+    from etl.cli.screens import show_decision
     from etl.commands import set_offsets as setting
     from etl.model.partitions import parse_named
 
@@ -109,7 +109,7 @@ def offsets_set(
     if foreseen.moves:
         confirm(foreseen.says, yes=yes, as_json=as_json)
     ruling = setting.offsets_set(settings, foreseen, reason)
-    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
 
 
 @offsets.command("restore")
@@ -128,7 +128,7 @@ def offsets_restore(
     """Positions and ledger from the table, where ZooKeeper lost them, an old copy was put back, or
     another client moved offsets.
     """
-    from etl.cli.screens import show_ruling
+    from etl.cli.screens import show_decision
     from etl.commands import restore_ledger as restoring
     from etl.decide.restore_ledger import Lost
 
@@ -143,7 +143,7 @@ def offsets_restore(
     if foreseen.lost is not Lost.NOTHING:
         confirm(foreseen.says, yes=yes, as_json=as_json)
     ruling = restoring.restore(settings, foreseen, reason, context)
-    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
 
 
 Logs = Annotated[
@@ -161,21 +161,21 @@ def offsets_pause(conf: Conf, logs: Logs, reason: Reason, as_json: AsJson = Fals
     """Leave logs alone, from the next plan on: positions stay, nothing of them is read until they
     are resumed.
     """
-    from etl.cli.screens import show_ruling
+    from etl.cli.screens import show_decision
     from etl.commands import set_offsets as pausing
 
     ruling = pausing.pause(settings_of(conf), logs, reason)
-    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
 
 
 @offsets.command("resume")
 def offsets_resume(conf: Conf, logs: Logs, reason: Reason, as_json: AsJson = False) -> None:
     """Read logs again that are paused: the next plan goes on from their positions."""
-    from etl.cli.screens import show_ruling
+    from etl.cli.screens import show_decision
     from etl.commands import set_offsets as pausing
 
     ruling = pausing.resume(settings_of(conf), logs, reason)
-    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
 
 
 def parse_position(text: str, option: str) -> StartAt | Timestamp | BeforeEnd | int:
@@ -274,13 +274,13 @@ def plans_supersede(
     """Give up a plan that cannot be finished: another one takes its number, and the next run
     executes it.
     """
-    from etl.cli.screens import show_ruling
+    from etl.cli.screens import show_decision
     from etl.commands import operator_decisions
 
     ruling = operator_decisions.supersede(
         table_settings_of(conf), number, reason, tuple(skip or ()), is_handed_over=handed_over
     )
-    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
 
 
 @plans.command("take-over")
@@ -300,11 +300,11 @@ def plans_take_over(
     """Take the place of another pipeline in this table (a group or pipeline renamed): go on where
     it ended, and load nothing twice.
     """
-    from etl.cli.screens import show_ruling
+    from etl.cli.screens import show_decision
     from etl.commands import inherit_pipeline
 
     ruling = inherit_pipeline.take_over(table_settings_of(conf), place, reason, run_context())
-    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
 
 
 @plans.command("acknowledge")
@@ -320,11 +320,11 @@ def plans_acknowledge(
     as_json: AsJson = False,
 ) -> None:
     """Accept the table as it is, whatever others did to it, and go on from ZooKeeper's positions."""
-    from etl.cli.screens import show_ruling
+    from etl.cli.screens import show_decision
     from etl.commands import operator_decisions
 
     ruling = operator_decisions.acknowledge(table_settings_of(conf), version, reason)
-    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
 
 
 @plans.command("accept-log")
@@ -358,13 +358,13 @@ def plans_accept_log(
     """Go on with logs that were cut, or whose topics were made again; rows of records that are gone
     stay, and are named.
     """
-    from etl.cli.screens import show_ruling
+    from etl.cli.screens import show_decision
     from etl.commands import operator_decisions
 
     ruling = operator_decisions.accept_log(
         table_settings_of(conf), tuple(logs), reason, at=at, is_same_log=same_log
     )
-    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
 
 
 pipelines = Commands(
@@ -398,11 +398,11 @@ def pipelines_retire(
     """Take a pipeline out of service: it loads no more, and others may read its topics. Nothing is
     deleted.
     """
-    from etl.cli.screens import show_ruling
+    from etl.cli.screens import show_decision
     from etl.commands.pipelines import retire
 
     ruling = retire(table_settings_of(conf), name, reason)
-    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
 
 
 @pipelines.command("resume")
@@ -410,11 +410,11 @@ def pipelines_resume(
     conf: Conf, reason: Reason, name: Name = None, as_json: AsJson = False
 ) -> None:
     """Take a retired pipeline into service again; it goes on from its own positions."""
-    from etl.cli.screens import show_ruling
+    from etl.cli.screens import show_decision
     from etl.commands.pipelines import resume
 
     ruling = resume(settings_of(conf), name, reason)
-    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
 
 
 @pipelines.command("set-acl")
@@ -422,8 +422,8 @@ def pipelines_set_acl(conf: Conf, as_json: AsJson = False) -> None:
     """Give what the pipeline keeps in ZooKeeper the ACL that zookeeper.acl asks for: a conf counts
     for new znodes alone.
     """
-    from etl.cli.screens import show_ruling
+    from etl.cli.screens import show_decision
     from etl.commands.pipelines import set_acl
 
     ruling = set_acl(settings_of(conf))
-    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)

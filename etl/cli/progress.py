@@ -37,7 +37,7 @@ from rich.text import Text
 from etl.errors import EtlError
 from etl.report.describe import at
 from etl.report.run_report import Report
-from etl.report.run_state import Doing, Pace, Verb, time_in_words, told_in_words
+from etl.report.run_state import Doing, Pace, Verb, format_progress, time_in_words
 
 FIRST_LINE_S, MOST_BETWEEN_LINES_S = 10.0, 60.0
 _LOOK_S = 0.25
@@ -88,9 +88,9 @@ class _Words:
         if reached is None or doing.verb is Verb.FIRST_JOB:
             return _WORDS[doing.verb], ""
         if doing.verb is not Verb.FETCH:
-            return _WORDS[doing.verb], told_in_words(reached)
+            return _WORDS[doing.verb], format_progress(reached)
         self._pace.see(now, reached)
-        return _WORDS[doing.verb], told_in_words(reached, self._pace)
+        return _WORDS[doing.verb], format_progress(reached, self._pace)
 
 
 class Picture:

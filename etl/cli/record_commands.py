@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import typer
 
-from etl.cli.common_options import Conf, begun_document, refuse_unshown, say, settings_of
+from etl.cli.common_options import Conf, begun_document, raise_output_failure, say, settings_of
 from etl.cli.operator_commands import WHERE, parse_where
 from etl.errors import EtlError, Stopped
 from etl.model.partitions import Membership
@@ -83,7 +83,7 @@ def show_records(
     try:
         for record in looked.records():
             screen.show(record)
-            refuse_unshown()
+            raise_output_failure()
     except KeyboardInterrupt:
         looked.ended = Ended.STOPPED
         screen.end(looked)
@@ -92,7 +92,7 @@ def show_records(
         screen.end(looked, failure)
         raise
     screen.end(looked)
-    refuse_unshown()
+    raise_output_failure()
 
 
 _MOST, _TIMEOUT_S = 10, 10.0

@@ -23,7 +23,7 @@ from typing import Any
 
 import typer
 
-from etl.cli.common_options import said_changes, show
+from etl.cli.common_options import current_overrides, show
 from etl.cli.screens import screen, show_folder_run, show_one_run
 from etl.commands.run import ConfRun, FolderRun, run_each
 from etl.errors import DataLost, EtlError, ProcessLost, rebuild
@@ -56,7 +56,7 @@ def run_folder(context: typer.Context, folder: Path, *, main: Main, as_json: boo
         return ended(conf, code, printed)
 
     found: FolderRun = run_each(
-        folder, start, lambda run: None if as_json else show_one_run(run), said_changes()
+        folder, start, lambda run: None if as_json else show_one_run(run), current_overrides()
     )
     show(as_json, found.as_json(), lambda: show_folder_run(found), is_done=True)
     if found.worst:

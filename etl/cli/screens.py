@@ -21,7 +21,7 @@ from rich.console import Console
 
 from etl.commands.doctor_machine import Verdict
 from etl.model.partitions import BrokerPartition
-from etl.report.describe import counted, told_together
+from etl.report.describe import counted, describe_by_topic
 from etl.report.run_state import Verb, size_in_words, time_in_words
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def show_sentence(says: str) -> None:
     screen.print(says)
 
 
-def show_ruling(ruling: Ruling) -> None:
+def show_decision(ruling: Ruling) -> None:
     """What an operator decided."""
     screen.print(ruling.says)
 
@@ -477,7 +477,7 @@ def show_offsets(rows: Sequence[Mapping[str, Any]]) -> None:
             for r in rows
         ],
     )
-    for sentence in told_together(
+    for sentence in describe_by_topic(
         {log_of_row(r): _paused(r["paused"]) for r in rows if r["paused"]}
     ):
         screen.print(sentence, markup=False)
@@ -515,7 +515,7 @@ def show_offsets_diff(document: Mapping[str, Any]) -> None:
                 for r in rows
             ],
         )
-    for sentence in told_together(
+    for sentence in describe_by_topic(
         {
             log_of_row(r): f"{r['means']}; the next run {r['next_run']}"
             for r in rows

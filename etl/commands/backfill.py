@@ -20,7 +20,7 @@ from typing import Any
 from etl.commands.replay import parse_bound
 from etl.commands.run import reported
 from etl.decide.backfill import Asked
-from etl.decide.reservations import refuse_what_lacks_a_backfill
+from etl.decide.reservations import reject_table_without_backfill
 from etl.decide.tasks import cost_of
 from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, SettingsError
 from etl.io.delta.table import open_table
@@ -30,14 +30,14 @@ from etl.io.zookeeper.ledger_records import ClaimsBeside
 from etl.model.partitions import BrokerPartition, parse_named, parse_partition
 from etl.model.plans import Plan
 from etl.model.snapshot import Reservation, ReservationState, Table, backfill_pipeline
-from etl.report.describe import at, counted, told_loaded_as_well
-from etl.report.lag import told_loaded_all_the_same
+from etl.report.describe import at, counted, describe_also_loaded
+from etl.report.lag import describe_paused_but_loaded
 from etl.report.run_report import Report, loaded_before, of_the_whole
 from etl.report.run_state import Doing, Stopwatch
-from etl.run.backfill import Beginning, abandon, backfill, left_of, look_ahead
+from etl.run.backfill import Beginning, abandon, backfill, estimate_backfill, left_of
 from etl.run.live import LiveServices
 from etl.run.services import ALONE, RunContext, Services
-from etl.run.shell import open_world
+from etl.run.shell import open_services
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
 
@@ -126,10 +126,10 @@ class BackfillPreview:
     @property
     def notes(self) -> tuple[str, ...]:
         """What else a person should know who agrees."""
-        read = told_loaded_as_well(self.beginning.read_by_others)
+        read = describe_also_loaded(self.beginning.read_by_others)
         return (
             *read,
-            *told_loaded_all_the_same(
+            *describe_paused_but_loaded(
                 self.beginning.claim.stretches, self.beginning.snapshot.pauses
             ),
         )
@@ -160,12 +160,12 @@ def preview_backfill(
     `etl.run.backfill`.
     """
     own, watch = settings_of_backfill(settings, name), Stopwatch()
-    opened = open_world(settings, run_context, phases=watch)
+    opened = open_services(settings, run_context, phases=watch)
     with run_context.progress(watch.doing), opened as live:
         if live.claims.beside.read_one(name):
             return None
         return BackfillPreview(
-            look_ahead(live, settings, own, asked),
+            estimate_backfill(live, settings, own, asked),
             settings.table.path,
             own.limits.max_bytes_per_run,
         )
@@ -267,17 +267,19 @@ def list_backfills(settings: Settings) -> list[dict[str, Any]]:
     """The backfills of the pipeline by name, each with its state, what it was asked for, and how
     much of it is loaded.
     """
-    with open_world(settings, ALONE) as live:
-        return backfills_beside(live.ledger)
+    with open_services(settings, ALONE) as live:
+        return backfills_of_pipeline(live.ledger)
 
 
-def backfills_beside(ledger: PlanLedger) -> list[dict[str, Any]]:
+def backfills_of_pipeline(ledger: PlanLedger) -> list[dict[str, Any]]:
     """The same by the ledger of the live pipeline."""
     beside = ClaimsBeside(ledger.zookeeper, ledger.paths.group, ledger.pipeline)
     return [described(ledger, beside, claim) for claim in beside.read()]
 
 
-def left_beside(live: PlanLedger) -> dict[str, dict[BrokerPartition, tuple[tuple[int, int], ...]]]:
+def unloaded_by_backfill(
+    live: PlanLedger,
+) -> dict[str, dict[BrokerPartition, tuple[tuple[int, int], ...]]]:
     """What each backfill of a pipeline has not loaded yet of what it claims, by name."""
     beside = ClaimsBeside(live.zookeeper, live.paths.group, live.pipeline)
     return {
@@ -285,18 +287,18 @@ def left_beside(live: PlanLedger) -> dict[str, dict[BrokerPartition, tuple[tuple
     }
 
 
-def refuse_unfinished(live: PlanLedger) -> None:
+def reject_unfinished(live: PlanLedger) -> None:
     """Refuse to take a pipeline's place, or out of service, while a backfill beside it may still
     load. Raises NeedsDecision.
     """
-    for one in backfills_beside(live):
+    for one in backfills_of_pipeline(live):
         if one["state"] not in (State.WHOLE.value, State.GIVEN_UP.value):
             what = f"backfill {one['name']} beside that pipeline is {one['state']}, and would load beside nobody"
             check = f"with that pipeline's conf `etl backfill resume CONF --name {one['name']}`, or `etl backfill abandon`, and then this"
             raise NeedsDecision(what, check=check)
 
 
-def refuse_without_backfills(live: PlanLedger, app_id: str, table: Table, path: str) -> None:
+def reject_table_without_backfills(live: PlanLedger, app_id: str, table: Table, path: str) -> None:
     """Refuse a table that lacks what a backfill beside a pipeline has loaded into it, given up or
     not. Raises LedgersDisagree.
 
@@ -312,14 +314,14 @@ def refuse_without_backfills(live: PlanLedger, app_id: str, table: Table, path: 
         in_table = (
             found.transaction_version(backfill_pipeline(app_id, claim.name)) if found else None
         )
-        refuse_what_lacks_a_backfill(claim.name, ledger, table, in_table or 0)
+        reject_table_without_backfill(claim.name, ledger, table, in_table or 0)
 
 
 def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
     """One of them, with each stretch of it and its plans. Raises SettingsError where there is none
     of that name.
     """
-    with open_world(settings, ALONE) as live:
+    with open_services(settings, ALONE) as live:
         found = live.claims.beside.read_one(name)
         if found is None:
             raise SettingsError(
@@ -337,7 +339,7 @@ def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
                     **log.place,
                     "from": start,
                     "until": until,
-                    "log_epoch": found.claim.life_of(log),
+                    "log_epoch": found.claim.incarnation_of(log),
                     "left": sum(
                         max(0, min(until, end) - max(start, low)) for low, end in left.get(log, ())
                     ),

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from etl.commands import doctor_machine, doctor_services
-from etl.commands.backfill import State, backfills_beside
+from etl.commands.backfill import State, backfills_of_pipeline
 from etl.commands.doctor_machine import (
     Check,
     Fact,
@@ -47,13 +47,13 @@ from etl.commands.doctor_machine import (
 )
 from etl.commands.plans import preview_of
 from etl.decide.offsets import starts_of
-from etl.decide.partition_identity import refuse_other_logs
+from etl.decide.partition_identity import reject_recreated_or_truncated
 from etl.decide.reconcile import plan_in_force
 from etl.decide.set_offsets import standing_without_paused
-from etl.decide.table_rules import catalog_of, goes_by, refuse_temporary
+from etl.decide.table_rules import catalog_of, goes_by, reject_temporary
 from etl.decide.table_storage import LOG_STORE, interval, settings_for
 from etl.errors import EtlError, NotOurTable, Owned, ProcessLost, SettingsError, worst_of
-from etl.io.delta.append import refusal_of_arrow
+from etl.io.delta.append import error_of_arrow_writer
 from etl.io.delta.exclusive_create import require_exclusive_create
 from etl.io.delta.losses import open_losses
 from etl.io.delta.table import (
@@ -64,7 +64,7 @@ from etl.io.delta.table import (
     local_path,
     not_by_delta_rs,
     open_table,
-    refuse_expiring_ids,
+    reject_expiring_transaction_ids,
 )
 from etl.io.spark.session import session_there, translating_spark_errors
 from etl.io.zookeeper.ledger import PlanLedger
@@ -80,14 +80,14 @@ from etl.model.snapshot import (
     Supersede,
     UpToDate,
 )
-from etl.report.describe import told_open
-from etl.report.lag import told_paused
+from etl.report.describe import describe_open
+from etl.report.lag import describe_paused
 from etl.report.run_state import Stopwatch
 from etl.run.live import LiveServices
-from etl.run.observe import refuse_rows_of_nobody
+from etl.run.observe import reject_unaccounted_rows
 from etl.run.rows import columns_of_tasks, fitting_arrow_transform, try_on_no_rows, unprovable
 from etl.run.services import RunContext, SparkDefaults, now_ms
-from etl.run.spark import RunSpark, entry_of, of_entry, refuse_elsewhere
+from etl.run.spark import RunSpark, entry_of, of_entry, reject_moved_table
 from etl.settings.choices import OnDataLoss, OnMoved, WriterName
 from etl.settings.load import placed_by_name
 from etl.settings.sections import Settings
@@ -98,7 +98,7 @@ def unfinished(name: str, findings: Findings) -> Iterator[Line]:
     """A line for each that is not whole, and one for all others; none where nobody has begun one."""
     ledger = PlanLedger(findings.zookeeper, findings.settings.group, findings.settings.pipeline)
     done = 0
-    for one in backfills_beside(ledger):
+    for one in backfills_of_pipeline(ledger):
         said = f"{one['name']} is {one['state']}: {one['loaded']:,} of {one['offsets']:,} offsets are loaded"
         if one["state"] == State.STOPPED.value:
             to_do = f"`etl backfill resume CONF --name {one['name']}`, or `etl backfill abandon`"
@@ -147,7 +147,7 @@ def judged(name: str, snapshot: Snapshot, settings: Settings, foresee: Foresee) 
     yield from unidentified("topic ids", snapshot)
     snapshot, found = standing_without_paused(snapshot, settings)
     reaches = starts_of(found.plan) if isinstance(found, Supersede) else None
-    refuse_other_logs(plan_in_force(snapshot.ledger, snapshot.table), snapshot, reaches)
+    reject_recreated_or_truncated(plan_in_force(snapshot.ledger, snapshot.table), snapshot, reaches)
     alone = replace(snapshot, other_pipelines={}, ledger=replace(snapshot.ledger, retired=None))
     with contextlib.suppress(Owned):
         foresee(alone, settings)
@@ -167,7 +167,7 @@ def held_back(name: str, snapshot: Snapshot) -> Iterator[Line]:
     """A line for each topic that an open transaction holds back: a run reads up to there and says
     that all is done.
     """
-    for sentence in told_open(snapshot):
+    for sentence in describe_open(snapshot):
         yield advice(
             name,
             sentence,
@@ -177,7 +177,7 @@ def held_back(name: str, snapshot: Snapshot) -> Iterator[Line]:
 
 def rested(name: str, snapshot: Snapshot) -> Iterator[Line]:
     """A line for what each command paused of a topic: no run reads it, and retention goes on."""
-    for sentence in told_paused(snapshot, now_ms=now_ms()):
+    for sentence in describe_paused(snapshot, now_ms=now_ms()):
         yield advice(
             name,
             sentence,
@@ -301,13 +301,13 @@ def place(name: str, findings: Findings) -> Iterator[Line]:
     called = settings.table.name
     if called is None:
         return
-    refuse_temporary(called)
+    reject_temporary(called)
     kept, has_plans = _kept(findings)
     is_known = goes_by(kept, called, catalog_of(settings.spark))
     spark = spark_of(findings)
     with translating_spark_errors():
         if kept is not None and is_known:
-            refuse_elsewhere(spark.session(), placed_by_name(settings, kept.path))
+            reject_moved_table(spark.session(), placed_by_name(settings, kept.path))
         try:
             entry = entry_of(spark, settings)
         except NotOurTable as not_there:
@@ -425,7 +425,7 @@ def writer(name: str, findings: Findings) -> Iterator[Line]:
     settings, table = findings.settings, findings.table
     wanted, refusal = settings.table.writer, None
     if wanted is not WriterName.SPARK:
-        refusal = refusal_of_arrow(
+        refusal = error_of_arrow_writer(
             settings, lambda: table, lambda: columns_of_tasks(settings), is_new=table is None
         )
     if refusal is not None and wanted is WriterName.ARROW:
@@ -469,7 +469,7 @@ def retention(name: str, findings: Findings) -> Iterator[Line]:
     """What the table forgets, and when."""
     properties = {}
     if findings.table:
-        refuse_expiring_ids(findings.table, findings.settings.table.path)
+        reject_expiring_transaction_ids(findings.table, findings.settings.table.path)
         properties = findings.table.metadata().configuration
     text = properties.get(_KEEPS_LOG)
     kept = interval(text) if text else timedelta(days=30)
@@ -505,7 +505,7 @@ def columns(name: str, findings: Findings) -> Iterator[Line]:
         )
     except NotOurTable:
         if _has_no_plan(findings):
-            refuse_rows_of_nobody(settings, findings.metadata.topics)
+            reject_unaccounted_rows(settings, findings.metadata.topics)
         raise
     further = "broker_id, message_index and log_epoch" if physical else "log_epoch"
     yield ok(name, "ours" if findings.table else f"those of Spark's Kafka source and {further}")

@@ -29,10 +29,10 @@ from etl.decide.group_ownership import (
     on_owned,
 )
 from etl.decide.reconcile import (
-    refuse_missing_topics,
-    refuse_retired,
-    refuse_shared_topics,
-    refuse_topic_that_reads_as_null,
+    reject_missing_topics,
+    reject_null_partition_value,
+    reject_retired,
+    reject_shared_topics,
 )
 from etl.decide.set_offsets import paused_logs
 from etl.errors import (
@@ -40,7 +40,7 @@ from etl.errors import (
     EtlError,
     LedgersDisagree,
     Owned,
-    PermissionRefused,
+    PermissionDenied,
     SettingsError,
 )
 from etl.io.brokers.client import SimpleConsumer
@@ -68,7 +68,7 @@ from etl.model.partitions import Broker, BrokerPartition, KafkaGroup, Membership
 from etl.model.plans import Plan
 from etl.model.security import EVERYBODY, Acl
 from etl.model.snapshot import Ledger
-from etl.run.discovery import Discovery, said_generation
+from etl.run.discovery import Discovery, configured_family
 from etl.run.live import unspoken
 from etl.settings.choices import OnLiveGroup, OnNoLeader, OnOwned, OwnershipMode, split_address
 
@@ -92,7 +92,7 @@ def cluster(name: str, findings: Findings) -> Iterator[Line]:
     with discovery.open_cluster(
         _known_logs(findings), connect_timeout_s=_CONNECT_WITHIN_S
     ) as asked:
-        told = asked.describe_once_told(None, wait_s=_TOLD_WITHIN_S)
+        told = asked.describe_when_known(None, wait_s=_TOLD_WITHIN_S)
         findings.metadata = discovery.with_known(
             asked, told, {*source.topics.literal_names, *(newest.topics if newest else ())}
         )
@@ -157,11 +157,11 @@ def each_broker(name: str, findings: Findings) -> Iterator[Line]:
                 broker.port,
                 connect_timeout_s=_CONNECT_WITHIN_S,
                 timeout_s=source.timeout_s,
-                generation=broker.generation or said_generation(source),
+                generation=broker.generation or configured_family(source),
                 security=source.way_in,
             ) as asked:
                 introduction = asked.introduction()
-                asked.refuse_other_release(source.isolation)
+                asked.reject_other_release(source.isolation)
                 return introduction
         except EtlError as error:
             return error
@@ -189,8 +189,8 @@ def topics(name: str, findings: Findings) -> Iterator[Line]:
     settings = findings.settings
     there = tuple(findings.metadata.topics)
     metadata = findings.metadata = chosen_topics(findings.metadata, settings.source.topics)
-    refuse_missing_topics(settings, metadata.topics, lambda: there)
-    refuse_topic_that_reads_as_null(settings, metadata.topics)
+    reject_missing_topics(settings, metadata.topics, lambda: there)
+    reject_null_partition_value(settings, metadata.topics)
     missing = uncounted(metadata.leaderless, metadata.leaders)
     if missing:
         what = f"their brokers are there and count fewer partitions now: {some(list(map(str, sorted(missing))))}"
@@ -230,7 +230,7 @@ def _untold(name: str, findings: Findings) -> Iterator[Line]:
     with ask_brokers(asked, findings) as cluster:
         told, tells = (
             cluster.retention(names),
-            cluster.first(lambda consumer: consumer.tells_cleanup()),
+            cluster.first(lambda consumer: consumer.has_describe_configs()),
         )
     compacted = Discovery(findings.settings, findings.zookeeper).compacted(
         names.keys() - told.keys()
@@ -238,7 +238,7 @@ def _untold(name: str, findings: Findings) -> Iterator[Line]:
     untold = sorted(
         topic
         for topic in names
-        if topic not in told and topic not in compacted and not source.says_compacted(topic)
+        if topic not in told and topic not in compacted and not source.is_assumed_compacted(topic)
     )
     if untold:
         what = f"the brokers do not tell how {len(untold)} topics are cleaned up: {some(untold)}"
@@ -300,7 +300,7 @@ def ask_brokers(addresses: list[tuple[str, int]], findings: Findings) -> Cluster
         addresses,
         connect_timeout_s=_CONNECT_WITHIN_S,
         timeout_s=source.timeout_s,
-        generation=said_generation(source),
+        generation=configured_family(source),
         security=source.way_in,
     )
 
@@ -341,10 +341,10 @@ def group(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def _other_pipelines(name: str, ledger: PlanLedger, names: set[str]) -> Iterator[Line]:
-    """What `refusals.refuse_what_cannot_run` would refuse."""
+    """What `refusals.reject_retired_or_shared` would refuse."""
     try:
-        refuse_retired(Ledger(retired=ledger.read_retirement()))
-        refuse_shared_topics(names, ledger.other_pipelines(), has_plans=bool(ledger.plan_numbers()))
+        reject_retired(Ledger(retired=ledger.read_retirement()))
+        reject_shared_topics(names, ledger.other_pipelines(), has_plans=bool(ledger.plan_numbers()))
     except EtlError as refusal:
         yield failed(name, refusal)
 
@@ -567,7 +567,7 @@ def permissions(name: str, findings: Findings) -> Iterator[Line]:
         ]
     if refused:
         check = f"getAcl of these znodes; setAcl must let us do it: we are {describe_identity(findings.settings.zookeeper.access)}"
-        raise PermissionRefused(
+        raise PermissionDenied(
             f"ZooKeeper does not let us {'; '.join(refused)}",
             connect=findings.zookeeper.hosts,
             check=check,

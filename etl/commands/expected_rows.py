@@ -20,7 +20,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from etl.audit.audit import AuditedLog, Expected, as_loaded_again, replaced_expected, together
+from etl.audit.audit import AuditedLog, Expected, replaced_expected, together, without_reloaded
 from etl.decide.loaded_intervals import Ancestry, ancestry, merged_holes, spans_of, without
 from etl.decide.plan import may_be_transformed
 from etl.decide.reconcile import is_of_another_era
@@ -30,7 +30,7 @@ from etl.errors import LedgersDisagree, Owned
 from etl.model.columns import names_of_key
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, Plan, PlanKind, RangeResult
 from etl.model.snapshot import Coverage, Interval, Ledger, Reservation, ReservationState, Table
-from etl.report.describe import told_of_byte_positions, told_vanished
+from etl.report.describe import describe_jafka_proof, describe_vanished
 from etl.run.live import LiveServices
 from etl.run.services import ALONE
 from etl.settings.load import settings_of_backfill
@@ -62,7 +62,7 @@ def read_both_ledgers(world: LiveServices) -> BothLedgers:
             (plan, world.ledger.read_record_of(plan)) for plan in world.ledger.read_plans()
         )
         coverage = (
-            world.ledger.read_coverage()
+            world.ledger.read_loaded_intervals()
         )  # after the plans: one that was pruned meanwhile is in it, and counts once
         if world.ledger.mark() == before:
             return BothLedgers(
@@ -163,7 +163,7 @@ def expected_rows(
         )
     if world.settings.source.is_physical:
         notes.append(
-            told_of_byte_positions(
+            describe_jafka_proof(
                 [one.plan.number for one in loaded if one.plan.ranges and one.applied.is_recounted]
             )
         )
@@ -198,7 +198,7 @@ def expected_rows(
         losses.setdefault(audited, set()).update(
             still_lost(loss, expected.setdefault(audited, Expected()))
         )
-    notes += told_vanished(
+    notes += describe_vanished(
         (*told.coverage.vanished, *(gone for one in loaded for gone in one.plan.vanished))
     )
     return expected, losses, tuple(notes)
@@ -333,7 +333,7 @@ def expected_of_all(
     }
     return ExpectedOfAll(
         tuple(every),
-        {audited: as_loaded_again(found, audited) for audited, found in rows.items()},
+        {audited: without_reloaded(found, audited) for audited, found in rows.items()},
         left,
         notes,
     )
@@ -354,7 +354,7 @@ def _as_claimed(
             plan, applied, more = as_claimed(one.plan, one.applied, claim)
             one = replace(one, plan=plan, applied=applied)
             for log, some in more.items():
-                audited = AuditedLog(log, claim.life_of(log))
+                audited = AuditedLog(log, claim.incarnation_of(log))
                 doubtful[audited] = (*doubtful.get(audited, ()), *some)
         found.append(one)
     if theirs.coverage.table_id in (None, table.id):

@@ -17,26 +17,26 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from etl.commands.backfill import refuse_unfinished, refuse_without_backfills
+from etl.commands.backfill import reject_table_without_backfills, reject_unfinished
 from etl.commands.operator_decisions import Ruling, as_member, store_decided
 from etl.commands.run import new_run_id
 from etl.decide.group_commits import as_left_to_others
 from etl.decide.group_ownership import (
-    refuse_beside_members,
-    refuse_left_by,
-    refuse_of_others,
-    refuse_setting_theirs_back,
-    taking_over,
+    ownership_after_inheritance,
+    reject_active_members,
+    reject_partitions_of_other_members,
+    reject_rewinding_other_members,
+    reject_unfinished_predecessor,
 )
 from etl.decide.inherit_pipeline import (
     Loaded,
     Taken,
-    plan_taking_over,
-    refuse_what_neither_loaded,
+    plan_inheritance,
+    predecessor_of,
+    reject_unloaded_gap,
     state_of_itself,
-    taken_from,
 )
-from etl.decide.loaded_intervals import with_beside
+from etl.decide.loaded_intervals import with_backfills
 from etl.decide.next_step import repair_of, repaired
 from etl.decide.reconcile import is_of_another_era, naming_table, reconciled
 from etl.decide.set_offsets import merged
@@ -46,7 +46,7 @@ from etl.io.delta.table_state import loaded_by, other_pipelines
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_records import (
     ClaimsBeside,
-    read_all_coverage,
+    read_all_loaded_intervals,
     read_pauses,
     read_pauses_at,
     take_in,
@@ -73,7 +73,7 @@ from etl.run.close_plan import close_next_number, close_stored_plan
 from etl.run.ingest import finish_repair
 from etl.run.live import LiveServices
 from etl.run.services import ALONE, RunContext, now_ms
-from etl.run.shell import open_world
+from etl.run.shell import open_services
 from etl.settings.sections import Settings
 
 
@@ -128,25 +128,25 @@ def take_over(
     """
     run_id = new_run_id()
     with (
-        open_world(settings, run_context, name=run_id) as world,
+        open_services(settings, run_context, name=run_id) as world,
         world.driving(run_id),
         as_member(world, settings) as share,
     ):
         snapshot = replace(world.observe(), share=share)
-        refuse_beside_members(snapshot, settings)
+        reject_active_members(snapshot, settings)
         resumed = _resumed(world, place, snapshot, run_id)
         if resumed:
             return resumed
         other = the_one(place, pipelines_of(world, snapshot.table))
         with naming_table(settings), _resting(world, other.app_id, run_id) as theirs:
             if theirs:
-                refuse_unfinished(theirs)
+                reject_unfinished(theirs)
                 if snapshot.table:
-                    refuse_without_backfills(
+                    reject_table_without_backfills(
                         theirs, other.app_id, snapshot.table, settings.table.path
                     )
             if theirs:
-                refuse_left_by(
+                reject_unfinished_predecessor(
                     other,
                     theirs.read_ledger().newest,
                     _committed_in_our_group(other, snapshot, settings),
@@ -179,11 +179,11 @@ def take_over(
             state = state.state if isinstance(state, RebuildFromTable) else state
             is_apart = is_of_another_era(snapshot.ledger, snapshot.table)
             seen = _as_left_to_others(theirs, other, snapshot, settings)
-            taken = taken_from(other, {} if other.plan else _rows_until(world), seen, settings)
+            taken = predecessor_of(other, {} if other.plan else _rows_until(world), seen, settings)
             coverage = _loaded_by_all(theirs, other, snapshot.table) if theirs else None
             if state and not is_itself and not isinstance(state, FirstRun):
-                _refuse_what_neither_loaded(world, taken, state, snapshot, coverage)
-            plan = plan_taking_over(
+                _reject_unloaded_gap(world, taken, state, snapshot, coverage)
+            plan = plan_inheritance(
                 taken,
                 state,
                 seen,
@@ -192,10 +192,10 @@ def take_over(
                 now_ms=now_ms(),
                 reason=reason,
             )
-            refuse_of_others(plan.positions, snapshot, settings)
-            plan = with_id(taking_over(plan, snapshot, settings))
+            reject_partitions_of_other_members(plan.positions, snapshot, settings)
+            plan = with_id(ownership_after_inheritance(plan, snapshot, settings))
             _take_in_pauses(world.ledger, theirs, {log.topic for log in taken.positions})
-            _hand_over(world, None if left else theirs, snapshot, reason)
+            _retire_predecessor(world, None if left else theirs, snapshot, reason)
             known = (
                 set()
                 if state is None or isinstance(state, FirstRun)
@@ -241,20 +241,20 @@ def _close(
     if theirs is None:
         close_next_number(world, other, reason)
         return
-    with _world_of(theirs, world, run_id) as their_world:
-        close_stored_plan(their_world, reason)
+    with _services_of(theirs, world, run_id) as their_services:
+        close_stored_plan(their_services, reason)
 
 
 @contextmanager
-def _world_of(theirs: PlanLedger, world: LiveServices, run_id: str) -> Iterator[LiveServices]:
+def _services_of(theirs: PlanLedger, world: LiveServices, run_id: str) -> Iterator[LiveServices]:
     settings = world.settings.model_copy(
         update={"group": theirs.paths.group, "pipeline": theirs.pipeline}
     )
-    their_world = LiveServices(settings, world.zookeeper, ALONE, run_id)
+    their_services = LiveServices(settings, world.zookeeper, ALONE, run_id)
     try:
-        yield their_world
+        yield their_services
     finally:
-        their_world.close()
+        their_services.close()
 
 
 def _as_left_to_others(
@@ -265,7 +265,7 @@ def _as_left_to_others(
     """
     if theirs is None or other.app_id.split("/")[-2] != settings.group:
         return snapshot
-    refuse_setting_theirs_back(other.plan, snapshot.committed, settings)
+    reject_rewinding_other_members(other.plan, snapshot.committed, settings)
     return as_left_to_others(snapshot, other.plan, settings)
 
 
@@ -300,9 +300,10 @@ def _resumed(world: LiveServices, place: str, snapshot: Snapshot, run_id: str) -
             and stored.number > (there.number if there else 0)
             and world.app_id in stored.taken
         ):
-            with _world_of(ledger, world, run_id) as their_world:
+            with _services_of(ledger, world, run_id) as their_services:
                 close_stored_plan(
-                    their_world, f"taken over by {world.settings.group}/{world.settings.pipeline}"
+                    their_services,
+                    f"taken over by {world.settings.group}/{world.settings.pipeline}",
                 )
             return None
         world.ledger.resume(beside=world.ledger.pipelines_version() or 0)
@@ -310,7 +311,7 @@ def _resumed(world: LiveServices, place: str, snapshot: Snapshot, run_id: str) -
     return Ruling(says, {"says": says, "plan": None, "took_over": None, "retired": False})
 
 
-def _refuse_what_neither_loaded(
+def _reject_unloaded_gap(
     world: LiveServices,
     taken: Taken,
     state: PipelineState,
@@ -326,8 +327,8 @@ def _refuse_what_neither_loaded(
     ):
         return
     path = world.settings.table.path
-    ours = _loaded(read_all_coverage(world.ledger), loaded_by(path, world.app_id))
-    refuse_what_neither_loaded(
+    ours = _loaded(read_all_loaded_intervals(world.ledger), loaded_by(path, world.app_id))
+    reject_unloaded_gap(
         taken,
         state,
         snapshot,
@@ -345,13 +346,15 @@ def _loaded_by_all(theirs: PlanLedger, other: OtherPipeline, table: Table | None
     """
     claims = ClaimsBeside(theirs.zookeeper, theirs.paths.group, theirs.pipeline)
     beside = [
-        read_all_coverage(
+        read_all_loaded_intervals(
             claims.ledger_of(claim.name),
             claim=claim if claim.state is ReservationState.GIVEN_UP else None,
         )
         for claim in claims.read()
     ]
-    return with_beside(read_all_coverage(theirs, other.number), beside, table.id if table else "")
+    return with_backfills(
+        read_all_loaded_intervals(theirs, other.number), beside, table.id if table else ""
+    )
 
 
 def _loaded(coverage: Coverage, in_log: Loaded) -> Loaded:
@@ -434,7 +437,7 @@ def _take_in_pauses(ours: PlanLedger, theirs: PlanLedger | None, topics: Collect
             write_pauses(ours, after, version)
 
 
-def _hand_over(
+def _retire_predecessor(
     world: LiveServices, theirs: PlanLedger | None, snapshot: Snapshot, reason: str
 ) -> None:
     """Their pipeline loads no more, and ours does, were it ever retired."""

@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etl.decide.reconcile import refuse_missing_topics, refuse_topic_that_reads_as_null
-from etl.decide.table_rules import refusal_of
+from etl.decide.reconcile import reject_missing_topics, reject_null_partition_value
+from etl.decide.table_rules import error_of
 from etl.errors import EtlError, NeedsDecision, NotKafka, SettingsError, WrongChroot
 from etl.io.brokers.cluster import Cluster, chosen_topics
-from etl.io.delta.scan import rows_of_nobody
+from etl.io.delta.scan import unaccounted_rows
 from etl.io.delta.table import open_table
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.ledger import PlanLedger
@@ -421,10 +421,10 @@ def look(asked: Asked) -> Seen:
             settings = _settings(asked, _dialect_in(zookeeper))
         group = ConsumerGroup(zookeeper, settings.group, physical=settings.source.is_physical)
         with (
-            _told_what_to_say(asked, zookeeper),
+            _describe_missing_security(asked, zookeeper),
             Discovery(settings, zookeeper).open_cluster() as cluster,
         ):
-            told = cluster.describe_once_told(None, wait_s=_TOLD_WITHIN_S)
+            told = cluster.describe_when_known(None, wait_s=_TOLD_WITHIN_S)
             ours = _ours(settings, told, bool(asked.topics))
             newest = PlanLedger(zookeeper, settings.group, settings.pipeline).read_ledger().newest
             in_zookeeper = (
@@ -451,9 +451,9 @@ def _rows_before(settings: Settings, topics: Collection[str]) -> NeedsDecision |
     """
     folder = folder_of(settings.table.path)
     path = settings.table.path if folder is None else os.path.abspath(folder)
-    held = rows_of_nobody(path, topics, physical=settings.source.is_physical)
+    held = unaccounted_rows(path, topics, physical=settings.source.is_physical)
     table = open_table(path) if held else None
-    return refusal_of(held, table.version()) if held and table else None
+    return error_of(held, table.version()) if held and table else None
 
 
 @contextlib.contextmanager
@@ -477,7 +477,7 @@ def _entered(asked: Asked, settings: Settings) -> Iterator[ZooKeeper]:
 
 
 @contextlib.contextmanager
-def _told_what_to_say(asked: Asked, zookeeper: ZooKeeper) -> Iterator[None]:
+def _describe_missing_security(asked: Asked, zookeeper: ZooKeeper) -> Iterator[None]:
     """Where the way in is not said, or is another one: with the words by which it is said. No
     secret is among them.
     """
@@ -565,8 +565,8 @@ def _ours(settings: Settings, told: ClusterMetadata, are_said: bool) -> ClusterM
             check=f"--topic, once for each; {_named(there)}",
         )
     ours = chosen_topics(told, settings.source.topics)
-    refuse_missing_topics(settings, ours.topics, lambda: there)
-    refuse_topic_that_reads_as_null(settings, ours.topics)
+    reject_missing_topics(settings, ours.topics, lambda: there)
+    reject_null_partition_value(settings, ours.topics)
     if not ours.topics:
         raise SettingsError(
             f"no topic matches {', '.join(settings.source.topics.allow)}",

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from etl.audit.audit import AuditedLog, Expected
 from etl.commands.expected_rows import expected_of_all, loaded_plans, read_both_ledgers
 from etl.decide.lag import Reached, lag_of, reached
-from etl.decide.loaded_intervals import Excused, IncompleteStretch, excused, incomplete_stretches
-from etl.decide.reconcile import compare, naming_table, refuse_missing_topics, where_we_stand
+from etl.decide.loaded_intervals import Excused, TableGap, excused, find_gaps
+from etl.decide.reconcile import compare, naming_table, reject_missing_topics, where_we_stand
 from etl.decide.run_requests import TimeInterval, divided, incomplete_logs
 from etl.decide.set_offsets import paused_logs
 from etl.errors import (
@@ -40,12 +40,12 @@ from etl.io.brokers.times import read_oldest
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, OldestRecord, in_order
 from etl.model.plans import Loss
 from etl.model.snapshot import Snapshot
-from etl.report.describe import at, counted, logs_of, told_extent
-from etl.report.lag import Lags, Resting, lags_at, resting, told_pause, unread_from
+from etl.report.describe import at, counted, describe_partition_offsets, logs_of
+from etl.report.lag import Lags, Resting, describe_pause, lags_at, resting, unread_from
 from etl.run.discovery import Discovery
 from etl.run.live import LiveServices
 from etl.run.services import ALONE, now_ms
-from etl.run.shell import open_discovery, open_world
+from etl.run.shell import open_discovery, open_services
 from etl.settings.choices import OnNoLeader
 from etl.settings.sections import Settings
 
@@ -63,7 +63,7 @@ class Offsets:
 
 def offsets(settings: Settings) -> Offsets:
     """Committed offset, position and lag of each partition."""
-    with open_world(settings, ALONE) as world:
+    with open_services(settings, ALONE) as world:
         return offsets_of(world.observe(), settings)
 
 
@@ -74,12 +74,12 @@ def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
     rows = [
         {
             **log.place,
-            **told_extent(snapshot, log),
+            **describe_partition_offsets(snapshot, log),
             **_boundaries(snapshot, log),
             "committed": snapshot.committed.get(log, NOTHING_COMMITTED).offset,
             "position": so_far.positions.get(log) if so_far else None,
             "lag": lag_of(log, snapshot, so_far, settings) if so_far else None,
-            "paused": told_pause(paused.get(log)),
+            "paused": describe_pause(paused.get(log)),
         }
         for log in sorted(logs_of(snapshot))
     ]
@@ -120,7 +120,7 @@ def lag(settings: Settings) -> Lags:
     """How far the table is behind; nothing is stored, moved or locked. Raises what looking at the
     world raises.
     """
-    with open_world(settings, ALONE) as world:
+    with open_services(settings, ALONE) as world:
         snapshot = world.observe()
         told = ask_oldest(world, snapshot, unread_of(snapshot, settings), settings)
         return lags_of(snapshot, settings, told, now_ms=now_ms())
@@ -244,7 +244,7 @@ def complete(settings: Settings, *, until_ms: int, grace_s: float) -> Complete:
         topics = chosen_topics(
             discovery.describe(cluster, (), discovery.known_topics()), source.topics
         ).topics
-        refuse_missing_topics(settings, topics, lambda: names_of_topics(cluster))
+        reject_missing_topics(settings, topics, lambda: names_of_topics(cluster))
         there = [partition for topic in topics.values() for partition in topic.partitions]
         paused = paused_logs([one.log for one in there], discovery.pauses())
         partitions = [one for one in there if one.log not in paused]
@@ -276,11 +276,11 @@ class Intervals:
     """What was asked for, and what of it is not whole."""
 
     asked: int
-    incomplete: tuple[IncompleteStretch, ...]
+    incomplete: tuple[TableGap, ...]
     excused: Excused
     unled: tuple[BrokerPartition, ...] = ()
     """Logs without a leader: nobody tells what they hold at any time."""
-    waiting: tuple[IncompleteStretch, ...] = ()
+    waiting: tuple[TableGap, ...] = ()
     """What of the intervals waits in paused logs: no run is to bring it before they are resumed,
     and the table does not hold it.
     """
@@ -349,7 +349,7 @@ class Intervals:
         }
 
 
-def _described(one: IncompleteStretch) -> dict[str, Any]:
+def _described(one: TableGap) -> dict[str, Any]:
     return {
         **one.interval.as_json(),
         "missing": one.missing,
@@ -382,7 +382,7 @@ def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Inte
             check="`etl verify CONF` and `etl lag CONF`, which go by offsets",
         )
     asked = list(divided(whole, every))
-    with open_world(settings, ALONE) as world:
+    with open_services(settings, ALONE) as world:
         snapshot = world.observe()
         loaded = _loaded(world)
         with Discovery(settings, world.zookeeper).open_cluster() as cluster:
@@ -414,9 +414,7 @@ def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Inte
         {log: found for log, found in bounds.items() if (log in paused) is is_paused}
         for is_paused in (False, True)
     )
-    incomplete, waiting = (
-        tuple(incomplete_stretches(asked, some, settled, starts)) for some in (read, rest)
-    )
+    incomplete, waiting = (tuple(find_gaps(asked, some, settled, starts)) for some in (read, rest))
     return Intervals(
         len(asked),
         incomplete,

@@ -25,11 +25,16 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from etl.commands.backfill import refuse_without_backfills
+from etl.commands.backfill import reject_table_without_backfills
 from etl.commands.run import new_run_id
-from etl.decide.reconcile import compare, naming_table, refuse_another_dialect, refuse_another_era
-from etl.decide.table_changes import refuse_what_others_did
-from etl.decide.table_storage import kept_for, refuse_what_is_not_ours
+from etl.decide.reconcile import (
+    compare,
+    naming_table,
+    reject_other_broker_type,
+    reject_other_ledger,
+)
+from etl.decide.table_changes import reject_changes_by_others
+from etl.decide.table_storage import kept_for, reject_table_without_our_commits
 from etl.errors import Owned
 from etl.io.delta import maintenance
 from etl.io.delta.maintenance import Compacted
@@ -40,7 +45,7 @@ from etl.report.describe import counted
 from etl.report.run_state import Stopwatch
 from etl.run.live import LiveServices
 from etl.run.services import ALONE, RunContext
-from etl.run.shell import became, compaction_of, open_world, waiting, would_become
+from etl.run.shell import became, compaction_of, open_services, waiting, would_become
 from etl.settings.sections import Settings
 
 
@@ -104,7 +109,7 @@ def compact(
     changed the same files meanwhile.
     """
     watch, path = Stopwatch(), settings.table.path
-    opened = open_world(settings, run_context, name=f"{new_run_id()}-compact", phases=watch)
+    opened = open_services(settings, run_context, name=f"{new_run_id()}-compact", phases=watch)
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():
         looked_at(world, settings)
         small, small_bytes = waiting(settings)
@@ -118,23 +123,23 @@ def looked_at(world: LiveServices, settings: Settings) -> tuple[Table, Collectio
     policy lets pass.
     """
     ledger = world.read_ledger()
-    refuse_another_dialect(ledger.newest, settings)
+    reject_other_broker_type(ledger.newest, settings)
     table = world.read_table(ledger)
-    refuse_what_is_not_ours(table, settings.table.path)
-    refuse_what_stops_a_run(ledger, table, settings)
+    reject_table_without_our_commits(table, settings.table.path)
+    reject_table_that_stops_a_run(ledger, table, settings)
     if table is None:
         raise LookupError("a table that was there is gone a moment later")
     with naming_table(settings):
-        refuse_without_backfills(world.ledger, world.app_id, table, settings.table.path)
+        reject_table_without_backfills(world.ledger, world.app_id, table, settings.table.path)
     return table, [one for one in table.foreign if not one.by]
 
 
-def refuse_what_stops_a_run(ledger: Ledger, table: Table | None, settings: Settings) -> None:
+def reject_table_that_stops_a_run(ledger: Ledger, table: Table | None, settings: Settings) -> None:
     """Refuse what others did, and a table that is not the ledger's: of an older copy the newer
     files are needed by no version. Raises LedgersDisagree."""
     with naming_table(settings):
-        refuse_another_era(ledger, table)
-        refuse_what_others_did(table, ledger.acknowledged, settings.table.on_rows_removed)
+        reject_other_ledger(ledger, table)
+        reject_changes_by_others(table, ledger.acknowledged, settings.table.on_rows_removed)
         compare(ledger, table, settings.table.place)
 
 
@@ -220,7 +225,7 @@ def foresee(
 ) -> Foreseen:
     """What `maintain` would do; nothing is changed, and no Spark starts. Raises as it does."""
     watch = Stopwatch()
-    opened = open_world(settings, run_context, name=f"{new_run_id()}-maintain", phases=watch)
+    opened = open_services(settings, run_context, name=f"{new_run_id()}-maintain", phases=watch)
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():
         version, kept = _looked_at(world, settings, keep, notes=False)
         small, small_bytes = waiting(settings)
@@ -239,10 +244,10 @@ def maintain(
     TableUnreachable.
     """
     watch, name = Stopwatch(), f"{new_run_id()}-maintain"
-    opened = open_world(settings, run_context, name=name, phases=watch)
+    opened = open_services(settings, run_context, name=name, phases=watch)
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():
         _, kept = _looked_at(world, settings, keep, notes=True)
-        done = _kept_house(world, settings, kept)
+        done = _maintained(world, settings, kept)
         folded, notes = _folded(world, name)
     return Maintained(settings.table.path, *done, plans_folded=folded, notes=tuple(notes))
 
@@ -262,7 +267,7 @@ def _looked_at(
     return table.version, kept_for(found.metadata().configuration, keep)
 
 
-def _kept_house(
+def _maintained(
     world: LiveServices, settings: Settings, kept: timedelta
 ) -> tuple[Compacted, int, timedelta, int]:
     path = settings.table.path

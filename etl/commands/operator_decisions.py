@@ -26,33 +26,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl.commands.backfill import left_beside
+from etl.commands.backfill import unloaded_by_backfill
 from etl.commands.run import new_run_id
 from etl.decide.accept_partitions import Accepting, plan_reset, told_of
 from etl.decide.byte_offsets import put_right
 from etl.decide.group_commits import (
     HandOverOutcome,
     found_out,
-    handed_over_without,
     is_left_open,
-    not_taken_of,
-    with_hand_over_found_out,
+    plan_without_uncommitted,
+    uncommitted_partitions,
+    with_commit_settled,
 )
 from etl.decide.group_ownership import (
     joins_for_commands,
     leave_to_owners,
     of_command,
-    refuse_beside_members,
-    refuse_of_others,
-    refuse_unrecorded,
-    refuse_unsure_lives,
-    refuse_void,
+    reject_active_members,
+    reject_fenced_plan,
+    reject_partitions_of_other_members,
+    reject_unknown_incarnations,
+    reject_unrecorded_commit,
 )
 from etl.decide.next_step import plan_superseding, repair_of, repaired
-from etl.decide.reconcile import is_of_another_era, naming_table, refuse_another_era, where_we_stand
-from etl.decide.reservations import refuse_left_to_load
+from etl.decide.reconcile import (
+    is_of_another_era,
+    naming_table,
+    reject_other_ledger,
+    where_we_stand,
+)
+from etl.decide.reservations import reject_restart_of_reserved_partition
 from etl.decide.table_changes import acknowledging, app_id_of, is_recorded, is_told, unacknowledged
-from etl.decide.table_rules import KEY, told_accepted, topics_accepted
+from etl.decide.table_rules import KEY, describe_accepted, topics_accepted
 from etl.errors import NeedsDecision, SettingsError
 from etl.io.delta.log import hash_of_commit, open_log
 from etl.io.delta.table import open_table, rust_path
@@ -62,8 +67,8 @@ from etl.model.partitions import (
     FORM_OF_PARTITION,
     BrokerPartition,
     Share,
+    parse_interval,
     parse_named,
-    parse_stretch,
 )
 from etl.model.plans import CommitResult, Loss, LossReason, Plan, RangeResult
 from etl.model.snapshot import (
@@ -79,7 +84,13 @@ from etl.model.snapshot import (
     Table,
     UpToDate,
 )
-from etl.report.describe import at, told_given_up, told_goes_on, told_left, told_vanished
+from etl.report.describe import (
+    at,
+    describe_continuation,
+    describe_given_up,
+    describe_left,
+    describe_vanished,
+)
 from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.run_report import Report
 from etl.report.run_state import Stopwatch
@@ -87,7 +98,7 @@ from etl.report.verify import described
 from etl.run.ingest import finish_repair
 from etl.run.live import LiveServices
 from etl.run.services import ALONE, RunContext, Services, now_ms
-from etl.run.shell import open_world, place_table
+from etl.run.shell import open_services, place_table
 from etl.run.spark import ask
 from etl.settings.choices import place_of
 from etl.settings.load import settings_of_backfill
@@ -150,7 +161,7 @@ class AcceptedBeside:
         )
 
 
-def accepted_beside(
+def accepted_with_backfills(
     live: LiveServices, table: Table | None, *, reason: str, at_ms: int
 ) -> AcceptedBeside:
     """The same for the backfills that have loaded into that very table; what of their rows is there
@@ -228,9 +239,9 @@ def store_decided(
     """Store what an operator decided, in the place of a plan that is stored and not in the table.
 
     Raises Owned where the group changed since it was decided: then it is not stored. `done`: see
-    `refuse_void`.
+    `reject_fenced_plan`.
     """
-    refuse_void(
+    reject_fenced_plan(
         world.supersede(plan, ledger)
         if isinstance(state, (Replay, Supersede))
         else world.store(plan),
@@ -238,7 +249,7 @@ def store_decided(
     )
 
 
-def told_stored(plan: Plan, reason: str) -> list[str]:
+def describe_stored_plan(plan: Plan, reason: str) -> list[str]:
     """Which plan it is, and whose place it takes."""
     replaced = (
         [f"it takes the place of {plan.supersedes}, which was not in the table"]
@@ -265,7 +276,7 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
     Rows of topics that are planned for the first time, and that somebody else wrote, then count as
     rows of another log.
     """
-    with open_world(settings, ALONE) as world, world.driving(new_run_id()):
+    with open_services(settings, ALONE) as world, world.driving(new_run_id()):
         ledger = world.ledger.read_ledger()
         if ledger.newest is None:
             return _acknowledge_rows(world, version, reason)
@@ -273,15 +284,15 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
         if ledger.newest.rows_before:
             topics = topics_accepted(world.observe())
         with naming_table(settings):
-            refuse_another_era(ledger, table)
-        _refuse_another_version(version, table)
+            reject_other_ledger(ledger, table)
+        _reject_another_version(version, table)
         done = tuple(found for found in unacknowledged(table, ledger.acknowledged) if not found.by)
         at_ms = now_ms()
         said = accepted(world, ledger, ledger.newest, table, reason=reason, at_ms=at_ms)
         found, lacks_plan = said.found, said.acknowledgement.lacks_plan
         world.note_removals(done)
         record_found(world, ledger.newest, table, said)
-        beside = accepted_beside(world, table, reason=reason, at_ms=at_ms)
+        beside = accepted_with_backfills(world, table, reason=reason, at_ms=at_ms)
         acknowledgement = replace(said.acknowledgement, beside=beside.said, rows_of=topics)
         world.ledger.acknowledge(acknowledgement)
     what = (
@@ -296,7 +307,7 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
         says += f"; {rows:,} rows of that plan are in it, " + (
             "so it counts as done" if rows else "so another one takes its place"
         )
-    says += beside.sentence + told_accepted(topics)
+    says += beside.sentence + describe_accepted(topics)
     return Ruling(
         says,
         {
@@ -320,7 +331,7 @@ def _acknowledge_rows(world: LiveServices, version: str, reason: str) -> Ruling:
     if table is None or not topics:
         what = "this pipeline has made no plan yet, and the table holds no rows of its topics: there is nothing to acknowledge"
         raise SettingsError(what, check="`etl plan CONF`")
-    _refuse_another_version(version, table)
+    _reject_another_version(version, table)
     place = world.settings.table
     commit = hash_of_commit(open_log(rust_path(place.path)), table.version)
     acknowledgement = Acknowledgement(
@@ -336,7 +347,7 @@ def _acknowledge_rows(world: LiveServices, version: str, reason: str) -> Ruling:
         rows_of=topics,
     )
     world.ledger.acknowledge(acknowledgement)
-    says = f"acknowledged the table {table.id} at version {table.version}, before plan 1: {reason}{told_accepted(topics)}"
+    says = f"acknowledged the table {table.id} at version {table.version}, before plan 1: {reason}{describe_accepted(topics)}"
     return Ruling(
         says,
         {
@@ -391,12 +402,12 @@ def supersede(
     executed as it is.
     """
     skipped = tuple(parse_skip(text) for text in skips)
-    with open_world(settings, ALONE) as world, world.driving(new_run_id()):
+    with open_services(settings, ALONE) as world, world.driving(new_run_id()):
         left = world.read_ledger()
         if left.newest and is_left_open(left):
             world.fence(left.newest)
         seen = world.observe(lambda log: [skip.until_offset for skip in skipped if skip.log == log])
-        snapshot = leave_to_owners(with_hand_over_found_out(seen), settings)
+        snapshot = leave_to_owners(with_commit_settled(seen), settings)
         newest = snapshot.ledger.newest
         if newest is None or newest.number != number:
             stored = (
@@ -407,17 +418,17 @@ def supersede(
             raise SettingsError(
                 f"plan {number} cannot be superseded: {stored}", check="`etl plans list CONF`"
             )
-        _refuse_finished(number, where_we_stand(snapshot, settings), snapshot.table)
+        _reject_finished(number, where_we_stand(snapshot, settings), snapshot.table)
         if newest.handed_over is False or is_handed_over:
             return _settled(world, newest, snapshot, reason, skips, is_handed_over=is_handed_over)
         old = put_right(newest, world.ledger.read_plan(number - 1), snapshot)
         instead = plan_superseding(
             Supersede(old, reason, skipped), snapshot, settings, now_ms=now_ms()
         )
-        lost = _tell_lost(instead, newest)
+        lost = _describe_lost_by(instead, newest)
         world.supersede(instead, snapshot.ledger)
     says = f"plan {number} ({newest.id}) was superseded by {instead.id}, which the next run executes: {reason}"
-    not_read = told_left(newest, instead)
+    not_read = describe_left(newest, instead)
     document = {
         "says": says,
         "plan": describe_plan(instead, None),
@@ -425,7 +436,7 @@ def supersede(
         "lost": describe_losses(lost),
         "not_read": not_read,
     }
-    return Ruling("\n".join([says, *told_given_up(lost), *not_read]), document)
+    return Ruling("\n".join([says, *describe_given_up(lost), *not_read]), document)
 
 
 def _settled(
@@ -447,9 +458,13 @@ def _settled(
         )
     if not is_handed_over:
         is_in_part = found_out(plan, snapshot.committed) is HandOverOutcome.IN_PART
-        left = not_taken_of(plan, snapshot.committed) if is_in_part else plan.positions.keys()
-        instead = with_id(handed_over_without(plan, left, reason, now_ms=now_ms()))
-        refuse_void(world.supersede(instead, snapshot.ledger))
+        left = (
+            uncommitted_partitions(plan, snapshot.committed)
+            if is_in_part
+            else plan.positions.keys()
+        )
+        instead = with_id(plan_without_uncommitted(plan, left, reason, now_ms=now_ms()))
+        reject_fenced_plan(world.supersede(instead, snapshot.ledger))
         held = "what was not handed over" if is_in_part else "what it held"
         says = f"plan {plan.number} ({plan.id}) was superseded by {instead.id}: {held} is left to the group"
         return Ruling(
@@ -469,7 +484,7 @@ def _settled(
     return Ruling(says, {"says": says, "plan": describe_plan(marked, None), "superseded": []})
 
 
-def _refuse_finished(number: int, state: PipelineState, table: Table | None) -> None:
+def _reject_finished(number: int, state: PipelineState, table: Table | None) -> None:
     """Refuse a plan that is in the table, or was in one that was given up. Raises NeedsDecision."""
     if isinstance(state, RebuildFromTable):
         what = f"the table holds plan {state.plan.number} ({state.plan.id}), which ZooKeeper does not have"
@@ -506,14 +521,14 @@ def accept_log(
     wanted = Accepting(tuple(parse_named(name) for name in names), reason, at, is_same_log)
     run_id = new_run_id()
     with (
-        open_world(settings, ALONE) as world,
+        open_services(settings, ALONE) as world,
         world.driving(run_id),
         as_member(world, settings) as share,
     ):
         snapshot = replace(world.observe(wanted.offsets_of), share=share)
-        refuse_beside_members(snapshot, settings)
+        reject_active_members(snapshot, settings)
         state = where_we_stand(snapshot, settings)
-        refuse_unrecorded(state, snapshot, settings)
+        reject_unrecorded_commit(state, snapshot, settings)
         if isinstance(state, FirstRun):
             raise SettingsError(
                 "this pipeline has made no plan yet: there is nothing to accept",
@@ -535,27 +550,27 @@ def accept_log(
         )
         snapshot = repaired(snapshot, repair)
         plan = plan_reset(state, snapshot, settings, wanted, now_ms=now_ms())
-        refuse_of_others(_moved_logs(plan, state), snapshot, settings)
-        refuse_unsure_lives(state, _moved_logs(plan, state))
+        reject_partitions_of_other_members(_moved_logs(plan, state), snapshot, settings)
+        reject_unknown_incarnations(state, _moved_logs(plan, state))
         plan = with_id(of_command(plan, snapshot, settings))
         old = state.last if isinstance(state, UpToDate) else state.plan
-        refuse_left_to_load(plan, old, left_beside(world.ledger))
-        lost = _tell_lost(plan, old) if isinstance(state, Replay) else ()
+        reject_restart_of_reserved_partition(plan, old, unloaded_by_backfill(world.ledger))
+        lost = _describe_lost_by(plan, old) if isinstance(state, Replay) else ()
         store_decided(world, plan, state, snapshot.ledger)
-    says = [*told_stored(plan, reason), *told_given_up(lost)]
+    says = [*describe_stored_plan(plan, reason), *describe_given_up(lost)]
     says += [
-        told_goes_on(plan, old, log, is_stored=isinstance(state, Replay))
+        describe_continuation(plan, old, log, is_stored=isinstance(state, Replay))
         for log in sorted(_moved_logs(plan, state))
     ]
     says += told_of(old, plan, snapshot)
     document = {"says": says, "plan": describe_plan(plan, None), "lost": describe_losses(lost)}
-    return Ruling("\n".join([*says, *told_vanished(plan.vanished)]), document)
+    return Ruling("\n".join([*says, *describe_vanished(plan.vanished)]), document)
 
 
-def _tell_lost(plan: Plan, old: Plan) -> tuple[Loss, ...]:
+def _describe_lost_by(plan: Plan, old: Plan) -> tuple[Loss, ...]:
     """What is lost by this plan that takes the place of `old`, said before it is stored."""
     lost = tuple(loss for loss in plan.losses if loss not in old.losses)
-    for sentence in told_given_up(lost):
+    for sentence in describe_given_up(lost):
         _log.warning("%s", sentence)
     return lost
 
@@ -567,14 +582,14 @@ def _moved_logs(plan: Plan, state: UpToDate | Replay) -> list[BrokerPartition]:
 
 def parse_skip(text: str) -> Loss:
     """`TOPIC:PARTITION:FROM-UNTIL`, until exclusive, to a loss. Raises SettingsError."""
-    found = parse_stretch(text)
+    found = parse_interval(text)
     if found is None:
         check = f"the form TOPIC:PARTITION:FROM-UNTIL, FROM included and UNTIL not, e.g. clicks:3:100-101; {FORM_OF_PARTITION}"
         raise SettingsError(f"{text!r} names no offsets", key="--skip", check=check)
     return Loss(*found, LossReason.SKIPPED)
 
 
-def _refuse_another_version(version: str, table: Table | None) -> None:
+def _reject_another_version(version: str, table: Table | None) -> None:
     there = str(table.version) if table else "none"
     if version != there:
         is_at = f"is at version {there}" if table else "is not there (say `none`)"
@@ -611,7 +626,7 @@ def resolve(
             check="`etl doctor CONF`",
         )
     run_id = new_run_id()
-    with open_world(settings, run_context, name=run_id) as world, world.driving(run_id):
+    with open_services(settings, run_context, name=run_id) as world, world.driving(run_id):
         found = ask(
             settings,
             run_context,

@@ -337,7 +337,7 @@ def open_peek(settings: Settings, wanted: PeekRequest) -> Iterator[PeekedLog]:
     log = _log_of(settings, wanted)
     with open_cluster(settings) as cluster:
         source = settings.source
-        metadata = cluster.describe_once_told([log.topic], wait_s=source.wait_for_leader_s)
+        metadata = cluster.describe_when_known([log.topic], wait_s=source.wait_for_leader_s)
         told = metadata.topics.get(log.topic)
         if told is None or (told.refusal and told.refusal.meaning is Meaning.UNKNOWN_TOPIC):
             raise TopicMissing(
@@ -626,7 +626,7 @@ def conf_of(settings: Settings, wanted: TailRequest) -> Conf:
 def _topics(settings: Settings) -> tuple[str, ...]:
     with open_cluster(settings) as cluster:
         found = chosen_topics(
-            cluster.describe_once_told(None, wait_s=settings.source.wait_for_leader_s),
+            cluster.describe_when_known(None, wait_s=settings.source.wait_for_leader_s),
             settings.source.topics,
         ).topics
     if not found:

@@ -16,17 +16,17 @@ import re
 from enum import Enum
 from typing import Any
 
-from etl.commands.backfill import backfills_beside, refuse_unfinished
+from etl.commands.backfill import backfills_of_pipeline, reject_unfinished
 from etl.commands.operator_decisions import Ruling
 from etl.commands.run import new_run_id
-from etl.decide.group_ownership import refuse_retiring
-from etl.decide.reconcile import refuse_shared_topics
+from etl.decide.group_ownership import reject_retiring_unfinished
+from etl.decide.reconcile import reject_shared_topics
 from etl.errors import Owned, SettingsError
 from etl.io.delta.table import open_table
 from etl.io.zookeeper.connection import describe_identity
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_records import read_pauses
-from etl.io.zookeeper.permissions import kept_by, set_as_asked
+from etl.io.zookeeper.permissions import apply_acls, kept_by
 from etl.ledger.paths import PipelinePaths
 from etl.ledger.registrations import DriverNode
 from etl.model.security import Acl
@@ -36,7 +36,7 @@ from etl.report.lag import described_pause
 from etl.run.close_plan import close_stored_plan
 from etl.run.live import LiveServices
 from etl.run.services import ALONE, now_ms
-from etl.run.shell import open_world
+from etl.run.shell import open_services
 from etl.settings.secrets import NAME
 from etl.settings.sections import Settings
 
@@ -62,7 +62,7 @@ def list_pipelines(settings: Settings, *, shows_all: bool = False) -> list[dict[
     Each with its state, the newest plan and its age, who drives it, its topics and its table: by
     id, and by path where it is the conf's.
     """
-    with open_world(settings, ALONE) as world:
+    with open_services(settings, ALONE) as world:
         here, zookeeper = open_table(settings.table.path), world.zookeeper
         table_id = None if here is None else str(here.metadata().id)
         groups = world.ledger.groups() if shows_all else [settings.group]
@@ -92,8 +92,8 @@ def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
     executed, TableUnreachable where a plan is to be closed in the table.
     """
     chosen = _named(settings, name)
-    with open_world(chosen, ALONE) as world:
-        _refuse_unknown(world)
+    with open_services(chosen, ALONE) as world:
+        _reject_unknown(world)
         with world.driving(new_run_id()):
             before = world.ledger.read_retirement()
             if before:
@@ -101,11 +101,11 @@ def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
                     f"pipeline {chosen.pipeline} is retired already: {before.reason}",
                     check="`etl pipelines list CONF`",
                 )
-            refuse_unfinished(world.ledger)
-            refuse_retiring(
+            reject_unfinished(world.ledger)
+            reject_retiring_unfinished(
                 chosen.pipeline,
                 world.ledger.read_ledger(),
-                lambda plan: world.offsets.committed(plan.offsets_to_hand_over, behind=plan),
+                lambda plan: world.offsets.committed(plan.offsets_to_commit, behind=plan),
             )
             left = sorted(world.ledger.topics())
             closed = close_stored_plan(world, f"pipeline retired: {reason}")
@@ -132,8 +132,8 @@ def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
     reads one of its topics by now.
     """
     chosen = _named(settings, name)
-    with open_world(chosen, ALONE) as world:
-        _refuse_unknown(world)
+    with open_services(chosen, ALONE) as world:
+        _reject_unknown(world)
         with world.driving(new_run_id()):
             before = world.ledger.read_retirement()
             if not before:
@@ -145,7 +145,7 @@ def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
                 check = f"that one; to go on with this one instead: `etl plans take-over CONF --from {before.taken_over_by} --reason ...`"
                 raise SettingsError(what, check=check)
             version, topics = world.ledger.pipelines_version(), sorted(world.ledger.topics())
-            refuse_shared_topics(topics, world.ledger.other_pipelines(), has_plans=True)
+            reject_shared_topics(topics, world.ledger.other_pipelines(), has_plans=True)
             world.ledger.resume(beside=version or 0)
     says = f"pipeline {chosen.pipeline} is in service again and goes on from its own positions: {reason}"
     return Ruling(
@@ -166,7 +166,7 @@ def _named(settings: Settings, name: str | None) -> Settings:
     return settings.model_copy(update={"pipeline": name}) if name else settings
 
 
-def _refuse_unknown(world: LiveServices) -> None:
+def _reject_unknown(world: LiveServices) -> None:
     """Refuse a name that no pipeline has, before anything is made for it. Raises SettingsError."""
     if not world.ledger.plan_numbers():
         there = ", ".join(world.ledger.pipelines()) or "none"
@@ -197,7 +197,7 @@ def _described(
         "table_id": theirs,
         "table": table_path if theirs and theirs == table_id else None,
         "backfills": [
-            {"name": one["name"], "state": one["state"]} for one in backfills_beside(ledger)
+            {"name": one["name"], "state": one["state"]} for one in backfills_of_pipeline(ledger)
         ],
         "paused": [described_pause(one) for one in read_pauses(ledger)],
         "retired": retirement.reason if retirement else None,
@@ -220,11 +220,11 @@ def set_acl(settings: Settings) -> Ruling:
     `zookeeper.acl` names.
 
     Raises SettingsError where there is no such pipeline, Owned while a run is at work, of the
-    pipeline or of a backfill, PermissionRefused where this login may not: it takes the one that may
+    pipeline or of a backfill, PermissionDenied where this login may not: it takes the one that may
     change them now.
     """
     access = settings.zookeeper.access
-    with open_world(settings, ALONE) as world:
+    with open_services(settings, ALONE) as world:
         if not kept_by(world.zookeeper, settings.group, settings.pipeline):
             what = f"the group has no pipeline {settings.pipeline}: what its first run makes, it makes as zookeeper.acl says"
             raise SettingsError(what, check="`etl pipelines list CONF`")
@@ -241,7 +241,7 @@ def set_acl(settings: Settings) -> Ruling:
                     znode=at_work,
                     check="the same again once it has ended",
                 )
-            changed = set_as_asked(world.zookeeper, kept)
+            changed = apply_acls(world.zookeeper, kept)
     who = "everybody" if access.acl is Acl.OPEN else f"{describe_identity(access)}, alone"
     says = f"the {changed:,} znodes of pipeline {settings.pipeline} can be changed by {who}, and read by everybody"
     return Ruling(

@@ -19,28 +19,28 @@ from etl.decide.lag import Expiring, expiring, lag_in_all, reached
 from etl.decide.next_step import Action, NextStep, steps_ahead
 from etl.decide.plan import tasks_of_plan
 from etl.decide.table_rules import not_there
-from etl.decide.table_storage import told_time_zones
+from etl.decide.table_storage import describe_time_zones
 from etl.decide.tasks import bytes_of
 from etl.errors import NotOurTable, Owned, SettingsError
 from etl.io.delta.append import Takes
 from etl.io.delta.table import open_table
-from etl.ledger.plan_document import refuse_too_large
+from etl.ledger.plan_document import reject_oversized_plan
 from etl.model.plans import OffsetRange, Plan, Request
 from etl.model.snapshot import Snapshot
 from etl.report.describe import (
     at,
-    told_by_owner,
-    told_cluster_id,
-    told_leaderless,
-    told_let_go,
-    told_open,
-    told_purpose,
+    describe_by_owner,
+    describe_cluster_id,
+    describe_leaderless,
+    describe_open,
+    describe_purpose,
+    describe_skipped,
 )
-from etl.report.lag import told_paused
-from etl.report.plan_json import describe_plan, told_done_before
+from etl.report.lag import describe_paused
+from etl.report.plan_json import describe_done_before, describe_plan
 from etl.run.rows import check_rows, check_without_spark, writer_of
 from etl.run.services import ALONE, now_ms
-from etl.run.shell import open_world
+from etl.run.shell import open_services
 from etl.settings.load import starting_by
 from etl.settings.sections import Settings
 
@@ -48,7 +48,7 @@ from etl.settings.sections import Settings
 def list_plans(settings: Settings) -> list[dict[str, Any]]:
     """The stored plans, ascending."""
     rows = []
-    with open_world(settings, ALONE) as world:
+    with open_services(settings, ALONE) as world:
         for number in world.ledger.plan_numbers():
             plan = world.ledger.read_plan(number)
             if plan is None:
@@ -74,7 +74,7 @@ def list_plans(settings: Settings) -> list[dict[str, Any]]:
 
 def show_plan(settings: Settings, number: int | None) -> dict[str, Any]:
     """One plan, the newest where no number is given. Raises SettingsError when it is not stored."""
-    with open_world(settings, ALONE) as world:
+    with open_services(settings, ALONE) as world:
         numbers = world.ledger.plan_numbers()
         wanted = number or (numbers[-1] if numbers else 0)
         plan = world.ledger.read_plan(wanted) if wanted in numbers else None
@@ -121,14 +121,14 @@ class Preview:
     @property
     def open_transactions(self) -> tuple[str, ...]:
         """Which logs an open transaction holds back, a sentence for each topic."""
-        return tuple(told_open(self.snapshot))
+        return tuple(describe_open(self.snapshot))
 
     @property
     def let_go(self) -> tuple[str, ...]:
         """Which offsets it would let go, by `source.on_data_loss`, an offset that was moved or an
         operator's decision.
         """
-        return tuple(told_let_go(loss for plan in self.plans for loss in plan.losses))
+        return tuple(describe_skipped(loss for plan in self.plans for loss in plan.losses))
 
     @property
     def ranges(self) -> tuple[OffsetRange, ...]:
@@ -182,11 +182,11 @@ def preview(settings: Settings, request: Request | None = None) -> Preview:
     stored or moved.
     """
     settings = starting_by(settings, request)
-    with open_world(settings, ALONE, request=request) as world:
+    with open_services(settings, ALONE, request=request) as world:
         return with_transform_checked(preview_of(world.observe(), settings), settings)
 
 
-def refuse_before_making(settings: Settings, request: Request | None = None) -> None:
+def reject_before_creating_table(settings: Settings, request: Request | None = None) -> None:
     """Raise what the run would end with that has the catalog make this table, as far as it can be
     told before: then it makes none.
 
@@ -199,12 +199,12 @@ def refuse_before_making(settings: Settings, request: Request | None = None) -> 
     by_path = settings.model_copy(
         update={"table": settings.table.model_copy(update={"name": None})}
     )  # a named one would be gone
-    with open_world(by_path, ALONE, request=request) as world, contextlib.suppress(Owned):
+    with open_services(by_path, ALONE, request=request) as world, contextlib.suppress(Owned):
         snapshot = world.observe()
         if snapshot.ledger.newest is not None:
             raise not_there(settings.table.called)
         for plan in preview_of(snapshot, by_path).plans:
-            world.refuse_unwritable(plan)
+            world.reject_unwritable(plan)
 
 
 def _is_taken(path: str) -> bool:
@@ -239,7 +239,7 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
     steps = steps_ahead(snapshot, settings, now_ms=now, uid="unnamed")
     plans = tuple(step.plan for step in steps if step.plan)
     for plan in plans:
-        refuse_too_large(plan)
+        reject_oversized_plan(plan)
     tasks = _tasks(plans, snapshot, settings, now)
     soon = expiring(
         [r for plan in plans for r in plan.ranges],
@@ -251,9 +251,11 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
     by_id = "".join(
         f"; {told}"
         for plan in plans[-1:]
-        if (told := told_cluster_id(plan, snapshot.ledger.newest))
+        if (told := describe_cluster_id(plan, snapshot.ledger.newest))
     )
-    by_id += "".join(f"; {told}" for plan in plans[:1] for told in told_time_zones(plan, snapshot))
+    by_id += "".join(
+        f"; {told}" for plan in plans[:1] for told in describe_time_zones(plan, snapshot)
+    )
     lag = lag_in_all(snapshot, reached(first.state, snapshot), settings) if first.state else 0
     return Preview(
         f"the next run {'; then it '.join(map(_said, steps))}{by_id}",
@@ -261,9 +263,9 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
         snapshot,
         tasks,
         lag,
-        tuple(told_by_owner(first.snapshot.owners)),
-        tuple(told_leaderless(first.snapshot.leaderless, snapshot.leaders)),
-        tuple(told_paused(snapshot, now_ms=now)),
+        tuple(describe_by_owner(first.snapshot.owners)),
+        tuple(describe_leaderless(first.snapshot.leaderless, snapshot.leaders)),
+        tuple(describe_paused(snapshot, now_ms=now)),
         soon,
     )
 
@@ -299,7 +301,7 @@ def _action_said(step: NextStep) -> str:
     plan = step.plan
     if plan is None:
         return (
-            f"does nothing: {told_done_before(step.done_before)}"
+            f"does nothing: {describe_done_before(step.done_before)}"
             if step.done_before
             else "finds nothing new"
         )
@@ -307,4 +309,6 @@ def _action_said(step: NextStep) -> str:
         return f"replays plan {plan.number}, which is stored and not in the table"
     if step.action is Action.SUPERSEDE:
         return f"supersedes plan {plan.number}: {step.reason}"
-    return f"makes plan {plan.number}" + ("" if plan.ranges else f", which {told_purpose(plan)}")
+    return f"makes plan {plan.number}" + (
+        "" if plan.ranges else f", which {describe_purpose(plan)}"
+    )

@@ -33,13 +33,13 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import cleanup_of, parse_named, parse_partition
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
-from etl.report.lag import told_loaded_all_the_same
+from etl.report.lag import describe_paused_but_loaded
 from etl.report.run_report import Report
 from etl.report.run_state import Stopwatch
 from etl.run.loaded_rows import PutInto
 from etl.run.replay import is_left, next_replay, replay, zones_of_replaced
 from etl.run.services import ALONE, RunContext, Services, now_ms
-from etl.run.shell import open_world
+from etl.run.shell import open_services
 from etl.settings.choices import check_place, lies_in, place_of
 from etl.settings.load import parse_bound as parse_relative
 from etl.settings.sections import Settings
@@ -164,7 +164,7 @@ def preview_replay(
     rows that stand. Raises as it does.
     """
     watch = Stopwatch()
-    opened = open_world(settings, run_context, phases=watch)
+    opened = open_services(settings, run_context, phases=watch)
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():
         return preview_of(world, world.observe(wanted.offsets_of), settings, wanted)
 
@@ -173,22 +173,22 @@ def preview_of(
     world: Services, snapshot: Snapshot, settings: Settings, wanted: Wanted
 ) -> ReplayPreview:
     """The same by what was seen."""
-    step, left = step_behind_left(snapshot, settings)
+    step, left = step_after_stored_plan(snapshot, settings)
     plan = next_replay(world, step, settings, wanted, None)
     plan = replace(plan, stood=world.rows_there(spans_of(plan)))
     topics = sorted({r.log.topic for r in plan.ranges})
-    says, told = settings.source.says_compacted, snapshot.retention
+    says, told = settings.source.is_assumed_compacted, snapshot.retention
     compacted = tuple(
         topic
         for topic in topics
         if cleanup_of(told.get(topic), said_to_be_compacted=says(topic)).is_compacted
     )
-    paused = told_loaded_all_the_same({r.log for r in plan.ranges}, snapshot.pauses)
+    paused = describe_paused_but_loaded({r.log for r in plan.ranges}, snapshot.pauses)
     zones = zones_of_replaced(world, plan, step.snapshot)
     return ReplayPreview(plan, settings.table.path, compacted, left, paused, zones)
 
 
-def step_behind_left(snapshot: Snapshot, settings: Settings) -> tuple[NextStep, Plan | None]:
+def step_after_stored_plan(snapshot: Snapshot, settings: Settings) -> tuple[NextStep, Plan | None]:
     """The step that a replay is planned by, as behind the plan that an earlier run left; and that
     plan. Raises what stops that one.
     """
@@ -265,7 +265,7 @@ def replay_into(
     there as were read, and as a replay.
     """
     path = _place(settings, path)
-    refuse_foreign(path)
+    reject_foreign_table(path)
     into = settings.model_copy(
         update={"table": settings.table.model_copy(update={"written_path": path, "name": None})}
     )
@@ -273,9 +273,9 @@ def replay_into(
     both = settings.model_copy(
         update={"spark": {**settings_for(path, settings.spark), **settings.spark}}
     )  # one session writes there
-    opened = open_world(both, run_context, name=f"{run_id}-into", phases=watch)
+    opened = open_services(both, run_context, name=f"{run_id}-into", phases=watch)
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():
-        step, _ = step_behind_left(world.observe(wanted.offsets_of), settings)
+        step, _ = step_after_stored_plan(world.observe(wanted.offsets_of), settings)
         plan = with_id(next_replay(world, step, settings, wanted, None))
         notes = zones_of_replaced(world, plan, step.snapshot)
         said = {
@@ -324,7 +324,7 @@ def _place(settings: Settings, path: str) -> str:
     )
 
 
-def refuse_foreign(path: str) -> None:
+def reject_foreign_table(path: str) -> None:
     """Rows may be replaced in a table of ours alone, and nobody who keeps a ledger of one may find
     rows in it that it does not know.
 

@@ -19,22 +19,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from etl.commands.operator_decisions import Ruling, as_member, store_decided, told_stored
+from etl.commands.operator_decisions import Ruling, as_member, describe_stored_plan, store_decided
 from etl.commands.run import new_run_id
 from etl.decide.group_commits import as_left_to_others
 from etl.decide.group_ownership import (
+    describe_rewound,
     foreseen_by_command,
     leave_to_owners,
     of_command,
-    refuse_beside_members,
-    refuse_of_others,
-    refuse_setting_theirs_back,
-    refuse_void,
-    told_set_back,
+    reject_active_members,
+    reject_fenced_plan,
+    reject_partitions_of_other_members,
+    reject_rewinding_other_members,
 )
-from etl.decide.inherit_pipeline import plan_taking_over, state_of_itself, taken_from
+from etl.decide.inherit_pipeline import plan_inheritance, predecessor_of, state_of_itself
 from etl.decide.next_step import Action, Repair, repaired
-from etl.decide.reconcile import plan_in_force, refuse_another_dialect, refuse_retired
+from etl.decide.reconcile import plan_in_force, reject_other_broker_type, reject_retired
 from etl.decide.restore_ledger import (
     Difference,
     Foreseen,
@@ -42,6 +42,8 @@ from etl.decide.restore_ledger import (
     Told,
     apart,
     as_members_see,
+    describe_each_move,
+    describe_restored_rows,
     differences,
     foresee,
     is_forgotten,
@@ -49,8 +51,6 @@ from etl.decide.restore_ledger import (
     plan_stands,
     repair_from,
     state_by_ledgers,
-    told_apart,
-    told_rows,
     what_is_lost,
 )
 from etl.decide.set_offsets import Standing, plan_set
@@ -77,7 +77,7 @@ from etl.run.ingest import finish_repair
 from etl.run.live import LiveServices
 from etl.run.observe import Observer
 from etl.run.services import ALONE, RunContext, Services, now_ms
-from etl.run.shell import open_world
+from etl.run.shell import open_services
 from etl.settings.sections import Settings
 
 
@@ -126,8 +126,8 @@ def restore(
         as_member(world, settings) as share,
     ):
         snapshot = _seen(world, replace(world.observe(), share=share))
-        refuse_beside_members(snapshot, settings)
-        refuse_of_others(foreseen.moves, snapshot, settings)
+        reject_active_members(snapshot, settings)
+        reject_partitions_of_other_members(foreseen.moves, snapshot, settings)
         if _restorable(world, snapshot, foreseen) != foreseen:
             raise Owned(
                 "something went on since it was looked at",
@@ -137,7 +137,7 @@ def restore(
             plan = _behind_rows(world, snapshot, foreseen, reason)
         else:
             plan = from_commits(world, snapshot, settings, reason, run_id)
-    says = [*told_stored(plan, reason), *foreseen.says]
+    says = [*describe_stored_plan(plan, reason), *foreseen.says]
     return Ruling(
         "\n".join(says),
         {"says": says, "restored": foreseen.lost.value, "plan": describe_plan(plan, None)},
@@ -147,16 +147,16 @@ def restore(
 @contextmanager
 def _opened(settings: Settings, run_context: RunContext, run_id: str) -> Iterator[LiveServices]:
     """The world, in which what is no offset is written over as one that somebody removed."""
-    with open_world(settings, run_context, name=run_id) as world:
+    with open_services(settings, run_context, name=run_id) as world:
         world.offsets.group.take_no_number_for_none()
         yield world
 
 
 def _seen(world: LiveServices, snapshot: Snapshot) -> Snapshot:
-    refuse_retired(snapshot.ledger)
+    reject_retired(snapshot.ledger)
     in_force = plan_in_force(snapshot.ledger, snapshot.table)
-    refuse_another_dialect(in_force, world.settings)
-    refuse_setting_theirs_back(in_force, snapshot.committed, world.settings)
+    reject_other_broker_type(in_force, world.settings)
+    reject_rewinding_other_members(in_force, snapshot.committed, world.settings)
     return as_left_to_others(leave_to_owners(snapshot, world.settings), in_force, world.settings)
 
 
@@ -180,7 +180,7 @@ def _restorable(
         )
         return Restorable(lost, (f"there is nothing to restore: {why}",))
     moves = apart(plan, snapshot)
-    says = *told_apart(moves), *told_set_back(moves, snapshot, world.settings)
+    says = *describe_each_move(moves), *describe_rewound(moves, snapshot, world.settings)
     if lost is Lost.LEDGER:
         newest = snapshot.ledger.newest
         knew = f"knows plan {newest.number} as the newest" if newest else "knows no plan"
@@ -205,7 +205,7 @@ def _rows_tell(world: LiveServices, snapshot: Snapshot) -> Restorable:
     if until:
         return Restorable(
             Lost.PLANS,
-            tuple(told_rows(until, snapshot, 0)),
+            tuple(describe_restored_rows(until, snapshot, 0)),
             frozenset(until),
             {log: at for log, (_, at) in until.items()},
             {log: life for log, (life, _) in until.items()},
@@ -230,7 +230,7 @@ def _rows_tell(world: LiveServices, snapshot: Snapshot) -> Restorable:
         )
     others = len(other_pipelines(settings.table.path, world.app_id))
     says = (
-        *told_rows(until, snapshot, others),
+        *describe_restored_rows(until, snapshot, others),
         *(() if snapshot.ledger.newest or snapshot.pauses else (PAUSES_LOST,)),
     )
     return Restorable(
@@ -267,7 +267,7 @@ def from_commits(
     stands = Standing(UpToDate(last, last.positions), last.positions)
     plan = plan_set(stands, (), snapshot, settings, reason=reason, now_ms=now_ms())
     plan = with_id(of_command(plan, snapshot, settings))
-    refuse_void(
+    reject_fenced_plan(
         world.store(plan),
         "the ledger is written anew, and no offset was moved" if lost is Lost.LEDGER else "",
     )
@@ -281,7 +281,7 @@ def _behind_rows(
     until = {log: (foreseen.lives.get(log, 0), at) for log, at in foreseen.positions.items()}
     number = (snapshot.table.transaction_version or 0) if snapshot.table else 0
     taken, state = (
-        taken_from(OtherPipeline(world.app_id, number), until, snapshot, settings),
+        predecessor_of(OtherPipeline(world.app_id, number), until, snapshot, settings),
         state_of_itself(snapshot, settings),
     )
     is_begun_anew = not is_forgotten(ledger, snapshot.table)
@@ -293,7 +293,7 @@ def _behind_rows(
         "reason": reason,
         "sets_back": True,
     }
-    found = plan_taking_over(taken, state, snapshot, settings, **plan)
+    found = plan_inheritance(taken, state, snapshot, settings, **plan)
     if is_begun_anew:  # no plan was lost
         found = replace(found, kind=PlanKind.SET, took_over=None)
     made = with_id(of_command(found, snapshot, settings))
@@ -340,7 +340,7 @@ def offsets_diff(settings: Settings, *, shows_all: bool = False) -> Sides:
     patient = settings.model_copy(
         update={"source": settings.source.model_copy(update={"wait_for_leader_s": 0})}
     )
-    with open_world(patient, ALONE) as world:
+    with open_services(patient, ALONE) as world:
         try:
             return sides_of(world.observe(), settings, shows_all=shows_all)
         except Unreachable as error:  # no broker is registered, or none answers; where it is ZooKeeper, the next look tells that

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from etl.commands.lag import ask_oldest
-from etl.commands.plans import refuse_before_making
+from etl.commands.plans import reject_before_creating_table
 from etl.errors import EtlError, SessionLost, SettingsError, Stopped, Unreachable, worst_of
 from etl.io.process import REQUEST_METER
 from etl.io.report_files import kept_in, this_process
@@ -35,7 +35,7 @@ from etl.report.run_state import Outcome, Verb
 from etl.run.ingest import ingest
 from etl.run.live import LiveServices
 from etl.run.services import ALONE, RunContext, Services, now_ms
-from etl.run.shell import compact_when_due, mirror, open_world, place_table
+from etl.run.shell import compact_when_due, mirror, open_services, place_table
 from etl.run.spark import Making
 from etl.settings.conf_file import confs_in
 from etl.settings.load import Change, load_settings, starting_by
@@ -71,7 +71,7 @@ def run(
         conf=conf,
         strict=strict,
         request=request,
-        making=partial(refuse_before_making, request=request),
+        making=partial(reject_before_creating_table, request=request),
     )
 
 
@@ -118,7 +118,7 @@ def reported(
             _log.warning("table.path: %s; etl verify says whether each row is there once", untold)
         for left in reversed(range(SESSIONS_MAX)):
             try:
-                opened = open_world(
+                opened = open_services(
                     settings, run_context, name=run_id, phases=report.watch, request=request
                 )
                 with (

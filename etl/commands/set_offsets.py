@@ -21,35 +21,35 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.commands.expected_rows import expected_rows, loaded_plans, read_both_ledgers
-from etl.commands.operator_decisions import Ruling, as_member, store_decided, told_stored
+from etl.commands.operator_decisions import Ruling, as_member, describe_stored_plan, store_decided
 from etl.commands.run import new_run_id
-from etl.decide.group_commits import told_by_command
+from etl.decide.group_commits import metadata_named_by_command
 from etl.decide.group_ownership import (
     foreseen_by_command,
     leave_to_owners,
     of_command,
-    refuse_beside_members,
-    refuse_of_others,
-    refuse_read_by_others,
-    refuse_unrecorded,
+    reject_active_members,
+    reject_offsets_read_by_others,
+    reject_partitions_of_other_members,
+    reject_unrecorded_commit,
 )
 from etl.decide.loaded_intervals import without
 from etl.decide.next_step import repair_of, repaired
-from etl.decide.reconcile import refuse_what_cannot_run, where_we_stand
+from etl.decide.reconcile import reject_retired_or_shared, where_we_stand
 from etl.decide.set_offsets import (
     Changed,
     Move,
     Standing,
+    describe_moves,
+    intervals_to_look_up,
     lost_of_stored,
     moves_to,
     pausing,
     plan_set,
     position_now,
-    refuse_loaded,
+    reject_loaded,
     resuming,
     standing,
-    stretches_to_ask,
-    told_moves,
 )
 from etl.errors import NeedsDecision, Owned, SettingsError
 from etl.io.process import user_at_host
@@ -58,7 +58,7 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import FORM_OF_PARTITION, BrokerPartition, Named, parse_named, render_log
 from etl.model.plans import Loss, OffsetRange, Plan
 from etl.model.snapshot import Pause, Replay, Snapshot, Supersede
-from etl.report.describe import told_given_up
+from etl.report.describe import describe_given_up
 from etl.report.lag import described_pause
 from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.run_report import Report
@@ -66,7 +66,7 @@ from etl.run.discovery import Discovery
 from etl.run.ingest import finish_repair
 from etl.run.live import LiveServices
 from etl.run.services import ALONE, now_ms
-from etl.run.shell import open_world
+from etl.run.shell import open_services
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
@@ -110,7 +110,7 @@ class Foreseen:
     @property
     def says(self) -> list[str]:
         """A sentence for each log."""
-        return [*told_moves(self.moves), *told_given_up(self.lost)] or [
+        return [*describe_moves(self.moves), *describe_given_up(self.lost)] or [
             "every position is there already: there is nothing to set"
         ]
 
@@ -132,12 +132,12 @@ def look(settings: Settings, wanted: Wanted) -> Foreseen:
     """What it would come to; nothing is stored, moved or locked. Raises what `offsets_set` would
     refuse.
     """
-    with open_world(settings, ALONE) as world:
+    with open_services(settings, ALONE) as world:
         snapshot = _seen(world, foreseen_by_command(world.observe(wanted.offsets_of), settings))
         stands = _stands(world, snapshot)
         snapshot = repaired(snapshot, repair_of(stands.state, snapshot))
         moves = moves_to(_targets(world, wanted, stands, snapshot), stands, snapshot)
-        _refuse_loaded(world, moves, stands, snapshot)
+        _reject_loaded(world, moves, stands, snapshot)
         return Foreseen(moves, _lost(stands, moves, snapshot))
 
 
@@ -155,7 +155,7 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
         )
     to, run_id = {move.log: move.to_offset for move in foreseen.moves}, new_run_id()
     with (
-        open_world(settings, ALONE) as world,
+        open_services(settings, ALONE) as world,
         world.driving(run_id),
         as_member(world, settings) as share,
     ):
@@ -176,13 +176,13 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
                 "a run went on since the positions were looked at",
                 check="nothing; say it again, and look at what it says",
             )
-        _refuse_loaded(world, moves, stands, snapshot)
-        refuse_beside_members(snapshot, settings)
-        refuse_of_others(to, snapshot, settings)
+        _reject_loaded(world, moves, stands, snapshot)
+        reject_active_members(snapshot, settings)
+        reject_partitions_of_other_members(to, snapshot, settings)
         plan = plan_set(stands, moves, snapshot, settings, reason=reason, now_ms=now_ms())
         plan = with_id(of_command(plan, snapshot, settings))
         store_decided(world, plan, stands.state, snapshot.ledger)
-    says = told_stored(plan, reason)
+    says = describe_stored_plan(plan, reason)
     says += foreseen.says
     document = {
         "says": says,
@@ -199,13 +199,13 @@ def _lost(stands: Standing, moves: tuple[Move, ...], snapshot: Snapshot) -> tupl
 
 def _seen(world: LiveServices, snapshot: Snapshot) -> Snapshot:
     """As a run sees it that may run, without what is left to others."""
-    refuse_what_cannot_run(snapshot)
+    reject_retired_or_shared(snapshot)
     return leave_to_owners(snapshot, world.settings)
 
 
 def _stands(world: LiveServices, snapshot: Snapshot) -> Standing:
     state = where_we_stand(snapshot, world.settings)
-    refuse_unrecorded(state, snapshot, world.settings)
+    reject_unrecorded_commit(state, snapshot, world.settings)
     is_stored = isinstance(state, (Replay, Supersede))
     newest = snapshot.ledger.newest
     return standing(
@@ -296,20 +296,24 @@ def _at_time(
     }
 
 
-def _refuse_loaded(
+def _reject_loaded(
     world: LiveServices, moves: Iterable[Move], stands: Standing, snapshot: Snapshot
 ) -> None:
     """Ask the ledger and the rows for what would be read again. Raises NeedsDecision where it is
     there, or nobody can tell.
     """
-    asked, table = stretches_to_ask(moves), snapshot.table
+    asked, table = intervals_to_look_up(moves), snapshot.table
     if not asked or table is None:
         return
     told = read_both_ledgers(world)
     loaded, led = loaded_plans(world, told, table)
-    told_by_plans = (hole for each in loaded for hole in each.plan.read_by_others)
-    theirs = *told.coverage.read_by_others, *told_by_plans, *told_by_command(stands.state)
-    refuse_read_by_others(
+    intervals_loaded_by_plans = (hole for each in loaded for hole in each.plan.read_by_others)
+    theirs = (
+        *told.coverage.read_by_others,
+        *intervals_loaded_by_plans,
+        *metadata_named_by_command(stands.state),
+    )
+    reject_offsets_read_by_others(
         asked, [hole for hole in theirs if hole.log_epoch == stands.old.log_epochs.get(hole.log, 0)]
     )
     gone = [
@@ -332,7 +336,7 @@ def _refuse_loaded(
         given.setdefault(audited.log, []).extend(
             part for stretch in stretches for part in without(stretch, holes)
         )
-    refuse_loaded(moves, given, _rows_of(world, asked, stands, vanished))
+    reject_loaded(moves, given, _rows_of(world, asked, stands, vanished))
 
 
 def _rows_of(
@@ -397,7 +401,7 @@ def _changed(
     settings: Settings, names: Sequence[str], change: _Change, reason: str | None = None
 ) -> Ruling:
     named = [parse_named(name) for name in names]
-    with open_world(settings, ALONE) as world, world.driving(new_run_id()):
+    with open_services(settings, ALONE) as world, world.driving(new_run_id()):
         before, version = read_pauses_at(world.ledger)
         ledger = world.ledger.read_ledger()
         after = change(before, named, _known(world, named, before, ledger.newest))
@@ -405,7 +409,7 @@ def _changed(
             write_pauses(world.ledger, after.pauses, version)
     says = [*after.says, *([f"why: {reason}"] if reason and after.pauses != before else ())]
     stored = ledger.newest if ledger.newest and ledger.applied is None else None
-    says += _told_stored(stored, after.pauses, before)
+    says += _describe_paused_in_stored_plan(stored, after.pauses, before)
     return Ruling(
         "\n".join(says),
         {
@@ -448,7 +452,9 @@ def _known(
     )
 
 
-def _told_stored(stored: Plan | None, after: Iterable[Pause], before: Sequence[Pause]) -> list[str]:
+def _describe_paused_in_stored_plan(
+    stored: Plan | None, after: Iterable[Pause], before: Sequence[Pause]
+) -> list[str]:
     """That a plan which is stored reads what is paused now, for a stored plan is executed whole."""
     new = [one for one in after if one not in before]
     if stored is None or not any(one.covers(r.log) for one in new for r in stored.ranges):

@@ -34,14 +34,14 @@ from etl.commands.expected_rows import (
     read_both_ledgers,
 )
 from etl.commands.run import new_run_id
-from etl.decide.reconcile import compare, naming_table, refuse_another_dialect
+from etl.decide.reconcile import compare, naming_table, reject_other_broker_type
 from etl.decide.table_changes import (
     accepted_version,
     is_let_pass,
     is_taken,
     name_of,
     plan_of,
-    refuse_topics_of_others,
+    reject_topics_of_other_pipelines,
     unacknowledged,
 )
 from etl.errors import LedgersDisagree
@@ -62,11 +62,11 @@ from etl.report.run_state import Stopwatch
 from etl.report.verify import Proof
 from etl.run.live import LiveServices
 from etl.run.services import ALONE, RunContext
-from etl.run.shell import open_world
+from etl.run.shell import open_services
 from etl.settings.sections import Settings
 
 
-def refuse_lost_ledger(world: LiveServices) -> None:
+def reject_lost_ledger(world: LiveServices) -> None:
     """Raises LedgersDisagree for a table that this very pipeline has loaded, while no ledger tells
     of it.
     """
@@ -78,7 +78,7 @@ def refuse_lost_ledger(world: LiveServices) -> None:
             raise LedgersDisagree(what, table_version=other.delta_version, check=check)
 
 
-def refuse_what_others_loaded(
+def reject_topics_loaded_by_others(
     world: LiveServices, state: PipelineState, table: Table, ledger: Ledger
 ) -> None:
     """Stop where a run would, in its words, because another pipeline has loaded a topic that it
@@ -94,7 +94,7 @@ def refuse_what_others_loaded(
     others = other_pipelines(world.settings.table.path, world.app_id if plan else "")
     if any(_may_have_loaded(one, plan, known, world) for one in others):
         snapshot = world.observe()
-        refuse_topics_of_others(
+        reject_topics_of_other_pipelines(
             compare(snapshot.ledger, snapshot.table, world.settings.table.place), snapshot
         )
 
@@ -171,17 +171,17 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
     from etl.io.delta.scan import EntryScan, Scan, rows_in_intervals
 
     watch = Stopwatch()
-    opened = open_world(settings, run_context, name=f"{new_run_id()}-verify", phases=watch)
+    opened = open_services(settings, run_context, name=f"{new_run_id()}-verify", phases=watch)
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():
         told = read_both_ledgers(world)
         ledger, table = told.ledger, told.table
-        refuse_another_dialect(ledger.newest, settings)
+        reject_other_broker_type(ledger.newest, settings)
         with naming_table(settings):
             state = _compared(ledger, table, settings.table.place)
             if isinstance(state, FirstRun):
-                refuse_lost_ledger(world)
+                reject_lost_ledger(world)
             if table is not None:
-                refuse_what_others_loaded(world, state, table, ledger)
+                reject_topics_loaded_by_others(world, state, table, ledger)
         if table is None or isinstance(state, FirstRun):
             return Proof((), (), None, (_nothing_there(state),))
         by_others = tuple(
@@ -362,7 +362,7 @@ def _removals(
     from etl.io.delta.table import rust_path
 
     settings, acknowledgement = world.settings.table, ledger.acknowledged
-    noted = world.ledger.read_coverage().removals
+    noted = world.ledger.read_loaded_intervals().removals
     versions = [o.delta_version for o in origins]
     known = [version for version in versions if version is not None]
     after = min(known) if known and len(known) == len(versions) else None

@@ -32,27 +32,27 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from etl.decide.byte_offsets import misplaced, refuse_named
-from etl.decide.group_commits import refuse_in_the_place_of, told_by_command
+from etl.decide.byte_offsets import misplaced, reject_misaligned_offset
+from etl.decide.group_commits import metadata_named_by_command, reject_replacing
 from etl.decide.offsets import starts_anew, starts_of
 from etl.decide.partition_identity import (
     Cut,
     compared_ids,
-    cut_logs,
+    creations_to_record,
     is_creation_id,
     is_what_was_read,
-    kept_creations,
-    kept_ids,
-    kept_tails,
     named,
     record_epochs,
-    topics_made_again,
+    recreated_topics,
+    tails_to_record,
+    topic_ids_to_record,
+    truncated_partitions,
     undecided_logs,
     waiting_logs,
     ways_out,
 )
 from etl.decide.plan import shape_of_rows
-from etl.decide.replacement import let_go_among, lost_with_logs, offsets_gone
+from etl.decide.replacement import let_go_among, lost_with_logs, partitions_missing_offsets
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.partitions import (
     FORM_OF_PARTITION,
@@ -126,16 +126,16 @@ def accepted_logs(
     """
     again = {
         topic: now
-        for topic, now in topics_made_again(old, snapshot).items()
+        for topic, now in recreated_topics(old, snapshot).items()
         if Named(topic) in wanted.named
     }
     undecided = set(undecided_logs(old, snapshot))
     waiting = [log for log in waiting_logs(old, snapshot) if wanted.covers(log)]
     cuts = {cut.log: cut for cut in all_cuts if wanted.covers(cut.log) and cut.log not in undecided}
-    _refuse_unknown(wanted.named, {*before, *snapshot.extents, *snapshot.leaderless})
-    _refuse_what_is_sound(wanted.named, again, {*cuts, *waiting}, snapshot)
+    _reject_unknown(wanted.named, {*before, *snapshot.extents, *snapshot.leaderless})
+    _reject_unchanged_topics(wanted.named, again, {*cuts, *waiting}, snapshot)
     if wanted.is_same_log:
-        _refuse_other_topics(
+        _reject_other_topics(
             {topic: ids[1] for topic in again if (ids := compared_ids(topic, old, snapshot))}, cuts
         )
         return Accepted(
@@ -157,27 +157,27 @@ def accepted_logs(
             frozenset(),
             frozenset(),
         )
-    same = {log for log in waiting if _goes_on(log, wanted, old, snapshot)}
+    same = {log for log in waiting if _continues(log, wanted, old, snapshot)}
     anew = {
         *(log for log in before if log.topic in again),
         *(log for log in waiting if log not in same),
     }
     moved = {
-        **_cut_positions(of_the_same, before, wanted, snapshot),
+        **_truncation_positions(of_the_same, before, wanted, snapshot),
         **_starts_anew(anew, snapshot, settings),
     }
     exact = frozenset(log for log, cut in of_the_same.items() if cut.is_known)
     return Accepted(again, moved, frozenset(anew), frozenset(of_the_same), exact, frozenset(same))
 
 
-def _refuse_unknown(names: Sequence[Named], known: Collection[BrokerPartition]) -> None:
+def _reject_unknown(names: Sequence[Named], known: Collection[BrokerPartition]) -> None:
     for one in names:
         if one.log is not None and one.log not in known:
             check = f"`etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}"
             raise SettingsError(f"there is no partition {one}", key="LOG", check=check)
 
 
-def _refuse_what_is_sound(
+def _reject_unchanged_topics(
     names: Sequence[Named],
     again: Mapping[str, str],
     unsound: Collection[BrokerPartition],
@@ -186,7 +186,7 @@ def _refuse_what_is_sound(
     for one in names:
         if one.topic in again or any(one.covers(log) for log in unsound):
             continue
-        _refuse_not_there(one, snapshot)
+        _reject_not_there(one, snapshot)
         unread = sorted(log for log in snapshot.leaderless if one.covers(log))
         if unread:
             raise BrokerUnreachable(
@@ -197,7 +197,7 @@ def _refuse_what_is_sound(
         raise SettingsError(what, key="LOG", check=check)
 
 
-def _refuse_not_there(one: Named, snapshot: Snapshot) -> None:
+def _reject_not_there(one: Named, snapshot: Snapshot) -> None:
     """Refuse a topic that was deleted and not made again: there is no log to go on with. Raises
     SettingsError.
     """
@@ -208,7 +208,7 @@ def _refuse_not_there(one: Named, snapshot: Snapshot) -> None:
     check = (
         "its spelling and source.topics; a topic that was deleted is accepted once it is made again"
     )
-    if newest and one.topic in snapshot.gone_topics:
+    if newest and one.topic in snapshot.missing_topics:
         check = (
             f"whether it was deleted; what plan {newest.number} reads of it is given up by: "
             f"etl plans supersede CONF {newest.number} --reason ..."
@@ -221,7 +221,7 @@ def _refuse_not_there(one: Named, snapshot: Snapshot) -> None:
     )
 
 
-def _refuse_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition, Cut]) -> None:
+def _reject_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition, Cut]) -> None:
     """Refuse `--same-log` for topics that are others: only the znode may be another one, and the
     log reaches up to our position.
     """
@@ -270,7 +270,7 @@ def _known_as_same(
     return waiting
 
 
-def _goes_on(log: BrokerPartition, wanted: Accepting, old: Plan, snapshot: Snapshot) -> bool:
+def _continues(log: BrokerPartition, wanted: Accepting, old: Plan, snapshot: Snapshot) -> bool:
     """Whether an undecided log goes on where it was: by its bytes, and where they do not tell by
     being named itself.
     """
@@ -306,11 +306,11 @@ def _at_of_one(
     if wanted.at > before[log]:
         what = f"offset {wanted.at} lies above {before[log]}, up to where the log was read"
         raise SettingsError(what, key="--at", **log.place, check="`etl plan CONF`")
-    refuse_named(log, wanted.at, snapshot, key="--at")
+    reject_misaligned_offset(log, wanted.at, snapshot, key="--at")
     return {log: wanted.at}
 
 
-def _cut_positions(
+def _truncation_positions(
     cuts: Mapping[BrokerPartition, Cut],
     before: Mapping[BrokerPartition, int],
     wanted: Accepting,
@@ -335,7 +335,7 @@ def _cut_positions(
             what = f"offset {wanted.at} lies above {cuts[log].left_until}, where what is left of the log ends at most"
             raise SettingsError(what, key="--at", **log.place, check="`etl plan CONF`")
         if wanted.at is not None:
-            refuse_named(log, wanted.at, snapshot, key="--at")
+            reject_misaligned_offset(log, wanted.at, snapshot, key="--at")
     until = {
         log: cut.left_until if cut.is_known or wanted.at is None else wanted.at
         for log, cut in cuts.items()
@@ -372,7 +372,7 @@ def told_of(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
     is_there = set(waiting_logs(plan, snapshot))
     topics = [
         topic
-        for topic in topics_made_again(old, snapshot)
+        for topic in recreated_topics(old, snapshot)
         if plan.topic_ids[topic] != old.topic_ids[topic]
     ]
     same = [
@@ -421,7 +421,7 @@ def plan_reset(
     """
     old = state.last if isinstance(state, UpToDate) else state.plan
     if isinstance(state, Replay):
-        refuse_in_the_place_of(old)
+        reject_replacing(old)
     before = dict(state.positions) if isinstance(state, UpToDate) else starts_of(old)
     accepted = accepted_logs(
         wanted, old, before, tuple(_cuts(state, before, snapshot)), snapshot, settings
@@ -452,7 +452,7 @@ def _reset(
         if log.is_physical and log.topic in snapshot.topic_ids
     }
     topic_ids = {**old.topic_ids, **accepted.again, **of_now}
-    ids = kept_ids(old, decided, positions, topic_ids)
+    ids = topic_ids_to_record(old, decided, positions, topic_ids)
     creations = {
         topic: found for topic, found in old.creation_ids.items() if topic not in accepted.again
     }
@@ -473,7 +473,7 @@ def _reset(
         table_id=table.id if table else None,
         table_transaction_version=(table.transaction_version or 0) if table else 0,
         topic_ids=topic_ids,
-        creation_ids=kept_creations(topic_ids, creations),
+        creation_ids=creations_to_record(topic_ids, creations),
         previous=old.id if is_next else old.previous,
         supersedes=None if is_next else old.id,
         reason=wanted.reason,
@@ -505,7 +505,7 @@ def _reset(
         log_topic_ids=ids,
         cluster_id=snapshot.cluster_id,
         offsets_in=snapshot.offsets_in,
-        read_by_others=told_by_command(state),
+        read_by_others=metadata_named_by_command(state),
         time_zone=old.time_zone,
         rows_before=old.rows_before,
     )
@@ -541,8 +541,8 @@ def _tails(old: Plan, accepted: Accepted, snapshot: Snapshot) -> dict[BrokerPart
     left = {log: tail for log, tail in old.tails.items() if log not in changed}
     return {
         **left,
-        **kept_tails(old, accepted.same, snapshot),
-        **kept_tails(None, changed, snapshot),
+        **tails_to_record(old, accepted.same, snapshot),
+        **tails_to_record(None, changed, snapshot),
     }
 
 
@@ -556,14 +556,14 @@ def _cuts(
     where the plan does is no more what it was.
     """
     if isinstance(state, UpToDate):
-        return cut_logs(state.last, snapshot, state.last.positions)
+        return truncated_partitions(state.last, snapshot, state.last.positions)
     deep = {
         cut.log: replace(cut, left_until=min(cut.left_until, before[cut.log]))
-        for cut in cut_logs(state.plan, snapshot, before)
+        for cut in truncated_partitions(state.plan, snapshot, before)
     }
     inside = {
         cut.log: replace(cut, left_until=before[cut.log], is_known=not cut.log.is_physical)
-        for cut in cut_logs(state.plan, snapshot, state.plan.positions)
+        for cut in truncated_partitions(state.plan, snapshot, state.plan.positions)
     }
     misread = {
         log: Cut(log, before[log], before[log] - 1, is_known=False, holds_others=True)
@@ -610,10 +610,12 @@ def _lost_of(
         log: LossReason.RECREATED if log in accepted.anew else LossReason.TRUNCATED
         for log in accepted.moved
     }
-    again = topics_made_again(plan, snapshot) if wanted.is_same_log else {}
+    again = recreated_topics(plan, snapshot) if wanted.is_same_log else {}
     copied = {topic for topic, now in again.items() if is_creation_id(now)}
     same = {*accepted.same, *(log for log in plan.positions if log.topic in copied)}
-    return lost_with_logs(plan, offsets_gone(plan, snapshot, decided=decided, same=same))
+    return lost_with_logs(
+        plan, partitions_missing_offsets(plan, snapshot, decided=decided, same=same)
+    )
 
 
 def _left_of(

@@ -25,14 +25,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from etl.decide.byte_offsets import refuse_named
+from etl.decide.byte_offsets import reject_misaligned_offset
 from etl.decide.loaded_intervals import OFFSETS_END, without
 from etl.decide.offsets import starts_of
-from etl.decide.partition_identity import record_epochs, refuse_other_logs
-from etl.decide.plan import reading_of, shape_of_rows, share_caps
+from etl.decide.partition_identity import record_epochs, reject_recreated_or_truncated
+from etl.decide.plan import divide_caps, reading_of, shape_of_rows
 from etl.decide.replay import Found, Wanted
-from etl.decide.reservations import Stretches, refuse_another_life
-from etl.decide.tasks import boundaries_of, cut_ranges
+from etl.decide.reservations import Stretches, reject_other_incarnation
+from etl.decide.tasks import boundaries_of, split_ranges
 from etl.errors import (
     BrokerUnreachable,
     DataLoss,
@@ -126,7 +126,7 @@ def next_backfill_plan(
     return replace(plan, record_epochs=kept)
 
 
-def backfill_plan_instead(
+def backfill_replacement_plan(
     claim: Reservation, state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int
 ) -> Plan:
     """The plan with the number of one that cannot be finished, without its id: from where that one
@@ -190,29 +190,29 @@ def _part_of(
     now_ms: int,
 ) -> Plan:
     """A plan behind `last` that reads on from these positions."""
-    refuse_another_life(snapshot, positions)
-    refuse_other_logs(last, snapshot, positions)
+    reject_other_incarnation(snapshot, positions)
+    reject_recreated_or_truncated(last, snapshot, positions)
     left = claim.left_from(positions)
-    _refuse_away(left, snapshot, settings)
-    _refuse_cut(left, last, snapshot)
+    _reject_unavailable(left, snapshot, settings)
+    _reject_truncated_topics(left, last, snapshot)
     readings, losses, ends = (
         dict[BrokerPartition, _Part](),
         list[Loss](),
         dict[BrokerPartition, int](),
     )
     for log in sorted(left.keys() & snapshot.extents.keys()):
-        reading, lost = _readable(log, left[log], claim.life_of(log), snapshot, settings)
+        reading, lost = _readable(log, left[log], claim.incarnation_of(log), snapshot, settings)
         losses += lost
         ends[log] = reading[0] if reading else left[log][-1][1]
         if reading:
             readings[log] = reading
     sizes, bounds = snapshot.bytes_per_offset, boundaries_of(snapshot.extents)
-    stops = share_caps(readings, sizes, settings.limits, last.number + 1, bounds)
+    stops = divide_caps(readings, sizes, settings.limits, last.number + 1, bounds)
     wholes = (
         OffsetRange(log, start, stops[log], snapshot.leaders.get(log))
         for log, (start, _) in readings.items()
     )
-    ranges = cut_ranges(
+    ranges = split_ranges(
         wholes, sizes, settings.limits.target_task_bytes, snapshot.parallelism, bounds
     )
     table = snapshot.table
@@ -283,7 +283,7 @@ def _readable(
     return None, lost
 
 
-def _refuse_cut(
+def _reject_truncated_topics(
     left: Mapping[BrokerPartition, tuple[_Part, ...]], last: Plan, snapshot: Snapshot
 ) -> None:
     """Up to the end of what is claimed each log must be the one that was claimed: the leader then
@@ -300,7 +300,7 @@ def _refuse_cut(
             raise LogTruncated(what, **log.place, offset=until, check=check)
 
 
-def _refuse_away(
+def _reject_unavailable(
     left: Mapping[BrokerPartition, object], snapshot: Snapshot, settings: Settings
 ) -> None:
     for log in sorted(left.keys() - snapshot.extents.keys()):
@@ -372,7 +372,7 @@ def intervals_of(
             what, key="--until", check="say it again then; what comes until then would be missing"
         )
     intervals, logs = {}, list(logs)
-    _refuse_above_all_ends(asked, logs, snapshot)
+    _reject_above_all_ends(asked, logs, snapshot)
     for log in logs:
         low, high = (
             bound if isinstance(bound, int) else found[log, bound.ms]
@@ -380,9 +380,9 @@ def intervals_of(
         )
         low = _retained(log, low, asked, snapshot)
         if low < high:
-            _refuse_above_end(log, high, asked, snapshot)
+            _reject_above_end(log, high, asked, snapshot)
             for offset, key in ((low, "--from"), (high, "--until")):
-                refuse_named(log, offset, snapshot, key=key)
+                reject_misaligned_offset(log, offset, snapshot, key=key)
             intervals[log] = low, high
     if not intervals:
         what = "no record of these logs lies in the interval" + (
@@ -414,7 +414,7 @@ def _retained(log: BrokerPartition, low: int, asked: Asked, snapshot: Snapshot) 
     )
 
 
-def _refuse_above_all_ends(
+def _reject_above_all_ends(
     asked: Asked, logs: Iterable[BrokerPartition], snapshot: Snapshot
 ) -> None:
     """What is not there yet is the live pipeline's, but an interval of which no log has anything is
@@ -436,7 +436,7 @@ def _refuse_above_all_ends(
         )
 
 
-def _refuse_above_end(log: BrokerPartition, high: int, asked: Asked, snapshot: Snapshot) -> None:
+def _reject_above_end(log: BrokerPartition, high: int, asked: Asked, snapshot: Snapshot) -> None:
     extent = snapshot.extents[log]
     if high <= extent.end_offset or asked.only_missing:  # what lies there is the live pipeline's
         return
@@ -451,7 +451,7 @@ def _refuse_above_end(log: BrokerPartition, high: int, asked: Asked, snapshot: S
     )
 
 
-def stretches_of(
+def reserved_intervals(
     asked: Asked,
     intervals: Mapping[BrokerPartition, tuple[int, int]],
     live: Stretches,
@@ -470,12 +470,12 @@ def stretches_of(
         held += [
             (f"backfill {one.name}", part)
             for one in claims
-            if one.life_of(log) == lives.get(log, 0)
+            if one.incarnation_of(log) == lives.get(log, 0)
             for part in one.stretches.get(log, ())
         ]
         left = without(interval, (part for _, part in held))
         if left:
-            _refuse_another_life(log, lives.get(log, 0))
+            _reject_other_incarnation(log, lives.get(log, 0))
         if left != [interval] and not asked.only_missing:
             raise _held(
                 log,
@@ -488,7 +488,7 @@ def stretches_of(
     return stretches
 
 
-def _refuse_another_life(log: BrokerPartition, life: int) -> None:
+def _reject_other_incarnation(log: BrokerPartition, life: int) -> None:
     """What the table has of a log under the lives before is told by no claim and by no row of the
     life of now.
     """
@@ -529,7 +529,7 @@ def _held(
     return SettingsError(what, key="--from", **log.place, offset=low, check=check)
 
 
-def refuse_other_bounds(claim: Reservation, asked: str) -> None:
+def reject_other_bounds(claim: Reservation, asked: str) -> None:
     """A name stands for one backfill. Raises SettingsError."""
     if claim.asked != asked:
         what = f"backfill {claim.name} was begun {claim.asked}, and now it is asked for {asked}"

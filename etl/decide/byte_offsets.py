@@ -18,7 +18,7 @@ How it is looked at belongs to `io.brokers.cluster`, what becomes of a bad one t
 What becomes of a byte position of a physical log (0.7 family) at which no entry begins: it is
 refused, with what may take its place, or put right.
 
-Which positions are looked at is decided in `doubted_offsets`. Pure functions of values.
+Which positions are looked at is decided in `unverified_offsets`. Pure functions of values.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from etl.model.partitions import (
     NOTHING_COMMITTED,
     BrokerPartition,
     Committed,
-    DoubtedOffset,
     LookedAt,
     PartitionOffsets,
+    UnverifiedOffset,
     quoted_log,
+    render_intervals,
     render_log,
-    render_stretches,
 )
 from etl.model.plans import Loss, LossReason, Plan, PlanKind
 from etl.model.snapshot import Snapshot, Table
@@ -54,17 +54,17 @@ def none_named(log: BrokerPartition) -> Collection[int]:
     return ()
 
 
-def doubted_offsets(
+def unverified_offsets(
     plan: Plan | None,
     table: Table | None,
     committed: Mapping[BrokerPartition, Committed],
     extents: Mapping[BrokerPartition, PartitionOffsets],
     named: Named = none_named,
-) -> tuple[DoubtedOffset, ...]:
+) -> tuple[UnverifiedOffset, ...]:
     """What is looked at, in order. `plan` is the one in force."""
     is_left = plan is not None and plan.number > ((table.transaction_version or 0) if table else 0)
     kept = _kept_by(plan) if plan and is_left else {}
-    found = list[DoubtedOffset]()
+    found = list[UnverifiedOffset]()
     for log, extent in sorted(extents.items()):
         if extent.boundaries is not None:
             said = {
@@ -108,7 +108,7 @@ def _doubted(
     plan: Plan | None,
     found: Committed,
     kept: Mapping[BrokerPartition, _Kept],
-) -> Iterator[DoubtedOffset]:
+) -> Iterator[UnverifiedOffset]:
     if log in kept:
         if not kept[log].is_skips_end:
             yield from _inside(kept[log].offset, log, extent, kept[log].ours, is_kept=True)
@@ -127,7 +127,7 @@ def _inside(
     ours: Sequence[int],
     *,
     is_kept: bool = False,
-) -> Iterator[DoubtedOffset]:
+) -> Iterator[UnverifiedOffset]:
     """The offset, where it lies inside the log and an entry begins there neither by what its broker
     names nor by what is `ours`.
     """
@@ -137,12 +137,12 @@ def _inside(
     above = bisect_right(named, offset)
     if named[above - 1] != offset:
         walk_from = max([named[above - 1], *(each for each in ours if each < offset)])
-        yield DoubtedOffset(
+        yield UnverifiedOffset(
             log, offset, walk_from, min([extent.end_offset, *named[above : above + 1]]), is_kept
         )
 
 
-def refuse_inside_entries(
+def reject_misaligned_offsets(
     positions: Mapping[BrokerPartition, int],
     snapshot: Snapshot,
     last: Plan | None,
@@ -168,7 +168,9 @@ def look_at(log: BrokerPartition, offset: int | None, snapshot: Snapshot) -> Loo
     )
 
 
-def refuse_named(log: BrokerPartition, offset: int, snapshot: Snapshot, *, key: str) -> None:
+def reject_misaligned_offset(
+    log: BrokerPartition, offset: int, snapshot: Snapshot, *, key: str
+) -> None:
     """Refuse an offset that an operator names of a physical log, above the log's end or where no
     entry is known to begin.
 
@@ -315,7 +317,7 @@ def _of_a_reset(
 ) -> str:
     """What leads out where `accept-log --at` was believed by an earlier version."""
     before, after = _around(looked, extent)
-    skip = shlex.quote(render_stretches([(log, looked.offset, after)]))
+    skip = shlex.quote(render_intervals([(log, looked.offset, after)]))
     return (
         f"up to where the log's records are those in the table (etl peek): if up to {after}, `etl plans supersede CONF {plan.number} "
         f"--skip {skip} --reason ...`; "

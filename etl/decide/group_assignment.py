@@ -190,11 +190,11 @@ def assign(context: AssignmentContext, strategy: Strategy, member: str) -> Assig
     if strategy is Strategy.RANGE:
         return _range(context)
     if strategy is Strategy.ROUND_ROBIN:
-        _refuse_unequal_threads(context)
+        _reject_unequal_threads(context)
     return _round_robin(context, strategy)
 
 
-def share_of(member: str, assignment: Assignment) -> dict[BrokerPartition, str]:
+def assignment_of(member: str, assignment: Assignment) -> dict[BrokerPartition, str]:
     """The logs of one member, each with the thread of it that owns it."""
     return {
         log: thread
@@ -266,7 +266,7 @@ def _in_hash_order(
     return [log for _, _, log in hashed]
 
 
-def _refuse_unequal_threads(context: AssignmentContext) -> None:
+def _reject_unequal_threads(context: AssignmentContext) -> None:
     """The conditions of 0.8.2 and 0.9, whose consumers all fail where they do not hold. Raises
     SettingsError.
     """

@@ -75,14 +75,14 @@ from enum import Enum
 from etl.decide.offsets import (
     Ends,
     ends_of,
+    expected_after_restore,
     is_of_a_later_plan,
     is_read_on_by_others,
     moved_offset,
     of_a_lost_plan,
     of_another_log,
-    refuse_another_storage,
-    refuse_beyond,
-    seen_once_rebuilt,
+    reject_beyond,
+    reject_other_offsets_storage,
     starts_of,
 )
 from etl.errors import NeedsDecision, SettingsError
@@ -107,12 +107,12 @@ def is_member(settings: Settings) -> bool:
     return settings.ownership.mode is OwnershipMode.JOIN
 
 
-def is_left_handed_over(ledger: Ledger) -> bool:
+def is_left_committed(ledger: Ledger) -> bool:
     """Whether the newest plan was handed over, and nobody wrote down that it is in the table."""
     return ledger.newest is not None and bool(ledger.newest.handed_over) and ledger.applied is None
 
 
-def moves_behind_append(settings: Settings) -> bool:
+def commits_after_append(settings: Settings) -> bool:
     """Whether runs by this conf are members that move the group's offsets once their rows are in
     the table.
     """
@@ -124,7 +124,7 @@ def is_left_to_execute(ledger: Ledger, settings: Settings) -> bool:
     that it is in the table.
     """
     is_behind = ledger.newest is not None and ledger.newest.is_of_member and ledger.applied is None
-    return is_left_handed_over(ledger) or (is_behind and moves_behind_append(settings))
+    return is_left_committed(ledger) or (is_behind and commits_after_append(settings))
 
 
 def owned_logs(snapshot: Snapshot, settings: Settings) -> Collection[BrokerPartition] | None:
@@ -140,12 +140,12 @@ def owned_logs(snapshot: Snapshot, settings: Settings) -> Collection[BrokerParti
     return snapshot.share.logs if snapshot.share else snapshot.committed.keys()
 
 
-def is_never_handed_over(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
+def is_never_committed(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
     """Whether another plan takes the place of this one, which is stored and not in the table:
     nothing was moved for it, nor will be.
     """
     is_known = snapshot.share is not None or plan.handed_over is False
-    is_behind = plan.is_of_member and moves_behind_append(settings)
+    is_behind = plan.is_of_member and commits_after_append(settings)
     return (
         is_member(settings)
         and is_known
@@ -170,7 +170,7 @@ def of_member(
     # in ZooKeeper it is stored in one step with the offsets, or not at all
     handed_over = (
         None
-        if moves_behind_append(settings) and not is_command
+        if commits_after_append(settings) and not is_command
         else share.membership is Membership.ZOOKEEPER
     )
     return replace(
@@ -208,7 +208,7 @@ def standing_of_member(
             state.last, committed, owned, ends, storage=storage, moves_behind=moves_behind
         )
     if isinstance(state, RebuildFromTable):
-        seen = seen_once_rebuilt(state.plan, known, committed)
+        seen = expected_after_restore(state.plan, known, committed)
         return replace(
             state,
             state=stand_as_member(
@@ -239,12 +239,12 @@ def stand_as_member(
 
     `storage`: where the offsets are from; `is_rebuilt`: the ledger was lost, and the plan's `seen`
     are offsets that came back with an old copy of it; `moves_behind`: what is below our position is
-    moved to it, whoever left it there (`moves_behind_append`). Raises OffsetMoved.
+    moved to it, whoever left it there (`commits_after_append`). Raises OffsetMoved.
     """
     uncommitted, behind = [], dict[BrokerPartition, Committed]()
     passed, back = dict[BrokerPartition, Committed](), dict[BrokerPartition, Committed]()
     moved_by_plan = {
-        *plan.offsets_to_hand_over,
+        *plan.offsets_to_commit,
         *(plan.offsets_to_move if plan.is_of_member else ()),
     }
     moves_later = is_rebuilt or (plan.moves_offsets and plan.handed_over is None)
@@ -279,7 +279,7 @@ def stand_as_member(
     )
     if reset:
         raise of_another_log(plan, passed[reset[0]].offset, reset[0], None)
-    refuse_beyond(plan, passed, ends, is_member=True)
+    reject_beyond(plan, passed, ends, is_member=True)
     to = {log: found.offset for log, found in passed.items() if found.offset is not None}
     last = replace(plan, seen={**plan.seen, **behind}) if behind else plan
     return UpToDate(
@@ -295,7 +295,7 @@ def read_by_others(last: Plan, passed: Mapping[BrokerPartition, int]) -> tuple[R
     )
 
 
-def told_by_command(state: UpToDate | Replay) -> tuple[ReadByOthers, ...]:
+def metadata_named_by_command(state: UpToDate | Replay) -> tuple[ReadByOthers, ...]:
     """The same in a command's plan behind the last one, or in the place of one that is stored and
     named what is to be named again.
     """
@@ -328,7 +328,7 @@ def before(plan: Plan) -> Plan:
     )
 
 
-def refuse_in_the_place_of(plan: Plan) -> None:
+def reject_replacing(plan: Plan) -> None:
     """Refuse a plan that would leave this one's ranges to a later run: behind the group's offset it
     would hold them for read by others.
 
@@ -398,11 +398,11 @@ def is_left_open(ledger: Ledger) -> bool:
 
 def found_out(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> HandOverOutcome:
     """What became of the hand-over of a plan that is not marked; see the module's table."""
-    logs = plan.offsets_to_hand_over
+    logs = plan.offsets_to_commit
     if not logs:
         return HandOverOutcome.NOT_TAKEN
     found = {log: committed.get(log, NOTHING_COMMITTED) for log in logs}
-    is_as_seen = bool(not_taken_of(plan, committed))
+    is_as_seen = bool(uncommitted_partitions(plan, committed))
     if any(there.word == plan.word for there in found.values()):
         return HandOverOutcome.IN_PART if is_as_seen else HandOverOutcome.TAKEN
     offsets = {log: there.offset for log, there in found.items() if there.offset is not None}
@@ -413,7 +413,7 @@ def found_out(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> Han
     return HandOverOutcome.UNTOLD
 
 
-def with_hand_over_found_out(snapshot: Snapshot) -> Snapshot:
+def with_commit_settled(snapshot: Snapshot) -> Snapshot:
     """The snapshot in which a plan that was handed over says so, whoever died before writing it
     down.
     """
@@ -431,7 +431,7 @@ def with_hand_over_found_out(snapshot: Snapshot) -> Snapshot:
     )
 
 
-def refuse_untold(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
+def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
     """Refuse a plan that is not known to be handed over where that is to be found out first, or
     cannot be.
 
@@ -445,10 +445,10 @@ def refuse_untold(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
         check = "with ownership.mode: join, as it was, `etl run CONF` finds out and finishes it; change the key then"
         raise SettingsError(what, key="ownership.mode", check=check)
     if plan.is_open:
-        refuse_another_storage(plan, snapshot.offsets_in)
+        reject_other_offsets_storage(plan, snapshot.offsets_in)
     found = found_out(plan, snapshot.committed)
     if found is HandOverOutcome.IN_PART:
-        refused = min(not_taken_of(plan, snapshot.committed))
+        refused = min(uncommitted_partitions(plan, snapshot.committed))
         check = (
             "the brokers' ACLs for the topic (Read), and that the coordinator knows it; then `etl plans supersede CONF "
             f"{plan.number} --reason ...`: what was handed over is loaded, and a later plan reads the rest"
@@ -459,7 +459,7 @@ def refuse_untold(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
             check=check,
         )
     if found is HandOverOutcome.UNTOLD:
-        log = plan.offsets_to_hand_over[0]
+        log = plan.offsets_to_commit[0]
         what = (
             f"nobody can tell whether plan {plan.number} was handed over: its run died at that very moment, and others have committed "
             "the group's offsets beyond its ends since"
@@ -472,7 +472,7 @@ def refuse_untold(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
         raise NeedsDecision(what, **log.place, check=check)
 
 
-def refuse_without_share(plan: Plan, snapshot: Snapshot) -> None:
+def reject_without_assignment(plan: Plan, snapshot: Snapshot) -> None:
     """Refuse to replace a plan that was not handed over where nobody owns a log: that is for a run
     that does. Raises NeedsDecision.
     """
@@ -481,7 +481,7 @@ def refuse_without_share(plan: Plan, snapshot: Snapshot) -> None:
         raise NeedsDecision(what, check="`etl run CONF`; then say this again")
 
 
-def handed_over_without(
+def plan_without_uncommitted(
     plan: Plan, logs: Collection[BrokerPartition], reason: str, *, now_ms: int
 ) -> Plan:
     """The plan, without its id, that takes the place of one of which these logs were not handed
@@ -512,13 +512,13 @@ def handed_over_without(
     )
 
 
-def not_taken_of(
+def uncommitted_partitions(
     plan: Plan, committed: Mapping[BrokerPartition, Committed]
 ) -> frozenset[BrokerPartition]:
     """The logs of a hand-over whose offset is as the plan saw it."""
     return frozenset(
         log
-        for log in plan.offsets_to_hand_over
+        for log in plan.offsets_to_commit
         if committed.get(log, NOTHING_COMMITTED) == plan.seen[log]
     )
 

@@ -128,7 +128,7 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
         or is_left_to_execute(snapshot.ledger, settings)
         or is_left_open(snapshot.ledger)
     ):
-        _refuse_members_elsewhere(snapshot, settings.ownership)
+        _reject_members_elsewhere(snapshot, settings.ownership)
         return _without(snapshot, _of_others(snapshot, settings))
     if _is_refused(snapshot, settings):
         what = f"live consumers are registered in the group: {', '.join(foreign_consumers(snapshot.live_consumers, settings)[:_NAMED])}"
@@ -140,7 +140,7 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
     return _without(snapshot, left)
 
 
-def _refuse_members_elsewhere(snapshot: Snapshot, ownership: OwnershipSettings) -> None:
+def _reject_members_elsewhere(snapshot: Snapshot, ownership: OwnershipSettings) -> None:
     """Nobody divides anything with them: they would read what our share is, too."""
     if snapshot.share is None or ownership.on_live_group is not OnLiveGroup.FAIL:
         return
@@ -200,7 +200,7 @@ def _without(snapshot: Snapshot, left: Mapping[BrokerPartition, str]) -> Snapsho
     )
 
 
-def refuse_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:
+def reject_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:
     """Refuse a stored plan that reads a log that was left to its owner: a stored plan is never cut.
     Raises Owned.
 
@@ -274,7 +274,7 @@ def foreseen_by_command(snapshot: Snapshot, settings: Settings) -> Snapshot:
     return as_if_alone(snapshot, settings) if joins_for_commands(settings) else snapshot
 
 
-def refuse_beside_members(snapshot: Snapshot, settings: Settings) -> None:
+def reject_active_members(snapshot: Snapshot, settings: Settings) -> None:
     """Refuse to store a plan that moves offsets behind its append while others are in the group:
     they would read on from where they are.
 
@@ -287,7 +287,7 @@ def refuse_beside_members(snapshot: Snapshot, settings: Settings) -> None:
         raise Owned(what, check=check)
 
 
-def refuse_of_others(
+def reject_partitions_of_other_members(
     logs: Collection[BrokerPartition], snapshot: Snapshot, settings: Settings
 ) -> None:
     """Refuse to move offsets of logs that the group gives to others; what exists no more nobody
@@ -322,7 +322,7 @@ def of_command(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
     return replace(found, seen={**found.seen, **now})
 
 
-def taking_over(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
+def ownership_after_inheritance(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
     """`of_command` for a plan that takes another pipeline's place: what other members read beyond
     its positions stays theirs, also of logs that this pipeline had before, and the next run names
     it.
@@ -336,7 +336,7 @@ def taking_over(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
     return of_command(replace(plan, seen={**plan.seen, **theirs}), left, settings)
 
 
-def refuse_left_by(
+def reject_unfinished_predecessor(
     other: OtherPipeline, newest: Plan | None, committed: Mapping[BrokerPartition, Committed]
 ) -> None:
     """Refuse to take the place of a pipeline whose newest plan was handed over, or may have been,
@@ -345,23 +345,23 @@ def refuse_left_by(
     `committed`: the offsets of its group, where that is ours; by them a void plan turns out to be
     handed over all the same. Raises NeedsDecision.
     """
-    if newest and newest.number > other.number and _may_be_handed_over(newest, lambda _: committed):
+    if newest and newest.number > other.number and _may_be_committed(newest, lambda _: committed):
         raise _left_unread(newest, name_of(other.app_id), "is not in the table")
 
 
-def refuse_retiring(
+def reject_retiring_unfinished(
     name: str, ledger: Ledger, committed: Callable[[Plan], Mapping[BrokerPartition, Committed]]
 ) -> None:
     """Refuse to take a pipeline out of service whose newest plan was handed over, or may have been,
     and is not known to be in the table: another pipeline of the group would begin behind it, and
-    its ranges were nobody's. `committed`: see `refuse_left_by`; of the plan's logs, asked for where
+    its ranges were nobody's. `committed`: see `reject_unfinished_predecessor`; of the plan's logs, asked for where
     that decides. Raises NeedsDecision.
     """
-    if ledger.newest and not ledger.applied and _may_be_handed_over(ledger.newest, committed):
+    if ledger.newest and not ledger.applied and _may_be_committed(ledger.newest, committed):
         raise _left_unread(ledger.newest, name, "nobody wrote down that it is in the table")
 
 
-def _may_be_handed_over(
+def _may_be_committed(
     plan: Plan, committed: Callable[[Plan], Mapping[BrokerPartition, Committed]]
 ) -> bool:
     return plan.handed_over is not None and not (
@@ -378,7 +378,7 @@ def _left_unread(plan: Plan, name: str, is_known: str) -> NeedsDecision:
     )
 
 
-def refuse_unrecorded(state: PipelineState, snapshot: Snapshot, settings: Settings) -> None:
+def reject_unrecorded_commit(state: PipelineState, snapshot: Snapshot, settings: Settings) -> None:
     """Refuse a command that is no member behind a plan that was handed over, and of which nobody
     wrote down that it is in the table: of what others read since `owned_logs` sees nothing before
     that. Raises NeedsDecision.
@@ -395,7 +395,7 @@ def refuse_unrecorded(state: PipelineState, snapshot: Snapshot, settings: Settin
         )
 
 
-def refuse_void(void: Void | None, done: str = "") -> None:
+def reject_fenced_plan(void: Void | None, done: str = "") -> None:
     """The plan was not stored: somebody came between the look and the hand-over. `done`: what was
     done before that. Raises Owned.
     """
@@ -406,7 +406,7 @@ def refuse_void(void: Void | None, done: str = "") -> None:
         )
 
 
-def refuse_read_by_others(
+def reject_offsets_read_by_others(
     back: Mapping[BrokerPartition, tuple[int, int]], read: Collection[ReadByOthers]
 ) -> None:
     """Refuse to go back (`back`: from, until, of the logs' present life) over what other members
@@ -420,7 +420,9 @@ def refuse_read_by_others(
             raise NeedsDecision(what, **hole.log.place, offset=start, check=check)
 
 
-def refuse_unsure_lives(state: UpToDate | Replay, anew: Collection[BrokerPartition]) -> None:
+def reject_unknown_incarnations(
+    state: UpToDate | Replay, anew: Collection[BrokerPartition]
+) -> None:
     """Refuse to begin a log anew (`anew`) whose offset others moved on: whether it is one of the
     log of now nobody can tell.
 
@@ -431,7 +433,7 @@ def refuse_unsure_lives(state: UpToDate | Replay, anew: Collection[BrokerPartiti
         raise of_another_log(state.last, state.passed[moved[0]], moved[0], None)
 
 
-def refuse_setting_theirs_back(
+def reject_rewinding_other_members(
     plan: Plan | None, committed: Mapping[BrokerPartition, Committed], settings: Settings
 ) -> None:
     """Refuse to restore offsets in another mode behind a plan of a member, where others have read
@@ -449,7 +451,7 @@ def refuse_setting_theirs_back(
             raise NeedsDecision(what, **log.place, offset=found.offset, check=check)
 
 
-def told_set_back(
+def describe_rewound(
     moves: Mapping[BrokerPartition, tuple[int | None, int]], snapshot: Snapshot, settings: Settings
 ) -> list[str]:
     """What restoring these offsets (from, to) may come to among members: a sentence for each log

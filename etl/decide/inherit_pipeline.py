@@ -19,16 +19,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from etl.decide.group_commits import refuse_in_the_place_of
+from etl.decide.group_commits import reject_replacing
 from etl.decide.loaded_intervals import unloaded
 from etl.decide.offsets import pending_starts, starts_of
 from etl.decide.partition_identity import (
+    creations_to_record,
     is_creation_id,
     is_same_cluster,
-    kept_creations,
-    kept_ids,
     name_put_back,
     record_epochs,
+    topic_ids_to_record,
 )
 from etl.decide.plan import shape_of_rows
 from etl.decide.reconcile import compare, is_of_another_era
@@ -59,7 +59,7 @@ class Taken:
     log_epochs: Mapping[BrokerPartition, int]
 
 
-def taken_from(
+def predecessor_of(
     other: OtherPipeline,
     rows_until: Mapping[BrokerPartition, tuple[int, int]],
     snapshot: Snapshot,
@@ -104,13 +104,13 @@ def taken_from(
             check="the pipeline's name, and source.dialect; these brokers take a table of their own",
         )
     if other.plan and not is_same_cluster(other.plan, snapshot, settings.cluster):
-        _refuse_another_cluster(other.plan, sorted({log.topic for log in positions}), snapshot)
+        _reject_another_cluster(other.plan, sorted({log.topic for log in positions}), snapshot)
     return Taken(
         other, positions, {log: epoch for log, epoch in epochs.items() if log in positions}
     )
 
 
-def _refuse_another_cluster(plan: Plan, topics: list[str], snapshot: Snapshot) -> None:
+def _reject_another_cluster(plan: Plan, topics: list[str], snapshot: Snapshot) -> None:
     """Refuse topics of another cluster: only under the same topic id is it the same cluster under a
     new name.
     """
@@ -151,7 +151,7 @@ def ours_apart(snapshot: Snapshot) -> UpToDate | Replay | None:
     return Replay(ledger.newest)
 
 
-def plan_taking_over(
+def plan_inheritance(
     taken: Taken,
     state: PipelineState | None,
     snapshot: Snapshot,
@@ -191,10 +191,10 @@ def plan_taking_over(
     }
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
     if not sets_back:
-        _refuse_committed_above(positions, {log: seen[log].offset for log in theirs})
+        _reject_committed_above(positions, {log: seen[log].offset for log in theirs})
     is_instead = isinstance(state, (Replay, Supersede))
     if last and is_instead:
-        refuse_in_the_place_of(last)
+        reject_replacing(last)
     told, topics = other.plan or snapshot, _as_the_other_read(theirs, taken, last, us)
     topic_ids = {**(last.topic_ids if last else {}), **_among(topics, told.topic_ids)}
     ours_alone = _among(topic_ids.keys() - topics, last.creation_ids if last else {})
@@ -212,10 +212,10 @@ def plan_taking_over(
         table_id=table.id if table else None,
         table_transaction_version=(table.transaction_version or 0) if table else 0,
         topic_ids=topic_ids,
-        creation_ids=kept_creations(topic_ids, ours_alone, _among(topics, told.creation_ids)),
+        creation_ids=creations_to_record(topic_ids, ours_alone, _among(topics, told.creation_ids)),
         log_topic_ids=_joined(
-            kept_ids(last, (), ours, topic_ids),
-            kept_ids(other.plan, (), further_on, topic_ids),
+            topic_ids_to_record(last, (), ours, topic_ids),
+            topic_ids_to_record(other.plan, (), further_on, topic_ids),
             further_on,
         ),
         tails=_joined(
@@ -225,7 +225,7 @@ def plan_taking_over(
         supersedes=last.id if last and is_instead else None,
         reason=reason,
         took_over=TookOver(other.app_id, other.number),
-        heir_of=_heir_of(last, other, us),
+        heir_of=_predecessors_of(last, other, us),
         table_version=table.version if table else None,
         losses=last.losses if last and is_instead else (),
         vanished=last.vanished if last and is_instead else (),
@@ -257,7 +257,7 @@ def _time_zone_of(plan: Plan | None) -> str | None:
     return plan.time_zone if plan else None
 
 
-def _refuse_committed_above(
+def _reject_committed_above(
     positions: Mapping[BrokerPartition, int], committed: Mapping[BrokerPartition, int | None]
 ) -> None:
     for log, there in sorted(committed.items()):
@@ -281,11 +281,11 @@ def _as_the_other_read(
     return topics - {
         topic
         for topic in last.topic_ids
-        if _life_of(topic, taken.log_epochs) <= _life_of(topic, last.log_epochs)
+        if _incarnation_of(topic, taken.log_epochs) <= _incarnation_of(topic, last.log_epochs)
     }
 
 
-def _heir_of(last: Plan | None, other: OtherPipeline, us: str) -> tuple[TookOver, ...]:
+def _predecessors_of(last: Plan | None, other: OtherPipeline, us: str) -> tuple[TookOver, ...]:
     """The pipelines whose place we take: the other's, and those whose place it or we had taken
     before.
     """
@@ -297,7 +297,7 @@ def _heir_of(last: Plan | None, other: OtherPipeline, us: str) -> tuple[TookOver
     return tuple(TookOver(one, number) for one, number in sorted(found.items()) if one != us)
 
 
-def refuse_what_neither_loaded(
+def reject_unloaded_gap(
     taken: Taken,
     state: PipelineState,
     snapshot: Snapshot,
@@ -444,11 +444,11 @@ def _outlived(taken: Taken, last: Plan | None) -> set[str]:
     return {
         topic
         for topic in others
-        if _life_of(topic, last.log_epochs) > _life_of(topic, taken.log_epochs)
+        if _incarnation_of(topic, last.log_epochs) > _incarnation_of(topic, taken.log_epochs)
     }
 
 
-def _life_of(topic: str, lives: Mapping[BrokerPartition, int]) -> int:
+def _incarnation_of(topic: str, lives: Mapping[BrokerPartition, int]) -> int:
     return max((epoch for log, epoch in lives.items() if log.topic == topic), default=0)
 
 

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from etl.decide.offsets import start_of, starts_of
-from etl.decide.partition_identity import other_logs, refuse_other_logs
+from etl.decide.partition_identity import other_logs, reject_recreated_or_truncated
 from etl.errors import NeedsDecision
 from etl.model.partitions import BrokerPartition, OldestRecord
 from etl.model.plans import OffsetRange, Plan
@@ -74,7 +74,7 @@ def _reached(
 ) -> Reached:
     """`holds`: up to where the logs must still be those that the plan knew, as `plan` asks it."""
     try:
-        refuse_other_logs(plan, snapshot, holds)
+        reject_recreated_or_truncated(plan, snapshot, holds)
     except NeedsDecision as refusal:
         return Reached(plan, positions, other_logs(plan, snapshot, holds), refusal)
     return Reached(plan, positions)

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from types import MappingProxyType
 
-from etl.decide.run_requests import TimeInterval, is_reached, kept_key, with_key
+from etl.decide.run_requests import TimeInterval, is_reached, run_key_to_record, with_key
 from etl.errors import LedgersDisagree
 from etl.model.partitions import BrokerPartition, in_order
 from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult, ReadByOthers
@@ -105,7 +105,7 @@ class Remaining:
         )
 
 
-def taken_out(
+def subtract_span(
     intervals: Iterable[Interval], span: Span, *, known_inside: int | None = 0
 ) -> Remaining:
     """What is left of the intervals of one log around the span. `known_inside`: rows in it that
@@ -140,7 +140,7 @@ def replaced_in(
     """The intervals of one log once `came`, which lie side by side in the span, took the place of
     what it held.
     """
-    left = taken_out(intervals, span)
+    left = subtract_span(intervals, span)
     return (*left.outside, *((left.counted_with(came, span),) if left.crossing else came))
 
 
@@ -150,7 +150,7 @@ def is_exact(r: OffsetRange, receipt: RangeResult) -> bool:
     return not r.log.is_physical and receipt.gaps_complete and receipt.rows == known
 
 
-def cut_around(
+def split_around(
     r: OffsetRange, receipt: RangeResult, span: Span
 ) -> tuple[tuple[OffsetRange, RangeResult], ...]:
     """The parts of an exact range outside of the span, each with what is known of it."""
@@ -171,7 +171,7 @@ def outside_of(
             part
             for one in parts
             for part in (
-                cut_around(*one, span)
+                split_around(*one, span)
                 if span.meets(one[0].from_offset, one[0].until_offset)
                 else (one,)
             )
@@ -282,7 +282,7 @@ def fold(
     for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
         loaded.setdefault(r.log, []).append(interval_of(r, receipt, plan.log_epochs.get(r.log, 0)))
     if plan.run_key and is_reached(plan, reached):
-        coverage = replace(coverage, keys=with_key(coverage.keys, kept_key(plan)))
+        coverage = replace(coverage, keys=with_key(coverage.keys, run_key_to_record(plan)))
     held_through = coverage.through if coverage.held_through is None else coverage.held_through
     if is_given_up:
         return replace(
@@ -338,7 +338,7 @@ def fold_all(
     return coverage
 
 
-def with_beside(live: Coverage, beside: Iterable[Coverage], table_id: str) -> Coverage:
+def with_backfills(live: Coverage, beside: Iterable[Coverage], table_id: str) -> Coverage:
     """What a pipeline and the backfills beside it have loaded into this table, as that of one
     pipeline. What went elsewhere is left out.
     """
@@ -561,7 +561,7 @@ class MissingOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class IncompleteStretch:
+class TableGap:
     """An interval of time that the table does not hold wholly."""
 
     interval: TimeInterval
@@ -578,12 +578,12 @@ class IncompleteStretch:
         return sum(one.gone for one in self.logs)
 
 
-def incomplete_stretches(
+def find_gaps(
     intervals: Sequence[TimeInterval],
     bounds: Mapping[BrokerPartition, Sequence[int]],
     loaded: Mapping[BrokerPartition, Collection[tuple[int, int]]],
     starts: Mapping[BrokerPartition, int],
-) -> list[IncompleteStretch]:
+) -> list[TableGap]:
     """Those of the intervals of which offsets are not in the table, in order.
 
     bounds   of each log the first offset at or after the start of the first interval, and after it
@@ -603,7 +603,7 @@ def incomplete_stretches(
         ]
         short = tuple(one for one in logs if one is not None)
         if short:
-            found.append(IncompleteStretch(interval, short))
+            found.append(TableGap(interval, short))
     return found
 
 

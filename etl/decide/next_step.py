@@ -20,13 +20,17 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from etl.decide.backfill import next_backfill_plan
-from etl.decide.group_commits import as_if_alone, of_member, with_hand_over_found_out
-from etl.decide.group_ownership import leave_to_owners, refuse_owned_ranges
+from etl.decide.group_commits import as_if_alone, of_member, with_commit_settled
+from etl.decide.group_ownership import leave_to_owners, reject_owned_ranges
 from etl.decide.lag import Expiring, expiring
 from etl.decide.plan import plan_next
-from etl.decide.reconcile import refuse_what_cannot_run
-from etl.decide.replacement import plan_instead, refuse_to_give_up, replay_or_supersede
-from etl.decide.reservations import refuse_claimed
+from etl.decide.reconcile import reject_retired_or_shared
+from etl.decide.replacement import (
+    reject_abandoning_lost_offsets,
+    replacement_plan,
+    replay_or_supersede,
+)
+from etl.decide.reservations import reject_claimed
 from etl.decide.run_requests import (
     asking_of,
     done_before,
@@ -38,7 +42,7 @@ from etl.decide.set_offsets import leave_paused, standing_without_paused
 from etl.errors import EtlError
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import NOT_COUNTED, CommitResult, KeptKey, Plan
+from etl.model.plans import NOT_COUNTED, CommitResult, Plan, RunKeyRecord
 from etl.model.snapshot import (
     FirstRun,
     PipelineState,
@@ -116,9 +120,9 @@ class NextStep:
     """Why the stored plan cannot be finished."""
     expires_soon: tuple[Expiring, ...] = ()
     """Logs of the plan that are read first: their ranges may lose their start."""
-    done_before: KeptKey | None = None
+    done_before: RunKeyRecord | None = None
     """The run's key, where it was done before: so there is no plan."""
-    remembers: KeptKey | None = None
+    remembers: RunKeyRecord | None = None
     """The run's key, where there was nothing to read up to its bound, and no log was left out: it
     is kept, so that it stays at that.
     """
@@ -169,8 +173,8 @@ def next_step(
     Raises what stops it before it does anything: NeedsDecision or SettingsError for a pipeline that
     may not run, Owned. What stops it later is the step's `refusal`.
     """
-    refuse_what_cannot_run(snapshot)
-    left = leave_to_owners(with_hand_over_found_out(snapshot), settings)
+    reject_retired_or_shared(snapshot)
+    left = leave_to_owners(with_commit_settled(snapshot), settings)
     try:
         left, state = standing_without_paused(left, settings)
     except EtlError as refusal:
@@ -258,10 +262,10 @@ def plan_superseding(
     state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int
 ) -> Plan:
     """The plan in the place of one that cannot be finished, by policy or by an operator's decision.
-    Raises as `plan_instead`, and Owned.
+    Raises as `replacement_plan`, and Owned.
     """
-    refuse_owned_ranges(state.plan, snapshot)
-    return with_id(plan_instead(state, leave_paused(snapshot), settings, now_ms=now_ms))
+    reject_owned_ranges(state.plan, snapshot)
+    return with_id(replacement_plan(state, leave_paused(snapshot), settings, now_ms=now_ms))
 
 
 def _planned(
@@ -269,10 +273,10 @@ def _planned(
 ) -> NextStep:
     snapshot, reason = step.snapshot, None
     if isinstance(state, Replay):
-        refuse_owned_ranges(state.plan, snapshot)
+        reject_owned_ranges(state.plan, snapshot)
         state = replay_or_supersede(state, snapshot, settings)
     elif isinstance(state, Supersede):
-        refuse_to_give_up(state.plan, snapshot)
+        reject_abandoning_lost_offsets(state.plan, snapshot)
     if isinstance(state, Replay):
         action, plan = Action.REPLAY, state.plan
     elif isinstance(state, Supersede):
@@ -311,7 +315,7 @@ def _planned(
             },
         )
     if action is not Action.REPLAY:
-        refuse_claimed(plan, snapshot.ledger.newest, snapshot.claims)
+        reject_claimed(plan, snapshot.ledger.newest, snapshot.claims)
     soon = expiring(plan.ranges, snapshot, within_s=settings.source.expiry_warning_s, now_ms=now_ms)
     return replace(step, action=action, plan=plan, reason=reason, expires_soon=soon)
 
@@ -339,7 +343,7 @@ def foreseen(snapshot: Snapshot, *steps: NextStep) -> Snapshot:
 
 
 def _once_committed(plan: Plan, snapshot: Snapshot) -> Snapshot:
-    moved = {log: plan.moved(log) for log in (*plan.offsets_to_move, *plan.offsets_to_hand_over)}
+    moved = {log: plan.moved(log) for log in (*plan.offsets_to_move, *plan.offsets_to_commit)}
     there = (
         {**{log: plan.seen[log] for log in plan.positions}, **moved} if plan.moves_offsets else {}
     )

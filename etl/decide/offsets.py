@@ -117,7 +117,7 @@ def starts_of(plan: Plan) -> dict[BrokerPartition, int]:
     return starts
 
 
-def moments_to_ask(
+def timestamps_to_look_up(
     logs: Iterable[BrokerPartition],
     last: Plan | None,
     settings: Settings,
@@ -284,7 +284,7 @@ def dropped_from(
     )
 
 
-def seen_in(storage: OffsetsStorage, plan: Plan) -> Plan:
+def as_if_stored_in(storage: OffsetsStorage, plan: Plan) -> Plan:
     """The plan in the table as if it had been made where offsets are kept now: behind it a place
     that has none yet gets the positions.
 
@@ -324,7 +324,7 @@ def in_zookeeper_alone(plan: Plan) -> Plan:
     )
 
 
-def refuse_another_storage(plan: Plan, storage: OffsetsStorage) -> None:
+def reject_other_offsets_storage(plan: Plan, storage: OffsetsStorage) -> None:
     """Raises SettingsError for a stored plan that is to move offsets where they were kept when it
     was made.
     """
@@ -352,7 +352,7 @@ def ends_of(snapshot: Snapshot) -> Ends:
     return {**dict.fromkeys((*snapshot.leaderless, *snapshot.owners, *snapshot.paused)), **ends}
 
 
-def refuse_beyond(
+def reject_beyond(
     plan: Plan, moved: Mapping[BrokerPartition, Committed], ends: Ends, *, is_member: bool = False
 ) -> None:
     """Raises OffsetMoved for an offset above its log's end, and for one of which nobody can tell,
@@ -496,11 +496,11 @@ def up_to_date_once_rebuilt(
     lives = known.log_epochs if known else {}
     outlived = {log for log, life in plan.log_epochs.items() if life != lives.get(log, 0)}
     return up_to_date(
-        seen_once_rebuilt(plan, known, committed), committed, on_moved, ends, outlived, known
+        expected_after_restore(plan, known, committed), committed, on_moved, ends, outlived, known
     )
 
 
-def seen_once_rebuilt(
+def expected_after_restore(
     plan: Plan, known: Plan | None, committed: Mapping[BrokerPartition, Committed]
 ) -> Plan:
     """The table's plan, which expects the lost ledger's own offsets where they are; `known` is the
@@ -563,7 +563,7 @@ def up_to_date(
         )
         raise of_another_log(plan, moved[min(gone)].offset, min(gone), stories)
     if not back:
-        refuse_beyond(plan, moved, ends)
+        reject_beyond(plan, moved, ends)
     if on_moved is OnMoved.FAIL or back:
         raise moved_offset(plan, moved, min(back or moved))
     to = {log: found.offset for log, found in moved.items() if found.offset is not None}

@@ -93,7 +93,7 @@ def known_places(
     }
 
 
-def kept_tails(
+def tails_to_record(
     plan: Plan | None, logs: Iterable[BrokerPartition], snapshot: Snapshot
 ) -> dict[BrokerPartition, Tail]:
     """What the next plan keeps of these logs: what lies before their ends now, also where it stops
@@ -143,7 +143,7 @@ def is_creation_id(topic_id: str) -> bool:
     return topic_id.startswith(CREATION_ID)
 
 
-def topics_made_again(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
+def recreated_topics(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
     """The topics that are others as a whole, and their ids of now; those of physical logs are not
     among them.
     """
@@ -175,7 +175,7 @@ def compared_ids(topic: str, plan: Plan, snapshot: Snapshot) -> tuple[str, str] 
     return (created, created_now) if created and created_now else None
 
 
-def kept_creations(topic_ids: Mapping[str, str], *known: Mapping[str, str]) -> dict[str, str]:
+def creations_to_record(topic_ids: Mapping[str, str], *known: Mapping[str, str]) -> dict[str, str]:
     """What a plan keeps beside the brokers' own ids of topics, of all that is `known`; what is
     named later counts.
     """
@@ -199,7 +199,7 @@ def creations_to_compare(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
     return {topic: found for topic, found in sorted(ids.items()) if is_creation_id(found)}
 
 
-def refuse_made_again_since(
+def reject_topics_recreated_since(
     plan: Plan, known: Mapping[str, str], now: Mapping[str, str], *, is_in_table: bool
 ) -> None:
     """Raises TopicMadeAgain where a topic of `known` has another id by now: the plan's offsets are
@@ -260,7 +260,7 @@ def is_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bo
     return holds_what_was_read(log, plan, snapshot)
 
 
-def kept_ids(
+def topic_ids_to_record(
     plan: Plan | None,
     decided: Iterable[BrokerPartition],
     positions: Iterable[BrokerPartition],
@@ -280,11 +280,11 @@ def kept_ids(
     }
 
 
-def refuse_topics_made_again(plan: Plan, snapshot: Snapshot) -> None:
+def reject_recreated_topics(plan: Plan, snapshot: Snapshot) -> None:
     """Offsets of a log mean nothing on another one of the same name. Raises NeedsDecision, which
     names what leads out.
     """
-    again = topics_made_again(plan, snapshot)
+    again = recreated_topics(plan, snapshot)
     for topic in again:
         known, found = compared_ids(topic, plan, snapshot) or ("", "")
         others = f" (and {len(again) - 1} more topics)" if again.keys() - {topic} else ""
@@ -301,24 +301,24 @@ def refuse_topics_made_again(plan: Plan, snapshot: Snapshot) -> None:
         raise _undecided(waiting, plan, snapshot)
 
 
-def gone_for_good(plan: Plan, snapshot: Snapshot) -> frozenset[str]:
+def permanently_missing_topics(plan: Plan, snapshot: Snapshot) -> frozenset[str]:
     """The topics of which nothing is left that the plan was to read: deleted, or made again by the
     brokers' own ids. The creation of a znode may also tell of a ZooKeeper that was copied.
     """
-    again = topics_made_again(plan, snapshot)
-    return snapshot.gone_topics | {
+    again = recreated_topics(plan, snapshot)
+    return snapshot.missing_topics | {
         topic for topic, found in again.items() if not is_creation_id(found)
     }
 
 
-def refuse_left_made_again(plan: Plan, snapshot: Snapshot) -> None:
+def reject_stored_plan_of_recreated_topic(plan: Plan, snapshot: Snapshot) -> None:
     """The same of a plan that is executed as it is and not in the table, behind which alone the new
     topic may be accepted.
 
     Raises NeedsDecision for a topic of its ranges.
     """
     again = sorted(
-        {r.log.topic for r in plan.ranges}.intersection(topics_made_again(plan, snapshot))
+        {r.log.topic for r in plan.ranges}.intersection(recreated_topics(plan, snapshot))
         if plan.is_executed_as_it_is
         else ()
     )
@@ -481,7 +481,7 @@ def epochs_to_ask(plan: Plan | None, applied: CommitResult | None) -> dict[Broke
     }
 
 
-def refuse_other_logs(
+def reject_recreated_or_truncated(
     plan: Plan | None, snapshot: Snapshot, positions: Mapping[BrokerPartition, int] | None = None
 ) -> None:
     """The offsets of a plan mean nothing on another topic of the same name, nor where the log lost
@@ -492,8 +492,8 @@ def refuse_other_logs(
     """
     if plan is None:
         return
-    refuse_topics_made_again(plan, snapshot)
-    cuts = cut_logs(plan, snapshot, plan.positions if positions is None else positions)
+    reject_recreated_topics(plan, snapshot)
+    cuts = truncated_partitions(plan, snapshot, plan.positions if positions is None else positions)
     if cuts:
         raise cuts[0].error(len(cuts) - 1)
 
@@ -501,19 +501,21 @@ def refuse_other_logs(
 def other_logs(
     plan: Plan | None, snapshot: Snapshot, positions: Mapping[BrokerPartition, int]
 ) -> frozenset[BrokerPartition]:
-    """The logs for which `refuse_other_logs` raises: no number that is reckoned with the plan's
+    """The logs for which `reject_recreated_or_truncated` raises: no number that is reckoned with the plan's
     offsets means anything there.
     """
     if plan is None:
         return frozenset()
-    again = topics_made_again(plan, snapshot)
+    again = recreated_topics(plan, snapshot)
     others = {log for log in snapshot.extents if log.topic in again} | {
-        cut.log for cut in cut_logs(plan, snapshot, positions)
+        cut.log for cut in truncated_partitions(plan, snapshot, positions)
     }
     return frozenset(others.union(waiting_logs(plan, snapshot)))
 
 
-def cut_logs(plan: Plan, snapshot: Snapshot, positions: Mapping[BrokerPartition, int]) -> list[Cut]:
+def truncated_partitions(
+    plan: Plan, snapshot: Snapshot, positions: Mapping[BrokerPartition, int]
+) -> list[Cut]:
     """The logs that lost records below these positions, in order; of those that can be read now."""
     sharp = record_epochs(plan, snapshot.ledger.applied)
     begins = {r.log: r.from_offset for r in sorted(plan.advancing, key=lambda r: -r.from_offset)}

@@ -32,36 +32,36 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from etl.decide.byte_offsets import refuse_inside_entries
+from etl.decide.byte_offsets import reject_misaligned_offsets
 from etl.decide.group_commits import read_by_others
 from etl.decide.lag import expiring
 from etl.decide.offsets import pending_offsets, pending_starts, start_of
 from etl.decide.partition_identity import (
-    kept_creations,
-    kept_ids,
-    kept_tails,
+    creations_to_record,
     record_epochs,
-    refuse_other_logs,
+    reject_recreated_or_truncated,
+    tails_to_record,
+    topic_ids_to_record,
 )
 from etl.decide.run_requests import (
     NOTHING_ASKED,
     Asking,
     asking_of,
     left_of_key,
-    refuse_start_by_offsets,
-    refuse_unread_before,
+    reject_start_by_offset_count,
+    reject_unread_offsets_before,
 )
-from etl.decide.table_rules import lives_begun, rows_before
+from etl.decide.table_rules import incarnations_begun, rows_before
 from etl.decide.tasks import (
     NONE_KNOWN,
     Boundaries,
     boundaries_of,
     bytes_of,
     cost_of,
-    cut_ranges,
     end_at_or_above,
     ends_between,
     pack_tasks,
+    split_ranges,
 )
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NotYetReadable
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Isolation, Lineage
@@ -74,7 +74,7 @@ Sizes = Sequence[int] | None
 """How many offsets of a log may be read, ascending; None: any number."""
 
 
-def share_caps(
+def divide_caps(
     logs: Mapping[BrokerPartition, tuple[int, int]],
     bytes_per_offset: Mapping[BrokerPartition, float],
     limits: Limits,
@@ -222,8 +222,8 @@ def plan_next(
     left_by_others = {
         log: told.offset for log, told in snapshot.committed.items() if told.offset is not None
     }
-    refuse_start_by_offsets(snapshot.asked, last)
-    refuse_unread_before(snapshot.asked, known or left_by_others, snapshot)
+    reject_start_by_offset_count(snapshot.asked, last)
+    reject_unread_offsets_before(snapshot.asked, known or left_by_others, snapshot)
     asking = asking_of(snapshot.asked, last, snapshot)
     plan = plan_from(
         known, last, snapshot, settings, number=number, uid=uid, now_ms=now_ms, asking=asking
@@ -268,7 +268,7 @@ def plan_from(
     plan knows of them. Raises NeedsDecision for a new log whose rows the table holds already.
     """
     if last:
-        refuse_other_logs(
+        reject_recreated_or_truncated(
             last,
             snapshot,
             {
@@ -276,7 +276,7 @@ def plan_from(
                 for log, position in last.positions.items()
             },
         )
-    _refuse_leaderless(snapshot, settings)
+    _reject_leaderless(snapshot, settings)
     starts = {
         log: known[log] if log in known else start_of(log, snapshot, last, settings)
         for log in sorted(snapshot.extents)
@@ -293,11 +293,11 @@ def plan_from(
     skips = {(skip.log, skip.from_offset) for skip in beyond}
     begins = {**known, **{log: reading.position for log, reading in readings.items()}}
     begins = {log: position for log, position in begins.items() if (log, position) not in skips}
-    refuse_inside_entries(
+    reject_misaligned_offsets(
         begins, snapshot, last, is_left=last is not None and last.number == number
     )
     sizes, known_ends = snapshot.bytes_per_offset, boundaries_of(snapshot.extents)
-    stops = share_caps(
+    stops = divide_caps(
         {log: (r.position, r.end_offset) for log, r in readings.items()},
         sizes,
         settings.limits,
@@ -315,14 +315,17 @@ def plan_from(
         OffsetRange(log, r.position, stops[log], snapshot.leaders.get(log))
         for log, r in readings.items()
     )
-    ranges = cut_ranges(
+    ranges = split_ranges(
         wholes, sizes, settings.limits.target_task_bytes, snapshot.parallelism, known_ends
     )
     positions = {**known, **stops}
     there = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
     table, before = snapshot.table, rows_before(last, snapshot)
     begun = {log: reading.position for log, reading in readings.items() if log not in known}
-    log_epochs = {**(last.log_epochs if last else {}), **lives_begun(before, begun, snapshot)}
+    log_epochs = {
+        **(last.log_epochs if last else {}),
+        **incarnations_begun(before, begun, snapshot),
+    }
     topic_ids = {**(last.topic_ids if last else {}), **snapshot.topic_ids}
     pending = pending_starts(there, positions, last, settings, now_ms=now_ms)
     return Plan(
@@ -341,11 +344,11 @@ def plan_from(
         table_version=table.version if table else None,
         heir_of=last.heir_of if last else (),
         topic_ids=topic_ids,
-        creation_ids=kept_creations(
+        creation_ids=creations_to_record(
             topic_ids, last.creation_ids if last else {}, snapshot.creation_ids
         ),
-        log_topic_ids=kept_ids(last, snapshot.extents, positions, topic_ids),
-        tails=kept_tails(last, positions, snapshot),
+        log_topic_ids=topic_ids_to_record(last, snapshot.extents, positions, topic_ids),
+        tails=tails_to_record(last, positions, snapshot),
         losses=tuple(
             replace(loss, log_epoch=log_epochs.get(loss.log, 0))
             for r in readings.values()
@@ -461,7 +464,7 @@ def _above_the_end(log: BrokerPartition, wanted: int, snapshot: Snapshot) -> Etl
     return BadOffset("the committed offset lies above the end of the log", check=check, **place)
 
 
-def _refuse_leaderless(snapshot: Snapshot, settings: Settings) -> None:
+def _reject_leaderless(snapshot: Snapshot, settings: Settings) -> None:
     if snapshot.leaderless and settings.source.on_no_leader is OnNoLeader.FAIL:
         log = min(snapshot.leaderless)
         check = (

@@ -47,12 +47,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import replace
 
-from etl.decide.group_commits import moves_behind_append, owned_logs, standing_of_member
+from etl.decide.group_commits import commits_after_append, owned_logs, standing_of_member
 from etl.decide.offsets import (
     Ends,
+    as_if_stored_in,
     ends_of,
-    refuse_another_storage,
-    seen_in,
+    reject_other_offsets_storage,
     two_stories,
     up_to_date,
     up_to_date_once_rebuilt,
@@ -64,8 +64,8 @@ from etl.decide.table_changes import (
     is_recorded,
     is_waiting_for_a_table,
     names_in_command,
-    refuse_topics_of_others,
-    refuse_what_others_did,
+    reject_changes_by_others,
+    reject_topics_of_other_pipelines,
 )
 from etl.decide.table_rules import by_its_name
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError, TopicMissing
@@ -93,7 +93,7 @@ _TOPICS_NAMED = 5
 """How many topics one message names."""
 
 
-def refuse_retired(ledger: Ledger) -> None:
+def reject_retired(ledger: Ledger) -> None:
     """Refuse to run a pipeline that was taken out of service. Raises NeedsDecision."""
     if ledger.retired:
         what = f"this pipeline was retired: {ledger.retired.reason}"
@@ -106,7 +106,7 @@ def refuse_retired(ledger: Ledger) -> None:
         raise NeedsDecision(what, check=f"nothing where that is meant; else {back}")
 
 
-def refuse_shared_topics(
+def reject_shared_topics(
     topics: Collection[str], others: Mapping[str, frozenset[str]], *, has_plans: bool
 ) -> None:
     """Refuse topics of another pipeline of the group: offsets are the group's, and both would move
@@ -124,7 +124,7 @@ def refuse_shared_topics(
             raise SettingsError(what, key="group", topic=min(shared), check=check)
 
 
-def refuse_another_dialect(plan: Plan | None, settings: Settings) -> None:
+def reject_other_broker_type(plan: Plan | None, settings: Settings) -> None:
     """Refuse a conf that reads from another family of brokers than the pipeline's plans: its
     offsets mean nothing there.
 
@@ -139,18 +139,18 @@ def refuse_another_dialect(plan: Plan | None, settings: Settings) -> None:
         raise SettingsError(what, key="source.dialect", check=check)
 
 
-def refuse_what_cannot_run(snapshot: Snapshot) -> None:
+def reject_retired_or_shared(snapshot: Snapshot) -> None:
     """Raises NeedsDecision for a retired pipeline, SettingsError for topics that another one of the
     group reads.
     """
-    refuse_retired(snapshot.ledger)
+    reject_retired(snapshot.ledger)
     topics = {log.topic for log in (*snapshot.extents, *snapshot.leaderless)}
-    refuse_shared_topics(
+    reject_shared_topics(
         topics, snapshot.other_pipelines, has_plans=snapshot.ledger.newest is not None
     )
 
 
-def refuse_missing_topics(
+def reject_missing_topics(
     settings: Settings,
     topics: Iterable[str],
     of_cluster: Callable[[], Iterable[str]] = tuple,
@@ -170,7 +170,7 @@ def refuse_missing_topics(
     there, chosen = {*topics, *gone}, settings.source.topics
     for name in filter(_A_NAME.fullmatch, chosen.allow):
         if not any(re.fullmatch(name, topic) for topic in there):
-            _refuse_denied([name] if any(re.fullmatch(e, name) for e in chosen.deny) else [])
+            _reject_denied([name] if any(re.fullmatch(e, name) for e in chosen.deny) else [])
             like = difflib.get_close_matches(name, sorted(of_cluster()), n=_TOPICS_NAMED)
             check = (
                 f"its spelling: the cluster has {', '.join(like)}"
@@ -184,7 +184,7 @@ def refuse_missing_topics(
             )
     if not there:
         allowed = chosen.model_copy(update={"deny": ()})
-        _refuse_denied(
+        _reject_denied(
             sorted(
                 topic
                 for topic in of_cluster()
@@ -202,7 +202,7 @@ def refuse_missing_topics(
         )
 
 
-def _refuse_denied(denied: Sequence[str]) -> None:
+def _reject_denied(denied: Sequence[str]) -> None:
     """Topics that are allowed, denied, and wanted: there are no others, or they are named. Raises
     SettingsError for the first.
     """
@@ -213,7 +213,7 @@ def _refuse_denied(denied: Sequence[str]) -> None:
         raise SettingsError(what, topic=denied[0], key="source.topics.deny", check=check)
 
 
-def refuse_topic_that_reads_as_null(settings: Settings, topics: Iterable[str]) -> None:
+def reject_null_partition_value(settings: Settings, topics: Iterable[str]) -> None:
     """Refuse a topic name that stands for null where Delta keeps the values of partitions, as text.
     Raises SettingsError.
     """
@@ -228,7 +228,7 @@ def where_we_stand(snapshot: Snapshot, settings: Settings) -> PipelineState:
     the table's place.
     """
     with naming_table(settings):
-        refuse_topics_of_others(state := reconciled(snapshot, settings), snapshot)
+        reject_topics_of_other_pipelines(state := reconciled(snapshot, settings), snapshot)
         return state
 
 
@@ -236,7 +236,7 @@ def reconciled(snapshot: Snapshot, settings: Settings) -> PipelineState:
     """The same where it does not matter what other pipelines have loaded into the table. Raises
     SettingsError for another dialect.
     """
-    refuse_another_dialect(plan_in_force(snapshot.ledger, snapshot.table), settings)
+    reject_other_broker_type(plan_in_force(snapshot.ledger, snapshot.table), settings)
     told = (
         snapshot.ledger,
         snapshot.table,
@@ -247,7 +247,7 @@ def reconciled(snapshot: Snapshot, settings: Settings) -> PipelineState:
     owned, storage, behind = (
         owned_logs(snapshot, settings),
         snapshot.offsets_in,
-        moves_behind_append(settings),
+        commits_after_append(settings),
     )
     return reconcile(
         *told,
@@ -292,24 +292,24 @@ def reconcile(
     `storage`: where offsets are; `owned`, `moves_behind`: `group_commits`. Raises LedgersDisagree or
     OffsetMoved where a person must decide, SettingsError for another storage.
     """
-    refuse_another_era(ledger, table)
-    refuse_what_others_did(table, ledger.acknowledged, on_rows_removed)
+    reject_other_ledger(ledger, table)
+    reject_changes_by_others(table, ledger.acknowledged, on_rows_removed)
     found = compare(ledger, table, place)
     if owned is not None:
         return standing_of_member(
             found, ledger.newest, committed, owned, ends, storage, moves_behind=moves_behind
         )
     if isinstance(found, UpToDate):
-        return up_to_date(seen_in(storage, found.last), committed, on_moved, ends)
+        return up_to_date(as_if_stored_in(storage, found.last), committed, on_moved, ends)
     if isinstance(found, RebuildFromTable):
         return replace(
             found,
             state=up_to_date_once_rebuilt(
-                seen_in(storage, found.plan), ledger.newest, committed, on_moved, ends
+                as_if_stored_in(storage, found.plan), ledger.newest, committed, on_moved, ends
             ),
         )
     if not isinstance(found, FirstRun):
-        refuse_another_storage(found.plan, storage)
+        reject_other_offsets_storage(found.plan, storage)
     return found
 
 
@@ -320,7 +320,7 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
     What others did to the table is not looked at either. Raises LedgersDisagree.
     """
     plan, in_table = ledger.newest, (table.transaction_version or 0) if table else 0
-    refuse_another_era(ledger, table)
+    reject_other_ledger(ledger, table)
     number = plan.number if plan else 0
     if table and (
         in_table > number or (plan and in_table == number and _is_another_plan(plan, table))
@@ -335,7 +335,7 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
             plan,
             "the table was made since, without a row of ours, and the plan when there was none",
         )
-    _refuse_another_table(ledger, plan, table, in_table)
+    _reject_another_table(ledger, plan, table, in_table)
     if in_table == number:
         return UpToDate(plan, plan.positions)
     if in_table == plan.table_transaction_version:
@@ -477,7 +477,7 @@ def is_of_another_era(ledger: Ledger, table: Table | None) -> bool:
     return taken is None or taken.app_id != metadata.app_id or taken.number < metadata.number
 
 
-def refuse_another_era(ledger: Ledger, table: Table | None) -> None:
+def reject_other_ledger(ledger: Ledger, table: Table | None) -> None:
     """Plans of two ledgers have the same numbers and mean other rows: no acknowledgement makes them
     one. Raises LedgersDisagree.
     """
@@ -499,7 +499,7 @@ def refuse_another_era(ledger: Ledger, table: Table | None) -> None:
         raise LedgersDisagree(what, table_version=metadata.delta_version, check=check)
 
 
-def _refuse_another_table(ledger: Ledger, plan: Plan, table: Table | None, in_table: int) -> None:
+def _reject_another_table(ledger: Ledger, plan: Plan, table: Table | None, in_table: int) -> None:
     applied = ledger.applied
     check = _which_table(table, plan, is_done=is_recorded(ledger, plan))
     recorded = applied.table_id if applied and applied.number == plan.number else plan.table_id

@@ -14,32 +14,32 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from etl.decide.backfill import backfill_plan_instead
-from etl.decide.byte_offsets import refuse_inside_entries, refuse_named
+from etl.decide.backfill import backfill_replacement_plan
+from etl.decide.byte_offsets import reject_misaligned_offset, reject_misaligned_offsets
 from etl.decide.group_commits import (
     before,
-    is_never_handed_over,
-    moves_behind_append,
+    commits_after_append,
+    is_never_committed,
     of_member,
     read_by_others,
-    refuse_untold,
-    refuse_without_share,
+    reject_in_doubt_commit,
+    reject_without_assignment,
     stand_as_member,
 )
 from etl.decide.offsets import ends_of, starts_of
 from etl.decide.partition_identity import (
-    cut_logs,
-    gone_for_good,
     is_what_was_read,
-    refuse_left_made_again,
-    refuse_other_logs,
-    topics_made_again,
+    permanently_missing_topics,
+    recreated_topics,
+    reject_recreated_or_truncated,
+    reject_stored_plan_of_recreated_topic,
+    truncated_partitions,
     waiting_logs,
 )
 from etl.decide.plan import plan_from, reading_of, shape_of_rows
 from etl.decide.replay import GIVEN_UP
-from etl.decide.reservations import refuse_another_life
-from etl.decide.run_requests import asking_again
+from etl.decide.reservations import reject_other_incarnation
+from etl.decide.run_requests import request_of_replacement
 from etl.errors import BrokerUnreachable, NeedsDecision, SettingsError
 from etl.model.partitions import BrokerPartition, uncounted
 from etl.model.plans import LOST_WITH_LOG, Loss, LossReason, OffsetRange, Plan, PlanKind
@@ -58,35 +58,39 @@ class GoneFrom:
     why: LossReason
 
 
-def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
+def replacement_plan(
+    state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int
+) -> Plan:
     """The plan that takes the number of one that cannot be finished, without its id: from where
     that one started, to the ends of now.
 
     What the old plan let go stays let go, and what it saw of the offsets stays the expected side of
     compare-and-set. In a log that cannot be read now the position stays, and what the old plan let
     go behind it is for the plan to say that reads it. Offsets that the old plan reads and that are
-    gone with their log (`offsets_gone`) are losses of the new plan. Raises as `plan_next`, and
-    SettingsError when `skipped` names offsets that it does not read, and what `refuse_untold` does.
+    gone with their log (`partitions_missing_offsets`) are losses of the new plan. Raises as `plan_next`, and
+    SettingsError when `skipped` names offsets that it does not read, and what `reject_in_doubt_commit` does.
     """
-    refuse_untold(state.plan, snapshot, settings)
+    reject_in_doubt_commit(state.plan, snapshot, settings)
     if snapshot.backfill:
-        return backfill_plan_instead(snapshot.backfill, state, snapshot, settings, now_ms=now_ms)
-    if is_never_handed_over(state.plan, snapshot, settings):
+        return backfill_replacement_plan(
+            snapshot.backfill, state, snapshot, settings, now_ms=now_ms
+        )
+    if is_never_committed(state.plan, snapshot, settings):
         return _anew(state, snapshot, settings, now_ms=now_ms)
     if state.plan.is_executed_as_it_is:
-        return handed_over_instead(state, snapshot, settings, now_ms=now_ms)
+        return committed_replacement_plan(state, snapshot, settings, now_ms=now_ms)
     old, among = state.plan, let_go_among(state.plan)
     earlier = [loss for loss in among if loss.log in snapshot.extents]
-    gone = offsets_gone(old, snapshot)
+    gone = partitions_missing_offsets(old, snapshot)
     deleted = {log for log in gone if log not in snapshot.extents}
     kept = [
         loss for loss in old.losses if loss in earlier or loss not in among or loss.log in deleted
     ]
     skipped = [replace(skip, log_epoch=old.log_epochs.get(skip.log, 0)) for skip in state.skipped]
     skips = (*earlier, *skipped)
-    _refuse_leaderless_skips(skipped, snapshot)
+    _reject_leaderless_skips(skipped, snapshot)
     for skip in skipped:
-        refuse_named(skip.log, skip.until_offset, snapshot, key="--skip")
+        reject_misaligned_offset(skip.log, skip.until_offset, snapshot, key="--skip")
     plan = plan_from(
         starts_of(old),
         old,
@@ -96,13 +100,13 @@ def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, no
         uid=old.uid,
         now_ms=now_ms,
         beyond=skips,
-        asking=asking_again(old),
+        asking=request_of_replacement(old),
     )
     ranges = without_losses(plan.ranges, earlier)
     not_read = [r for r in old.ranges if r.log in deleted]
     left = leave_out((*ranges, *not_read), skipped)
     losses = (*kept, *without_losses(plan.losses, earlier), *skipped)
-    lost = without_losses(_planned_and_gone(old, gone), losses)
+    lost = without_losses(_losses_of_missing(old, gone), losses)
     return replace(
         plan,
         ranges=tuple(r for r in left if r.log not in deleted),
@@ -116,7 +120,7 @@ def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, no
     )
 
 
-def offsets_gone(
+def partitions_missing_offsets(
     plan: Plan,
     snapshot: Snapshot,
     *,
@@ -129,13 +133,13 @@ def offsets_gone(
     `decided`: logs of which an operator says so. `same`: logs that an operator accepts as what they
     were. Where it is not known how much a physical log lost, all of its range is.
     """
-    again = topics_made_again(plan, snapshot)
+    again = recreated_topics(plan, snapshot)
     others = {
         log
         for log in waiting_logs(plan, snapshot)
         if is_what_was_read(log, plan, snapshot) is False
     }
-    cuts = {cut.log: cut.left_until for cut in cut_logs(plan, snapshot, plan.positions)}
+    cuts = {cut.log: cut.left_until for cut in truncated_partitions(plan, snapshot, plan.positions)}
     found = dict[BrokerPartition, GoneFrom]()
     for r in sorted(plan.advancing, key=lambda r: (r.log, r.from_offset)):
         log, start = r.log, r.from_offset
@@ -143,7 +147,7 @@ def offsets_gone(
             continue
         if log in decided:
             found[log] = GoneFrom(start, decided[log])
-        elif log.topic in snapshot.gone_topics:
+        elif log.topic in snapshot.missing_topics:
             found[log] = GoneFrom(start, LossReason.DELETED)
         elif log.topic in again or log in others:
             found[log] = GoneFrom(start, LossReason.RECREATED)
@@ -166,10 +170,10 @@ def lost_with_logs(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> list
     earlier = [
         replace(loss, from_offset=max(loss.from_offset, gone[loss.log].offset)) for loss in among
     ]
-    return [*earlier, *without_losses(_planned_and_gone(plan, gone), earlier)]
+    return [*earlier, *without_losses(_losses_of_missing(plan, gone), earlier)]
 
 
-def _planned_and_gone(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> list[Loss]:
+def _losses_of_missing(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> list[Loss]:
     """One loss for each stretch of the plan's ranges in which the log has nothing any more, however
     many tasks read it.
     """
@@ -186,7 +190,7 @@ def _planned_and_gone(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> l
     return found
 
 
-def handed_over_instead(
+def committed_replacement_plan(
     state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int
 ) -> Plan:
     """The same of a plan that is executed as it is: its ranges without what is gone or skipped, and
@@ -197,13 +201,18 @@ def handed_over_instead(
     nobody skipped what expired, SettingsError for a skip that it does not hold.
     """
     old, table = state.plan, snapshot.table
-    lives, ended = old.log_epochs, gone_for_good(old, snapshot)
-    gone = _planned_and_gone(
-        old, {log: at for log, at in offsets_gone(old, snapshot).items() if log.topic in ended}
+    lives, ended = old.log_epochs, permanently_missing_topics(old, snapshot)
+    gone = _losses_of_missing(
+        old,
+        {
+            log: at
+            for log, at in partitions_missing_offsets(old, snapshot).items()
+            if log.topic in ended
+        },
     )
     skipped = [replace(skip, log_epoch=lives.get(skip.log, 0)) for skip in state.skipped]
     for skip in skipped:
-        refuse_named(skip.log, skip.until_offset, snapshot, key="--skip")
+        reject_misaligned_offset(skip.log, skip.until_offset, snapshot, key="--skip")
     by_hand = [*skipped, *without_losses(gone, skipped)]
     left = tuple(leave_out(old.ranges, by_hand))
     expired = list(_expired(replace(old, ranges=left), snapshot, settings))
@@ -252,7 +261,7 @@ def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: i
         snapshot.committed,
         owned,
         ends_of(snapshot),
-        moves_behind=moves_behind_append(settings),
+        moves_behind=commits_after_append(settings),
     )
     plan = plan_from(
         stand.positions,
@@ -262,7 +271,7 @@ def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: i
         number=old.number,
         uid=old.uid,
         now_ms=now_ms,
-        asking=asking_again(old),
+        asking=request_of_replacement(old),
     )
     among = let_go_among(old)
     return replace(
@@ -360,7 +369,7 @@ def _around(r: Span, skip: Loss) -> Iterable[Span]:
         yield replace(r, from_offset=skip.until_offset)
 
 
-def _refuse_leaderless_skips(skipped: Iterable[Loss], snapshot: Snapshot) -> None:
+def _reject_leaderless_skips(skipped: Iterable[Loss], snapshot: Snapshot) -> None:
     """What is skipped is let go by the plan that passes it, which cannot be one that does not read
     the log. Raises BrokerUnreachable.
     """
@@ -446,18 +455,20 @@ def replay_or_supersede(
     BrokerUnreachable when policy says `fail`.
     """
     plan = state.plan
-    refuse_untold(plan, snapshot, settings)
-    if is_never_handed_over(plan, snapshot, settings):
-        refuse_without_share(plan, snapshot)
+    reject_in_doubt_commit(plan, snapshot, settings)
+    if is_never_committed(plan, snapshot, settings):
+        reject_without_assignment(plan, snapshot)
         return Supersede(plan, "it was stored, and the group's offsets were not moved with it")
     if plan.kind is PlanKind.REPLAY and (why := why_given_up(plan, snapshot)):
         return Supersede(plan, why)
-    _refuse_gone_topics(plan, snapshot)
-    refuse_another_life(snapshot, starts_of(plan))
-    refuse_left_made_again(plan, snapshot)
-    refuse_other_logs(plan, _of_ranges(plan, snapshot) if plan.is_executed_as_it_is else snapshot)
-    refuse_inside_entries(starts_of(plan), snapshot, plan, is_left=True)
-    _refuse_leaderless_ranges(plan, snapshot, settings)
+    _reject_gone_topics(plan, snapshot)
+    reject_other_incarnation(snapshot, starts_of(plan))
+    reject_stored_plan_of_recreated_topic(plan, snapshot)
+    reject_recreated_or_truncated(
+        plan, _of_ranges(plan, snapshot) if plan.is_executed_as_it_is else snapshot
+    )
+    reject_misaligned_offsets(starts_of(plan), snapshot, plan, is_left=True)
+    _reject_leaderless_ranges(plan, snapshot, settings)
     leaderless = sorted(snapshot.leaderless & {r.log for r in plan.ranges})
     if leaderless:
         more = f" (and {len(leaderless) - 1:,} more partitions)" if leaderless[1:] else ""
@@ -474,7 +485,7 @@ def replay_or_supersede(
                 plan,
                 f"{r.log}: its range starts at {r.from_offset}, and the log at {extent.log_start_offset} by now",
             )
-    _refuse_another_shape(plan, settings)
+    _reject_other_row_shape(plan, settings)
     return state
 
 
@@ -498,7 +509,7 @@ def _of_ranges(plan: Plan, snapshot: Snapshot) -> Snapshot:
 
 def why_given_up(plan: Plan, snapshot: Snapshot) -> str | None:
     """Why a replay cannot bring back all of its rows; None where nothing speaks against it."""
-    gone = sorted(snapshot.gone_topics & {r.log.topic for r in plan.ranges})
+    gone = sorted(snapshot.missing_topics & {r.log.topic for r in plan.ranges})
     if gone:
         return f"{GIVEN_UP}: the brokers do not know the topic {gone[0]} any more"
     for r in plan.ranges:
@@ -519,7 +530,7 @@ def topics_left_to_read(ledger: Ledger) -> set[str]:
     return deleted | {r.log.topic for r in plan.ranges}
 
 
-def refuse_to_give_up(plan: Plan, snapshot: Snapshot) -> None:
+def reject_abandoning_lost_offsets(plan: Plan, snapshot: Snapshot) -> None:
     """Refuse to replace a stored plan that reads what its logs no longer hold: that is for an
     operator to say.
 
@@ -531,12 +542,12 @@ def refuse_to_give_up(plan: Plan, snapshot: Snapshot) -> None:
         or plan.handed_over is False
     ):
         return
-    _refuse_gone_topics(plan, snapshot)
-    refuse_other_logs(plan, _of_ranges(plan, snapshot))
+    _reject_gone_topics(plan, snapshot)
+    reject_recreated_or_truncated(plan, _of_ranges(plan, snapshot))
 
 
-def _refuse_gone_topics(plan: Plan, snapshot: Snapshot) -> None:
-    gone = sorted(snapshot.gone_topics & {r.log.topic for r in plan.ranges})
+def _reject_gone_topics(plan: Plan, snapshot: Snapshot) -> None:
+    gone = sorted(snapshot.missing_topics & {r.log.topic for r in plan.ranges})
     if gone:
         others = f" (and {len(gone) - 1:,} more topics)" if gone[1:] else ""
         what = f"plan {plan.number} is stored and not in the table, and the brokers do not know this topic of it any more{others}"
@@ -550,7 +561,7 @@ def _refuse_gone_topics(plan: Plan, snapshot: Snapshot) -> None:
         raise NeedsDecision(what, topic=gone[0], check=check)
 
 
-def _refuse_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
+def _reject_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
     """Refuse a stored plan of which a log has no leader: it reads all of its logs or none. Raises
     BrokerUnreachable under `fail`.
     """
@@ -577,7 +588,7 @@ def _refuse_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings
         raise BrokerUnreachable(what, **min(logs).place, check=check)
 
 
-def _refuse_another_shape(plan: Plan, settings: Settings) -> None:
+def _reject_other_row_shape(plan: Plan, settings: Settings) -> None:
     """Refuse a stored plan under settings that shape rows differently: they would not be its rows.
     Raises NeedsDecision.
     """

@@ -22,12 +22,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from etl.decide.byte_offsets import refuse_named
+from etl.decide.byte_offsets import reject_misaligned_offset
 from etl.decide.group_ownership import owned_by
 from etl.decide.loaded_intervals import unloaded
-from etl.decide.partition_identity import record_epochs, refuse_other_logs
+from etl.decide.partition_identity import record_epochs, reject_recreated_or_truncated
 from etl.decide.plan import shape_of_rows
-from etl.decide.tasks import boundaries_of, cut_ranges
+from etl.decide.tasks import boundaries_of, split_ranges
 from etl.errors import BrokerUnreachable, DataLoss, NeedsDecision, SettingsError
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Named
 from etl.model.plans import NO_BOUNDS, OffsetRange, Plan, PlanKind
@@ -158,10 +158,10 @@ def intervals_of(
         elif lost_from is not None:
             raise _expired(log, lost_from, start)
         if low < high:
-            _refuse_claimed(log, low, high, last, snapshot)
-            _refuse_unloaded(log, low, high, last, loaded)
-            refuse_named(log, low, snapshot, key="--from")
-            refuse_named(log, high, snapshot, key="--until")
+            _reject_claimed(log, low, high, last, snapshot)
+            _reject_unloaded(log, low, high, last, loaded)
+            reject_misaligned_offset(log, low, snapshot, key="--from")
+            reject_misaligned_offset(log, high, snapshot, key="--until")
             intervals[log] = low, high
         elif (
             isinstance(wanted.from_, int)
@@ -211,11 +211,11 @@ def _expired(log: BrokerPartition, low: int, start: int) -> DataLoss:
     return DataLoss(what, **log.place, offset=low, check=check)
 
 
-def _refuse_claimed(
+def _reject_claimed(
     log: BrokerPartition, low: int, high: int, last: Plan, snapshot: Snapshot
 ) -> None:
     for claim in snapshot.claims.of(snapshot.table.id if snapshot.table else None):
-        if claim.life_of(log) != last.log_epochs.get(log, 0):
+        if claim.incarnation_of(log) != last.log_epochs.get(log, 0):
             continue
         met = [
             (max(low, start), min(high, until))
@@ -233,7 +233,7 @@ def _refuse_claimed(
             raise SettingsError(what, key="--from", **log.place, offset=start, check=check)
 
 
-def _refuse_unloaded(
+def _reject_unloaded(
     log: BrokerPartition, low: int, high: int, last: Plan, loaded: Coverage
 ) -> None:
     position, life = last.positions[log], last.log_epochs.get(log, 0)
@@ -280,7 +280,7 @@ def plan_replay(
     NeedsDecision where a log is another by now.
     """
     last, table = state.last, snapshot.table
-    refuse_other_logs(
+    reject_recreated_or_truncated(
         last,
         snapshot,
         {log: min(at, state.positions.get(log, at)) for log, at in last.positions.items()},
@@ -293,7 +293,7 @@ def plan_replay(
         OffsetRange(log, low, high, snapshot.leaders.get(log))
         for log, (low, high) in sorted(intervals.items())
     )
-    ranges = cut_ranges(
+    ranges = split_ranges(
         wholes,
         snapshot.bytes_per_offset,
         settings.limits.target_task_bytes,

@@ -86,14 +86,14 @@ def claimed_anew(plan: Plan, last: Plan | None) -> dict[BrokerPartition, int]:
     }
 
 
-def moves_fence(plan: Plan, last: Plan | None) -> bool:
+def updates_reservation_lock(plan: Plan, last: Plan | None) -> bool:
     """Whether a plan of the live pipeline claims what nobody did: behind a new position, or what
     was given up and a replay reads again.
     """
     return plan.kind is PlanKind.REPLAY or bool(claimed_anew(plan, last))
 
 
-def refuse_claimed(plan: Plan, last: Plan | None, claims: Reservations) -> None:
+def reject_claimed(plan: Plan, last: Plan | None, claims: Reservations) -> None:
     """Refuse a plan of the live pipeline that begins before or inside of what a backfill claims.
     Raises NeedsDecision.
     """
@@ -122,13 +122,13 @@ def _held_before(
     position.
     """
     life, parts = plan.log_epochs.get(log, 0), list(claim.stretches.get(log, ()))
-    if last is None or log not in last.positions or claim.life_of(log) == life:
+    if last is None or log not in last.positions or claim.incarnation_of(log) == life:
         return parts
     stood = starts_of(last)[log] if last.log_epochs.get(log, 0) == life else 0
     return [(start, min(until, stood)) for start, until in parts if start < stood]
 
 
-def refuse_left_to_load(
+def reject_restart_of_reserved_partition(
     plan: Plan, last: Plan, left: Mapping[str, Collection[BrokerPartition]]
 ) -> None:
     """Refuse a plan that begins another life of a log which a backfill has still to load. Raises
@@ -199,18 +199,20 @@ def read_by_others_now(
     return {log: joined(parts) for log, parts in found.items()}
 
 
-def lives_of(newest: Plan | None) -> dict[BrokerPartition, int]:
+def incarnations_of(newest: Plan | None) -> dict[BrokerPartition, int]:
     """Which life of each log the live pipeline has."""
     return {log: newest.log_epochs.get(log, 0) for log in newest.positions} if newest else {}
 
 
-def refuse_another_life(snapshot: Snapshot, positions: Mapping[BrokerPartition, int]) -> None:
+def reject_other_incarnation(snapshot: Snapshot, positions: Mapping[BrokerPartition, int]) -> None:
     """Refuse a backfill that would read on where the live pipeline reads another life of the log by
     now. Raises NeedsDecision.
     """
     claim = snapshot.backfill
     for log in sorted(claim.left_from(positions)) if claim else ():
-        if claim and snapshot.live_epochs.get(log, claim.life_of(log)) != claim.life_of(log):
+        if claim and snapshot.live_epochs.get(
+            log, claim.incarnation_of(log)
+        ) != claim.incarnation_of(log):
             what = "the pipeline goes on with this partition as one that was cut or made again, and the backfill was begun before that"
             check = f"{_abandon(claim.name)}, which keeps what it has loaded"
             raise NeedsDecision(what, **log.place, check=check)
@@ -348,7 +350,7 @@ def as_claimed(
         else:
             doubtful[r.log] = (
                 *doubtful.get(r.log, ()),
-                *_around(interval_of(r, receipt, claim.life_of(r.log)), gone),
+                *_around(interval_of(r, receipt, claim.incarnation_of(r.log)), gone),
             )
     receipts = tuple(receipt for _, receipt in kept)
     return (
@@ -427,7 +429,7 @@ def _around(interval: Interval, gone: Sequence[tuple[int, int]]) -> tuple[Interv
     )
 
 
-def refuse_what_lacks_a_backfill(name: str, ledger: Ledger, table: Table, in_table: int) -> None:
+def reject_table_without_backfill(name: str, ledger: Ledger, table: Table, in_table: int) -> None:
     """Refuse a table that lacks a plan which a backfill has loaded into it.
 
     `ledger` is the backfill's, read before the table; `in_table`: its newest plan there, 0 for

@@ -47,33 +47,33 @@ from enum import Enum
 from etl.decide.group_commits import (
     as_if_alone,
     is_member,
-    refuse_untold,
+    reject_in_doubt_commit,
     stand_as_member,
-    with_hand_over_found_out,
+    with_commit_settled,
 )
 from etl.decide.group_ownership import leave_to_owners
 from etl.decide.next_step import NextStep, Repair, next_step, repair_of, steps_ahead
 from etl.decide.offsets import (
     apart_from,
+    as_if_stored_in,
     ends_of,
+    expected_after_restore,
     off_position,
     place_moved,
-    seen_in,
-    seen_once_rebuilt,
     up_to_date,
 )
 from etl.decide.reconcile import (
     compare,
     naming_table,
-    refuse_another_era,
-    refuse_what_cannot_run,
+    reject_other_ledger,
+    reject_retired_or_shared,
     where_we_stand,
 )
 from etl.decide.table_changes import (
     is_recorded,
     plan_of,
-    refuse_topics_of_others,
-    refuse_what_others_did,
+    reject_changes_by_others,
+    reject_topics_of_other_pipelines,
 )
 from etl.decide.table_rules import rows_not_begun
 from etl.errors import EtlError, LedgersDisagree, NeedsDecision, SettingsError
@@ -119,14 +119,14 @@ def what_is_lost(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | N
     """
     ledger, table = snapshot.ledger, snapshot.table
     with naming_table(settings):
-        refuse_another_era(ledger, table)
-        refuse_what_others_did(table, ledger.acknowledged, settings.table.on_rows_removed)
+        reject_other_ledger(ledger, table)
+        reject_changes_by_others(table, ledger.acknowledged, settings.table.on_rows_removed)
         if is_forgotten(ledger, table):
             return Lost.PLANS, None
         found = compare(ledger, table, settings.table.place)
     if isinstance(found, FirstRun) and rows_not_begun(None, snapshot):
         with naming_table(settings):
-            refuse_topics_of_others(found, snapshot)
+            reject_topics_of_other_pipelines(found, snapshot)
         return Lost.PLANS, None
     if isinstance(found, FirstRun):
         what = "the table holds no plan of this pipeline, and ZooKeeper knows none: there is nothing to restore"
@@ -156,10 +156,10 @@ def is_forgotten(ledger: Ledger, table: Table | None) -> bool:
 
 def _left(state: Replay | Supersede, snapshot: Snapshot, settings: Settings) -> Plan:
     """A stored plan, whose offsets are where it saw them. Raises NeedsDecision, and as
-    `refuse_untold`.
+    `reject_in_doubt_commit`.
     """
-    plan = with_hand_over_found_out(snapshot).ledger.newest or state.plan
-    refuse_untold(plan, snapshot, settings)
+    plan = with_commit_settled(snapshot).ledger.newest or state.plan
+    reject_in_doubt_commit(plan, snapshot, settings)
     found = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.offsets_to_move}
     moved = sorted(log for log, now in found.items() if place_moved(plan, log, now))
     if moved:
@@ -188,11 +188,13 @@ def apart(plan: Plan, snapshot: Snapshot) -> dict[BrokerPartition, tuple[int | N
 def repair_from(plan: Plan, snapshot: Snapshot) -> Repair:
     """The ledger from the table's commits, and every offset to its position, whoever moved it."""
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
-    as_seen = replace(plan, seen=seen, offsets_in=snapshot.offsets_in)
-    return Repair(as_seen, tuple(apart(plan, snapshot)), adopts=plan, knew=snapshot.ledger.newest)
+    observed_by_settings = replace(plan, seen=seen, offsets_in=snapshot.offsets_in)
+    return Repair(
+        observed_by_settings, tuple(apart(plan, snapshot)), adopts=plan, knew=snapshot.ledger.newest
+    )
 
 
-def told_apart(offsets: Mapping[BrokerPartition, tuple[int | None, int]]) -> list[str]:
+def describe_each_move(offsets: Mapping[BrokerPartition, tuple[int | None, int]]) -> list[str]:
     """Which offsets move: a sentence for each log."""
     return [
         f"{render_log(log)}: the committed offset goes from {'none' if there is None else there} to {to}"
@@ -200,7 +202,7 @@ def told_apart(offsets: Mapping[BrokerPartition, tuple[int | None, int]]) -> lis
     ]
 
 
-def told_rows(
+def describe_restored_rows(
     until: Mapping[BrokerPartition, tuple[int, int]],
     snapshot: Snapshot,
     others: int,
@@ -381,9 +383,9 @@ def _moved(base: PipelineState | None, snapshot: Snapshot) -> Collection[BrokerP
     """The logs whose offset another client moved, by the plan that the state is about."""
     if base is None or isinstance(base, FirstRun):
         return ()
-    committed, plan = snapshot.committed, seen_in(snapshot.offsets_in, plan_of(base))
+    committed, plan = snapshot.committed, as_if_stored_in(snapshot.offsets_in, plan_of(base))
     if isinstance(base, RebuildFromTable):
-        plan = seen_once_rebuilt(plan, snapshot.ledger.newest, committed)
+        plan = expected_after_restore(plan, snapshot.ledger.newest, committed)
     return apart_from(plan, committed)[1]
 
 
@@ -464,7 +466,7 @@ def _step_by_ledgers(snapshot: Snapshot, settings: Settings) -> NextStep:
     """The step as far as its repair: what it plans is not known without the brokers. Raises as
     `next_step`, and its refusal.
     """
-    refuse_what_cannot_run(snapshot)
+    reject_retired_or_shared(snapshot)
     left = leave_to_owners(snapshot, settings)
     state = where_we_stand(left, settings)
     return NextStep(left, state, repair_of(state, left))

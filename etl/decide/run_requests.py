@@ -60,7 +60,7 @@ from enum import Enum
 
 from etl.errors import EtlError, NeedsDecision, SettingsError, family
 from etl.model.partitions import BrokerPartition, PartitionOffsets, in_order
-from etl.model.plans import NO_BOUNDS, Bound, Bounds, KeptKey, Plan, Request
+from etl.model.plans import NO_BOUNDS, Bound, Bounds, Plan, Request, RunKeyRecord
 from etl.model.snapshot import Asked, Snapshot
 
 KEYS_KEPT = 1000
@@ -107,7 +107,7 @@ def bounds_to_find(request: Request, newest: Plan | None, plan: Plan | None) -> 
     return of_key.bounds if of_key else request.bounds
 
 
-def made_under(asked: Asked | None, last: Plan | None) -> Plan | KeptKey | None:
+def request_of_key(asked: Asked | None, last: Plan | None) -> Plan | RunKeyRecord | None:
     """What the ledger has of the key, `last` being the pipeline's newest plan in force; None
     without a key, and of one that is new.
     """
@@ -116,16 +116,16 @@ def made_under(asked: Asked | None, last: Plan | None) -> Plan | KeptKey | None:
     return last if last and last.run_key == asked.request.run_key else asked.plan or asked.key
 
 
-def done_before(asked: Asked | None, last: Plan | None, snapshot: Snapshot) -> KeptKey | None:
+def done_before(asked: Asked | None, last: Plan | None, snapshot: Snapshot) -> RunKeyRecord | None:
     """The key whose run is done, `last` being in the table; None where there is something to do, or
     a log is waited for.
 
     Raises SettingsError for other bounds.
     """
-    found = made_under(asked, last)
+    found = request_of_key(asked, last)
     if asked is None or found is None:
         return None
-    kept = kept_key(found) if isinstance(found, Plan) else found
+    kept = run_key_to_record(found) if isinstance(found, Plan) else found
     said = asked.request.bounds.said
     if kept.said != said:
         what = f"run key {kept.key} was asked for {kept.said or 'without bounds'}, and now {said or 'without any'}"
@@ -144,7 +144,7 @@ def left_under_key(
     """Of a key with a plan the logs that are not loaded up to its bound, `last` being in the table,
     and that bound; None: unknown.
     """
-    found = made_under(asked, last)
+    found = request_of_key(asked, last)
     if asked is None or last is None or not isinstance(found, Plan):
         return {}
     ends = {log: _end_now(log, end, found, asked, snapshot) for log, end in found.key_ends.items()}
@@ -159,7 +159,7 @@ def is_found_out(asked: Asked | None, last: Plan | None) -> bool:
     """Whether a key that is done had a log of which nobody knew the bound: then it is kept, for
     what comes there later is not the key's.
     """
-    found = made_under(asked, last)
+    found = request_of_key(asked, last)
     return (
         asked is not None
         and asked.key is None
@@ -190,23 +190,23 @@ def is_reached(plan: Plan, positions: Mapping[BrokerPartition, int]) -> bool:
     )
 
 
-def kept_key(plan: Plan) -> KeptKey:
+def run_key_to_record(plan: Plan) -> RunKeyRecord:
     """What is kept of the key of a plan that has one."""
-    return KeptKey(plan.run_key or "", plan.number, plan.bounds.said)
+    return RunKeyRecord(plan.run_key or "", plan.number, plan.bounds.said)
 
 
-def key_without_plan(asked: Asked | None, last: Plan | None) -> KeptKey | None:
+def key_without_plan(asked: Asked | None, last: Plan | None) -> RunKeyRecord | None:
     """What is kept of a key under which there was nothing to read; None without a key, and of one
     that made plans.
     """
-    if asked is None or asked.request.run_key is None or made_under(asked, last):
+    if asked is None or asked.request.run_key is None or request_of_key(asked, last):
         return None
-    return KeptKey(
+    return RunKeyRecord(
         asked.request.run_key, last.number if last else 0, asked.request.bounds.said, is_empty=True
     )
 
 
-def with_key(keys: tuple[KeptKey, ...], more: KeptKey) -> tuple[KeptKey, ...]:
+def with_key(keys: tuple[RunKeyRecord, ...], more: RunKeyRecord) -> tuple[RunKeyRecord, ...]:
     """The kept keys and one more, which takes the place of what was known of it; the newest
     `KEYS_KEPT`.
     """
@@ -217,7 +217,7 @@ def asking_of(asked: Asked | None, last: Plan | None, snapshot: Snapshot) -> Ask
     """What the next plan is made under; the key is not done."""
     if asked is None:
         return NOTHING_ASKED
-    found, request = made_under(asked, last), asked.request
+    found, request = request_of_key(asked, last), asked.request
     if isinstance(found, Plan):
         ends = {
             log: _end_now(log, end, found, asked, snapshot) for log, end in found.key_ends.items()
@@ -281,7 +281,7 @@ def loaded_beyond(snapshot: Snapshot) -> dict[BrokerPartition, int]:
     """How many offsets of each log are loaded behind the bound of a run that has made no plan yet."""
     last, asked = snapshot.ledger.newest, snapshot.asked
     until = asked.request.bounds.until if asked else None
-    if last is None or asked is None or until is None or made_under(asked, last):
+    if last is None or asked is None or until is None or request_of_key(asked, last):
         return {}
     stops = asking_of(asked, last, snapshot).stops or {}
     return {
@@ -309,7 +309,7 @@ def up_to_bound(
     }
 
 
-def asking_again(old: Plan) -> Asking:
+def request_of_replacement(old: Plan) -> Asking:
     """What the plan is made under that takes the place of this one: what was asked for once stays.
 
     Where the old plan was to end in a physical log a message ended then, and so it does in the same
@@ -347,7 +347,7 @@ def left_of_key(
     return {**waits, **away, **capped}
 
 
-def refuse_start_by_offsets(asked: Asked | None, last: Plan | None) -> None:
+def reject_start_by_offset_count(asked: Asked | None, last: Plan | None) -> None:
     """Refuse a first run that is to begin so many offsets before the end: a start is a time, or a
     policy. Raises SettingsError.
     """
@@ -358,7 +358,7 @@ def refuse_start_by_offsets(asked: Asked | None, last: Plan | None) -> None:
         raise SettingsError(what, key="--from-time", check=check)
 
 
-def refuse_unread_before(
+def reject_unread_offsets_before(
     asked: Asked | None, known: Mapping[BrokerPartition, int], snapshot: Snapshot
 ) -> None:
     """Refuse a run that is to begin at a bound before which this pipeline has not read all. Raises
@@ -366,7 +366,7 @@ def refuse_unread_before(
     """
     start = asked.request.bounds.start if asked else None
     is_begun = isinstance(
-        made_under(asked, snapshot.ledger.newest), Plan
+        request_of_key(asked, snapshot.ledger.newest), Plan
     )  # it was asked when the key's first plan was made
     if asked is None or start is None or (start.at_ms is None and start.back is None) or is_begun:
         return
@@ -506,7 +506,7 @@ def divided(whole: TimeInterval, every: timedelta) -> Iterator[TimeInterval]:
         start += every
 
 
-def looked_back_at(
+def intervals_looked_back_at(
     end: datetime, *, behind: timedelta, back: timedelta, every: timedelta
 ) -> TimeInterval:
     """Whole intervals of the length `every`, as long as `back` in all, of which the last ended

@@ -38,14 +38,23 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl.decide.byte_offsets import refuse_named
-from etl.decide.group_commits import refuse_in_the_place_of, told_by_command
+from etl.decide.byte_offsets import reject_misaligned_offset
+from etl.decide.group_commits import metadata_named_by_command, reject_replacing
 from etl.decide.group_ownership import owned_by
 from etl.decide.offsets import starts_of
-from etl.decide.partition_identity import kept_tails, record_epochs, refuse_other_logs
+from etl.decide.partition_identity import (
+    record_epochs,
+    reject_recreated_or_truncated,
+    tails_to_record,
+)
 from etl.decide.plan import shape_of_rows
 from etl.decide.reconcile import where_we_stand
-from etl.decide.replacement import let_go_among, lost_with_logs, offsets_gone, without_losses
+from etl.decide.replacement import (
+    let_go_among,
+    lost_with_logs,
+    partitions_missing_offsets,
+    without_losses,
+)
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
 from etl.model.partitions import (
     FORM_OF_PARTITION,
@@ -53,8 +62,8 @@ from etl.model.partitions import (
     BrokerPartition,
     Named,
     PartitionOffsets,
+    render_intervals,
     render_log,
-    render_stretches,
 )
 from etl.model.plans import LOST_WITH_LOG, NO_BOUNDS, Loss, LossReason, Plan, PlanKind
 from etl.model.snapshot import (
@@ -128,7 +137,7 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
     if isinstance(state, UpToDate):
         return Standing(state, {**state.last.positions, **state.passed})
     stored = state.plan
-    refuse_in_the_place_of(stored)
+    reject_replacing(stored)
     if stored.kind in (PlanKind.REPLAY, PlanKind.BACKFILL):
         what = f"plan {stored.number} is stored and not in the table, and what it reads again does not move positions"
         raise NeedsDecision(what, check="`etl run CONF`, which executes it; then say this again")
@@ -181,7 +190,7 @@ def moves_to(
     Raises SettingsError for an offset that the log does not have, NotYetReadable for one behind an
     open transaction, and what a run says of logs that were cut or made again.
     """
-    refuse_other_logs(
+    reject_recreated_or_truncated(
         stands.old,
         snapshot,
         {log: min(at, stands.before.get(log, at)) for log, at in stands.old.positions.items()},
@@ -194,15 +203,15 @@ def moves_to(
     found = []
     for log, to in sorted(targets.items()):
         now = position_now(log, stands, snapshot)
-        _refuse_outside(log, to, snapshot)
-        refuse_named(log, to, snapshot, key="--to")
+        _reject_outside(log, to, snapshot)
+        reject_misaligned_offset(log, to, snapshot, key="--to")
         is_stored = isinstance(stands.state, Replay) and stands.old.positions.get(log) != now
         if to != now or is_stored or log in elsewhere:
             found.append(Move(log, now, to))
     return tuple(found)
 
 
-def _refuse_outside(log: BrokerPartition, to: int, snapshot: Snapshot) -> None:
+def _reject_outside(log: BrokerPartition, to: int, snapshot: Snapshot) -> None:
     extent = snapshot.extents[log]
     if extent.end_offset < to <= extent.end_offset + extent.held_back:
         what = f"offset {to} lies above the last stable offset {extent.end_offset}: a transaction is open there"
@@ -215,12 +224,12 @@ def _refuse_outside(log: BrokerPartition, to: int, snapshot: Snapshot) -> None:
         raise SettingsError(what, key="--to", **log.place, check=check)
 
 
-def stretches_to_ask(moves: Iterable[Move]) -> dict[BrokerPartition, tuple[int, int]]:
+def intervals_to_look_up(moves: Iterable[Move]) -> dict[BrokerPartition, tuple[int, int]]:
     """What would be read again, of which the table must hold nothing."""
     return {move.log: (move.to_offset, move.from_offset) for move in moves if move.comes}
 
 
-def refuse_loaded(
+def reject_loaded(
     moves: Iterable[Move], loaded: Stretches, rows: Mapping[BrokerPartition, int]
 ) -> None:
     """Refuse to go back over what is loaded: by plans that led to the table (`loaded`), or by whose
@@ -244,7 +253,7 @@ def refuse_loaded(
             else f"the table holds {count:,} rows of these offsets"
         )
         what += f": read again from {move.to_offset}, their rows would be there twice"
-        stretch = render_stretches([(move.log, move.to_offset, move.from_offset)])
+        stretch = render_intervals([(move.log, move.to_offset, move.from_offset)])
         named = (
             f"etl replay CONF --topic {shlex.quote(move.log.topic)} --partition {move.log.key} --from {move.to_offset} "
             f"--until {move.from_offset}"
@@ -315,13 +324,13 @@ def plan_set(
         },
         vanished=() if is_next else old.vanished,
         took_over=None if is_next else old.took_over,
-        tails=kept_tails(old, positions, snapshot) if moves else old.tails,
+        tails=tails_to_record(old, positions, snapshot) if moves else old.tails,
         cluster_id=snapshot.cluster_id,
         offsets_in=snapshot.offsets_in,
         share=None,
         handed_over=None,
         closes=False,
-        read_by_others=told_by_command(stands.state),
+        read_by_others=metadata_named_by_command(stands.state),
     )
 
 
@@ -372,7 +381,8 @@ def lost_of_stored(stands: Standing, moves: Collection[Move], snapshot: Snapshot
     if isinstance(stands.state, UpToDate):
         return []
     return without_losses(
-        lost_with_logs(stands.old, offsets_gone(stands.old, snapshot)), _skipped(moves, stands.old)
+        lost_with_logs(stands.old, partitions_missing_offsets(stands.old, snapshot)),
+        _skipped(moves, stands.old),
     )
 
 
@@ -401,7 +411,7 @@ def _is_of_the_set(loss: Loss, old: Plan) -> bool:
     )
 
 
-def told_moves(moves: Iterable[Move]) -> list[str]:
+def describe_moves(moves: Iterable[Move]) -> list[str]:
     """What setting them comes to: a sentence for each log."""
     said = []
     for move in moves:
@@ -523,7 +533,7 @@ def pausing(
         if before:
             says.append(f"{one} is paused already{_as_whole(one, before)}: {before.reason}")
             continue
-        refuse_unknown(one, known)
+        reject_unknown(one, known)
         kept.append(Pause(one.topic, one.log, reason, by, now_ms))
         says.append(f"{one} is paused: {reason}")
     return Changed(tuple(kept), tuple(says))
@@ -553,7 +563,7 @@ def resuming(
             check = f"resume {one.topic}, and pause those of its partitions that are to rest"
             raise SettingsError(what, key="LOG", check=check)
         if not gone:
-            refuse_unknown(one, known)
+            reject_unknown(one, known)
             says.append(f"{one} is not paused: there is nothing to resume")
             continue
         kept = [pause for pause in kept if pause not in gone]
@@ -572,7 +582,7 @@ def merged(
     )
 
 
-def refuse_unknown(named: Named, known: Collection[BrokerPartition]) -> None:
+def reject_unknown(named: Named, known: Collection[BrokerPartition]) -> None:
     """Raises SettingsError where the name covers no log that is known."""
     if not any(named.covers(log) for log in known):
         what = (

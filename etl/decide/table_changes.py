@@ -53,10 +53,10 @@ def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> 
         acknowledgement.delta_version or 0
     ):
         return False
-    return not _came_after(ledger.applied, acknowledgement)
+    return not _is_after_acknowledgement(ledger.applied, acknowledgement)
 
 
-def accepted_beside(live: Ledger, name: str) -> Acknowledgement | None:
+def accepted_with_backfills(live: Ledger, name: str) -> Acknowledgement | None:
     """What an operator accepted for all that load the table, as it is said to the backfill of that
     name.
 
@@ -115,7 +115,7 @@ def accepted_version(acknowledgement: Acknowledgement | None, table: Table) -> i
     if (
         acknowledgement is None
         or acknowledgement.table_id != table.id
-        or acknowledgement.commit not in (None, table.said_commit)
+        or acknowledgement.commit not in (None, table.commit_in_log)
     ):
         return None
     return acknowledgement.delta_version
@@ -176,7 +176,9 @@ def _is_of(acknowledgement: Acknowledgement, table: Table | None, place: str) ->
     return accepted_version(acknowledgement, table) is not None
 
 
-def _came_after(applied: CommitResult | None, acknowledgement: Acknowledgement) -> bool:
+def _is_after_acknowledgement(
+    applied: CommitResult | None, acknowledgement: Acknowledgement
+) -> bool:
     """Whether the plan reached a table, or this version of it, only after the acknowledgement."""
     if applied is None or acknowledgement.was_recorded is not False:
         return False
@@ -185,7 +187,7 @@ def _came_after(applied: CommitResult | None, acknowledgement: Acknowledgement) 
     )
 
 
-def refuse_topics_of_others(state: PipelineState, snapshot: Snapshot) -> None:
+def reject_topics_of_other_pipelines(state: PipelineState, snapshot: Snapshot) -> None:
     """Stop before a topic is read that another pipeline has loaded into this table, whatever group
     or cluster it is of.
 
@@ -278,7 +280,7 @@ DELETE, RESTORE = "DELETE", "RESTORE"
 """Delta's names for them in a commit, Spark's and delta-rs's alike."""
 
 
-def refuse_what_others_did(
+def reject_changes_by_others(
     table: Table | None,
     acknowledged: Acknowledgement | None = None,
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
@@ -292,10 +294,10 @@ def refuse_what_others_did(
         if not is_let_pass(found, on_rows_removed)
     ]
     if stopping:
-        raise refusal_of(stopping, table.version if table else None)
+        raise error_of(stopping, table.version if table else None)
 
 
-def refusal_of(done: Sequence[ForeignCommit], newest_version: int | None) -> LedgersDisagree:
+def error_of(done: Sequence[ForeignCommit], newest_version: int | None) -> LedgersDisagree:
     """The error for what others did to the table, oldest first, whose newest version an operator
     may accept; not that rows come twice.
     """

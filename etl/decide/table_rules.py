@@ -82,7 +82,7 @@ def fits(rows: Any, table: Any) -> bool:
     return bool(rows == table)
 
 
-def refuse_other_columns(path: str, wanted: Columns, found: Columns) -> None:
+def reject_other_columns(path: str, wanted: Columns, found: Columns) -> None:
     """Raises NotOurTable naming the first column of the table that rows of the `wanted` columns do
     not fit.
 
@@ -118,7 +118,7 @@ def columns_to_add(wanted: Columns, found: Columns) -> str:
     return f"ALTER TABLE ... ADD COLUMNS ({lacking})" if lacking else ""
 
 
-def refuse_partitions(
+def reject_partitions(
     columns: Columns, partition_by: Sequence[str], *, path: str | None = None
 ) -> None:
     """Raises SettingsError for a partitioning that changes what is in a column, or that Delta
@@ -129,7 +129,7 @@ def refuse_partitions(
         if kind == "binary":
             what = f"the table cannot be partitioned by {name}: Delta keeps the values of partitions as text, and bytes come back as others"
             raise SettingsError(
-                what, key="table.partition_by", path=path, check=_instead_of_bytes(name, path)
+                what, key="table.partition_by", path=path, check=_name_instead_of_bytes(name, path)
             )
         if (
             not isinstance(kind, str)
@@ -151,7 +151,7 @@ def refuse_partitions(
         )
 
 
-def _instead_of_bytes(name: str, path: str | None) -> str:
+def _name_instead_of_bytes(name: str, path: str | None) -> str:
     column = f"a text column that the transform adds, e.g. F.hex('{name}')"
     if path is None:
         return column
@@ -161,7 +161,7 @@ def _instead_of_bytes(name: str, path: str | None) -> str:
     )
 
 
-def refuse_impossible_columns(
+def reject_impossible_columns(
     columns: Sequence[Mapping[str, Any]], *, with_mapping: bool = False, key: str = "transform"
 ) -> None:
     """Raises SettingsError for columns, as a schema's fields, that no new Delta table can have.
@@ -292,7 +292,7 @@ def place_in(name: str, entry: CatalogEntry) -> str:
     """The table's place as a conf would write it. Raises NotOurTable for what is no Delta table
     that may be committed to by its path.
     """
-    refuse_temporary(name)
+    reject_temporary(name)
     if "VIEW" in entry.kind:
         raise _refused(name, "is a view", "the Delta table that it selects from")
     if entry.provider != _DELTA:
@@ -319,7 +319,7 @@ def place_in(name: str, entry: CatalogEntry) -> str:
     return as_written(entry.location)
 
 
-def refuse_temporary(name: str) -> None:
+def reject_temporary(name: str) -> None:
     """Raises NotOurTable for the schema in which a session keeps its own views."""
     if name.lower().startswith("global_temp."):
         raise _refused(
@@ -346,7 +346,7 @@ def as_written(location: str) -> str:
     )
 
 
-def refuse_another_place(name: str, kept: str, now: str | None) -> None:
+def reject_other_location(name: str, kept: str, now: str | None) -> None:
     """Raises NeedsDecision where the catalog has the table at another place by now, or none of this
     name (`now` is None).
     """
@@ -384,7 +384,7 @@ def goes_by(kept: NamedTable | None, name: str, catalog: str) -> TypeGuard[Named
     return kept is not None and kept.name == name and kept.catalog in (None, catalog)
 
 
-def refuse_forgetful(name: str, catalog: str, implementation: str, plugin: str) -> None:
+def reject_in_memory_catalog(name: str, catalog: str, implementation: str, plugin: str) -> None:
     """Raises SettingsError for the catalog of a session that is ours alone: nobody would find a
     table by a name in its memory.
 
@@ -397,7 +397,7 @@ def refuse_forgetful(name: str, catalog: str, implementation: str, plugin: str) 
         raise SettingsError(what, key=KEY, check=check)
 
 
-def refuse_resolved_anew(name: str, path: str, catalog: str, kept: NamedTable | None) -> None:
+def reject_relocated_table(name: str, path: str, catalog: str, kept: NamedTable | None) -> None:
     """Raises Owned where what is `kept` by now, which nobody but us may change any more, is another
     place of that name than `path`.
     """
@@ -647,7 +647,7 @@ def _named_by(name: str, spark: Mapping[str, str]) -> tuple[str, str | None]:
     return key, ",".join(told) if told and key != _DATABASE else None
 
 
-def topics_to_ask(
+def topics_to_check(
     topics: Collection[str], last: Plan | None, snapshot_table_id: str, *, has_commits: bool
 ) -> frozenset[str]:
     """Topics of which the table may hold rows that no plan loaded. `last`: the newest plan;
@@ -700,7 +700,7 @@ def inherited_rows(last: Plan | None, theirs: Plan | None, snapshot: Snapshot) -
     return RowsBefore(other.table_id, tuple(sorted(found.values())))
 
 
-def lives_begun(
+def incarnations_begun(
     before: RowsBefore | None, begins: Mapping[BrokerPartition, int], snapshot: Snapshot
 ) -> dict[BrokerPartition, int]:
     """The life in which each partition begins that is read for the first time, if it is not the
@@ -719,7 +719,7 @@ def lives_begun(
             again = [other for other in again if other.log != one.log] + ([one] if is_met else [])
             lives[one.log] = one.log_epoch + one.is_accepted
     if again:
-        raise refusal_of(again, table.version, {one.log: begins[one.log] for one in again})
+        raise error_of(again, table.version, {one.log: begins[one.log] for one in again})
     return {log: life for log, life in lives.items() if life}
 
 
@@ -738,7 +738,7 @@ def rows_not_begun(last: Plan | None, snapshot: Snapshot) -> dict[BrokerPartitio
     }
 
 
-def refusal_of(
+def error_of(
     held: Sequence[HeldRows],
     table_version: int,
     begins: Mapping[BrokerPartition, int] | None = None,
@@ -802,7 +802,7 @@ def topics_accepted(snapshot: Snapshot) -> tuple[str, ...]:
     return tuple(sorted({one.log.topic for one in (*(table.held or ()), *unread)}))
 
 
-def told_accepted(topics: Collection[str]) -> str:
+def describe_accepted(topics: Collection[str]) -> str:
     """What that comes to, as the end of a sentence."""
     if not topics:
         return ""

@@ -47,7 +47,7 @@ from urllib.parse import urlsplit
 from etl.errors import NotOurTable, SettingsError
 from etl.ledger.topic_filters import NotTranslated, java_pattern
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import Codec, FilesWanted, Plan, PlanKind
+from etl.model.plans import Codec, FileOptions, Plan, PlanKind
 from etl.model.security import SecretRef
 from etl.model.snapshot import Snapshot, Table
 from etl.settings.table import (
@@ -56,7 +56,7 @@ from etl.settings.table import (
     TablePath,
     account_of,
     kind_of,
-    refuse_unfit_store,
+    reject_unsupported_store_keys,
 )
 
 OPEN_FILES = 32
@@ -86,7 +86,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _LEVELS: Mapping[Codec, int] = {Codec.ZSTD: 1}
 
 
-def is_row_group(held_bytes: int, held_in_all: int, wanted: FilesWanted) -> bool:
+def is_row_group(held_bytes: int, held_in_all: int, wanted: FileOptions) -> bool:
     """Whether rows become a row group now, so many bytes being held back of the file that just got
     some, and of all files of the task.
 
@@ -229,7 +229,7 @@ def kept_for(configuration: Mapping[str, str | None], wanted: timedelta | None =
     return wanted or least
 
 
-def refuse_what_is_not_ours(table: Table | None, path: str) -> None:
+def reject_table_without_our_commits(table: Table | None, path: str) -> None:
     """Raises NotOurTable where no commit of this pipeline is in the table: whoever loads it looks
     after it.
     """
@@ -270,7 +270,7 @@ def is_probe_due(stored: Plan | None, now_ms: int) -> bool:
     return stored is None or stored.created_at_ms // _DAY_MS != now_ms // _DAY_MS
 
 
-def told_delta_rs(path: str, store: StoreSettings) -> Told:
+def delta_rs_options(path: str, store: StoreSettings) -> Told:
     """Storage options of delta-rs."""
     kind = kind_of(path)
     if kind is StoreKind.S3:
@@ -295,7 +295,7 @@ def told_delta_rs(path: str, store: StoreSettings) -> Told:
     return {}
 
 
-def told_hadoop(path: str, store: StoreSettings) -> Told:
+def hadoop_options(path: str, store: StoreSettings) -> Told:
     """Settings of Hadoop's client, for this bucket or this account alone: others that a transform
     reads keep theirs.
     """
@@ -399,11 +399,11 @@ day, these within three minutes.
 
 def settings_for(path: str, spark: Mapping[str, str]) -> dict[str, str]:
     """Spark settings that a table at that path needs beside those of the conf, which win over them.
-    Raises as `refuse_unsafe`.
+    Raises as `reject_unsafe_s3a_settings`.
     """
     kind = kind_of(path)
     if kind is StoreKind.S3:
-        refuse_unsafe(
+        reject_unsafe_s3a_settings(
             path,
             {
                 key.removeprefix("spark.hadoop."): value
@@ -443,7 +443,7 @@ def place_of_catalog(spark: Mapping[str, str], store: StoreSettings) -> str | No
     if kind_of(place) is None:
         return None
     try:
-        refuse_unfit_store(place, store, None)
+        reject_unsupported_store_keys(place, store, None)
     except SettingsError:  # they are another store's, in which the table's schema is
         return TablePath(place, StoreSettings())
     return TablePath(place, store)
@@ -468,7 +468,7 @@ def packages(settings: Mapping[str, str]) -> list[str]:
     return [package for key, package in _PACKAGES.items() if key in settings]
 
 
-def refuse_unsafe(path: str, hadoop: Mapping[str, str | None]) -> None:
+def reject_unsafe_s3a_settings(path: str, hadoop: Mapping[str, str | None]) -> None:
     """Raises SettingsError where Hadoop's settings make S3A create a file over one that is there,
     or put nothing on a condition.
     """
@@ -518,7 +518,7 @@ def redacting(keys: Sequence[str], pattern: str | None) -> str | None:
 
 
 def keys_that_matter(path: str) -> tuple[str, ...]:
-    """Those of Hadoop's that `refuse_unsafe` looks at."""
+    """Those of Hadoop's that `reject_unsafe_s3a_settings` looks at."""
     names = ("performance.flags", "create.performance", "create.conditional.enabled")
     return tuple(
         f"{of}.{name}"
@@ -527,7 +527,7 @@ def keys_that_matter(path: str) -> tuple[str, ...]:
     )
 
 
-def unless_told(path: str) -> dict[str, str]:
+def hadoop_defaults(path: str) -> dict[str, str]:
     """What Hadoop's client is told of where nobody, neither conf nor Hadoop's files, said another
     thing than its own default.
 
@@ -642,7 +642,7 @@ def local_zone(zone: str) -> str:
     return f"<{sign}{hours:02d}{rest:02d}>{opposite}{hours}:{rest:02d}"
 
 
-def told_time_zones(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
+def describe_time_zones(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
     """Where this run executes a plan under another zone than the one of the plan, of the plan
     before, or of the live pipeline.
     """
@@ -668,7 +668,9 @@ def in_time_zone(plan: Plan, snapshot: Snapshot) -> Plan:
     return replace(plan, time_zone=snapshot.time_zone or plan.time_zone)
 
 
-def told_replaced_zones(plan: Plan, loaded: Sequence[Plan], snapshot: Snapshot) -> Iterator[str]:
+def describe_replaced_time_zones(
+    plan: Plan, loaded: Sequence[Plan], snapshot: Snapshot
+) -> Iterator[str]:
     """The same of a replay, and of the plans whose rows it replaces; one sentence for each zone.
 
     `loaded` are the plans that are kept, in their order. Where none of them says more, the plan
@@ -685,7 +687,7 @@ def told_replaced_zones(plan: Plan, loaded: Sequence[Plan], snapshot: Snapshot) 
                 plan, f"plan {one.number}, whose rows it replaces, was made under {zone}", snapshot
             )
     if not by_zone:
-        yield from told_time_zones(plan, snapshot)
+        yield from describe_time_zones(plan, snapshot)
 
 
 def _loaded_last(plan: Plan, loaded: Sequence[Plan]) -> list[Plan]:

@@ -86,7 +86,7 @@ dividing.
 """
 
 
-def cut_ranges(
+def split_ranges(
     wholes: Iterable[OffsetRange],
     bytes_per_offset: Mapping[BrokerPartition, float],
     target_bytes: int,
@@ -167,7 +167,7 @@ def pack_tasks(
     )
 
 
-def cut_to_offsets(
+def split_by_offsets(
     ranges: Iterable[OffsetRange], most: int, boundaries: Boundaries = NONE_KNOWN
 ) -> tuple[OffsetRange, ...]:
     """Ranges in even pieces of `most` offsets or fewer, as far as their logs may be cut there."""

@@ -26,7 +26,7 @@ from typing import Any
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import CommitResult, Plan
 from etl.run.services import Services
-from etl.run.shell import open_world
+from etl.run.shell import open_services
 
 HALF_RECORD, HALF_COMMIT, SUPERSEDED = "half_record", "half_commit", "superseded"
 
@@ -100,14 +100,14 @@ def main(conf: str, verb: str, kind: str = "KILL", door: str = "run", *words: st
 
     @contextlib.contextmanager
     def opened(*arguments: Any, **named: Any) -> Iterator[Any]:
-        with open_world(*arguments, **named) as world:
+        with open_services(*arguments, **named) as world:
             yield dying(world)
 
     # the command as it is, errors and exit codes included, with one thing exchanged
     setattr(run, "run", functools.partial(run.run, around=dying))
     setattr(replay, "replay_rows", functools.partial(replay.replay_rows, around=dying))
     setattr(backfill, "run_backfill", functools.partial(backfill.run_backfill, around=dying))
-    setattr(operator_decisions, "open_world", opened)
+    setattr(operator_decisions, "open_services", opened)
     sys.argv = ["etl", *door.split(), conf, *words, "--json"]
     runpy.run_module("etl", run_name="__main__")
 

@@ -29,16 +29,16 @@ from typing import Any
 from etl import __version__
 from etl.errors import EtlError, SettingsError, Stopped
 from etl.report.describe import at
-from etl.report.metrics import LAST_SUCCESS, PREFIX, lineage_of, metrics_of, told_labels
+from etl.report.metrics import LAST_SUCCESS, PREFIX, format_labels, lineage_of, metrics_of
 from etl.report.page import PastRun, outdated, page_of, past_run, run_ids
 from etl.report.plan_json import as_text
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Process, Verb
-from etl.settings.load import Change, told_changes
+from etl.settings.load import Change, describe_overrides
 from etl.settings.sections import Settings, name_in_files
 
 
-def tell_lineage(report: Report, settings: Settings, namespace: str) -> None:
+def send_lineage(report: Report, settings: Settings, namespace: str) -> None:
     """Send the event of what the run is at. Raises ImportError without the client, and whatever
     that raises.
     """
@@ -112,7 +112,7 @@ def past_runs(
     for run_id in reversed(
         [one for one in run_ids(os.listdir(folder), ours_called) if one < before][-most:]
     ):
-        text = _without_what_it_saw(report_path(folder, ours_called, run_id), left)
+        text = _without_snapshots(report_path(folder, ours_called, run_id), left)
         if text is None:
             continue
         left -= len(text)
@@ -122,7 +122,7 @@ def past_runs(
     return found
 
 
-def _without_what_it_saw(path: Path, most: int) -> bytes | None:
+def _without_snapshots(path: Path, most: int) -> bytes | None:
     """The report down to what the run saw; None where it is empty, gone, or takes more bytes than
     that.
     """
@@ -252,7 +252,7 @@ def _last_success_s(path: Path, report: Report) -> float | None:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, UnicodeDecodeError):
         return None
-    labels = told_labels((("pipeline", report.pipeline), ("group", report.group)))
+    labels = format_labels((("pipeline", report.pipeline), ("group", report.group)))
     found = re.search(
         rf"^{re.escape(PREFIX + LAST_SUCCESS + labels)} (\d+(?:\.\d+)?)$", text, re.MULTILINE
     )
@@ -276,7 +276,7 @@ def this_process(conf: str | None, changes: Sequence[Change] = ()) -> Process:
         os.getpid(),
         conf and os.path.abspath(conf),
         versions,
-        told_changes(changes),
+        describe_overrides(changes),
     )
 
 
@@ -304,7 +304,7 @@ def kept_in(folder: str, report: Report, *, keep: int) -> Iterator[None]:
     ours_called = name_in_files(report.group, report.pipeline)
     path = report_path(Path(folder), ours_called, report.run_id)
     _write(path, report)
-    _tell_lineage(report)
+    _send_lineage(report)
     try:
         with report.timed(Verb.CONNECT):
             yield
@@ -336,12 +336,12 @@ def _write_all(path: Path, report: Report) -> None:
             "what is there is of an earlier run; metrics_path",
         ):
             write_metrics(report, report.settings, now_ms=report.finished_at_ms or 0)
-    _tell_lineage(report)
+    _send_lineage(report)
     if is_kept and len(report.outcomes) > told:
         _write_last(path, report)
 
 
-def _tell_lineage(report: Report) -> None:
+def _send_lineage(report: Report) -> None:
     """Where the conf wants it. Whatever comes of it is told once, and changes nothing else: it is
     somebody else's server.
     """
@@ -353,7 +353,7 @@ def _tell_lineage(report: Report) -> None:
     ):
         return
     try:
-        tell_lineage(report, settings, settings.lineage_namespace)
+        send_lineage(report, settings, settings.lineage_namespace)
     except ImportError:
         report.add(
             Outcome.NO_LINEAGE,
@@ -421,7 +421,7 @@ def _as_told(error: BaseException) -> EtlError:
 
 def _write(path: Path, report: Report) -> None:
     try:
-        write_whole(path, as_text(report.as_json(), report.saw_as_json()))
+        write_whole(path, as_text(report.as_json(), report.snapshots_as_json()))
     except OSError as error:
         what = f"the run's report cannot be written: {error.strerror}"
         raise SettingsError(

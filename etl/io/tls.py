@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from etl.errors import EtlError, NotKafka, PermissionRefused, SettingsError
+from etl.errors import EtlError, NotKafka, PermissionDenied, SettingsError
 from etl.model.security import LocalFile, SecretRef, Tls
 from etl.settings.secrets import place_of_file, resolve_secret
 
@@ -111,7 +111,7 @@ def wrap(
     closed where that fails.
 
     Raises TimeoutError; ConnectionBroken where the other side hangs up; SettingsError,
-    PermissionRefused and NotKafka.
+    PermissionDenied and NotKafka.
     """
     with _closing_on_failure(connected):
         context, timeout_s = _context(tls, peer), connected.gettimeout()
@@ -130,7 +130,7 @@ def wrap(
             raise _no_tls(error.strerror or str(error), address, peer) from None
 
 
-def refused(error: ssl.SSLError, address: str, peer: Peer = BROKER) -> PermissionRefused | None:
+def refused(error: ssl.SSLError, address: str, peer: Peer = BROKER) -> PermissionDenied | None:
     """What an error of TLS means, in a handshake or behind it; None: it says nothing of who may
     connect.
 
@@ -144,7 +144,7 @@ def refused(error: ssl.SSLError, address: str, peer: Peer = BROKER) -> Permissio
             peer.key("cert_file"),
         )
         check = f"{own}: a certificate of an authority that {peer.name} trusts ({peer.trust}), not expired"
-        return PermissionRefused(what, key=own, **{peer.place: address}, check=check)
+        return PermissionDenied(what, key=own, **{peer.place: address}, check=check)
     return None
 
 
@@ -282,10 +282,10 @@ def _telling(
                 f"the file holds nothing of the kind in PEM: {error.reason or 'it cannot be read'}",
                 f"{key}, a PEM file",
             )
-        _refuse_file(what, key, file, check)
+        _reject_file(what, key, file, check)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        _refuse_file(
+        _reject_file(
             f"the file cannot be read: {why}",
             key,
             file,
@@ -293,7 +293,7 @@ def _telling(
         )
 
 
-def _refuse_file(what: str, key: str, file: LocalFile | None, check: str) -> NoReturn:
+def _reject_file(what: str, key: str, file: LocalFile | None, check: str) -> NoReturn:
     named = None if file is None else place_of_file(file)
     raise SettingsError(what, key=key, file=named, host=socket.gethostname(), check=check) from None
 

@@ -28,7 +28,7 @@ from etl.kafka.protocol import (
     Request,
     TokenAnswer,
 )
-from etl.kafka.versions import NONE, Api, ApiVersions, refusal_of, release_of
+from etl.kafka.versions import NONE, Api, ApiVersions, error_of, release_of
 
 Answer = TypeVar("Answer")
 _ILLEGAL_STATE = 34
@@ -98,7 +98,7 @@ def parse_token(response: Any) -> TokenAnswer:
     broker, or of what stands before it.
     """
     code = response.error_code
-    if refusal := refusal_of(code):
+    if refusal := error_of(code):
         return TokenAnswer(
             refusal=refusal,
             is_wrong=code == _AUTHENTICATION_FAILED,

@@ -36,7 +36,7 @@ from etl.errors import Refusal, SettingsError
 from etl.kafka.messages import FetchAnswer, FetchedPartition, FetchTarget, in_serving_order
 from etl.kafka.primitives import Reader, Writer
 from etl.kafka.small_messages import isolation_level, or_minus_one, or_none
-from etl.kafka.versions import NONE, Api, refusal_of
+from etl.kafka.versions import NONE, Api, error_of
 from etl.model.partitions import BrokerPartition, Isolation
 
 VERSIONS = range(14)
@@ -168,7 +168,7 @@ def parse_fetch(
     reader.tags()
     if reader.left:
         raise reader.corrupt(f"{reader.left} bytes follow the end of the answer")
-    return FetchAnswer(throttle_ms, refusal_of(error_code), tuple(partitions))
+    return FetchAnswer(throttle_ms, error_of(error_code), tuple(partitions))
 
 
 def _read_partition(reader: _Response, version: int, topic: str) -> FetchedPartition:
@@ -187,7 +187,7 @@ def _read_partition(reader: _Response, version: int, topic: str) -> FetchedParti
     return FetchedPartition(
         topic=topic,
         partition=partition,
-        refusal=refusal_of(error_code),
+        refusal=error_of(error_code),
         high_watermark=high_watermark,
         last_stable_offset=or_none(last_stable_offset),
         log_start_offset=or_none(log_start_offset),
@@ -344,4 +344,4 @@ def parse_produce(response: Any) -> dict[BrokerPartition, int | Refusal]:
 
 
 def _first_offset(code: int, offset: int | None) -> int | Refusal:
-    return _NOT_TAKEN if offset is None and code == NONE else refusal_of(code) or offset or 0
+    return _NOT_TAKEN if offset is None and code == NONE else error_of(code) or offset or 0

@@ -39,14 +39,14 @@ from etl.kafka.messages import (
     Joined,
     JoinRequest,
     MemberIdentity,
+    MembersResponse,
+    MemberSubscription,
     Subscription,
     Synced,
-    ToldMember,
-    ToldMembers,
     is_of_instance,
 )
 from etl.kafka.small_messages import ConsumerGroupHeartbeatRequest, by_topic, or_minus_one, or_none
-from etl.kafka.versions import refusal_of
+from etl.kafka.versions import error_of
 from etl.model.partitions import BrokerPartition
 
 _NEWEST = 3
@@ -113,7 +113,7 @@ def _decoded(kind: Any, content: bytes, what: str, place: Mapping[str, Any]) -> 
     if told < 0:
         raise CorruptData(f"{what} is of version {told}", check=_CHECK, **place)
     version = min(told, _NEWEST)
-    small_messages.refuse_other_data(kind, version, memoryview(content), **place)
+    small_messages.reject_malformed_member_data(kind, version, memoryview(content), **place)
     try:
         return kind.decode(content[2:], version=version, header=False)
     except (ValueError, IndexError, struct.error, OverflowError, TypeError, MemoryError) as error:
@@ -168,7 +168,7 @@ def parse_join(response: Any, instance_id: str | None = None, **place: Any) -> J
     leads (KIP-814); an older broker names its former member id as the leader's. Raises CorruptData
     for what a member told that is no subscription.
     """
-    refusal, member_id = refusal_of(response.error_code), response.member_id or None
+    refusal, member_id = error_of(response.error_code), response.member_id or None
     if refusal is not None:
         return Joined(refusal, member_id, -1, "", False, ())
     skips = getattr(response, "skip_assignment", False) or _is_former_id(
@@ -177,7 +177,7 @@ def parse_join(response: Any, instance_id: str | None = None, **place: Any) -> J
     is_leader = response.leader == response.member_id or skips
     members = (
         tuple(
-            ToldMember(
+            MemberSubscription(
                 each.member_id,
                 getattr(each, "group_instance_id", None) or None,
                 parse_subscription(bytes(each.metadata), **place),
@@ -221,7 +221,7 @@ def sync_fields(
 
 def parse_sync(response: Any, **place: Any) -> Synced:
     """Raises CorruptData for an assignment that is none."""
-    refusal = refusal_of(response.error_code)
+    refusal = error_of(response.error_code)
     return Synced(
         refusal, frozenset() if refusal else parse_assignment(bytes(response.assignment), **place)
     )
@@ -232,7 +232,7 @@ def heartbeat_fields(identity: MemberIdentity) -> dict[str, Any]:
 
 
 def parse_heartbeat(response: Any) -> Refusal | None:
-    return refusal_of(response.error_code)
+    return error_of(response.error_code)
 
 
 def leave_fields(identity: MemberIdentity) -> dict[str, Any]:
@@ -245,9 +245,9 @@ def leave_fields(identity: MemberIdentity) -> dict[str, Any]:
 
 def parse_leave(response: Any) -> Refusal | None:
     """Of the request, or else of the one member that it named."""
-    told = refusal_of(response.error_code)
+    told = error_of(response.error_code)
     return told or next(
-        (refusal for each in response.members or () if (refusal := refusal_of(each.error_code))),
+        (refusal for each in response.members or () if (refusal := error_of(each.error_code))),
         None,
     )
 
@@ -297,7 +297,7 @@ def consumer_heartbeat_fields(beat: ConsumerHeartbeat) -> dict[str, Any]:
 
 def parse_consumer_heartbeat(response: Any, **place: Any) -> ConsumerHeartbeatAnswer:
     """Raises CorruptData for a negative partition, or an interval that is none."""
-    refusal = refusal_of(response.error_code)
+    refusal = error_of(response.error_code)
     if refusal is None and response.heartbeat_interval_ms <= 0 and response.member_epoch > 0:
         raise CorruptData(
             f"heartbeats are wanted every {response.heartbeat_interval_ms} ms",
@@ -320,7 +320,7 @@ def consumer_group_fields(group: str) -> dict[str, Any]:
     return {"group_ids": [group], "include_authorized_operations": False}
 
 
-def parse_consumer_group(response: Any, **place: Any) -> ToldMembers:
+def parse_consumer_group(response: Any, **place: Any) -> MembersResponse:
     """The members of the one group that was asked for, with what each reads or is about to; as
     `groups.parse_group`.
 
@@ -328,10 +328,10 @@ def parse_consumer_group(response: Any, **place: Any) -> ToldMembers:
     """
     group = next(iter(response.groups), None)
     if group is None:
-        return ToldMembers(None, {})
+        return MembersResponse(None, {})
     is_divided = group.group_state in _DIVIDED
-    return ToldMembers(
-        refusal_of(group.error_code),
+    return MembersResponse(
+        error_of(group.error_code),
         {
             f"{member.member_id} at {member.client_host.lstrip('/')}": _logs_of(member, place)
             if is_divided

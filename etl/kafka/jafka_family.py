@@ -52,7 +52,7 @@ from etl.errors import (
     CorruptData,
     EtlError,
     Meaning,
-    PermissionRefused,
+    PermissionDenied,
     Refusal,
     SettingsError,
 )
@@ -115,14 +115,14 @@ WRONG_PASSWORD = Refusal(
     -1,
     "WRONG_PASSWORD",
     False,
-    PermissionRefused,
+    PermissionDenied,
     "the password of the broker's settings",
     Meaning.NOT_ALLOWED,
 )
 """Of a delete request: a number where the answer says how many partitions were deleted."""
 
 
-def refusal_of(code: int) -> Refusal | None:
+def error_of(code: int) -> Refusal | None:
     """What a code means that came with an answer; None where nothing was refused. A code that is
     not in the table is final.
     """
@@ -198,7 +198,7 @@ def parse_multifetch(
     Raises CorruptData naming topic and partition where a length is absurd or the bytes end early.
     """
     reader = Reader(answer, **place)
-    refusal, partitions = refusal_of(reader.int16()), list[FetchedPartition]()
+    refusal, partitions = error_of(reader.int16()), list[FetchedPartition]()
     for each in wanted if refusal is None else ():
         reader.place = {**place, **each.log.place}
         part = reader.span(reader.int32(), "a part of the answer")
@@ -235,7 +235,7 @@ def _fetched(
     return FetchedPartition(
         topic=wanted.log.topic,
         partition=wanted.log.partition,
-        refusal=refusal_of(code),
+        refusal=error_of(code),
         high_watermark=None,
         last_stable_offset=None,
         log_start_offset=None,
@@ -288,7 +288,7 @@ def parse_offsets(
     Raises CorruptData.
     """
     reader = Reader(answer, **place, **log.place)
-    refusal = refusal_of(reader.int16())
+    refusal = error_of(reader.int16())
     if refusal is not None:
         return refusal
     found = [reader.int64() for _ in range(reader.count("the array of offsets", item_bytes=8))]
@@ -375,7 +375,7 @@ def parse_count(answer: memoryview, **place: Any) -> int | Refusal:
     Raises CorruptData.
     """
     reader = Reader(answer, **place)
-    refusal = refusal_of(reader.int16())
+    refusal = error_of(reader.int16())
     if refusal is not None:
         return refusal
     if reader.count("the array of numbers", item_bytes=4) != 1:
@@ -406,7 +406,7 @@ class Jafka(Generation):
             lambda start: bytes(start) == _NOTHING,
             lambda answer: JafkaDialect(address),
             least_answer_bytes=2,
-            check_if_cut="that a Jafka or Kafka 0.7 broker listens there: Kafka from 0.8 on and a TLS listener hang up so",
+            check_if_truncated="that a Jafka or Kafka 0.7 broker listens there: Kafka from 0.8 on and a TLS listener hang up so",
         )
 
 
@@ -414,7 +414,7 @@ class JafkaDialect(BrokerProtocol):
     """What a broker of this family understands; there is one version of it."""
 
     least_answer_bytes = 2
-    check_if_cut = _HANGS_UP
+    check_if_truncated = _HANGS_UP
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -455,7 +455,9 @@ class JafkaDialect(BrokerProtocol):
                 }
             )
 
-        return Request(lambda number: frames, read, answers=len(asked), check_if_cut=_HANGS_UP)
+        return Request(
+            lambda number: frames, read, answers=len(asked), check_if_truncated=_HANGS_UP
+        )
 
     def offsets_before(
         self, log: BrokerPartition, time_ms: int, most: int
@@ -465,7 +467,7 @@ class JafkaDialect(BrokerProtocol):
         def read(answer: memoryview) -> Reply[tuple[int, ...] | Refusal]:
             return Reply(parse_offsets(log, answer, broker=self._address))
 
-        return Request(lambda number: frame, read, check_if_cut=_HANGS_UP)
+        return Request(lambda number: frame, read, check_if_truncated=_HANGS_UP)
 
     def fetch(self, fetch: Fetch) -> Request[FetchAnswer]:
         asked = within(fetch.max_bytes, fetch.wanted)
@@ -509,7 +511,7 @@ class JafkaDialect(BrokerProtocol):
         return Request(
             lambda number: frames,
             read,
-            check_if_cut=f"that a message is not larger than max.message.size; {_HANGS_UP}",
+            check_if_truncated=f"that a message is not larger than max.message.size; {_HANGS_UP}",
         )
 
     def create_topic(self, topic: str, partitions: int) -> Request[int | Refusal]:
@@ -522,4 +524,4 @@ class JafkaDialect(BrokerProtocol):
         def read(answer: memoryview) -> Reply[int | Refusal]:
             return Reply(parse_count(answer, broker=self._address))
 
-        return Request(lambda number: frame, read, check_if_cut=_HANGS_UP)
+        return Request(lambda number: frame, read, check_if_truncated=_HANGS_UP)

@@ -32,19 +32,19 @@ from etl.kafka.messages import (
     CommittedOffsets,
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
+    CoordinatorResponse,
+    EpochEndsResponse,
     Fetch,
     FetchAnswer,
     Joined,
     JoinRequest,
     ListedOffset,
     MemberIdentity,
+    MembersResponse,
     OffsetsCommit,
     OffsetsQuestion,
     SpokenMembership,
     Synced,
-    ToldCoordinator,
-    ToldEpochEnds,
-    ToldMembers,
 )
 from etl.kafka.protocol import BrokerProtocol, Generation, Greeting, OlderBrokers, Reply, Request
 from etl.kafka.versions import Api, ApiVersions
@@ -142,7 +142,7 @@ def _greeting_of_a_release(release: str, client_id: str, address: str) -> Greeti
         frame,
         lambda answer: _number(answer) == _OLDER_CORRELATION_ID,
         lambda answer: told,
-        check_if_cut=check,
+        check_if_truncated=check,
     )
 
 
@@ -290,7 +290,7 @@ class KafkaDialect(BrokerProtocol):
         )
 
     @property
-    def tells_largest_times(self) -> bool:
+    def has_max_timestamps(self) -> bool:
         return versions.newest_of(Api.LIST_OFFSETS, self._spoken) >= _FIRST_WITH_LARGEST_TIMES
 
     def largest_times(
@@ -383,7 +383,7 @@ class KafkaDialect(BrokerProtocol):
         )
 
     @property
-    def tells_cleanup(self) -> bool:
+    def has_describe_configs(self) -> bool:
         return Api.DESCRIBE_CONFIGS.key in self._spoken
 
     @property
@@ -391,12 +391,12 @@ class KafkaDialect(BrokerProtocol):
         return self._spoken.get(Api.OFFSET_COMMIT.key, (0, 0))[1] >= 1
 
     @property
-    def tells_epoch_ends(self) -> bool:
+    def has_leader_epochs(self) -> bool:
         return versions.is_spoken(Api.OFFSET_FOR_LEADER_EPOCH, self._spoken)
 
     def epoch_ends(
         self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]
-    ) -> Request[ToldEpochEnds]:
+    ) -> Request[EpochEndsResponse]:
         return self._about_logs(
             self.version_of(Api.OFFSET_FOR_LEADER_EPOCH),
             partial(many_partitions.encode_epoch_ends, epochs=epochs, current=current),
@@ -437,14 +437,14 @@ class KafkaDialect(BrokerProtocol):
         fields = small_messages.describe_transactions_fields(transactional_ids)
         return self._request(Api.DESCRIBE_TRANSACTIONS, fields, small_messages.parse_transactions)
 
-    def coordinator(self, group: str) -> Request[ToldCoordinator]:
+    def coordinator(self, group: str) -> Request[CoordinatorResponse]:
         return self._request(
             Api.FIND_COORDINATOR,
             many_partitions.coordinator_fields(group),
             many_partitions.parse_coordinator,
         )
 
-    def members_of(self, group: str) -> Request[ToldMembers]:
+    def members_of(self, group: str) -> Request[MembersResponse]:
         return self._request(
             Api.DESCRIBE_GROUPS,
             small_messages.groups_fields(group),
@@ -457,7 +457,7 @@ class KafkaDialect(BrokerProtocol):
     def keeps_consumer_groups(self) -> bool:
         return versions.is_spoken(Api.CONSUMER_GROUP_DESCRIBE, self._spoken)
 
-    def consumer_members_of(self, group: str) -> Request[ToldMembers]:
+    def consumer_members_of(self, group: str) -> Request[MembersResponse]:
         return self._request(
             Api.CONSUMER_GROUP_DESCRIBE,
             group_messages.consumer_group_fields(group),

@@ -32,18 +32,18 @@ from etl.kafka.messages import (
     ClusterMetadata,
     CommittedOffset,
     CommittedOffsets,
+    CoordinatorResponse,
+    EpochEndResponse,
+    EpochEndsResponse,
     ListedOffset,
     OffsetsCommit,
     OffsetsQuestion,
     PartitionMetadata,
-    ToldCoordinator,
-    ToldEpochEnd,
-    ToldEpochEnds,
     TopicMetadata,
 )
 from etl.kafka.primitives import Reader, Writer
 from etl.kafka.small_messages import by_topic, isolation_level, of_chosen, or_minus_one, or_none
-from etl.kafka.versions import UNKNOWN_TOPIC, Api, refusal_of
+from etl.kafka.versions import UNKNOWN_TOPIC, Api, error_of
 from etl.model.partitions import INTERNAL_TOPICS, Broker, BrokerPartition, Isolation, Leader
 
 Answer = TypeVar("Answer")
@@ -121,7 +121,7 @@ def parse_offsets(
             log = BrokerPartition(topic, index)
             found[log] = ListedOffset(
                 log,
-                refusal_of(code) if code else None,
+                error_of(code) if code else None,
                 or_none(offset),
                 or_none(time_ms),
                 or_none(epoch[0] if version >= 4 else None),
@@ -153,14 +153,14 @@ def encode_epoch_ends(
     )
 
 
-def parse_epoch_ends(version: int, answer: memoryview, **place: Any) -> Told[ToldEpochEnds]:
+def parse_epoch_ends(version: int, answer: memoryview, **place: Any) -> Told[EpochEndsResponse]:
     """Where epochs end. Raises CorruptData."""
     reader, is_flexible = _answer(Api.OFFSET_FOR_LEADER_EPOCH, version, answer, place)
-    throttled_ms, found = reader.int32(), ToldEpochEnds()
+    throttled_ms, found = reader.int32(), EpochEndsResponse()
     for topic, rows in _told(reader, _EPOCH_END, is_flexible, index_at=1):
         for code, index, epoch, end, *_ in rows:
-            found[BrokerPartition(topic, index)] = ToldEpochEnd(
-                refusal_of(code) if code else None, or_none(epoch), or_none(end)
+            found[BrokerPartition(topic, index)] = EpochEndResponse(
+                error_of(code) if code else None, or_none(epoch), or_none(end)
             )
     return Told(found, _ended(reader, throttled_ms, is_flexible))
 
@@ -247,7 +247,7 @@ def _topic(reader: Reader, version: int, brokers: Mapping[int, Broker]) -> Topic
         partitions.append(
             PartitionMetadata(
                 BrokerPartition(name, index),
-                refusal_of(refused),
+                error_of(refused),
                 None if broker is None else Leader(broker, or_none(epoch)),
             )
         )
@@ -255,7 +255,7 @@ def _topic(reader: Reader, version: int, brokers: Mapping[int, Broker]) -> Topic
     _tags(reader, True)
     return TopicMetadata(
         name,
-        refusal_of(code),
+        error_of(code),
         str(UUID(bytes=topic_id)) if any(topic_id) else None,
         is_internal or name in INTERNAL_TOPICS,
         tuple(sorted(partitions, key=attrgetter("log"))),
@@ -385,9 +385,9 @@ def coordinator_fields(group: str) -> dict[str, Any]:
     return {"key": group, "key_type": 0}
 
 
-def parse_coordinator(response: Any) -> ToldCoordinator:
-    return ToldCoordinator(
-        refusal_of(response.error_code), Broker(response.node_id, response.host, response.port)
+def parse_coordinator(response: Any) -> CoordinatorResponse:
+    return CoordinatorResponse(
+        error_of(response.error_code), Broker(response.node_id, response.host, response.port)
     )
 
 
@@ -428,7 +428,7 @@ def parse_commit(
     """
     names = _names_of(commit.topic_ids if commit else {})
     told = {
-        BrokerPartition(_name_of(topic, names), each.partition_index): refusal_of(each.error_code)
+        BrokerPartition(_name_of(topic, names), each.partition_index): error_of(each.error_code)
         for topic in response.topics
         for each in topic.partitions
     }
@@ -482,7 +482,7 @@ def parse_offset_fetch(
         )
     found = response.groups[0] if response.groups else response
     names = _names_of(question.topic_ids if question else {})
-    refusal = refusal_of(found.error_code)
+    refusal = error_of(found.error_code)
     offsets = {
         BrokerPartition(_name_of(topic, names), each.partition_index): _committed(
             each, in_zookeeper
@@ -499,7 +499,7 @@ def parse_offset_fetch(
 
 
 def _committed(found: Any, in_zookeeper: bool) -> CommittedOffset:
-    offset, refusal = or_none(found.committed_offset), refusal_of(found.error_code)
+    offset, refusal = or_none(found.committed_offset), error_of(found.error_code)
     is_absent = in_zookeeper and offset is None and refusal is UNKNOWN_TOPIC
     epoch = None if offset is None else or_none(found.committed_leader_epoch)
     return CommittedOffset(

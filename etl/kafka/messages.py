@@ -260,7 +260,7 @@ class ListedOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldEpochEnd:
+class EpochEndResponse:
     """What a broker answered of one log and one epoch."""
 
     refusal: Refusal | None
@@ -270,11 +270,11 @@ class ToldEpochEnd:
     """
 
 
-ToldEpochEnds = dict[BrokerPartition, ToldEpochEnd]
+EpochEndsResponse = dict[BrokerPartition, EpochEndResponse]
 
 
 @dataclass(frozen=True, slots=True)
-class ToldCoordinator:
+class CoordinatorResponse:
     """Who keeps the offsets of a group, or why nobody can be named."""
 
     refusal: Refusal | None
@@ -282,7 +282,7 @@ class ToldCoordinator:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldMembers:
+class MembersResponse:
     """Who is in a group that brokers keep, with the logs that each reads, None where that is not
     known.
     """
@@ -378,7 +378,7 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldMember:
+class MemberSubscription:
     """A member as the leader is told of it."""
 
     member_id: str
@@ -414,7 +414,7 @@ class Joined:
     generation: int
     strategy: str
     is_leader: bool
-    members: tuple[ToldMember, ...]
+    members: tuple[MemberSubscription, ...]
     """All of them, of the leader; else nothing. Brokers before 3.2 do not list them to a static
     leader that comes back.
     """

@@ -26,19 +26,19 @@ from etl.kafka.messages import (
     CommittedOffsets,
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
+    CoordinatorResponse,
+    EpochEndsResponse,
     Fetch,
     FetchAnswer,
     Joined,
     JoinRequest,
     ListedOffset,
     MemberIdentity,
+    MembersResponse,
     OffsetsCommit,
     OffsetsQuestion,
     SpokenMembership,
     Synced,
-    ToldCoordinator,
-    ToldEpochEnds,
-    ToldMembers,
 )
 from etl.model.partitions import BrokerPartition, Isolation, OpenTransaction, Retention
 
@@ -67,7 +67,7 @@ class Request(Generic[Answer]):
     """How many answers belong to it, where the frame holds several requests of a generation that
     cannot ask for several logs in one; `read` is then given all of them, each behind its own size.
     """
-    check_if_cut: str = ""
+    check_if_truncated: str = ""
     """What to check where the broker hangs up instead of an answer, if that is how it refuses this
     request.
     """
@@ -82,7 +82,7 @@ class BrokerProtocol(Protocol):
 
     least_answer_bytes: int = 4
     """What no answer of this broker is smaller than."""
-    check_if_cut: str = (
+    check_if_truncated: str = (
         "the broker's log; a listener that wants a login (SASL) also hangs up like this"
     )
     """What to check where it hangs up instead of an answer, and the request does not say more."""
@@ -147,10 +147,10 @@ class BrokerProtocol(Protocol):
             named = listed.boundaries or (() if listed.offset is None else (listed.offset,))
             return Reply(listed.refusal or named[::-1][:most], reply.throttled_ms)
 
-        return Request(request.frame, read, request.answers, request.check_if_cut)
+        return Request(request.frame, read, request.answers, request.check_if_truncated)
 
     @property
-    def tells_largest_times(self) -> bool:
+    def has_max_timestamps(self) -> bool:
         """Whether the broker can tell the largest timestamp of a log, wherever in it that is
         (KIP-734).
         """
@@ -185,7 +185,7 @@ class BrokerProtocol(Protocol):
         return SpokenMembership()
 
     @property
-    def tells_cleanup(self) -> bool:
+    def has_describe_configs(self) -> bool:
         """Whether the broker can be asked how topics are kept and cleaned up."""
         return False
 
@@ -195,13 +195,13 @@ class BrokerProtocol(Protocol):
         return False
 
     @property
-    def tells_epoch_ends(self) -> bool:
+    def has_leader_epochs(self) -> bool:
         """Whether the broker has leader epochs to tell of (KIP-320)."""
         return False
 
     def epoch_ends(
         self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]
-    ) -> Request[ToldEpochEnds]:
+    ) -> Request[EpochEndsResponse]:
         """Where the records up to an epoch end; `current` are the leaders' epochs that we know."""
         self._cannot("tell where an epoch ends")
 
@@ -229,11 +229,11 @@ class BrokerProtocol(Protocol):
         """Producer id -> transactional id and the start of its transaction."""
         self._cannot("tell of transactions")
 
-    def coordinator(self, group: str) -> Request[ToldCoordinator]:
+    def coordinator(self, group: str) -> Request[CoordinatorResponse]:
         """Who keeps the offsets of a group."""
         self._cannot("tell who keeps a group's offsets")
 
-    def members_of(self, group: str) -> Request[ToldMembers]:
+    def members_of(self, group: str) -> Request[MembersResponse]:
         """Who is in a group of the classic protocol; a group of the consumer protocol (KIP-848) has
         nobody, by this question.
         """
@@ -244,7 +244,7 @@ class BrokerProtocol(Protocol):
         """Whether there may be groups of the consumer protocol."""
         return False
 
-    def consumer_members_of(self, group: str) -> Request[ToldMembers]:
+    def consumer_members_of(self, group: str) -> Request[MembersResponse]:
         """Who is in a group of that protocol; a refusal says that there is none of this name."""
         self._cannot("tell who is in a group of the consumer protocol")
 
@@ -356,7 +356,7 @@ class Greeting:
     """Whom we speak with. Raises CorruptData."""
     least_answer_bytes: int = 4
     """What no answer to it is smaller than."""
-    check_if_cut: str = "for a TLS listener on this port, a broker that wants a login, or something that is not Kafka"
+    check_if_truncated: str = "for a TLS listener on this port, a broker that wants a login, or something that is not Kafka"
     """What to check where the other side hangs up on it."""
     older: OlderBrokers | None = None
     """None: what leaves the greeting unanswered is no broker of this family."""

@@ -89,12 +89,12 @@ from etl.errors import CorruptData, Refusal
 from etl.kafka.messages import (
     ClusterMetadata,
     ListedOffset,
+    MembersResponse,
     PartitionMetadata,
-    ToldMembers,
     TopicMetadata,
 )
 from etl.kafka.primitives import Reader
-from etl.kafka.versions import UNKNOWN_TOPIC, Api, ApiVersions, refusal_of
+from etl.kafka.versions import UNKNOWN_TOPIC, Api, ApiVersions, error_of
 from etl.model.partitions import (
     INTERNAL_TOPICS,
     Broker,
@@ -145,7 +145,7 @@ that it does not know).
 _MAX_PORT = 65535
 
 
-def refuse_other(message: Any, version: int, response: memoryview, **place: Any) -> None:
+def reject_other(message: Any, version: int, response: memoryview, **place: Any) -> None:
     """Raise CorruptData, with the place and the byte, where `response` is not a `message` of that
     version.
 
@@ -159,7 +159,9 @@ def refuse_other(message: Any, version: int, response: memoryview, **place: Any)
         raise reader.corrupt(f"{reader.left} bytes follow the end of the answer")
 
 
-def refuse_other_data(data: Any, version: int, content: memoryview, **place: Any) -> None:
+def reject_malformed_member_data(
+    data: Any, version: int, content: memoryview, **place: Any
+) -> None:
     """The same of what members of a group tell each other: its own version in front, and what a
     newer version adds behind it, if anything.
 
@@ -398,7 +400,7 @@ def decode(api: Api, version: int, response: memoryview, **place: Any) -> Any:
 
     Raises CorruptData where the bytes are not that response.
     """
-    refuse_other(_MESSAGES[api][1], version, response, api=f"{api.name} v{version}", **place)
+    reject_other(_MESSAGES[api][1], version, response, api=f"{api.name} v{version}", **place)
     try:
         return _MESSAGES[api][1].decode(response, version=version, header=True)
     except (ValueError, IndexError, struct.error, OverflowError, TypeError, MemoryError) as error:
@@ -462,7 +464,7 @@ def _parse_topic(found: Any, brokers: Mapping[int, Broker]) -> TopicMetadata:
     partitions = (_parse_partition(found.name, each, brokers) for each in found.partitions)
     return TopicMetadata(
         topic=found.name,
-        refusal=refusal_of(found.error_code),
+        refusal=error_of(found.error_code),
         topic_id=str(topic_id) if topic_id else None,
         is_internal=bool(found.is_internal) or found.name in INTERNAL_TOPICS,
         partitions=tuple(sorted(partitions, key=lambda each: each.log)),
@@ -475,7 +477,7 @@ def _parse_partition(topic: str, found: Any, brokers: Mapping[int, Broker]) -> P
     broker = brokers.get(found.leader_id)
     leader = None if broker is None else Leader(broker, or_none(getattr(found, "leader_epoch", -1)))
     return PartitionMetadata(
-        BrokerPartition(topic, found.partition_index), refusal_of(found.error_code), leader
+        BrokerPartition(topic, found.partition_index), error_of(found.error_code), leader
     )
 
 
@@ -520,7 +522,7 @@ def parse_list_offsets(response: Any) -> dict[BrokerPartition, ListedOffset]:
     listed = (
         ListedOffset(
             BrokerPartition(topic.name, each.partition_index),
-            refusal_of(each.error_code),
+            error_of(each.error_code),
             next(iter(_offsets(each)), None),
             None,
             None,
@@ -537,7 +539,7 @@ def parse_offsets_before(response: Any, most: int) -> tuple[int, ...] | Refusal:
     if len(partitions) != 1:
         what = f"the answer to LIST_OFFSETS tells of {len(partitions)} partitions where one was asked for"
         raise CorruptData(what, check="the broker's log")
-    return refusal_of(partitions[0].error_code) or _offsets(partitions[0])[: max(most, 0)]
+    return error_of(partitions[0].error_code) or _offsets(partitions[0])[: max(most, 0)]
 
 
 def _offsets(found: Any) -> tuple[int, ...]:
@@ -690,17 +692,17 @@ def groups_fields(group: str) -> dict[str, Any]:
     return {"groups": [group]}
 
 
-def parse_group(response: Any, **place: Any) -> ToldMembers:
+def parse_group(response: Any, **place: Any) -> MembersResponse:
     """The members of the one group that was asked for.
 
     Raises CorruptData for an assignment that is none.
     """
     group = next(iter(response.groups), None)
     if group is None:
-        return ToldMembers(None, {})
+        return MembersResponse(None, {})
     divides = group.protocol_type == _CONSUMERS and group.group_state == _STABLE
-    return ToldMembers(
-        refusal_of(group.error_code),
+    return MembersResponse(
+        error_of(group.error_code),
         {
             f"{member.member_id} at {member.client_host.lstrip('/')}": _parse_assignment(
                 bytes(member.member_assignment), place

@@ -26,7 +26,7 @@ from etl.errors import (
     Meaning,
     MembershipLost,
     Owned,
-    PermissionRefused,
+    PermissionDenied,
     Refusal,
     SettingsError,
     TopicMissing,
@@ -279,7 +279,7 @@ _TABLE = (
         29,
         "TOPIC_AUTHORIZATION_FAILED",
         False,
-        PermissionRefused,
+        PermissionDenied,
         "the broker's ACLs for this topic",
         Meaning.NOT_ALLOWED,
     ),
@@ -287,7 +287,7 @@ _TABLE = (
         30,
         "GROUP_AUTHORIZATION_FAILED",
         False,
-        PermissionRefused,
+        PermissionDenied,
         "the broker's ACLs for this group",
         Meaning.NOT_ALLOWED,
     ),
@@ -295,7 +295,7 @@ _TABLE = (
         31,
         "CLUSTER_AUTHORIZATION_FAILED",
         False,
-        PermissionRefused,
+        PermissionDenied,
         "the broker's ACLs for the cluster",
         Meaning.NOT_ALLOWED,
     ),
@@ -318,16 +318,16 @@ _TABLE = (
         "the topic's message format: too old to search by time",
         Meaning.NO_SEARCH,
     ),
-    Refusal(44, "POLICY_VIOLATION", False, PermissionRefused, "the broker's policies"),
+    Refusal(44, "POLICY_VIOLATION", False, PermissionDenied, "the broker's policies"),
     Refusal(
         53,
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
         False,
-        PermissionRefused,
+        PermissionDenied,
         "the broker's ACLs for transactional ids",
     ),
     Refusal(56, "KAFKA_STORAGE_ERROR", True, BrokerError, "the broker's disks"),
-    Refusal(58, "SASL_AUTHENTICATION_FAILED", False, PermissionRefused, _LOGIN),
+    Refusal(58, "SASL_AUTHENTICATION_FAILED", False, PermissionDenied, _LOGIN),
     Refusal(
         69,
         "GROUP_ID_NOT_FOUND",
@@ -423,7 +423,7 @@ UNKNOWN_SERVER_ERROR = CODES[-1]
 UNKNOWN_TOPIC = CODES[3]
 
 
-def refusal_of(code: int) -> Refusal | None:
+def error_of(code: int) -> Refusal | None:
     """What a code means that came with an answer; None where nothing was refused. A code that is
     not in the table is final.
     """

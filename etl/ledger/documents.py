@@ -35,9 +35,9 @@ from etl.model.plans import (
     Bound,
     Bounds,
     CommitResult,
-    KeptKey,
     RangeResult,
     ReadByOthers,
+    RunKeyRecord,
     Vanished,
 )
 from etl.model.snapshot import (
@@ -168,14 +168,14 @@ def parse_bounds(found: Sequence[Any] | None) -> Bounds:
     return Bounds(Bound(*start) if start else None, Bound(*until) if until else None, open_logs)
 
 
-def render_keys(keys: Iterable[KeptKey]) -> list[list[Any]]:
+def render_keys(keys: Iterable[RunKeyRecord]) -> list[list[Any]]:
     """Run keys that no stored plan has any more."""
     return [[one.key, one.number, one.said, one.is_empty] for one in keys]
 
 
-def parse_keys(found: Iterable[Sequence[Any]]) -> tuple[KeptKey, ...]:
+def parse_keys(found: Iterable[Sequence[Any]]) -> tuple[RunKeyRecord, ...]:
     """The keys that `render_keys` wrote."""
-    return tuple(KeptKey(*one) for one in found)
+    return tuple(RunKeyRecord(*one) for one in found)
 
 
 _GAP_BYTES = 40
@@ -286,7 +286,7 @@ def applied_of(document: dict[str, Any]) -> CommitResult:
     )
 
 
-def render_coverage(coverage: Coverage) -> bytes:
+def render_loaded_intervals(coverage: Coverage) -> bytes:
     """The znode of merged intervals."""
     logs, left = in_order(coverage.intervals), in_order(coverage.given_up)
     removals = [[f.delta_version, f.operation, f.why] for f in coverage.removals]
@@ -333,7 +333,7 @@ def _render_intervals(found: Iterable[Interval]) -> list[list[int | None]]:
     ]
 
 
-def parse_coverage(payload: bytes, *, path: str) -> Coverage:
+def parse_loaded_intervals(payload: bytes, *, path: str) -> Coverage:
     """Merged intervals. Raises LedgersDisagree when the znode does not hold them."""
     return parsed(payload, path, _coverage)
 
@@ -452,7 +452,7 @@ def render_claim(claim: Reservation) -> bytes:
         "name": claim.name,
         "logs": render_logs(logs),
         "stretches": [claim.stretches[log] for log in logs],
-        "log_epochs": [claim.life_of(log) for log in logs],
+        "log_epochs": [claim.incarnation_of(log) for log in logs],
         "asked": claim.asked,
         "made_at_ms": claim.made_at_ms,
         "state": claim.state.value,

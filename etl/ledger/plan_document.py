@@ -180,7 +180,7 @@ def _since_format_3(
         **_of_storage(plan, logs),
         "stood": [[index[log], rows] for log, rows in sorted_items(plan.stood)] or None,
         "closes": plan.closes or None,
-        "share": _share_content(plan.share, index) if plan.share else None,
+        "share": _assignment_content(plan.share, index) if plan.share else None,
         "handed_over": plan.handed_over,
         "void": plan.is_void or None,
         "read_by_others": [
@@ -356,7 +356,7 @@ def _rows_before(found: Mapping[str, Any]) -> RowsBefore:
     )
 
 
-def _share_content(share: Share, index: Mapping[BrokerPartition, int]) -> dict[str, Any]:
+def _assignment_content(share: Share, index: Mapping[BrokerPartition, int]) -> dict[str, Any]:
     return {
         "member_id": share.member_id,
         "membership": share.membership.value,
@@ -605,7 +605,7 @@ def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -
     return short
 
 
-def with_receipts(metadata: str, plan: Plan, receipts: tuple[RangeResult, ...]) -> str:
+def with_results(metadata: str, plan: Plan, receipts: tuple[RangeResult, ...]) -> str:
     """The same with what reading each range of the plan came to, known before the commit: then
     nobody has to count its rows again.
 
@@ -623,7 +623,7 @@ def with_receipts(metadata: str, plan: Plan, receipts: tuple[RangeResult, ...]) 
     return short if len(short) <= METADATA_MAX_BYTES else metadata
 
 
-def receipts_of(metadata: CommitMetadata) -> tuple[RangeResult, ...] | None:
+def results_of(metadata: CommitMetadata) -> tuple[RangeResult, ...] | None:
     """What the commit says that reading came to; None where it says nothing of it, or nothing that
     can be read.
     """
@@ -636,7 +636,7 @@ def receipts_of(metadata: CommitMetadata) -> tuple[RangeResult, ...] | None:
     return applied.receipts if applied.plan_id == metadata.plan_id else None
 
 
-def refuse_too_large(plan: Plan) -> None:
+def reject_oversized_plan(plan: Plan) -> None:
     """Raises SettingsError for a plan that no commit could carry, or that could not be read again.
     A run asks before it stores one.
     """

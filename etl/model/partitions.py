@@ -180,7 +180,7 @@ class PartitionOffsets:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class DoubtedOffset:
+class UnverifiedOffset:
     """A byte position of a physical log that somebody told, and no broker named: an entry may begin
     there, or it may lie inside one.
     """
@@ -377,13 +377,13 @@ def parse_log(text: str) -> BrokerPartition | None:
     )
 
 
-def render_stretches(stretches: Iterable[Stretch]) -> str:
+def render_intervals(stretches: Iterable[Stretch]) -> str:
     """Each as `TOPIC:PARTITION:FROM-UNTIL`, until exclusive, with a space between them."""
     return " ".join(f"{render_log(log)}:{start}-{until}" for log, start, until in stretches)
 
 
-def parse_stretch(text: str) -> Stretch | None:
-    """One of those that `render_stretches` wrote; None for any other text, and for a stretch
+def parse_interval(text: str) -> Stretch | None:
+    """One of those that `render_intervals` wrote; None for any other text, and for a stretch
     without an offset.
     """
     found = _STRETCH.fullmatch(text)
@@ -393,11 +393,11 @@ def parse_stretch(text: str) -> Stretch | None:
     return log, int(found["start"]), int(found["until"])
 
 
-def parse_stretches(text: str) -> tuple[Stretch, ...]:
-    """What `render_stretches` wrote of topics without a space, as Kafka's are. Raises ValueError
+def parse_intervals(text: str) -> tuple[Stretch, ...]:
+    """What `render_intervals` wrote of topics without a space, as Kafka's are. Raises ValueError
     for anything else.
     """
-    found = [parse_stretch(one) for one in text.split()]
+    found = [parse_interval(one) for one in text.split()]
     if None in found:
         raise ValueError(f"{text!r} names no stretches of offsets")
     return tuple(one for one in found if one is not None)

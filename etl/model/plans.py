@@ -95,7 +95,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptKey:
+class RunKeyRecord:
     """A run key, and what became of the run under it, as pruned plans leave it and runs that had
     nothing to read.
     """
@@ -421,7 +421,7 @@ class Plan:
         return bool(self.handed_over) or self.is_of_member
 
     @property
-    def offsets_to_hand_over(self) -> tuple[BrokerPartition, ...]:
+    def offsets_to_commit(self) -> tuple[BrokerPartition, ...]:
         """The logs whose committed offset moves when the plan is stored: the same, of those that
         the run owned.
         """
@@ -633,7 +633,7 @@ row group, however small.
 
 
 @dataclass(frozen=True, slots=True)
-class FilesWanted:
+class FileOptions:
     """Where files go and how they are written; the same for every task of a plan."""
 
     root: str

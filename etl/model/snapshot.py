@@ -37,11 +37,11 @@ from etl.model.partitions import (
 from etl.model.plans import (
     CommitResult,
     HeldRows,
-    KeptKey,
     Loss,
     Plan,
     ReadByOthers,
     Request,
+    RunKeyRecord,
     TookOver,
     Vanished,
 )
@@ -90,7 +90,7 @@ class Reservation:
         """How many there are; bytes, of physical logs."""
         return sum(until - start for found in self.stretches.values() for start, until in found)
 
-    def life_of(self, log: BrokerPartition) -> int:
+    def incarnation_of(self, log: BrokerPartition) -> int:
         """Which life of the log its offsets are of."""
         return self.log_epochs.get(log, 0)
 
@@ -192,7 +192,7 @@ class CommitMetadata:
     run_id: str | None = field(default=None, kw_only=True)
     """The run that appended it."""
     receipts: bytes | None = field(default=None, repr=False, kw_only=True)
-    """What reading the plan's ranges came to, as `plan_document.receipts_of` reads it; None when
+    """What reading the plan's ranges came to, as `plan_document.results_of` reads it; None when
     the commit does not say.
     """
 
@@ -244,7 +244,7 @@ class Table:
     """No row of it can be ours: all that its commits ever added is other pipelines'. Asked only
     where the newest plan waits for a table.
     """
-    said_commit: str | None = None
+    commit_in_log: str | None = None
     """The hash of the commit file of the version of the last acknowledgement, as it is now; None
     when the log does not hold it.
     """
@@ -303,7 +303,7 @@ class Coverage:
     """The last folded plan that was not given up; None: that is `through`."""
     unproven_through: int = 0
     """The newest of the folded plans of which not everything can be proven; 0: there is none."""
-    keys: tuple[KeptKey, ...] = ()
+    keys: tuple[RunKeyRecord, ...] = ()
     """Run keys of folded plans, and of runs that had nothing to read, oldest first."""
     read_by_others: tuple[ReadByOthers, ...] = ()
     """What folded plans say that other members of the group read, by log, those that touch made
@@ -450,7 +450,7 @@ class Snapshot:
     """Of logs whose extent holds offsets back, where the brokers tell."""
     extents_of_owned: Mapping[BrokerPartition, PartitionOffsets] = field(default_factory=dict)
     """Of logs that are left to their owners, and so are not among the others."""
-    gone_topics: frozenset[str] = frozenset()
+    missing_topics: frozenset[str] = frozenset()
     """Of the topics that a plan which was left reads, those that the brokers do not know any more,
     whether or not the conf names them.
     """
@@ -503,7 +503,7 @@ class Asked:
     """What a run is asked for beside its conf, and what was looked up for it."""
 
     request: Request
-    key: KeptKey | None = None
+    key: RunKeyRecord | None = None
     """What the ledger knows of the run key."""
     plan: Plan | None = None
     """The newest plan under the key, where it is stored yet and is not the pipeline's newest one.

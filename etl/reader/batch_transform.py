@@ -147,7 +147,7 @@ def load_function(name: str, key: str) -> Callable[[Any], Any]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # importing runs the module: whatever it raises (SystemExit, too) is about the transform
-        what = f"{OF_KEYS[key]} cannot be imported: {said_by(error)}"
+        what = f"{OF_KEYS[key]} cannot be imported: {describe_failure_of(error)}"
         check = (
             "its spelling, and that its module is installed or in this folder, also where tasks run"
         )
@@ -158,7 +158,7 @@ def load_function(name: str, key: str) -> Callable[[Any], Any]:
     return wanted
 
 
-def said_by(error: BaseException) -> str:
+def describe_failure_of(error: BaseException) -> str:
     """The exception's name and the first line of what it says; of a module or function that ends
     the process, with what.
     """
@@ -227,7 +227,8 @@ def load_arrow_transform(name: str, *, physical: bool = False) -> ArrowTransform
         raise _wrong(what, "the columns that it makes") from error
     except pa.ArrowException as error:
         raise _wrong(
-            f"makes columns that cannot be kept: {said_by(error)}", "the columns that it makes"
+            f"makes columns that cannot be kept: {describe_failure_of(error)}",
+            "the columns that it makes",
         ) from error
     return ArrowTransform(name, made.schema, stored, physical)
 
@@ -259,10 +260,10 @@ def transformed(
             )  # bytes that are no UTF-8 in one text, and delta-rs reads nothing of the table any more
         except pa.ArrowException as error:
             raise _wrong(
-                f"made a value that the table cannot keep: {said_by(error)}",
+                f"made a value that the table cannot keep: {describe_failure_of(error)}",
                 f"the function{_AGAIN}",
             ) from error
-        _refuse_other_records(batch, rows, physical=transform.physical)
+        _reject_other_records(batch, rows, physical=transform.physical)
         if rows.num_rows:
             yield rows
 
@@ -276,13 +277,15 @@ def _called(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # it is somebody else's code: whatever it raises (SystemExit, too) is about the transform
-        raise _wrong(f"failed {where}: {said_by(error)}", check, line=line_of(error)) from error
+        raise _wrong(
+            f"failed {where}: {describe_failure_of(error)}", check, line=line_of(error)
+        ) from error
     if not isinstance(made, pa.RecordBatch):
         raise _wrong(f"gave {type(made).__name__} {where}, no RecordBatch", check)
     return made
 
 
-def _refuse_other_records(read: pa.RecordBatch, rows: pa.RecordBatch, *, physical: bool) -> None:
+def _reject_other_records(read: pa.RecordBatch, rows: pa.RecordBatch, *, physical: bool) -> None:
     """Whoever counts, replaces or proves rows goes by these columns: each row must name a record of
     the batch. Raises SettingsError.
 
@@ -296,7 +299,7 @@ def _refuse_other_records(read: pa.RecordBatch, rows: pa.RecordBatch, *, physica
         try:
             same_kind = after if after.type == before.type else after.cast(before.type)
         except pa.ArrowException as error:
-            raise _another(name, said_by(error)) from error
+            raise _another(name, describe_failure_of(error)) from error
         if not same_kind.equals(before) and not (
             same_kind.null_count == 0
             and compute.all(compute.is_in(same_kind, value_set=before)).as_py() in (True, None)

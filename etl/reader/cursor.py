@@ -302,9 +302,9 @@ class Cursor:
             self._empty_answers = 0
             self._passed.note(found, self.position)
             self.position = min(reached, self.range.until_offset)
-        elif found.cut_off_bytes:
+        elif found.incomplete_bytes:
             self._empty_answers = 0
-            self._grow(fetched, found.cut_off_bytes)
+            self._grow(fetched, found.incomplete_bytes)
         elif found.batches:
             raise CorruptData(
                 f"the broker answered with record batches up to offset {reached - 1} only, all below the offset asked for",

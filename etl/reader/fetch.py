@@ -60,7 +60,7 @@ from etl.kafka.messages import (
     FetchTarget,
     TopicMetadata,
 )
-from etl.model.partitions import Broker, BrokerPartition, Cleanup, Isolation, Tail, render_stretches
+from etl.model.partitions import Broker, BrokerPartition, Cleanup, Isolation, Tail, render_intervals
 from etl.model.plans import OffsetRange, RangeResult
 from etl.model.security import OPEN, Security
 from etl.reader.cursor import MISSING_MAX, Cursor, FetchSettings, RangeProgress, lose_all, place_of
@@ -148,7 +148,7 @@ def by_broker(walks: Sequence[RangeProgress]) -> dict[Broker, list[RangeProgress
     return groups
 
 
-def refuse_missing(cursors: Sequence[Cursor]) -> None:
+def reject_missing(cursors: Sequence[Cursor]) -> None:
     """What no record batch had is told once all is read, so that a person, or the driver, learns of
     all of it at once.
     """
@@ -156,9 +156,9 @@ def refuse_missing(cursors: Sequence[Cursor]) -> None:
     if not found:
         return
     for cursor in cursors:
-        _refuse_many_missing(cursor)
+        _reject_many_missing(cursor)
     count = sum(end - start for _, start, end in found)
-    missing = render_stretches(found)
+    missing = render_intervals(found)
     log, first, _ = found[0]
     cleanup = next(cursor.cleanup for cursor in cursors if cursor.missing)
     check = f"the broker's disks and log for a lost segment, and {_cleanup_to_check(cleanup)}"
@@ -166,7 +166,7 @@ def refuse_missing(cursors: Sequence[Cursor]) -> None:
     raise MissingOffsets(what, check=check, **log.place, offset=first, missing=missing)
 
 
-def _refuse_many_missing(cursor: Cursor) -> None:
+def _reject_many_missing(cursor: Cursor) -> None:
     """So many holes are no lost segments. Nobody would name them one by one, and no plan could."""
     if cursor.missing_count <= MISSING_MAX:
         return
@@ -190,7 +190,7 @@ def _cleanup_to_check(cleanup: Cleanup) -> str:
     return "the topic's cleanup.policy, which does not say compact"
 
 
-def refuse_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) -> None:
+def reject_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) -> None:
     """A fetch names topics and not their ids, before version 13 of it; and one that was made again
     has other records at the same offsets.
 
@@ -207,10 +207,10 @@ def refuse_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) ->
                 broker=consumer.address,
                 check="whether it was deleted",
             )
-        _refuse_other_topic(found, topic_id)
+        _reject_other_topic(found, topic_id)
 
 
-def refuse_topic_made_again(
+def reject_recreated_topic(
     consumer: SimpleConsumer, topic: str, planned: Mapping[str, str]
 ) -> None:
     """Where the broker says that the topic is not the one that was planned. It may also not know it
@@ -219,27 +219,27 @@ def refuse_topic_made_again(
     with contextlib.suppress(BrokerUnreachable):
         found = consumer.topic_metadata([topic]).topics.get(topic)
         if found is not None and topic in planned:
-            _refuse_other_topic(found, planned[topic])
+            _reject_other_topic(found, planned[topic])
 
 
-def _refuse_other_topic(found: TopicMetadata, planned: str) -> None:
+def _reject_other_topic(found: TopicMetadata, planned: str) -> None:
     if found.topic_id not in (None, planned):
         what = f"the topic was deleted and made again while it was read: its id is {found.topic_id}, planned was {planned}"
         raise TopicMadeAgain(what, topic=found.topic, check="who did it")
 
 
-def refuse_changed_logs(
+def reject_changed_partitions(
     ranges: Sequence[OffsetRange],
     leader_epochs: Mapping[BrokerPartition, int],
     tails: Mapping[BrokerPartition, Tail],
     settings: FetchSettings,
 ) -> None:
     """Logs that were cut, or made again, since they were planned. Raises LogTruncated."""
-    _refuse_cut_logs(ranges, leader_epochs, settings)
-    _refuse_other_bytes(ranges, tails, settings)
+    _reject_truncated_partitions(ranges, leader_epochs, settings)
+    _reject_other_bytes(ranges, tails, settings)
 
 
-def _refuse_cut_logs(
+def _reject_truncated_partitions(
     ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, int], settings: FetchSettings
 ) -> None:
     """A leader of another line has other records at the same offsets, and whoever is elected
@@ -269,7 +269,7 @@ def _refuse_cut_logs(
             raise Cut(log, until[log], end.end_offset).error()
 
 
-def told_end(consumer: SimpleConsumer, walk: RangeProgress) -> int | None:
+def end_for_backfill(consumer: SimpleConsumer, walk: RangeProgress) -> int | None:
     """The high watermark, or the flushed end, as the broker tells it now; None where it does not."""
     with contextlib.suppress(BrokerUnreachable):
         listed = consumer.list_offsets({walk.log: LATEST}, isolation=Isolation.READ_UNCOMMITTED)[
@@ -279,13 +279,13 @@ def told_end(consumer: SimpleConsumer, walk: RangeProgress) -> int | None:
     return None
 
 
-def refuse_ended(consumer: SimpleConsumer, walk: RangeProgress) -> None:
+def reject_ended(consumer: SimpleConsumer, walk: RangeProgress) -> None:
     """A log that gives nothing, and whose answers do not tell where it ends: the broker is asked.
 
     A flushed end never goes back but where the log was cut, so an end below the range is told at
     once. Raises RanOutBeforeUntil.
     """
-    end, until = told_end(consumer, walk), walk.cursor.range.until_offset
+    end, until = end_for_backfill(consumer, walk), walk.cursor.range.until_offset
     if end is not None and end < until:
         check = "whether the topic was deleted or made anew, or the broker lost what was not yet on its disk"
         raise RanOutBeforeUntil(
@@ -293,7 +293,7 @@ def refuse_ended(consumer: SimpleConsumer, walk: RangeProgress) -> None:
         )
 
 
-def _refuse_other_bytes(
+def _reject_other_bytes(
     ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, Tail], settings: FetchSettings
 ) -> None:
     """The same of physical logs, which have no epochs: one that still holds the bytes by which it
@@ -417,7 +417,7 @@ def read_ranges(
 
     Raises RanOutBeforeUntil, DataLoss, ExpiredOffsets, MissingOffsets, CorruptData, RecordTooLarge,
     MessageTooLarge, NotYetReadable, BrokerUnreachable or BrokerError (may pass: run the task
-    again), NotKafka, TopicMissing, PermissionRefused, TopicMadeAgain, LogTruncated. Closing the
+    again), NotKafka, TopicMissing, PermissionDenied, TopicMadeAgain, LogTruncated. Closing the
     iterator closes the connections.
     """
     addresses = [
@@ -470,9 +470,9 @@ def read_ranges(
         find_leaders(walks, settings)
         for broker, group in by_broker(walks).items():
             yield from _read_from(broker, group, settings, on_receipt, on_read)
-    refuse_changed_logs(ranges, leader_epochs or {}, tails or {}, settings)
+    reject_changed_partitions(ranges, leader_epochs or {}, tails or {}, settings)
     if fails_on_loss:
-        refuse_missing(cursors)
+        reject_missing(cursors)
 
 
 def _read_from(
@@ -499,7 +499,7 @@ def _read_from(
             except BrokerUnreachable as silent:
                 lose_all(walks, silent)
                 return
-            moved = _feed_or_tell(consumer, answer, asked, settings)
+            moved = _feed_or_fail(consumer, answer, asked, settings)
             idle_answers = 0 if any(rows is not None for _, rows in moved) else idle_answers + 1
             _pause(idle_answers)
             walks = _in_turn(walks, asked, moved)
@@ -513,7 +513,7 @@ def _read_from(
         if settings.topic_ids and all(
             walk.cursor.done for walk in group
         ):  # who lost its leader comes by here later
-            refuse_other_topics(consumer, settings.topic_ids)
+            reject_other_topics(consumer, settings.topic_ids)
 
 
 def _ask(
@@ -559,7 +559,7 @@ def _ask(
 _Moved = list[tuple[RangeProgress, "Iterator[pa.RecordBatch] | None"]]
 
 
-def _feed_or_tell(
+def _feed_or_fail(
     consumer: SimpleConsumer,
     answer: FetchAnswer,
     asked: Sequence[RangeProgress],
@@ -572,7 +572,7 @@ def _feed_or_tell(
         return _feed(consumer, answer, asked, settings)
     except (DataLoss, RanOutBeforeUntil):
         if settings.topic_ids:
-            refuse_other_topics(consumer, settings.topic_ids)
+            reject_other_topics(consumer, settings.topic_ids)
         raise
 
 
@@ -621,7 +621,7 @@ def _feed_one(
     elif (
         refusal
         and refusal.meaning is Meaning.UNSAID
-        and (end := told_end(consumer, walk)) is not None
+        and (end := end_for_backfill(consumer, walk)) is not None
         and end < walk.cursor.position
     ):
         # brokers before 0.10 say so of an offset above the high watermark, where later ones answer
@@ -629,7 +629,7 @@ def _feed_one(
         fetched = replace(fetched, refusal=None, high_watermark=end, last_stable_offset=None)
     elif refusal and refusal.is_retriable and walk.attempts < settings.retry:
         if refusal.meaning is Meaning.ANOTHER_TOPIC:
-            refuse_topic_made_again(consumer, walk.log.topic, settings.topic_ids)
+            reject_recreated_topic(consumer, walk.log.topic, settings.topic_ids)
         walk.lose_leader(refusal.error("fetch", broker=consumer.address, **place_of(walk)))
         return None
     before = walk.cursor.position
@@ -637,7 +637,7 @@ def _feed_one(
     if walk.cursor.position == before:
         try:
             if fetched.high_watermark is None and fetched.proves_empty:
-                refuse_ended(consumer, walk)
+                reject_ended(consumer, walk)
             check_patience(walk, settings)
         except RanOutBeforeUntil:
             if settings.fails_on_loss:

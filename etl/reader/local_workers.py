@@ -37,7 +37,7 @@ from typing import IO, Any, NamedTuple
 from etl.decide.table_storage import local_zone
 from etl.errors import CorruptData, ProcessLost
 from etl.io.progress_port import ProgressAddress
-from etl.model.plans import FilesWanted, RangeResult, Written
+from etl.model.plans import FileOptions, RangeResult, Written
 from etl.reader.reading import Reading, Task
 from etl.reader.task_rows import TaskFailed, write_task
 
@@ -48,7 +48,7 @@ class Order(NamedTuple):
     task: Task
     attempt: int
     reading: Reading
-    wanted: FilesWanted
+    wanted: FileOptions
     progress: ProgressAddress | None
 
 
@@ -116,7 +116,7 @@ _PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from etl.re
 """It imports as this process does. Not -m: what it gives back would be of the module __main__."""
 
 
-class ReceiptsOfWorkers:
+class WorkerRangeResults:
     """The receipts of a read, by the ranges' indices in the plan."""
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class FilesOfWorkers:
         time_zone: str | None = None,
     ) -> None:
         self._tasks, self._reading, self._progress = tasks, reading, progress
-        self.receipts = ReceiptsOfWorkers()
+        self.receipts = WorkerRangeResults()
         self._workers: list[Worker] = []
         with contextlib.ExitStack() as started:
             started.callback(self.close)
@@ -169,7 +169,7 @@ class FilesOfWorkers:
         for worker in self._workers:
             worker.end()
 
-    def write(self, wanted: FilesWanted) -> Sequence[Written]:
+    def write(self, wanted: FileOptions) -> Sequence[Written]:
         """Read all and write it; what each task gave back. Raises TaskFailed with a task's error
         inside, and ProcessLost.
         """
@@ -204,7 +204,7 @@ class FilesOfWorkers:
             else ""
         )
 
-    def _done(self, worker: Worker, task: Task, wanted: FilesWanted) -> Written:
+    def _done(self, worker: Worker, task: Task, wanted: FileOptions) -> Written:
         for attempt in range(ATTEMPTS_MAX):
             answer = worker.answer(Order(task, attempt, self._reading, wanted, self._progress))
             if isinstance(answer, Failed):
@@ -220,7 +220,7 @@ class FilesOfWorkers:
                     check=f"what it said{self._function}; {_CHECK}",
                 )
             if attempt + 1 < ATTEMPTS_MAX:
-                worker.start_again()
+                worker.restart_worker()
         what = f"a worker process was lost {ATTEMPTS_MAX} times while it read the same ranges: {worker.ended_by}"
         raise ProcessLost(
             what,
@@ -265,7 +265,7 @@ class Worker:
         finally:
             os.close(answers)
 
-    def start_again(self) -> None:
+    def restart_worker(self) -> None:
         """A new process in the place of one that was lost, unless all of this is over."""
         self._closed()
         if not self._is_over:

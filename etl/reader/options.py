@@ -91,7 +91,7 @@ def parse_ranges(text: str, *, physical: bool = False) -> tuple[OffsetRange, ...
             for one in found
         ),
     )
-    _refuse_overlaps(ranges)
+    _reject_overlaps(ranges)
     return ranges
 
 
@@ -121,7 +121,7 @@ def parse_times(text: str, name: str) -> dict[BrokerPartition, Bound]:
     return _by_log(text, name, _TIMES_FORM, FirstAt, False)
 
 
-def _refuse_overlaps(ranges: Iterable[OffsetRange]) -> None:
+def _reject_overlaps(ranges: Iterable[OffsetRange]) -> None:
     """Two ranges with an offset in common are a mistake of who made the list: which of them is
     meant nobody knows.
     """
@@ -578,13 +578,13 @@ _WHAT = ("topics", "subscribepattern", "assign", "ranges")
 def parse_options(given: Mapping[str, str]) -> Reading:
     """The options as values. Raises SettingsError naming the option."""
     options = under_our_names(given)
-    _refuse_other_than_one(options)
+    _reject_other_than_one(options)
     physical = (
         _one_of(options, "dialect", tuple(member.value for member in BrokerFamily))
         == BrokerFamily.JAFKA.value
     )
     if physical:
-        _refuse_unfit(options)
+        _reject_unfit(options)
     sizes = {name: _positive(options, name, default, "bytes") for name, default in SIZES.items()}
     starting = _bounds(options, "starting", LogEnd.EARLIEST, physical)
     ending = _bounds(options, "ending", LogEnd.LATEST, physical)
@@ -629,7 +629,7 @@ def _generation(options: Mapping[str, str]) -> str | None:
     return of_broker_version(options["broker_version"], option="broker_version")
 
 
-def _refuse_unfit(options: Mapping[str, str]) -> None:
+def _reject_unfit(options: Mapping[str, str]) -> None:
     """Raises SettingsError for an option that has no meaning where offsets are byte positions."""
     for name in options:
         if name in PHYSICAL_REFUSED:
@@ -637,7 +637,7 @@ def _refuse_unfit(options: Mapping[str, str]) -> None:
             raise SettingsError(what, option=SPELLED[name], check="leave the option out")
 
 
-def _refuse_other_than_one(options: Mapping[str, str]) -> None:
+def _reject_other_than_one(options: Mapping[str, str]) -> None:
     if sum(name in options for name in _WHAT) != 1:
         what = "exactly one of the options topics (or subscribe), subscribePattern, assign and ranges must say what to read"
         raise SettingsError(what, check="the options")

@@ -133,7 +133,7 @@ class Chosen:
                     topic=topic,
                     check="its name, and that this is the right cluster",
                 )
-        refuse_missing_partitions(self.logs, known)
+        reject_missing_partitions(self.logs, known)
         return list(self.logs) or [log for log in known if log.topic in self.topics]
 
 
@@ -190,7 +190,7 @@ class Reading:
         return replace(self, starting=self.starting.only(logs), ending=self.ending.only(logs))
 
 
-def refuse_missing_partitions(
+def reject_missing_partitions(
     named: Iterable[BrokerPartition], there: Iterable[BrokerPartition]
 ) -> None:
     """Raises TopicMissing for the first partition that is named and not there."""
@@ -312,7 +312,7 @@ def ranges_of(
         (reading.starting.option, reading.starting),
         (reading.ending.option, reading.ending),
     ):
-        _refuse_others(option, bounds.by_log, extents)
+        _reject_others(option, bounds.by_log, extents)
     for log, extent in sorted(extents.items()):
         starting, ending = reading.starting.of(log), reading.ending.of(log)
         start, end = (
@@ -323,7 +323,7 @@ def ranges_of(
             start = _too_late(log, extent, reading)
         if end is None:
             ending, end = LogEnd.LATEST, extent.end_offset
-        _refuse_reversed(log, reading, (starting, start), (ending, end))
+        _reject_reversed(log, reading, (starting, start), (ending, end))
         if start > end and reading.fails_on_data_loss:
             raise _not_held(log, start, end, extent)
         yield inside(
@@ -386,7 +386,7 @@ def pieces_of(task: QueryTask, wholes: Iterable[OffsetRange]) -> Iterator[Offset
                 yield replace(whole, from_offset=start, until_offset=end)
 
 
-def _refuse_reversed(
+def _reject_reversed(
     log: BrokerPartition, reading: Reading, start: tuple[Bound, int], end: tuple[Bound, int]
 ) -> None:
     """A start behind the end is a mistake where both were said, whatever the log holds. Raises
@@ -425,7 +425,7 @@ def _not_held(log: BrokerPartition, start: int, end: int, extent: PartitionOffse
     return RanOutBeforeUntil(what, **place, check=check)
 
 
-def _refuse_others(
+def _reject_others(
     option: str, named: Iterable[BrokerPartition], read: Iterable[BrokerPartition]
 ) -> None:
     """A bound for a log that is not read is a mistake. Raises TopicMissing."""

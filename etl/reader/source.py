@@ -43,9 +43,9 @@ from etl.decide.partition_identity import Cut
 from etl.decide.tasks import (
     Boundaries,
     boundaries_of,
-    cut_ranges,
-    cut_to_offsets,
     pack_tasks,
+    split_by_offsets,
+    split_ranges,
     split_tasks,
 )
 from etl.errors import BrokerUnreachable, EtlError, TopicMadeAgain
@@ -63,7 +63,7 @@ from etl.reader.reading import (
     of_topics,
     pieces_of,
     ranges_of,
-    refuse_missing_partitions,
+    reject_missing_partitions,
 )
 from etl.reader.task_rows import attempt_number, begin_task, failed, rows_of_task
 
@@ -129,12 +129,12 @@ def bound_now(task: QueryTask, reading: Reading) -> Task:
             if task.others_than is None
             else reading.chosen.asked
         )
-        metadata = cluster.describe_once_told(asked, wait_s=reading.timeout_s)
-        _refuse_recreated(task, metadata)
+        metadata = cluster.describe_when_known(asked, wait_s=reading.timeout_s)
+        _reject_recreated(task, metadata)
         logs = _logs_now(task, reading, metadata)
         wanted, found = _bound(cluster, reading.only(set(logs)), logs, metadata)
         if reading.fails_on_data_loss:
-            _refuse_truncated(cluster, task, found)
+            _reject_truncated(cluster, task, found)
     ranges = tuple(pieces_of(task, wanted.ranges))
     return wanted.task(ranges, range(len(ranges)))
 
@@ -181,7 +181,7 @@ def _planned_metadata(task: QueryTask) -> ClusterMetadata:
     return ClusterMetadata(None, {broker.id: broker for broker in task.brokers}, topics)
 
 
-def _refuse_recreated(task: QueryTask, metadata: ClusterMetadata) -> None:
+def _reject_recreated(task: QueryTask, metadata: ClusterMetadata) -> None:
     """Raises TopicMadeAgain: other tasks of the same query may have read the topic that was
     deleted.
     """
@@ -202,13 +202,13 @@ def _logs_now(
     mine = sorted(task.planned)
     if reading.chosen.pattern is not None and not reading.fails_on_data_loss:
         mine = [log for log in mine if log in there]
-    refuse_missing_partitions(mine, there)
+    reject_missing_partitions(mine, there)
     if task.others_than is None:
         return mine
     return [*mine, *(log for log in reading.chosen.among(there) if log not in task.others_than)]
 
 
-def _refuse_truncated(cluster: Cluster, task: QueryTask, found: Extents) -> None:
+def _reject_truncated(cluster: Cluster, task: QueryTask, found: Extents) -> None:
     """Raises LogTruncated for a log that lost offsets at its end since the tasks were planned. None
     did whose epoch is the same.
     """
@@ -265,10 +265,10 @@ def _wanted(reading: Reading) -> _Wanted:
     named = None if reading.ranges is None else sorted({r.log for r in reading.ranges})
     with _open_cluster(reading, named or reading.chosen.logs) as cluster:
         asked = reading.chosen.asked if named is None else {log.topic for log in named}
-        metadata = cluster.describe_once_told(asked, wait_s=reading.timeout_s)
+        metadata = cluster.describe_when_known(asked, wait_s=reading.timeout_s)
         there = _there(metadata, reading)
         if named is not None:
-            refuse_missing_partitions(named, there)
+            reject_missing_partitions(named, there)
         logs = reading.chosen.among(there) if named is None else named
         wanted, found = _bound(cluster, reading, logs, metadata)
         return replace(wanted, bytes_per_offset=cluster.bytes_per_offset(found))
@@ -359,7 +359,7 @@ def _packed(
         max(os.cpu_count() or 1, reading.least_tasks),
         _most_offsets(sum(r.size for r in wanted.ranges), reading),
     )
-    cut = cut_ranges(
+    cut = split_ranges(
         wanted.ranges,
         wanted.bytes_per_offset,
         reading.target_task_bytes,
@@ -367,7 +367,7 @@ def _packed(
         wanted.boundaries,
     )
     if most is not None:
-        cut = cut_to_offsets(cut, most)
+        cut = split_by_offsets(cut, most)
     packed = pack_tasks(cut, wanted.bytes_per_offset, reading.target_task_bytes, parallelism)
     return cut, packed if most is None else split_tasks(packed, cut, most)
 

@@ -25,7 +25,7 @@ from pyspark.accumulators import AccumulatorParam
 
 from etl.io.progress_port import ProgressAddress
 from etl.model.columns import spark_schema
-from etl.model.plans import FilesWanted, RangeResult, Written
+from etl.model.plans import FileOptions, RangeResult, Written
 from etl.reader.options import for_a_pipeline
 from etl.reader.reading import Reading, Task
 from etl.reader.task_rows import attempt_number, begin_task, rows_of_task, write_task
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class ReceiptAccumulator:
+class RangeResultAccumulator:
     """The receipts of a read, by the ranges' indices in the plan. A range that is read twice has
     one.
     """
@@ -86,7 +86,7 @@ def read_tasks(
     tasks: Sequence[Task],
     reading: Reading,
     progress: ProgressAddress | None = None,
-) -> tuple[DataFrame, ReceiptAccumulator]:
+) -> tuple[DataFrame, RangeResultAccumulator]:
     """The rows of these tasks in the columns of `reading`, or in those that its transform makes of
     them, read when somebody asks for them; and the receipts to come.
 
@@ -113,7 +113,7 @@ def read_tasks(
                         advise=for_a_pipeline,
                     )
 
-    return _rows_of(spark, tasks).mapInArrow(read, _columns(reading)), ReceiptAccumulator(
+    return _rows_of(spark, tasks).mapInArrow(read, _columns(reading)), RangeResultAccumulator(
         accumulator, merge
     )
 
@@ -161,9 +161,9 @@ class PlannedFiles:
         self._accumulator: Accumulator[dict[int, RangeResult]] = spark.sparkContext.accumulator(
             {}, merge
         )
-        self.receipts = ReceiptAccumulator(self._accumulator, merge)
+        self.receipts = RangeResultAccumulator(self._accumulator, merge)
 
-    def write(self, wanted: FilesWanted) -> Sequence[Written]:
+    def write(self, wanted: FileOptions) -> Sequence[Written]:
         """Read all and write it; what each task gave back. Raises what Spark raises, a task's error
         inside (`errors.unmark`).
         """

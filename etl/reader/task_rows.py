@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from etl.errors import EtlError, mark
 from etl.io.process import REQUEST_METER
 from etl.io.progress_port import ProgressAddress, Teller
-from etl.model.plans import FilesWanted, OffsetRange, RangeResult, Written, since
+from etl.model.plans import FileOptions, OffsetRange, RangeResult, Written, since
 from etl.reader.options import for_a_pipeline
 from etl.reader.reading import Reading, Task
 
@@ -141,7 +141,7 @@ def _addresses(
 def write_task(
     task: Task,
     reading: Reading,
-    wanted: FilesWanted,
+    wanted: FileOptions,
     progress: ProgressAddress | None = None,
     *,
     attempt: int = 0,
@@ -174,7 +174,7 @@ def write_task(
 
 
 @contextlib.contextmanager
-def _telling_obstacles(wanted: FilesWanted) -> Iterator[None]:
+def _telling_obstacles(wanted: FileOptions) -> Iterator[None]:
     """Inside, what the table's folder refuses (no space, no right), or the rows' values, is told as
     that, and not as a bug.
 

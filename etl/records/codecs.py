@@ -103,7 +103,7 @@ def _unsnap(content: Bytes, target: Bytes) -> int:
 def _gunzip(content: Bytes, target: Bytes) -> int:
     """Whole members until what follows begins none (RFC 1952)."""
     plain, at, size = content.tobytes(), 0, 0
-    while (begins := _behind_gzip_header(plain, at)) is not None:
+    while (begins := _skip_gzip_header(plain, at)) is not None:
         ends, count = _inflate(memoryview(plain), begins, target[size:])
         crc, length = zlib.crc32(target[size : size + count].data), count % 2**32
         if plain[ends : ends + _GZIP_TRAILER_BYTES] != crc.to_bytes(4, "little") + length.to_bytes(
@@ -138,7 +138,7 @@ def _inflate(plain: memoryview, at: int, target: Bytes) -> tuple[int, int]:
     return at - len(member.unused_data), size
 
 
-def _behind_gzip_header(plain: bytes, at: int) -> int | None:
+def _skip_gzip_header(plain: bytes, at: int) -> int | None:
     """Where the deflated bytes of the member begin that begins at `at`; None when none does."""
     fixed = plain[at : at + _GZIP_FIXED_BYTES]
     if len(fixed) < _GZIP_FIXED_BYTES or not fixed.startswith(_GZIP_MAGIC):

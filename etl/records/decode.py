@@ -81,7 +81,7 @@ def walk_entries(
             raise _strange_entry(fetched, offset, length, magic)
         until = at + _LENGTH_AT + length
         if until > size:
-            return Walk(tuple(found), cut_off_bytes=_LENGTH_AT + length)
+            return Walk(tuple(found), incomplete_bytes=_LENGTH_AT + length)
         if offset <= last_offset:
             called = "record batch" if magic == 2 else "message"
             raise corrupt(
@@ -105,7 +105,7 @@ def walk_entries(
         found.append(header)
         at, last_offset = header.until, header.last_offset
     return Walk(
-        tuple(found), cut_off_bytes=1 if at < size and last_offset + 1 < until_offset else 0
+        tuple(found), incomplete_bytes=1 if at < size and last_offset + 1 < until_offset else 0
     )
 
 
@@ -213,7 +213,7 @@ class Messages:
 
         1: too little is there to tell.
         """
-        return 0 if self._walk.batches else self._walk.cut_off_bytes
+        return 0 if self._walk.batches else self._walk.incomplete_bytes
 
     def __iter__(self) -> Iterator[DecodedRecord]:
         """Each record, in order. An entry that is cut off at the end is left for the next fetch.

@@ -98,7 +98,7 @@ class Walk:
 
     batches: tuple[Header, ...]
     """Record batches v2 one by one; messages of older formats many at a time."""
-    cut_off_bytes: int = 0
+    incomplete_bytes: int = 0
     """0: nothing is cut off. 1: too little is there to tell. Else the whole size of the entry that
     is cut off.
     """

@@ -290,11 +290,11 @@ def walk_jafka(fetched: FetchedPartition, from_offset: int, until_offset: int) -
                 f"there are {until_offset - position} bytes before {until_offset}, and none is so small",
             )
         if source.size - at < PHYSICAL_ENTRY_BYTES:
-            return Walk(tuple(found), cut_off_bytes=1)
+            return Walk(tuple(found), incomplete_bytes=1)
         ends = at + PHYSICAL_ENTRY_BYTES + _JAFKA_LENGTH.unpack_from(source.data, at)[0]
         codec = _codec_at(fetched, source, at, ends, position, until_offset)
         if ends > source.size:
-            return Walk(tuple(found), cut_off_bytes=ends - at)
+            return Walk(tuple(found), incomplete_bytes=ends - at)
         if codec:
             header = MessagesHeader(position, at, ends, from_offset + ends - 1, 0, codec)
         else:

@@ -85,7 +85,7 @@ _LOOK_AT = {
 }
 
 
-def told_who_let_go(whys: Collection[LossReason]) -> tuple[str, str]:
+def describe_who_skipped(whys: Collection[LossReason]) -> tuple[str, str]:
     """Which policies, or that an operator, let offsets go that are lost for these reasons; and what
     there is to look at.
     """
@@ -95,7 +95,7 @@ def told_who_let_go(whys: Collection[LossReason]) -> tuple[str, str]:
     )
 
 
-def told_cluster_id(plan: Plan, newest: Plan | None) -> str | None:
+def describe_cluster_id(plan: Plan, newest: Plan | None) -> str | None:
     """Where the plan is the first one that knows an id of a cluster that goes by the conf's name;
     `newest`: the plan before.
     """
@@ -105,13 +105,13 @@ def told_cluster_id(plan: Plan, newest: Plan | None) -> str | None:
     return f"{what}: the pipeline goes on under cluster {plan.cluster}, and `cluster` stays in the conf"
 
 
-def told_lost(losses: Iterable[Loss]) -> Iterator[str]:
+def describe_lost(losses: Iterable[Loss]) -> Iterator[str]:
     """What a plan lets go: one sentence for each stretch."""
     for loss in losses:
         yield f"{loss.log}: {_stretch(loss)} {_LET_GO[loss.why]}"
 
 
-def told_read_by_others(holes: Iterable[ReadByOthers]) -> Iterator[str]:
+def describe_read_by_others(holes: Iterable[ReadByOthers]) -> Iterator[str]:
     """What other members of the group read: one sentence for each topic."""
     for topic, found in groupby(sorted(holes), key=lambda hole: hole.log.topic):
         some = list(found)
@@ -121,7 +121,7 @@ def told_read_by_others(holes: Iterable[ReadByOthers]) -> Iterator[str]:
         yield f"{topic}: other members of the group read {count:,} {first.log.unit}s of {where} {stretch}"
 
 
-def told_loaded_as_well(offsets: int) -> Iterator[str]:
+def describe_also_loaded(offsets: int) -> Iterator[str]:
     """Of a backfill that names so many offsets which other members read: who names them means them,
     and both have them.
     """
@@ -129,13 +129,13 @@ def told_loaded_as_well(offsets: int) -> Iterator[str]:
         yield f"{counted(offsets, 'offset')} of these were read by other members of the group, and then the table has them as well"
 
 
-def told_read_twice(found: Iterable[ReadTwice]) -> Iterator[str]:
+def describe_duplicate_reads(found: Iterable[ReadTwice]) -> Iterator[str]:
     """What other members may have read as well: one sentence for each topic."""
     for topic, offsets in _by_topic(found):
         yield f"{topic}: other members of the group may have read {offsets} as well as we"
 
 
-def told_taken(plan: Plan, found: Iterable[ReadTwice]) -> Iterator[str]:
+def describe_changed_owners(plan: Plan, found: Iterable[ReadTwice]) -> Iterator[str]:
     """The same of a plan whose commit was refused."""
     for topic, offsets in _by_topic(found):
         yield (
@@ -157,18 +157,18 @@ def _by_topic(found: Iterable[ReadTwice]) -> Iterator[tuple[str, str]]:
         )
 
 
-def told_let_go(losses: Iterable[Loss]) -> Iterator[str]:
+def describe_skipped(losses: Iterable[Loss]) -> Iterator[str]:
     """The same of a plan that is not executed yet."""
     for loss in losses:
         yield f"the next run lets go {loss.log}: {_stretch(loss)}, {loss.why.value}"
 
 
-def told_given_up(losses: Iterable[Loss]) -> list[str]:
+def describe_given_up(losses: Iterable[Loss]) -> list[str]:
     """What an operator's command gives up: one sentence for each stretch."""
     return [f"lost: {loss.log}: {_stretch(loss)}, {loss.why.value}" for loss in losses]
 
 
-def told_left(old: Plan, plan: Plan) -> list[str]:
+def describe_left(old: Plan, plan: Plan) -> list[str]:
     """Which partitions of a stored plan the one in its place does not read, and does not give up
     either: one sentence for each.
     """
@@ -183,7 +183,7 @@ def told_left(old: Plan, plan: Plan) -> list[str]:
     ]
 
 
-def told_goes_on(plan: Plan, old: Plan, log: BrokerPartition, *, is_stored: bool) -> str:
+def describe_continuation(plan: Plan, old: Plan, log: BrokerPartition, *, is_stored: bool) -> str:
     """Where a log goes on that was truncated or recreated, and what of the log before nobody can
     count.
 
@@ -203,7 +203,7 @@ def _stretch(loss: Loss) -> str:
     return f"{loss.until_offset - loss.from_offset:,} {loss.log.unit}s ({loss.from_offset} to {loss.until_offset})"
 
 
-def told_purpose(plan: Plan) -> str:
+def describe_purpose(plan: Plan) -> str:
     """What a plan without ranges is for."""
     if plan.losses:
         unit = plan.losses[0].log.unit
@@ -218,7 +218,7 @@ def told_purpose(plan: Plan) -> str:
     )
 
 
-def told_replaced(plan: Plan, applied: CommitResult) -> str | None:
+def describe_replaced(plan: Plan, applied: CommitResult) -> str | None:
     """What the rows of a replay did, as the end of a sentence that counts them; None for any other
     plan.
     """
@@ -229,7 +229,7 @@ def told_replaced(plan: Plan, applied: CommitResult) -> str | None:
     )
 
 
-def told_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
+def describe_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
     """Which rows of the table are of records that their brokers no longer hold: one sentence for
     each stretch.
     """
@@ -240,7 +240,7 @@ def told_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
         )
 
 
-def told_of_byte_positions(recounted: Sequence[int]) -> str:
+def describe_jafka_proof(recounted: Sequence[int]) -> str:
     """What a proof of physical logs rests on, and for which plans it rests on less: those whose
     rows were counted again.
     """
@@ -254,9 +254,9 @@ def told_of_byte_positions(recounted: Sequence[int]) -> str:
     return said
 
 
-def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
+def describe_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
     """Which logs are left to whom: one sentence for each owner and topic."""
-    return told_together({log: _why_left(owner) for log, owner in left.items()})
+    return describe_by_topic({log: _why_left(owner) for log, owner in left.items()})
 
 
 def _why_left(owner: str) -> str:
@@ -265,12 +265,12 @@ def _why_left(owner: str) -> str:
     return f"left to {owner}"
 
 
-def told_leaderless(
+def describe_leaderless(
     logs: Collection[BrokerPartition], led: Collection[BrokerPartition]
 ) -> Iterator[str]:
     """Which logs have no leader, where these have one: one sentence for each topic and reason."""
     missing = uncounted(logs, led)
-    return told_together(
+    return describe_by_topic(
         {
             log: "their broker is there and counts fewer partitions now"
             if log in missing
@@ -282,7 +282,7 @@ def told_leaderless(
     )
 
 
-def told_capped(left: Mapping[BrokerPartition, int], limits: Limits) -> str:
+def describe_capped(left: Mapping[BrokerPartition, int], limits: Limits) -> str:
     """How much of each log the caps leave to the next run."""
     caps = {
         "limits.max_records_per_run": limits.max_records_per_run,
@@ -292,7 +292,7 @@ def told_capped(left: Mapping[BrokerPartition, int], limits: Limits) -> str:
     return f"{set_to} left {sum(left.values()):,} {min(left).unit}s of {len(left):,} partitions to the next run"
 
 
-def told_open(snapshot: Snapshot) -> Iterator[str]:
+def describe_open(snapshot: Snapshot) -> Iterator[str]:
     """Which logs an open transaction holds back: one sentence for each topic and transaction."""
     together: dict[tuple[str, str], list[BrokerPartition]] = {}
     for log, extent in sorted(snapshot.extents.items()):
@@ -324,7 +324,7 @@ def logs_of(snapshot: Snapshot) -> set[BrokerPartition]:
     return snapshot.extents.keys() | snapshot.leaderless
 
 
-def told_extent(snapshot: Snapshot, log: BrokerPartition) -> dict[str, Any]:
+def describe_partition_offsets(snapshot: Snapshot, log: BrokerPartition) -> dict[str, Any]:
     """For programs: where a log starts and ends, how far the high watermark is from there, and who
     holds it; null where nobody leads it.
     """
@@ -341,7 +341,7 @@ def told_extent(snapshot: Snapshot, log: BrokerPartition) -> dict[str, Any]:
     }
 
 
-def told_together(told: Mapping[BrokerPartition, str]) -> Iterator[str]:
+def describe_by_topic(told: Mapping[BrokerPartition, str]) -> Iterator[str]:
     """One sentence for all logs of a topic of which the same is told."""
     together: dict[tuple[str, str], list[BrokerPartition]] = {}
     for log, what in sorted(told.items()):
@@ -358,9 +358,9 @@ def named_keys(logs: Sequence[BrokerPartition]) -> str:
     return f"{', '.join(log.key for log in logs[:_NAMED])}{more}"
 
 
-def told_unknown(what: str, why: Mapping[BrokerPartition, str]) -> Iterator[str]:
+def describe_unknown(what: str, why: Mapping[BrokerPartition, str]) -> Iterator[str]:
     """Of which logs something is not known: one sentence for each topic and reason."""
-    return told_together({log: f"{what} is not known: {reason}" for log, reason in why.items()})
+    return describe_by_topic({log: f"{what} is not known: {reason}" for log, reason in why.items()})
 
 
 def doubt_of(applied: CommitResult) -> str:

@@ -23,12 +23,12 @@ from etl.model.plans import Plan
 from etl.model.snapshot import Pause, Snapshot
 from etl.report.describe import (
     at,
+    describe_open,
+    describe_partition_offsets,
+    describe_unknown,
     logs_of,
     named_keys,
     of_known,
-    told_extent,
-    told_open,
-    told_unknown,
 )
 from etl.report.run_state import time_in_words
 from etl.settings.sections import Settings
@@ -95,10 +95,10 @@ def described_pause(pause: Pause) -> dict[str, Any]:
     """What an operator said, for programs; a topic that is paused as a whole has no partition."""
     log = pause.log
     place = log.place if log else {"topic": pause.topic, "partition": None}
-    return {**place, **(told_pause(pause) or {})}
+    return {**place, **(describe_pause(pause) or {})}
 
 
-def told_pause(pause: Pause | None) -> dict[str, Any] | None:
+def describe_pause(pause: Pause | None) -> dict[str, Any] | None:
     """Why a log is paused, in a document of logs; None where it is not."""
     return (
         {"reason": pause.reason, "by": pause.by, "since_at": at(pause.since_ms)} if pause else None
@@ -121,12 +121,12 @@ def resting(snapshot: Snapshot, *, now_ms: int) -> tuple[Resting, ...]:
     )
 
 
-def told_paused(snapshot: Snapshot, *, now_ms: int) -> Iterator[str]:
+def describe_paused(snapshot: Snapshot, *, now_ms: int) -> Iterator[str]:
     """The same as sentences."""
     return (one.says for one in resting(snapshot, now_ms=now_ms))
 
 
-def told_loaded_all_the_same(
+def describe_paused_but_loaded(
     logs: Iterable[BrokerPartition], pauses: Iterable[Pause]
 ) -> tuple[str, ...]:
     """A sentence for each paused log that a replay or a backfill names: who names offsets means
@@ -139,7 +139,7 @@ def told_loaded_all_the_same(
     )
 
 
-def told_executed_whole(plan: Plan, pauses: Iterable[Pause]) -> str:
+def describe_paused_but_executed(plan: Plan, pauses: Iterable[Pause]) -> str:
     """The end of a sentence on a stored plan that reads logs which were paused since; empty where
     it reads none.
     """
@@ -231,7 +231,7 @@ class LogLag:
             "headroom_rests_on": self.headroom.rests_on,
             "headroom_bytes": self.headroom.bytes,
             "unknown": dict(self.unknown),
-            "paused": told_pause(self.paused),
+            "paused": describe_pause(self.paused),
         }
 
 
@@ -276,7 +276,7 @@ class Lags:
         return tuple(
             sentence
             for name, words in _WORDS.items()
-            for sentence in told_unknown(
+            for sentence in describe_unknown(
                 words, {one.log: one.unknown[name] for one in self.logs if name in one.unknown}
             )
         )
@@ -342,8 +342,8 @@ def lags_at(
     return Lags(
         now_ms,
         rows,
-        tuple(told_open(snapshot)),
-        tuple(told_paused(snapshot, now_ms=now_ms)),
+        tuple(describe_open(snapshot)),
+        tuple(describe_paused(snapshot, now_ms=now_ms)),
         refusal,
     )
 
@@ -356,7 +356,7 @@ def _row(
     oldest: OldestRecord,
     now_ms: int,
 ) -> LogLag:
-    extent = told_extent(snapshot, log)
+    extent = describe_partition_offsets(snapshot, log)
     if so_far is None:
         return LogLag(
             log,

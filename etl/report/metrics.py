@@ -86,7 +86,7 @@ def metrics_of(
     by_name: dict[str, list[str]] = {}
     for name, labels, value in samples:
         by_name.setdefault(name, []).append(
-            f"{PREFIX}{name}{told_labels((*ours, *labels))} {_number(value)}\n"
+            f"{PREFIX}{name}{format_labels((*ours, *labels))} {_number(value)}\n"
         )
     return "".join(
         f"# HELP {PREFIX}{name} {text}\n# TYPE {PREFIX}{name} gauge\n{''.join(by_name[name])}"
@@ -95,7 +95,7 @@ def metrics_of(
     )
 
 
-def told_labels(labels: Labels) -> str:
+def format_labels(labels: Labels) -> str:
     """Labels as they stand behind a metric's name."""
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
 

@@ -265,7 +265,7 @@ def standing(report: Mapping[str, Any]) -> tuple[str, str]:
     return ("warn", "Done, with warnings") if is_loud else ("good", "Done")
 
 
-def says_in_short(report: Mapping[str, Any], logs: Sequence[LogRead]) -> str:
+def summarize_outcome(report: Mapping[str, Any], logs: Sequence[LogRead]) -> str:
     """What came of it, in a sentence or two."""
     if report["state"] == State.RUNNING.value:
         where = f" It is process {report['pid']} on {report['host']}." if report["host"] else ""
@@ -596,7 +596,7 @@ def _header(report: Mapping[str, Any], logs: Sequence[Any]) -> Html:
             class_="top",
         ),
         tag("p", when, class_="soft small"),
-        tag("p", prose(says_in_short(report, logs)), class_="says"),
+        tag("p", prose(summarize_outcome(report, logs)), class_="says"),
     )
 
 

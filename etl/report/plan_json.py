@@ -51,12 +51,12 @@ from etl.model.partitions import Broker, BrokerPartition, in_order, parse_partit
 from etl.model.plans import (
     Bound,
     CommitResult,
-    KeptKey,
     Loss,
     Plan,
     RangeResult,
     Request,
     RowsBefore,
+    RunKeyRecord,
 )
 from etl.model.snapshot import CommitMetadata, Snapshot, live_and_name
 from etl.report.describe import at
@@ -64,7 +64,7 @@ from etl.report.run_state import Outcome
 from etl.settings.sections import Settings
 
 
-def told_done_before(key: KeptKey) -> str:
+def describe_done_before(key: RunKeyRecord) -> str:
     """A run that was asked for under a key whose run is done."""
     if key.is_empty:
         behind = f"behind plan {key.number}" if key.number else "before there was any plan"
@@ -72,27 +72,27 @@ def told_done_before(key: KeptKey) -> str:
     return f"run key {key.key} is already applied by plan {key.number}{_up_to(key)}"
 
 
-def told_nothing_under(key: KeptKey) -> str:
+def describe_empty_key(key: RunKeyRecord) -> str:
     """The first run under a key that has nothing to read."""
     return f"nothing new to read{_up_to(key)}; asked for again, run key {key.key} stays at that"
 
 
-def _up_to(key: KeptKey) -> str:
+def _up_to(key: RunKeyRecord) -> str:
     return f" ({key.said})" if key.said else ""
 
 
-def told_without_plan(
-    done_before: KeptKey | None, remembered: KeptKey | None
+def describe_without_plan(
+    done_before: RunKeyRecord | None, remembered: RunKeyRecord | None
 ) -> tuple[Outcome, str]:
     """What a run came to that made no plan."""
     if done_before:
-        return Outcome.ALREADY_APPLIED, told_done_before(done_before)
-    return Outcome.NOTHING_NEW, told_nothing_under(
+        return Outcome.ALREADY_APPLIED, describe_done_before(done_before)
+    return Outcome.NOTHING_NEW, describe_empty_key(
         remembered
     ) if remembered else "nothing new to read"
 
 
-def told_open(plan: Plan) -> str:
+def describe_open(plan: Plan) -> str:
     """In how many partitions nobody knows yet whether more comes that is older than the bound."""
     until, many = plan.bounds.until, plan.bounds.open_logs
     return (
@@ -101,7 +101,7 @@ def told_open(plan: Plan) -> str:
     )
 
 
-def told_open_without_plan(until: Bound, many: int) -> str:
+def describe_open_without_plan(until: Bound, many: int) -> str:
     """The same of a run that had nothing to read."""
     return (
         f"{_have(many)} no record at or after {until.said} yet, and nothing that is not loaded; what comes there later and is older goes "
@@ -109,7 +109,7 @@ def told_open_without_plan(until: Bound, many: int) -> str:
     )
 
 
-def told_left_of_key(key: str, left: Collection[BrokerPartition]) -> str:
+def describe_left_of_key(key: str, left: Collection[BrokerPartition]) -> str:
     """The logs that could not be read under a key: one is named, as each is under its own outcome."""
     return (
         f"run key {key} left {_first_of(left)}, which could not be read: asked for again once it can, the key loads what "
@@ -117,7 +117,7 @@ def told_left_of_key(key: str, left: Collection[BrokerPartition]) -> str:
     )
 
 
-def told_beyond(beyond: Mapping[BrokerPartition, int], said: str) -> str:
+def describe_beyond_bound(beyond: Mapping[BrokerPartition, int], said: str) -> str:
     """What an earlier run loaded behind the bound of this one."""
     return f"{_first_of(beyond)}: an earlier run has loaded {sum(beyond.values()):,} offsets beyond {said}"
 
@@ -456,7 +456,7 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
                 "until": r.until_offset,
                 "leader": str(r.leader.broker) if r.leader else None,
                 "leader_epoch": r.leader.epoch if r.leader else None,
-                **(_describe_receipt(receipt) if receipt else {}),
+                **(_describe_range_result(receipt) if receipt else {}),
             }
             for r, receipt in zip(plan.ranges, receipts, strict=True)
         ],
@@ -489,7 +489,7 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
             for v in plan.vanished
         ],
         **(_describe_rows_before(plan.rows_before) if plan.rows_before else {}),
-        **(_describe_share(plan) if plan.share else {}),
+        **(_describe_assignment(plan) if plan.share else {}),
     }
 
 
@@ -527,7 +527,7 @@ def _describe_rows_before(before: RowsBefore) -> dict[str, Any]:
     }
 
 
-def _describe_share(plan: Plan) -> dict[str, Any]:
+def _describe_assignment(plan: Plan) -> dict[str, Any]:
     share = plan.share
     return (
         {}
@@ -556,7 +556,7 @@ def _describe_share(plan: Plan) -> dict[str, Any]:
     )
 
 
-def _describe_receipt(receipt: RangeResult) -> dict[str, Any]:
+def _describe_range_result(receipt: RangeResult) -> dict[str, Any]:
     if receipt.rows is None:
         return {"rows": None, "fetched_bytes": None, "missing_offsets": None}
     return {
@@ -599,7 +599,9 @@ class Incident:
     """What ended the run."""
 
 
-def saw_as_json(first: Snapshot, last: Snapshot, looks: int, settings: Settings) -> dict[str, Any]:
+def snapshots_as_json(
+    first: Snapshot, last: Snapshot, looks: int, settings: Settings
+) -> dict[str, Any]:
     """What a report keeps of what its run saw; `as_text` leaves out a look that is too large."""
     seen = {"first": first} if first is last else {"first": first, "last": last}
     return {

@@ -32,37 +32,45 @@ from etl.decide.run_requests import loaded_beyond, up_to_bound
 from etl.decide.table_changes import name_of
 from etl.errors import DataLost, EtlError
 from etl.model.partitions import BrokerPartition, OldestRecord, RebalanceStatistics
-from etl.model.plans import ByBroker, CommitResult, KeptKey, LossReason, Plan, PlanKind, Request
+from etl.model.plans import (
+    ByBroker,
+    CommitResult,
+    LossReason,
+    Plan,
+    PlanKind,
+    Request,
+    RunKeyRecord,
+)
 from etl.model.snapshot import PipelineState, Reservation, Snapshot
 from etl.report.describe import (
     at,
+    describe_by_owner,
+    describe_capped,
+    describe_changed_owners,
+    describe_cluster_id,
+    describe_duplicate_reads,
+    describe_leaderless,
+    describe_lost,
+    describe_open,
+    describe_partition_offsets,
+    describe_purpose,
+    describe_replaced,
+    describe_vanished,
     doubt_of,
     logs_of,
-    told_by_owner,
-    told_capped,
-    told_cluster_id,
-    told_extent,
-    told_leaderless,
-    told_lost,
-    told_open,
-    told_purpose,
-    told_read_twice,
-    told_replaced,
-    told_taken,
-    told_vanished,
 )
 from etl.report.lag import Lags, Resting, lags_at, resting, unread_from
 from etl.report.plan_json import (
     describe_asked,
+    describe_beyond_bound,
+    describe_left_of_key,
+    describe_open_without_plan,
     describe_plan,
-    saw_as_json,
-    told_beyond,
-    told_left_of_key,
-    told_open_without_plan,
-    told_without_plan,
+    describe_without_plan,
+    snapshots_as_json,
 )
 from etl.report.plan_json import (
-    told_open as told_open_end,
+    describe_open as told_open_end,
 )
 from etl.report.run_state import (
     Doing,
@@ -136,7 +144,7 @@ class Looks:
         return [
             {
                 **log.place,
-                **told_extent(last.snapshot, log),
+                **describe_partition_offsets(last.snapshot, log),
                 "before": first.lag_of(log),
                 "after": last.lag_of(log),
             }
@@ -171,15 +179,15 @@ class Looks:
         """
         if not self._first or not self._last or settings is None:
             return None
-        return saw_as_json(self._first.snapshot, self._last.snapshot, self._count, settings)
+        return snapshots_as_json(self._first.snapshot, self._last.snapshot, self._count, settings)
 
 
-def told_without_ranges(plan: Plan) -> Iterator[tuple[Outcome, str]]:
+def describe_without_ranges(plan: Plan) -> Iterator[tuple[Outcome, str]]:
     """What a plan that is in the table and reads nothing did there, a sentence each."""
     decided = f"plan {plan.number}, by an operator's decision: {plan.reason}"
     if plan.kind is PlanKind.RESET:
         yield Outcome.RESET, decided
-        yield from ((Outcome.RESET, sentence) for sentence in told_vanished(plan.vanished))
+        yield from ((Outcome.RESET, sentence) for sentence in describe_vanished(plan.vanished))
     elif plan.kind is PlanKind.BACKFILL and not plan.losses:
         yield Outcome.CLOSED, f"plan {plan.number} closes the backfill: {plan.reason}"
     elif plan.kind is PlanKind.SET:
@@ -192,7 +200,7 @@ def told_without_ranges(plan: Plan) -> Iterator[tuple[Outcome, str]]:
     else:
         yield (
             (Outcome.LET_GO if plan.losses else Outcome.STARTED),
-            f"plan {plan.number} {told_purpose(plan)}",
+            f"plan {plan.number} {describe_purpose(plan)}",
         )
 
 
@@ -296,12 +304,12 @@ class Report:
         """
         self.outcomes = [said for said in self.outcomes if said[0] not in _LEFT]
         self._said = set(self.outcomes)
-        leaderless = told_leaderless(snapshot.leaderless, snapshot.leaders)
+        leaderless = describe_leaderless(snapshot.leaderless, snapshot.leaders)
         self.paused = resting(snapshot, now_ms=now_ms)
         told = (
-            told_by_owner(snapshot.owners),
+            describe_by_owner(snapshot.owners),
             leaderless,
-            told_open(snapshot),
+            describe_open(snapshot),
             (one.says for one in self.paused),
         )
         for outcome, sentences in zip(_LEFT, told, strict=True):
@@ -324,11 +332,13 @@ class Report:
         """What is in the table behind the bound of this run, before the run's own plan."""
         beyond = loaded_beyond(snapshot)
         if beyond and self.request and self.request.bounds.until:
-            self.add(Outcome.BEYOND_BOUND, told_beyond(beyond, self.request.bounds.until.said))
+            self.add(
+                Outcome.BEYOND_BOUND, describe_beyond_bound(beyond, self.request.bounds.until.said)
+            )
 
     def called(self, plan: Plan, newest: Plan | None) -> None:
         """By the plan it is known that brokers which told no cluster id tell one."""
-        sentence = told_cluster_id(plan, newest)
+        sentence = describe_cluster_id(plan, newest)
         if sentence:
             self.add(Outcome.NOW_WITH_ID, sentence)
 
@@ -337,7 +347,7 @@ class Report:
         crash left of it.
         """
         self.why_lost |= {loss.why for loss in plan.losses}
-        for sentence in told_lost(plan.losses):
+        for sentence in describe_lost(plan.losses):
             self.add(Outcome.RECORDS_LOST, sentence)
 
     def applied(self, applied: CommitResult) -> None:
@@ -354,24 +364,24 @@ class Report:
                 f"plan {plan.number}: {its} {in_table}, by run {applied.run_id}{doubt_of(applied)}",
             )
         elif plan.ranges:
-            did = told_replaced(plan, applied) or in_table
+            did = describe_replaced(plan, applied) or in_table
             self.add(
                 Outcome.REPLACED if did != in_table else Outcome.INGESTED,
                 f"plan {plan.number}: {how_many} {did}{doubt_of(applied)}",
             )
         else:
-            for outcome, sentence in told_without_ranges(plan):
+            for outcome, sentence in describe_without_ranges(plan):
                 self.add(outcome, sentence)
 
     def committed(self, plan: Plan, taken: Collection[ReadTwice] = ()) -> None:
         """The offsets are moved, but for those that are other members' by now."""
         self.offsets_committed += len(plan.offsets_to_move) - len(taken)
-        for sentence in told_taken(plan, taken):
+        for sentence in describe_changed_owners(plan, taken):
             self.add(Outcome.TAKEN, sentence)
 
     def read_twice(self, found: Iterable[ReadTwice]) -> None:
         """What the table holds, or will, and others may have read as well."""
-        for sentence in told_read_twice(found):
+        for sentence in describe_duplicate_reads(found):
             self.add(Outcome.READ_TWICE, sentence)
 
     def left_by_caps(self, plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
@@ -382,24 +392,29 @@ class Report:
         }
         left = up_to_bound(lags, plan, snapshot)
         if left:
-            self.add(Outcome.CAPPED, told_capped(left, settings.limits))
+            self.add(Outcome.CAPPED, describe_capped(left, settings.limits))
 
     def left_of_key(self, left: Collection[BrokerPartition]) -> None:
         """Logs that could not be read, and that the run's key is to load."""
         if left and self.request and self.request.run_key:
-            self.add(Outcome.NOT_COMPLETE, told_left_of_key(self.request.run_key, left))
+            self.add(Outcome.NOT_COMPLETE, describe_left_of_key(self.request.run_key, left))
 
     def found_nothing_new(
-        self, done_before: KeptKey | None, remembered: KeptKey | None, *, open_logs: int = 0
+        self,
+        done_before: RunKeyRecord | None,
+        remembered: RunKeyRecord | None,
+        *,
+        open_logs: int = 0,
     ) -> None:
         """The run has no plan of its own; said where it had none to finish either, and of a run key
         always.
         """
         if done_before or remembered or not any(one.applied for one in self.plans):
-            self.add(*told_without_plan(done_before, remembered))
+            self.add(*describe_without_plan(done_before, remembered))
         if open_logs and self.request and self.request.bounds.until:
             self.add(
-                Outcome.NOT_COMPLETE, told_open_without_plan(self.request.bounds.until, open_logs)
+                Outcome.NOT_COMPLETE,
+                describe_open_without_plan(self.request.bounds.until, open_logs),
             )
 
     def failed(self, error: EtlError) -> None:
@@ -467,7 +482,7 @@ class Report:
         """
         return document_of(self)
 
-    def saw_as_json(self) -> dict[str, Any] | None:
+    def snapshots_as_json(self) -> dict[str, Any] | None:
         """What the run saw, as its report's file keeps it; None while it has seen nothing."""
         return self.looks.as_json(self.settings)
 

@@ -275,7 +275,7 @@ class Pace:
         return first, last, now - began if now - began >= _LEAST_S else 0.0
 
 
-def told_in_words(reached: ReadSoFar, pace: Pace | None = None) -> str:
+def format_progress(reached: ReadSoFar, pace: Pace | None = None) -> str:
     """How far, and where that is of interest still how fast and for how long: one line."""
     done = 100 * reached.offsets // max(reached.offsets_in_all, 1)
     words = [f"{done}%", f"{reached.records:,} records", size_in_words(reached.bytes)]

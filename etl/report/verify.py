@@ -12,7 +12,7 @@ from typing import Any
 
 from etl.audit.audit import AuditedLog
 from etl.audit.explain import LogProof
-from etl.decide.table_changes import refusal_of
+from etl.decide.table_changes import error_of
 from etl.errors import LedgersDisagree
 from etl.model.columns import names_of_key
 from etl.model.snapshot import ForeignCommit
@@ -162,7 +162,7 @@ class Proof:
 
     def _check_of(self, wrong: LogProof) -> str:
         if wrong.missing.by:
-            return refusal_of(wrong.missing.by, self.delta_version).check
+            return error_of(wrong.missing.by, self.delta_version).check
         if not wrong.doubt.allowed:
             return (
                 "the transform: one that drops rows (limit, where, dropDuplicates) leaves a table that nobody can prove. Whether the topic "
@@ -177,7 +177,7 @@ class Proof:
 
     @property
     def _refusal(self) -> LedgersDisagree:
-        return refusal_of(self.by_others, self.delta_version)
+        return error_of(self.by_others, self.delta_version)
 
     @property
     def _written_since(self) -> str:

@@ -26,8 +26,8 @@ from etl.decide.backfill import (
     first_backfill_plan,
     intervals_of,
     logs_of,
-    refuse_other_bounds,
-    stretches_of,
+    reject_other_bounds,
+    reserved_intervals,
 )
 from etl.decide.loaded_intervals import without
 from etl.decide.next_step import repair_of, repaired
@@ -37,8 +37,8 @@ from etl.decide.reconcile import (
     is_of_another_era,
     naming_table,
     reconciled,
-    refuse_another_dialect,
-    refuse_retired,
+    reject_other_broker_type,
+    reject_retired,
 )
 from etl.decide.replay import moments_of
 from etl.decide.reservations import (
@@ -64,8 +64,8 @@ from etl.model.snapshot import (
     UpToDate,
     live_and_name,
 )
-from etl.report.describe import at, counted, told_loaded_as_well
-from etl.report.lag import told_loaded_all_the_same
+from etl.report.describe import at, counted, describe_also_loaded
+from etl.report.lag import describe_paused_but_loaded
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
 from etl.run.ingest import TURNS_MAX, execute, finish_repair, ingest
@@ -89,7 +89,7 @@ class Beginning:
     """How many of the offsets other members of the group read."""
 
 
-def look_ahead(live: Services, settings: Settings, own: Settings, asked: Asked) -> Beginning:
+def estimate_backfill(live: Services, settings: Settings, own: Settings, asked: Asked) -> Beginning:
     """What a backfill would claim; nothing is stored. `settings` are the live pipeline's, `own` the
     backfill's.
 
@@ -97,8 +97,8 @@ def look_ahead(live: Services, settings: Settings, own: Settings, asked: Asked) 
     table that is not the pipeline's.
     """
     snapshot = live.observe(asked.offsets_of)
-    refuse_retired(snapshot.ledger)
-    refuse_another_dialect(snapshot.ledger.newest, settings)
+    reject_retired(snapshot.ledger)
+    reject_other_broker_type(snapshot.ledger.newest, settings)
     with naming_table(settings):
         state = compare(snapshot.ledger, snapshot.table, settings.table.place)
     if (
@@ -131,7 +131,7 @@ def look_ahead(live: Services, settings: Settings, own: Settings, asked: Asked) 
     )
     if asked.only_missing:
         held = {log: [*held.get(log, ()), *theirs.get(log, ())] for log in {**held, **theirs}}
-    stretches = stretches_of(
+    stretches = reserved_intervals(
         asked, intervals, held, newest.log_epochs, snapshot.claims.of(snapshot.table.id)
     )
     lives = {log: life for log, life in newest.log_epochs.items() if log in stretches}
@@ -144,7 +144,7 @@ def look_ahead(live: Services, settings: Settings, own: Settings, asked: Asked) 
         else None
     )
     if plan:
-        _refuse_rows(live, claim, plan, own)
+        _reject_rows_without_ledger(live, claim, plan, own)
     both = sum(
         until - start
         for log, parts in stretches.items()
@@ -153,7 +153,9 @@ def look_ahead(live: Services, settings: Settings, own: Settings, asked: Asked) 
     return Beginning(claim, plan, snapshot, both)
 
 
-def _refuse_rows(live: Services, claim: Reservation, plan: Plan, own: Settings) -> None:
+def _reject_rows_without_ledger(
+    live: Services, claim: Reservation, plan: Plan, own: Settings
+) -> None:
     """Refuse offsets of which the table has rows that no ledger tells of: of a ledger that was
     lost, say. Raises NeedsDecision.
     """
@@ -162,7 +164,7 @@ def _refuse_rows(live: Services, claim: Reservation, plan: Plan, own: Settings) 
         for log, parts in sorted(claim.stretches.items())
         for start, until in parts
     ]
-    receipts = live.receipts_of_today(replace(plan, ranges=tuple(whole)))
+    receipts = live.results_from_table(replace(plan, ranges=tuple(whole)))
     rows = sum(one.rows or 0 for one in receipts) if receipts is not None else None
     if rows == 0:
         return
@@ -186,7 +188,7 @@ def backfill(
     of the interval is missing.
 
     `asked` is None where one that is begun is to go on. Raises what a run raises, SettingsError for
-    other bounds than it was begun with and for one that was given up, as `look_ahead`, and
+    other bounds than it was begun with and for one that was given up, as `estimate_backfill`, and
     NeedsDecision where an accepted older copy of the table lacks some of it.
     """
     found = world.claim()
@@ -199,21 +201,21 @@ def backfill(
     claim = found.claim if found else None
     if claim:
         if asked:
-            refuse_other_bounds(claim, asked.asked)
-        refuse_given_up(claim)
-        _refuse_closed(claim, world)
+            reject_other_bounds(claim, asked.asked)
+        reject_abandoned_backfill(claim)
+        _reject_closed_backfill(claim, world)
         if not left_of(claim, world.stored_plans()):
             seen = world.observe_ledgers()
             with naming_table(own):
                 reconciled(seen, own)  # what is whole is so in the table that it was loaded into
             loaded = world.loaded((seen.table.transaction_version or 0) if seen.table else 0)
-            _refuse_lacking(world, claim, own, loaded, is_there=seen.table is not None)
+            _reject_missing_rows(world, claim, own, loaded, is_there=seen.table is not None)
             begun = f"; it was begun at {at(claim.made_at_ms)} {claim.asked}"
-            report.add(Outcome.ALREADY_APPLIED, told_whole(claim, loaded) + begun)
+            report.add(Outcome.ALREADY_APPLIED, describe_whole(claim, loaded) + begun)
             return claim
     elif asked:
         with report.timed(Verb.PLAN):
-            ahead = look_ahead(live, settings, own, asked)
+            ahead = estimate_backfill(live, settings, own, asked)
             if ahead.plan is None:
                 report.add(
                     Outcome.NOTHING_NEW,
@@ -221,15 +223,17 @@ def backfill(
                 )
                 return None
             live.begin_backfill(ahead.claim, with_id(ahead.plan))
-            for sentence in told_loaded_as_well(ahead.read_by_others):
+            for sentence in describe_also_loaded(ahead.read_by_others):
                 report.add(Outcome.READ_BY_OTHERS, sentence)
-            for sentence in told_loaded_all_the_same(ahead.claim.stretches, ahead.snapshot.pauses):
+            for sentence in describe_paused_but_loaded(
+                ahead.claim.stretches, ahead.snapshot.pauses
+            ):
                 report.add(Outcome.PAUSED, sentence)
             claim = ahead.claim
     ingest(world, own, report)
     if claim is None:
         return None
-    _refuse_closed(claim, world)
+    _reject_closed_backfill(claim, world)
     left = left_of(claim, world.stored_plans())
     if left:
         log = min(left)
@@ -240,12 +244,12 @@ def backfill(
             check=f"its brokers; `etl backfill resume CONF --name {claim.name}` goes on",
         )
     loaded = world.loaded()
-    _refuse_lacking(world, claim, own, loaded)
-    report.add(Outcome.BACKFILLED, told_whole(claim, loaded))
+    _reject_missing_rows(world, claim, own, loaded)
+    report.add(Outcome.BACKFILLED, describe_whole(claim, loaded))
     return claim
 
 
-def told_whole(claim: Reservation, loaded: Coverage) -> str:
+def describe_whole(claim: Reservation, loaded: Coverage) -> str:
     """That nothing of it is left to load, and how much of it was let go. `loaded`: by its plans."""
     unit = next((log.unit for log in claim.stretches), "offset")
     plans = [
@@ -266,7 +270,7 @@ def told_whole(claim: Reservation, loaded: Coverage) -> str:
     return said
 
 
-def _refuse_lacking(
+def _reject_missing_rows(
     world: Services, claim: Reservation, own: Settings, loaded: Coverage, *, is_there: bool = True
 ) -> None:
     """Refuse to call whole what has no row in the table, since a state of it without them was
@@ -310,7 +314,7 @@ def with_rows(
 ) -> Kept:
     """What of these stretches the table has rows of. Raises NeedsDecision where nobody can tell."""
     held = held_parts(stretches, coverage)
-    receipts = world.receipts_of_today(
+    receipts = world.results_from_table(
         replace(
             newest, ranges=tuple(one.offsets for one in held), log_epochs=dict(claim.log_epochs)
         )
@@ -339,7 +343,7 @@ def left_of(
     return claim.left_from(newest.positions if is_recorded else starts_of(newest))
 
 
-def refuse_given_up(claim: Reservation) -> None:
+def reject_abandoned_backfill(claim: Reservation) -> None:
     """Raises SettingsError for a backfill that was given up: what it had not loaded may be another
     one's by now.
     """
@@ -351,13 +355,15 @@ def refuse_given_up(claim: Reservation) -> None:
         raise SettingsError(what, key="--name", check=check)
 
 
-def _refuse_closed(claim: Reservation, world: Services) -> None:
+def _reject_closed_backfill(claim: Reservation, world: Services) -> None:
     """The same where only the newest plan tells: ZooKeeper was restored from a copy from before.
     Raises SettingsError.
     """
     newest = world.read_ledger().newest
     if newest and newest.closes:
-        refuse_given_up(replace(claim, state=ReservationState.CLOSING, reason=newest.reason))
+        reject_abandoned_backfill(
+            replace(claim, state=ReservationState.CLOSING, reason=newest.reason)
+        )
 
 
 def abandon(world: Services, own: Settings, report: Report, reason: str) -> Reservation:
@@ -451,7 +457,7 @@ def _ended(
         else _loaded(world, claim, coverage)
     )
     kept = stretches
-    if claim.state is not ReservationState.CLOSING or _went_on_in_a_copy(world, coverage):
+    if claim.state is not ReservationState.CLOSING or _continued_in_older_copy(world, coverage):
         try:
             kept = with_rows(world, claim, newest, stretches, coverage, own)
         except NeedsDecision:
@@ -464,14 +470,14 @@ def _ended(
         return claim
     if claim.state is ReservationState.OPEN and kept == stretches:
         raise SettingsError(
-            f"{told_whole(claim, coverage)}: there is nothing to give up",
+            f"{describe_whole(claim, coverage)}: there is nothing to give up",
             key="--name",
             check="`etl backfill show`",
         )
     return _settled(world, claim, kept, reason)
 
 
-def _went_on_in_a_copy(world: Services, coverage: Coverage) -> bool:
+def _continued_in_older_copy(world: Services, coverage: Coverage) -> bool:
     """Whether a plan came behind an older copy of the table that lacked one before it: of a plan
     without a record the next one tells it.
     """
@@ -494,12 +500,12 @@ def _can_never_be_there(world: Services, snapshot: Snapshot, own: Settings) -> b
     """
     stored = snapshot.ledger.newest
     if stored and (snapshot.table is None or snapshot.table.id != stored.table_id):
-        _refuse_unaccepted(snapshot, own)
+        _reject_unaccepted_table(snapshot, own)
         return True
     return _is_shut_out(world, snapshot)
 
 
-def _refuse_unaccepted(snapshot: Snapshot, own: Settings) -> None:
+def _reject_unaccepted_table(snapshot: Snapshot, own: Settings) -> None:
     """Refuse to give back what may be loaded, where the path may be wrong, or not mounted. Raises
     NeedsDecision.
     """

@@ -53,7 +53,7 @@ from etl.settings.sections import Settings
 from etl.settings.source import SourceSettings
 
 
-def describe_all_told(
+def describe_registered_topics(
     cluster: Cluster,
     asked: Collection[str] | None,
     registered: Callable[[ClusterMetadata], Collection[str]],
@@ -72,7 +72,7 @@ def describe_all_told(
     """
     deadline, attempt = time.monotonic() + wait_s, 0
     while True:
-        told = cluster.describe_once_told(asked, wait_s=max(0.0, deadline - time.monotonic()))
+        told = cluster.describe_when_known(asked, wait_s=max(0.0, deadline - time.monotonic()))
         untold = _untold(cluster, told, registered(told))
         if not untold:
             return told
@@ -93,11 +93,11 @@ def _untold(cluster: Cluster, told: ClusterMetadata, registered: Collection[str]
     missing = sorted(unknown_topics(told, registered))
     if not missing:
         return []
-    kept = _kept_from_us(cluster, missing)
+    kept = _denied_topics(cluster, missing)
     return [name for name in missing if name not in kept]
 
 
-def with_kept_from_us(
+def with_denied_topics(
     cluster: Cluster, told: ClusterMetadata, names: Collection[str]
 ) -> ClusterMetadata:
     """The answer, with those of the names that it lacks because we may not describe them: a list of
@@ -105,13 +105,13 @@ def with_kept_from_us(
     before: their records would wait, and nobody would know."""
     missing = sorted(frozenset(names) - told.topics.keys())
     return (
-        replace(told, topics={**told.topics, **_kept_from_us(cluster, missing)})
+        replace(told, topics={**told.topics, **_denied_topics(cluster, missing)})
         if missing
         else told
     )
 
 
-def _kept_from_us(cluster: Cluster, names: Collection[str]) -> dict[str, TopicMetadata]:
+def _denied_topics(cluster: Cluster, names: Collection[str]) -> dict[str, TopicMetadata]:
     by_name = cluster.describe(names).topics
     return {
         name: topic
@@ -120,7 +120,7 @@ def _kept_from_us(cluster: Cluster, names: Collection[str]) -> dict[str, TopicMe
     }
 
 
-def said_generation(source: SourceSettings) -> str | None:
+def configured_family(source: SourceSettings) -> str | None:
     """How all brokers are to be spoken to, where the conf says so."""
     return None if source.broker_version is None else of_broker_version(source.broker_version)
 
@@ -158,7 +158,7 @@ class Discovery:
         """Whom to ask; to be closed. `known`: logs that there were, so that those of a broker that
         is away are told as leaderless.
         """
-        timeout_s, said = self._source.timeout_s, said_generation(self._source)
+        timeout_s, said = self._source.timeout_s, configured_family(self._source)
         if self._source.bootstrap is not None:
             return Cluster(
                 self.bootstrap(),
@@ -184,10 +184,10 @@ class Discovery:
         `known`: topics that this pipeline has read, which are among them where the brokers only
         keep them from us."""
         if self._source.is_physical:
-            return cluster.describe(self._asked_topics(left))
-        told = describe_all_told(
+            return cluster.describe(self._requested_topics(left))
+        told = describe_registered_topics(
             cluster,
-            self._asked_topics(left),
+            self._requested_topics(left),
             lambda told: self._registered_topics(told, left),
             wait_s=self._source.wait_for_leader_s,
         )
@@ -210,7 +210,7 @@ class Discovery:
         left_alone = {one.topic for one in self.pauses() if one.log is None} - {
             *self._source.topics.literal_names
         }
-        return with_kept_from_us(cluster, told, untold - left_alone)
+        return with_denied_topics(cluster, told, untold - left_alone)
 
     def known_topics(self) -> frozenset[str]:
         """Those that the conf's pipeline has read."""
@@ -269,7 +269,7 @@ class Discovery:
             app_id_of(cluster, self._settings.group, self._settings.pipeline),
         )
 
-    def _asked_topics(self, left: Collection[str]) -> tuple[str, ...] | None:
+    def _requested_topics(self, left: Collection[str]) -> tuple[str, ...] | None:
         """By name where the conf names all of them in plain letters, else all topics: one request
         either way.
         """

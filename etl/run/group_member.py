@@ -20,7 +20,7 @@ from etl.errors import Owned
 from etl.model.partitions import Membership, Share, Void
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Snapshot
-from etl.report.describe import told_read_by_others
+from etl.report.describe import describe_read_by_others
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
 from etl.run.services import Member, Services
@@ -131,7 +131,7 @@ class Joining:
                 self._member.leave()
             else:
                 self._member.follow()
-            for sentence in told_read_by_others(step.plan.read_by_others if step.plan else ()):
+            for sentence in describe_read_by_others(step.plan.read_by_others if step.plan else ()):
                 self._report.add(Outcome.READ_BY_OTHERS, sentence)
 
     def leave(self) -> None:

@@ -32,15 +32,15 @@ from etl.decide.byte_offsets import Named, none_named
 from etl.decide.group_commits import read_twice
 from etl.decide.group_ownership import owners_to_wait_for
 from etl.decide.next_step import Action, NextStep, Repair, next_step
-from etl.decide.partition_identity import creations_to_compare, refuse_made_again_since
+from etl.decide.partition_identity import creations_to_compare, reject_topics_recreated_since
 from etl.decide.reconcile import naming_table
 from etl.decide.replacement import plan_without
 from etl.decide.replay import plan_that_gives_up
-from etl.decide.table_changes import refuse_what_others_did, unacknowledged
-from etl.decide.table_storage import in_time_zone, told_time_zones
+from etl.decide.table_changes import reject_changes_by_others, unacknowledged
+from etl.decide.table_storage import describe_time_zones, in_time_zone
 from etl.errors import DataLoss, ExpiredOffsets, MissingOffsets, Owned, TableAppeared
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import Void, parse_stretches
+from etl.model.partitions import Void, parse_intervals
 from etl.model.plans import CommitResult, Loss, LossReason, Plan, PlanKind
 from etl.model.snapshot import (
     Acknowledgement,
@@ -52,7 +52,7 @@ from etl.model.snapshot import (
     UpToDate,
 )
 from etl.report.describe import counted, doubt_of
-from etl.report.lag import PAUSES_LOST, told_executed_whole
+from etl.report.lag import PAUSES_LOST, describe_paused_but_executed
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
 from etl.run.group_member import Joining, commit, joined
@@ -66,7 +66,7 @@ def without_missing(world: Services, plan: Plan, missing: MissingOffsets, report
     all losses are.
     """
     losses = [
-        Loss(*stretch, LossReason.MISSING) for stretch in parse_stretches(missing.where["missing"])
+        Loss(*stretch, LossReason.MISSING) for stretch in parse_intervals(missing.where["missing"])
     ]
     return _instead(world, plan, with_id(plan_without(plan, losses, now_ms=world.now_ms())), report)
 
@@ -180,7 +180,7 @@ def _record(world: Services, plan: Plan, report: Report) -> None:
         report.add(Outcome.REPAIRED, what + doubt_of(recounted))
 
 
-def tell_dropped(state: PipelineState, report: Report) -> None:
+def report_dropped_offsets(state: PipelineState, report: Report) -> None:
     """That Kafka forgot offsets of the group; nothing else follows from it than that they are
     committed again.
     """
@@ -262,7 +262,7 @@ def _one_plan(
     """One step, from the look to the offsets; None where another driver's plan took its number, or
     nothing was handed over.
     """
-    step = take_look(world, settings, report, joining=joining)
+    step = observe_and_decide(world, settings, report, joining=joining)
     finish_repair(world, step.repair, report)
     if joining.waits(step):
         return None
@@ -283,7 +283,7 @@ def _one_plan(
     return step if done else None
 
 
-def take_look(
+def observe_and_decide(
     world: Services,
     settings: Settings,
     report: Report,
@@ -362,7 +362,7 @@ def _tell(
         note_removals(world, snapshot.table, snapshot.ledger.acknowledged, report)
         report.stands(step.state, settings)
         report.read_twice(read_twice(step.state, snapshot))
-        tell_dropped(step.state, report)
+        report_dropped_offsets(step.state, report)
 
 
 def _store(world: Services, step: NextStep, report: Report) -> Plan | Void | None:
@@ -394,13 +394,13 @@ def _store(world: Services, step: NextStep, report: Report) -> Plan | Void | Non
             f"plan {plan.number} ({plan.supersedes}) was superseded: {plan.reason}",
         )
     elif step.action is Action.REPLAY and not _is_new(plan):
-        whole = told_executed_whole(plan, step.snapshot.pauses)
+        whole = describe_paused_but_executed(plan, step.snapshot.pauses)
         report.add(
             Outcome.REPLAYED,
             f"plan {plan.number} was stored and not in the table: it is executed again, word for word{whole}",
         )
     report.called(plan, step.snapshot.ledger.newest)
-    for sentence in told_time_zones(plan, step.snapshot):
+    for sentence in describe_time_zones(plan, step.snapshot):
         report.add(Outcome.OTHER_TIME_ZONE, sentence)
     plan = in_time_zone(plan, step.snapshot)
     report.planned(plan, goes_on=step.is_cut)
@@ -427,10 +427,10 @@ def _load(
             with report.timed(Verb.FETCH):
                 report.plans[-1].writer = world.writer_of(plan, snapshot)
                 rows = world.fetch(plan, snapshot)
-            _refuse_topics_made_again(world, plan, snapshot)  # tasks may have waited long for Spark
+            _reject_recreated_topics(world, plan, snapshot)  # tasks may have waited long for Spark
             with report.timed(Verb.APPEND):
                 applied = _append(world, plan, rows, snapshot, settings, report)
-                _refuse_topics_made_again(world, plan, snapshot, is_in_table=applied is not None)
+                _reject_recreated_topics(world, plan, snapshot, is_in_table=applied is not None)
                 return plan, applied
         except DataLoss as lost:
             if plan.kind is PlanKind.REPLAY:
@@ -444,7 +444,7 @@ def _load(
             plan = without_missing(world, plan, lost, report)
 
 
-def _refuse_topics_made_again(
+def _reject_recreated_topics(
     world: Services, plan: Plan, snapshot: Snapshot, *, is_in_table: bool = False
 ) -> None:
     """As tasks do at their end where brokers tell topic ids. Rows are read while they are appended,
@@ -452,7 +452,7 @@ def _refuse_topics_made_again(
     """
     known = creations_to_compare(plan, snapshot)
     if known:
-        refuse_made_again_since(
+        reject_topics_recreated_since(
             plan, known, world.creation_ids(known.keys()), is_in_table=is_in_table
         )
 
@@ -463,7 +463,9 @@ def _append(
     """One commit, and what became of it; None when the table holds another plan of this number."""
     applied, table = world.append(plan, rows)
     with naming_table(settings):
-        refuse_what_others_did(table, snapshot.ledger.acknowledged, settings.table.on_rows_removed)
+        reject_changes_by_others(
+            table, snapshot.ledger.acknowledged, settings.table.on_rows_removed
+        )
     note_removals(
         world,
         table,

@@ -33,13 +33,13 @@ from typing import TYPE_CHECKING
 
 from etl.decide.byte_offsets import Named, none_named
 from etl.decide.group_assignment import Strategy, Timing
-from etl.decide.group_commits import HandOverOutcome, found_out, moves_behind_append
-from etl.decide.offsets import refuse_another_storage
+from etl.decide.group_commits import HandOverOutcome, commits_after_append, found_out
+from etl.decide.offsets import reject_other_offsets_storage
 from etl.decide.plan import is_short
-from etl.decide.reconcile import refuse_missing_topics
-from etl.decide.reservations import moves_fence, refuse_claimed
+from etl.decide.reconcile import reject_missing_topics
+from etl.decide.reservations import reject_claimed, updates_reservation_lock
 from etl.decide.table_changes import app_id_of
-from etl.decide.table_rules import catalog_of, refuse_resolved_anew
+from etl.decide.table_rules import catalog_of, reject_relocated_table
 from etl.decide.table_storage import is_probe_due
 from etl.errors import LedgersDisagree, OffsetMoved, Owned, SettingsError, TableUnreachable
 from etl.io.brokers.cluster import Cluster, chosen_topics, names_of_topics
@@ -71,7 +71,7 @@ from etl.model.partitions import (
     Share,
     Void,
 )
-from etl.model.plans import CommitResult, KeptKey, Plan, Request
+from etl.model.plans import CommitResult, Plan, Request, RunKeyRecord
 from etl.model.snapshot import (
     NO_CLAIMS,
     Claimed,
@@ -85,7 +85,7 @@ from etl.model.snapshot import (
     live_and_name,
 )
 from etl.report.run_state import Phases, Stopwatch, Verb
-from etl.run.discovery import Discovery, said_generation
+from etl.run.discovery import Discovery, configured_family
 from etl.run.loaded_rows import LoadedRows, adopt_commits, applied_in_run
 from etl.run.observe import GroupOffsets, Observer, Seen, observe_table
 from etl.run.rows import (
@@ -133,16 +133,18 @@ class ClaimsOfRun:
         """
         if self.own:
             return [self.beside.write_of(self.own.claim, self.own.version)]
-        refuse_claimed(plan, self._newest, self.seen)
+        reject_claimed(plan, self._newest, self.seen)
         return (
-            [self.beside.write_of_fence(self.seen.fence)] if moves_fence(plan, self._newest) else []
+            [self.beside.reservation_lock_write(self.seen.fence)]
+            if updates_reservation_lock(plan, self._newest)
+            else []
         )
 
     def stored(self, plan: Plan) -> None:
         """The plan is stored, and all that was written with it."""
         if self.own:
             self.own = replace(self.own, version=self.own.version + 1)
-        elif moves_fence(plan, self._newest):
+        elif updates_reservation_lock(plan, self._newest):
             self.seen = replace(
                 self.seen, fence=0 if self.seen.fence is None else self.seen.fence + 1
             )
@@ -158,7 +160,7 @@ class BackfillVerbs:
     ledger: PlanLedger
     claims: ClaimsOfRun
 
-    def refuse_unwritable(self, plan: Plan) -> None:
+    def reject_unwritable(self, plan: Plan) -> None:
         """Refuse what could not be finished."""
         raise NotImplementedError
 
@@ -176,7 +178,7 @@ class BackfillVerbs:
 
     def begin_backfill(self, claim: Reservation, plan: Plan) -> None:
         """See `services.Services`."""
-        self.refuse_unwritable(plan)
+        self.reject_unwritable(plan)
         self.claims.beside.begin(claim, plan, self.claims.seen.fence)
 
     @property
@@ -245,7 +247,7 @@ def coordinated_member(settings: Settings, discovery: Discovery) -> CoordinatedM
             raise refusal
         topics = chosen_topics(discovery.describe(cluster, ()), source.topics).topics
         if not topics:
-            refuse_missing_topics(settings, (), lambda: names_of_topics(cluster))
+            reject_missing_topics(settings, (), lambda: names_of_topics(cluster))
     terms = MemberTerms(
         settings.group,
         tuple(sorted(topics)),
@@ -255,22 +257,22 @@ def coordinated_member(settings: Settings, discovery: Discovery) -> CoordinatedM
         ownership.rebalance_timeout_s,
         ownership.join_timeout_s,
         answers_in_s=source.timeout_s,
-        holds_shares=holds_shares(settings),
+        holds_assignment=holds_assignment(settings),
     )
     return CoordinatedMember(
         discovery.bootstrap(),
         terms,
         protocol=ownership.protocol,
-        generation=said_generation(source),
+        generation=configured_family(source),
         security=source.way_in,
     )
 
 
-def holds_shares(settings: Settings) -> bool:
+def holds_assignment(settings: Settings) -> bool:
     """Whether a run keeps what the group wants back until its rows are in the table and its offsets
     moved (KIP-848): a classic group would stand still for as long.
     """
-    return moves_behind_append(settings) and settings.ownership.protocol is GroupProtocol.CONSUMER
+    return commits_after_append(settings) and settings.ownership.protocol is GroupProtocol.CONSUMER
 
 
 def session_of(ownership: OwnershipSettings, spoken: SpokenMembership) -> float:
@@ -342,7 +344,7 @@ class MembershipVerbs:
         if plan.share is None or plan.share.membership is not Membership.COORDINATOR:
             return
         if plan.is_open:
-            refuse_another_storage(plan, self.offsets.storage)
+            reject_other_offsets_storage(plan, self.offsets.storage)
         member = self._coordinated or coordinated_member(self.settings, self._discovery)
         with self._discovery.open_cluster() as cluster:
             found = self._found_out(plan, cluster) if plan.is_open else None
@@ -383,14 +385,14 @@ class MembershipVerbs:
         """Whether this run or command is to be one of the group's members."""
         return self._registered is not None or self._coordinated is not None
 
-    def share_of_now(self) -> Share | None:
+    def current_assignment(self) -> Share | None:
         """What a coordinator's member owns by now, where the run is one: nobody else may commit
         while the group has members.
         """
         member = self._coordinated
         if member is None or not member.is_member:
             return None
-        return member.renew() if holds_shares(self.settings) else member.rejoin()
+        return member.renew() if holds_assignment(self.settings) else member.rejoin()
 
     def unbroken(self, share: Share) -> Share | None:
         """The share of a plan as its epoch is by now, where this run has held all of it since; else
@@ -408,9 +410,7 @@ class MembershipVerbs:
             self._coordinated.leave()
 
     def _found_out(self, plan: Plan, cluster: Cluster) -> HandOverOutcome:
-        return found_out(
-            plan, self.offsets.committed(plan.offsets_to_hand_over, cluster, behind=plan)
-        )
+        return found_out(plan, self.offsets.committed(plan.offsets_to_commit, cluster, behind=plan))
 
 
 class PlanStore(MembershipVerbs):
@@ -421,7 +421,7 @@ class PlanStore(MembershipVerbs):
     _spark: RunSpark
     _pipelines_version: int | None
 
-    def refuse_unwritable(self, plan: Plan) -> None:
+    def reject_unwritable(self, plan: Plan) -> None:
         """Refuse what could not be finished."""
         raise NotImplementedError
 
@@ -429,7 +429,7 @@ class PlanStore(MembershipVerbs):
         """See `services.Services`. Refuses a table that cannot be written and a transform that fails: a
         plan is stored to be executed.
         """
-        self.refuse_unwritable(plan)
+        self.reject_unwritable(plan)
         if (
             self.settings.transform
             and writer_of(plan, self.settings).writer.takes is Takes.DATA_FRAME
@@ -453,8 +453,8 @@ class PlanStore(MembershipVerbs):
             raise LedgersDisagree(
                 f"there is no plan {plan.number} to supersede", check="`etl plans list`"
             )
-        self.refuse_unwritable(plan)
-        was_handed_over = ledger.newest is not None and bool(ledger.newest.handed_over)
+        self.reject_unwritable(plan)
+        commit_succeeded = ledger.newest is not None and bool(ledger.newest.handed_over)
 
         def write(parts: Sequence[Part]) -> None:
             self.ledger.supersede_plan(
@@ -466,7 +466,7 @@ class PlanStore(MembershipVerbs):
             self.claims.stored(plan)
 
         return self._written(
-            plan, write, is_handed_over=bool(plan.handed_over) and not was_handed_over
+            plan, write, is_handed_over=bool(plan.handed_over) and not commit_succeeded
         )
 
     def _written(
@@ -476,7 +476,7 @@ class PlanStore(MembershipVerbs):
         hand_over = HandOver(self.zookeeper, self.settings.group, self._lock)
         if is_handed_over and plan.offsets_in is OffsetsStorage.ZOOKEEPER:
             checks = (
-                self._registered.owner_checks(plan.offsets_to_hand_over) if self._registered else ()
+                self._registered.owner_checks(plan.offsets_to_commit) if self._registered else ()
             )
             return hand_over.store(plan, checks, write)
         if plan.is_open or is_handed_over:
@@ -536,7 +536,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         with self._lock.driving(run_id, wait_s=self.settings.ownership.wait_for_driver_s):
             if self.settings.table.name is not None and self.settings.table.is_placed:
                 table, catalog = self.settings.table, catalog_of(self.settings.spark)
-                refuse_resolved_anew(
+                reject_relocated_table(
                     table.called, table.path, catalog, read_named_table(self.ledger)
                 )
             yield
@@ -570,7 +570,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         """See `services.Services`."""
         return now_ms()
 
-    def remember(self, key: KeptKey, *, behind: int) -> None:
+    def remember(self, key: RunKeyRecord, *, behind: int) -> None:
         """See `services.Services`."""
         ledger_records.remember(self.ledger, key, behind=behind)
 
@@ -685,12 +685,12 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
             return self.offsets.commit_of_member(
                 plan,
                 logs,
-                share=self.share_of_now,
+                share=self.current_assignment,
                 unbroken=self.unbroken,
                 unsure=self.end_coordinated,
             )
         try:
-            return self.offsets.commit(plan, logs, share=self.share_of_now)
+            return self.offsets.commit(plan, logs, share=self.current_assignment)
         except OffsetMoved as error:
             newest = max(self.ledger.plan_numbers(), default=plan.number)
             if newest <= plan.number:
@@ -715,7 +715,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         """
         return self._spark.session()
 
-    def refuse_unwritable(self, plan: Plan) -> None:
+    def reject_unwritable(self, plan: Plan) -> None:
         """What could not be finished is not stored: stored, the plan would bind the pipeline."""
         render_commit_metadata(plan, self.app_id, self.run_id)
         check_rows(plan, self.settings)

@@ -23,7 +23,7 @@ from etl.io.delta.table import EVENT_DATE, check_shape
 from etl.io.delta.table_state import Outcome, commits_of_ours
 from etl.io.zookeeper import ledger_records
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.ledger.plan_document import parse_plan, receipts_of
+from etl.ledger.plan_document import parse_plan, results_of
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import GAPS_KEPT, CommitResult, Plan, RangeResult
@@ -67,12 +67,12 @@ def applied_by(
     version = outcome.table.version if outcome.delta_version is None else outcome.delta_version
     run_id = outcome.metadata.run_id if outcome.metadata else None
     undated = _undated(outcome.delta_version, settings)
-    receipts = _with_requests(receipts_said(outcome.metadata, plan), receipts) or receipts
+    receipts = _with_requests(results_in_commit(outcome.metadata, plan), receipts) or receipts
     if receipts is not None:
         return CommitResult(
             plan.number, plan.id, version, outcome.table.id, receipts, run_id, undated=undated
         )
-    counted = count_again(plan, outcome.delta_version, settings)
+    counted = recount_rows(plan, outcome.delta_version, settings)
     return CommitResult(
         plan.number,
         plan.id,
@@ -96,13 +96,15 @@ def _with_requests(
     )
 
 
-def receipts_said(metadata: CommitMetadata | None, plan: Plan) -> tuple[RangeResult, ...] | None:
+def results_in_commit(
+    metadata: CommitMetadata | None, plan: Plan
+) -> tuple[RangeResult, ...] | None:
     """What the plan's own commit says that reading it came to; None where it does not say."""
-    said = receipts_of(metadata) if metadata is not None and metadata.plan_id == plan.id else None
+    said = results_of(metadata) if metadata is not None and metadata.plan_id == plan.id else None
     return said if said is not None and len(said) == len(plan.ranges) else None
 
 
-def count_again(
+def recount_rows(
     plan: Plan, delta_version: int | None, settings: Settings, *, gaps_max: int = GAPS_KEPT
 ) -> Recount:
     """The plan's rows in the files of that commit; without one, in the table of today, whoever put
@@ -159,16 +161,16 @@ class LoadedRows:
 
     def rows_of_today(self, plan: Plan) -> Recount:
         """What the table of today holds of the plan's ranges, whoever put it there."""
-        return count_again(plan, None, self.settings)
+        return recount_rows(plan, None, self.settings)
 
-    def receipts_of_today(self, plan: Plan) -> Sequence[RangeResult] | None:
+    def results_from_table(self, plan: Plan) -> Sequence[RangeResult] | None:
         """See `services.Services`."""
-        counted = count_again(plan, None, self.settings, gaps_max=GAPS_TOLD)
+        counted = recount_rows(plan, None, self.settings, gaps_max=GAPS_TOLD)
         return None if counted.uncounted else counted.receipts
 
     def loaded(self, transaction_version: int | None = None) -> Coverage:
         """See `services.Services`."""
-        return ledger_records.read_all_coverage(self.ledger, transaction_version)
+        return ledger_records.read_all_loaded_intervals(self.ledger, transaction_version)
 
     def first_at(
         self, moments: Collection[tuple[BrokerPartition, int]]
@@ -260,9 +262,9 @@ def _adopt(metadata: CommitMetadata, table_id: str, ledger: PlanLedger, settings
     plan = parse_plan(
         metadata.document or b"", path=f"commit {metadata.delta_version} of {settings.table.path}"
     )
-    said = receipts_said(metadata, plan)
+    said = results_in_commit(metadata, plan)
     counted = (
-        Recount(said) if said is not None else count_again(plan, metadata.delta_version, settings)
+        Recount(said) if said is not None else recount_rows(plan, metadata.delta_version, settings)
     )
     applied = CommitResult(
         plan.number,

@@ -19,29 +19,29 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from etl.decide.byte_offsets import Named, doubted_offsets, none_named
+from etl.decide.byte_offsets import Named, none_named, unverified_offsets
 from etl.decide.group_ownership import members_as_owners
-from etl.decide.offsets import both, in_zookeeper_alone, moments_to_ask, starts_of
+from etl.decide.offsets import both, in_zookeeper_alone, starts_of, timestamps_to_look_up
 from etl.decide.partition_identity import ClusterName, end_places, epochs_to_ask, known_places
 from etl.decide.reconcile import (
     plan_in_force,
-    refuse_another_dialect,
-    refuse_missing_topics,
-    refuse_topic_that_reads_as_null,
+    reject_missing_topics,
+    reject_null_partition_value,
+    reject_other_broker_type,
 )
 from etl.decide.replacement import topics_left_to_read
-from etl.decide.reservations import lives_of
+from etl.decide.reservations import incarnations_of
 from etl.decide.run_requests import bounds_to_find
 from etl.decide.set_offsets import paused_unread
-from etl.decide.table_changes import accepted_beside, app_id_of, is_waiting_for_a_table
-from etl.decide.table_rules import gone, refusal_of, topics_to_ask
+from etl.decide.table_changes import accepted_with_backfills, app_id_of, is_waiting_for_a_table
+from etl.decide.table_rules import error_of, gone, topics_to_check
 from etl.errors import MembershipLost, NotOurTable, OffsetMoved, SettingsError
 from etl.io.brokers.cluster import Cluster, chosen_topics, names_of_topics, unknown_topics
-from etl.io.brokers.group_offsets import FencedCommit, KeptOffsets
+from etl.io.brokers.group_offsets import FencedOffsetCommit, StoredOffsets
 from etl.io.brokers.offsets import Extents, read_tails
 from etl.io.brokers.times import read_oldest
 from etl.io.delta import table_state
-from etl.io.delta.scan import rows_of_nobody
+from etl.io.delta.scan import unaccounted_rows
 from etl.io.delta.table import check_shape, columns_to_add, open_table
 from etl.io.delta.table_state import with_others
 from etl.io.spark.session import parallelism_of, time_zone
@@ -121,8 +121,8 @@ class GroupOffsets:
         self.storage, self._discovery = settings.offsets.storage, discovery
         self.group = ConsumerGroup(zookeeper, settings.group, physical=settings.source.is_physical)
         self._owned = OwnedOffsets(zookeeper, settings.group, self.group)
-        self._kept = KeptOffsets(settings.group, settings.pipeline)
-        self._fenced = FencedCommit(self._kept, tries_for_s=settings.source.timeout_s)
+        self._kept = StoredOffsets(settings.group, settings.pipeline)
+        self._fenced = FencedOffsetCommit(self._kept, tries_for_s=settings.source.timeout_s)
 
     def committed(
         self,
@@ -142,7 +142,7 @@ class GroupOffsets:
         if cluster is None:
             with self._discovery.open_cluster() as opened:
                 return self.committed(asked, opened, behind=behind)
-        self._refuse_too_old(cluster)
+        self._reject_too_old(cluster)
         kafka = self._kept.committed(cluster, asked)
         if self.storage is OffsetsStorage.KAFKA:
             return kafka
@@ -156,7 +156,7 @@ class GroupOffsets:
 
     def hand_over(self, plan: Plan, *, unsure: Callable[[], None]) -> Void | None:
         """Move the offsets of a plan of a coordinator's member, all of them or none; see
-        `FencedCommit.hand_over`.
+        `FencedOffsetCommit.hand_over`.
         """
         with self._discovery.open_cluster() as cluster:
             return self._fenced.hand_over(cluster, plan, unsure=unsure)
@@ -209,7 +209,7 @@ class GroupOffsets:
 
         In Kafka by the membership that the plan was made with, as its epoch is by now (`unbroken`),
         never by a later one; `logs`, which a later run finds behind the table, as `share`.
-        `unsure`: see `FencedCommit.hand_over`.
+        `unsure`: see `FencedOffsetCommit.hand_over`.
         """
         wanted = sorted(plan.offsets_to_move if logs is None else logs)
         if not wanted:
@@ -221,7 +221,7 @@ class GroupOffsets:
                 return {
                     log: plan.moved(log)
                     for some in self._kept.in_commits(wanted, plan.word)
-                    if self._is_taken(cluster, _as_handed_over(plan, some), unbroken, unsure)
+                    if self._is_taken(cluster, _with_commit_done(plan, some), unbroken, unsure)
                     for log in some
                 }
             now = share()
@@ -254,7 +254,7 @@ class GroupOffsets:
             plan = replace(plan, share=replace(plan.share, generation=now.generation))
         return True
 
-    def _refuse_too_old(self, cluster: Cluster) -> None:
+    def _reject_too_old(self, cluster: Cluster) -> None:
         if not cluster.first(lambda consumer: consumer.keeps_offsets()):
             what = (
                 f"offsets.storage is {self.storage.value}, and these brokers keep no offsets of groups: "
@@ -267,7 +267,7 @@ class GroupOffsets:
             )
 
 
-def _as_handed_over(plan: Plan, logs: Collection[BrokerPartition]) -> Plan:
+def _with_commit_done(plan: Plan, logs: Collection[BrokerPartition]) -> Plan:
     """The plan of a member as one whose offsets of these logs are handed over now."""
     return replace(
         plan,
@@ -321,7 +321,7 @@ class Observer:
         """Look, and look again when another driver planned meanwhile: what was seen of the ledger
         is then older than the rest.
 
-        `named`: see `doubted_offsets`.
+        `named`: see `unverified_offsets`.
         """
         for _ in range(_LOOKS_MAX):
             before = self._ledger.mark()
@@ -339,13 +339,13 @@ class Observer:
         """
         for _ in range(_LOOKS_MAX):
             before = self._ledger.mark()
-            seen = self._look_at_ledgers()
+            seen = self._observe_ledgers()
             if self._ledger.mark() == before:
                 break
         return seen
 
-    def _look_at_ledgers(self) -> Seen:
-        claims, claimed, ledger, live = self._look_at_claims()
+    def _observe_ledgers(self) -> Seen:
+        claims, claimed, ledger, live = self._observe_reservations()
         admits, newest = self._settings.source.topics.admits, ledger.newest
         called = (
             ClusterName(newest.cluster, newest.cluster_id)
@@ -381,7 +381,7 @@ class Observer:
                 other_pipelines=self._ledger.other_pipelines() if is_live else {},
                 claims=claims,
                 backfill=claimed.claim if claimed else None,
-                live_epochs=lives_of(live),
+                live_epochs=incarnations_of(live),
                 live_time_zone=_zone_of(live),
                 time_zone=self._time_zone(),
                 pauses=self._pauses(),
@@ -390,7 +390,7 @@ class Observer:
             claimed,
         )
 
-    def _look_at_claims(self) -> tuple[Reservations, Claimed | None, Ledger, Plan | None]:
+    def _observe_reservations(self) -> tuple[Reservations, Claimed | None, Ledger, Plan | None]:
         """Claims, and then the ledger, for what is stored is stored at the claims that were seen;
         of a backfill the newest plan of its live pipeline, too."""
         claims = self._claims.read() if self._backfill is None else NO_CLAIMS
@@ -402,7 +402,7 @@ class Observer:
         return (
             claims,
             claimed,
-            replace(ledger, acknowledged=accepted_beside(live, self._backfill or "")),
+            replace(ledger, acknowledged=accepted_with_backfills(live, self._backfill or "")),
             live.newest,
         )
 
@@ -415,8 +415,8 @@ class Observer:
         is asked for after it.
         """
         source = self._settings.source
-        claims, claimed, ledger, live = self._look_at_claims()
-        refuse_another_dialect(
+        claims, claimed, ledger, live = self._observe_reservations()
+        reject_other_broker_type(
             ledger.newest, self._settings
         )  # else these brokers would be asked for logs that they do not have
         pipelines_version = self._ledger.pipelines_version()  # before the others
@@ -427,14 +427,14 @@ class Observer:
             described = self._discovery.describe(cluster, left, read)
             metadata = chosen_topics(described, source.topics)
             gone = unknown_topics(described, left)
-            refuse_missing_topics(
+            reject_missing_topics(
                 self._settings,
                 metadata.topics,
                 lambda: names_of_topics(cluster),
                 gone=gone,
                 read=read,
             )
-            refuse_topic_that_reads_as_null(self._settings, metadata.topics)
+            reject_null_partition_value(self._settings, metadata.topics)
             called = self._discovery.name_of(metadata, ledger.newest)
             logs = [
                 p.log
@@ -457,9 +457,9 @@ class Observer:
             )
             in_force = plan_in_force(ledger, table)
             looked_at = cluster.looked_at(
-                doubted_offsets(in_force, table, committed, found.extents, named), found.leaders
+                unverified_offsets(in_force, table, committed, found.extents, named), found.leaders
             )
-            moments = moments_to_ask(found.extents, in_force, self._settings, committed)
+            moments = timestamps_to_look_up(found.extents, in_force, self._settings, committed)
             # a time in the conf is meant; a moment that a plan keeps stands for "latest", and a
             # start before it passes nothing over
             starts = (
@@ -482,11 +482,11 @@ class Observer:
             asked = look_up(
                 self._request, self._ledger, ledger.newest, cluster, found, source.isolation
             )
-            tails = self._ask_tails(cluster, found, in_force)
+            tails = self._fetch_tails(cluster, found, in_force)
             kept = (
                 left if named is none_named else {*left, *metadata.topics}
             )  # what an operator names may have been read before
-            retention, retained_from = self._ask_retention(cluster, found, ledger, kept)
+            retention, retained_from = self._fetch_retention(cluster, found, ledger, kept)
             sizes = cluster.bytes_per_offset(found)
             open_transactions = cluster.open_transactions(found)
             pauses = self._pauses()
@@ -530,13 +530,13 @@ class Observer:
                 leader_epochs=found.epochs,
                 epoch_ends=ends,
                 tails=tails,
-                gone_topics=gone,
+                missing_topics=gone,
                 parallelism=parallelism_of(self._settings.spark),
                 looked_at=looked_at,
                 asked=asked,
                 claims=claims,
                 backfill=claimed.claim if claimed else None,
-                live_epochs=lives_of(live),
+                live_epochs=incarnations_of(live),
                 live_time_zone=_zone_of(live),
                 time_zone=self._time_zone(),
                 offsets_in=self._offsets.storage,
@@ -551,7 +551,7 @@ class Observer:
         """What is paused of a live pipeline: a backfill loads what it was told to."""
         return read_pauses(self._ledger) if self._backfill is None else ()
 
-    def _ask_tails(
+    def _fetch_tails(
         self, cluster: Cluster, found: Extents, plan: Plan | None
     ) -> dict[BrokerPartition, tuple[Tail, ...]]:
         """What physical logs hold before their ends, and where the plan knows them: that last, so
@@ -564,7 +564,7 @@ class Observer:
         }
         return {log: tails for log, tails in told.items() if tails}
 
-    def _ask_retention(
+    def _fetch_retention(
         self,
         cluster: Cluster,
         found: Extents,
@@ -610,7 +610,7 @@ class Observer:
             table = observe_table(self._settings, app_id, ledger)
         except NotOurTable:
             if ledger.newest is None:
-                refuse_rows_of_nobody(self._settings, topics)
+                reject_unaccounted_rows(self._settings, topics)
             raise
         known = (
             ledger.newest.topics
@@ -628,7 +628,7 @@ class Observer:
         )
         in_force = plan_in_force(ledger, table)
         asked = (
-            topics_to_ask(
+            topics_to_check(
                 topics, in_force, table.id, has_commits=table.transaction_version is not None
             )
             if table
@@ -638,7 +638,7 @@ class Observer:
             return table
         return replace(
             table,
-            held=rows_of_nobody(
+            held=unaccounted_rows(
                 path, asked, physical=self._settings.source.is_physical, app_id=app_id
             ),
         )
@@ -669,7 +669,7 @@ def _is_read(log: BrokerPartition, claimed: Claimed | None, ledger: Ledger) -> b
     return log in claimed.claim.left_from(starts_of(newest) if newest else {})
 
 
-def refuse_rows_of_nobody(settings: Settings, topics: Collection[str]) -> None:
+def reject_unaccounted_rows(settings: Settings, topics: Collection[str]) -> None:
     """Reject a table that lacks columns and holds rows of these topics, which no pipeline of ours
     loaded. Raises NeedsDecision.
 
@@ -681,10 +681,10 @@ def refuse_rows_of_nobody(settings: Settings, topics: Collection[str]) -> None:
         if not settings.either_transform
         else ""
     )
-    held = rows_of_nobody(path, topics, physical=is_physical) if to_add else None
+    held = unaccounted_rows(path, topics, physical=is_physical) if to_add else None
     table = open_table(path) if held else None
     if held and table:
-        raise refusal_of(held, table.version(), to_add=to_add)
+        raise error_of(held, table.version(), to_add=to_add)
 
 
 def observe_table(settings: Settings, app_id: str, ledger: Ledger) -> Table | None:

@@ -17,7 +17,7 @@ from etl.decide.loaded_intervals import fold, spans_of
 from etl.decide.next_step import NextStep, repaired
 from etl.decide.replay import Wanted, intervals_of, moments_of, plan_replay, wanted_logs
 from etl.decide.set_offsets import with_paused
-from etl.decide.table_storage import told_replaced_zones
+from etl.decide.table_storage import describe_replaced_time_zones
 from etl.errors import NeedsDecision, Owned, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.plans import Plan, PlanKind
@@ -31,10 +31,10 @@ from etl.model.snapshot import (
     Supersede,
     UpToDate,
 )
-from etl.report.lag import told_loaded_all_the_same
+from etl.report.lag import describe_paused_but_loaded
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
-from etl.run.ingest import TURNS_MAX, execute, finish_left, finish_repair, take_look
+from etl.run.ingest import TURNS_MAX, execute, finish_left, finish_repair, observe_and_decide
 from etl.run.services import Services
 from etl.settings.sections import Settings
 
@@ -56,7 +56,7 @@ def replay(
     """
     left = None
     for _ in range(TURNS_MAX):
-        step = take_look(world, settings, report, wanted.offsets_of)
+        step = observe_and_decide(world, settings, report, wanted.offsets_of)
         if is_left(step):
             left = finish_left(world, step, settings, report)
             continue
@@ -65,11 +65,11 @@ def replay(
             plan = next_replay(world, step, settings, wanted, reason)
             if left and left.kind is PlanKind.REPLAY and _places(left) == _places(plan):
                 return left  # an earlier command stored this very replay, and was killed
-            _refuse_another(shown, plan)
+            _reject_another(shown, plan)
             plan = with_id(replace(plan, stood=world.rows_there(spans_of(plan))))
             world.store(plan)
             report.planned(plan)
-            for sentence in told_loaded_all_the_same(
+            for sentence in describe_paused_but_loaded(
                 {r.log for r in plan.ranges}, step.snapshot.pauses
             ):
                 report.add(Outcome.PAUSED, sentence)
@@ -91,7 +91,7 @@ def replay(
 def zones_of_replaced(world: Services, plan: Plan, snapshot: Snapshot) -> tuple[str, ...]:
     """Sentences on the rows that a replay replaces and that were made under another time zone."""
     loaded = [one for one, _ in world.stored_plans() if one.id != plan.id]
-    return tuple(told_replaced_zones(plan, loaded, snapshot))
+    return tuple(describe_replaced_time_zones(plan, loaded, snapshot))
 
 
 def is_left(step: NextStep) -> bool:
@@ -130,7 +130,7 @@ def _loaded(world: Services, ledger: Ledger) -> Coverage:
     return fold(found, newest, applied) if newest and applied and applied.is_of(newest) else found
 
 
-def _refuse_another(shown: Plan | None, plan: Plan) -> None:
+def _reject_another(shown: Plan | None, plan: Plan) -> None:
     if shown is not None and _places(shown) != _places(plan):
         what = "other offsets are to be replaced by now than those that were shown: retention or a run changed something meanwhile"
         raise NeedsDecision(

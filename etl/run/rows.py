@@ -43,10 +43,10 @@ from etl.model.columns import arrow_schema, misfit, names_of_key, raw_columns, s
 from etl.model.partitions import Cleanup, cleanup_of
 from etl.model.plans import OffsetRange, Plan, RangeResult
 from etl.model.snapshot import Snapshot
-from etl.reader.batch_transform import OF_KEYS, line_of, load_function, said_by
+from etl.reader.batch_transform import OF_KEYS, describe_failure_of, line_of, load_function
 from etl.reader.reading import Reading
 from etl.report.run_state import Doing, Reckoning, Verb
-from etl.run.discovery import said_generation
+from etl.run.discovery import configured_family
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def fitting_rows(settings: Settings, rows: DataFrame) -> DataFrame:
     if not settings.transform:
         return rows
     made = apply_transform(settings.transform, rows)
-    _refuse_misfit(settings, made.dtypes, "transform")
+    _reject_misfit(settings, made.dtypes, "transform")
     check_columns(
         settings.table.path, made.schema.json(), settings.table.partition_by, spark=settings.spark
     )
@@ -179,7 +179,7 @@ def fitting_arrow_transform(settings: Settings) -> ArrowTransform | None:
 
     found = _arrow_transform(settings.arrow_transform, settings)
     columns = Schema.from_arrow(found.stored).to_json()
-    _refuse_misfit(settings, _sql_types(json.loads(columns)["fields"]), "arrow_transform")
+    _reject_misfit(settings, _sql_types(json.loads(columns)["fields"]), "arrow_transform")
     check_columns(
         settings.table.path,
         columns,
@@ -205,7 +205,7 @@ def _arrow_transform(name: str, settings: Settings) -> ArrowTransform:
     return load_arrow_transform(name, physical=settings.source.is_physical)
 
 
-def _refuse_misfit(settings: Settings, types: Iterable[tuple[str, str]], key: str) -> None:
+def _reject_misfit(settings: Settings, types: Iterable[tuple[str, str]], key: str) -> None:
     """Raises SettingsError for columns of a transform by which nobody could tell rows from one
     another, unless the table is so already.
     """
@@ -267,19 +267,19 @@ def apply_transform(name: str, rows: DataFrame) -> DataFrame:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # it is somebody else's code: whatever it raises (SystemExit, too) is about the transform
-        _refuse_stopped(rows, error)
+        _reject_stopped(rows, error)
         if isinstance(error, EtlError):
             raise
         told = unmark(whole_text(error))  # what our reader raised inside is not the transform's
         if told:
             raise told from error
         raise SettingsError(
-            f"the transform failed: {said_by(error)}",
+            f"the transform failed: {describe_failure_of(error)}",
             key="transform",
             line=line_of(error),
             check=check,
         ) from error
-    _refuse_stopped(rows)
+    _reject_stopped(rows)
     if not isinstance(transformed, DataFrame):
         raise SettingsError(
             f"the transform gave {type(transformed).__name__}, no DataFrame",
@@ -289,7 +289,7 @@ def apply_transform(name: str, rows: DataFrame) -> DataFrame:
     return transformed
 
 
-def _refuse_stopped(rows: DataFrame, error: BaseException | None = None) -> None:
+def _reject_stopped(rows: DataFrame, error: BaseException | None = None) -> None:
     """Whatever follows on a session that was stopped fails, and none of that says why. Raises
     SettingsError.
     """
@@ -466,7 +466,7 @@ def _to_read(
         settings.limits.target_task_bytes,
         source.timeout_s,
         physical=source.is_physical,
-        generation=said_generation(source),
+        generation=configured_family(source),
         security=source.way_in,
         transform=fitting_arrow_transform(settings),
     )
@@ -491,7 +491,7 @@ def _own_ids(plan: Plan) -> dict[str, str]:
 
 
 def _cleanups(plan: Plan, snapshot: Snapshot, settings: Settings) -> dict[str, Cleanup]:
-    says = settings.source.says_compacted
+    says = settings.source.is_assumed_compacted
     topics = {r.log.topic for r in plan.ranges}
     return {
         topic: cleanup_of(snapshot.retention.get(topic), said_to_be_compacted=says(topic))

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from etl.decide.byte_offsets import Named, none_named
 from etl.decide.loaded_intervals import Span
 from etl.model.partitions import BrokerPartition, Committed, RebalanceStatistics, Share, Void
-from etl.model.plans import CommitResult, KeptKey, Plan, RangeResult
+from etl.model.plans import CommitResult, Plan, RangeResult, RunKeyRecord
 from etl.model.snapshot import (
     Claimed,
     Coverage,
@@ -127,7 +127,7 @@ class Services(Protocol):
         down, unless nobody can tell.
         """
 
-    def remember(self, key: KeptKey, *, behind: int) -> None:
+    def remember(self, key: RunKeyRecord, *, behind: int) -> None:
         """Keep a run key under which there was nothing more to read behind plan `behind`. Raises
         Owned where a plan was stored since.
         """
@@ -241,7 +241,7 @@ class Services(Protocol):
         Raises where nobody may replace rows.
         """
 
-    def receipts_of_today(self, plan: Plan) -> Sequence[RangeResult] | None:
+    def results_from_table(self, plan: Plan) -> Sequence[RangeResult] | None:
         """What the table of today holds of each of its ranges, whoever put it there, with its gaps;
         None where nobody can count that.
         """

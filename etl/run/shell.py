@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def open_world(
+def open_services(
     settings: Settings,
     run_context: RunContext,
     *,

@@ -6,7 +6,7 @@ whoever built it.
 Where a table is that a catalog names: as it is kept in the ledger, else as Spark tells it now.
 
 A run keeps what it was told, so Spark is asked once and idle runs start no JVM. Whoever has a
-session anyway asks again before its first use (`refuse_elsewhere`); whether what lies there is the
+session anyway asks again before its first use (`reject_moved_table`); whether what lies there is the
 pipeline's table its id tells, as for any path (`decide.reconcile`).
 """
 
@@ -26,9 +26,9 @@ from etl.decide.table_rules import (
     managed_by_catalog,
     not_there,
     place_in,
-    refuse_another_place,
-    refuse_forgetful,
-    refuse_temporary,
+    reject_in_memory_catalog,
+    reject_other_location,
+    reject_temporary,
 )
 from etl.decide.table_storage import place_of_catalog, settings_for, settings_for_any
 from etl.errors import EtlError, NotOurTable
@@ -85,10 +85,10 @@ class RunSpark:
             return there
         given = self._settings.spark
         self._given_for_place = settings_for(self._place, given) if self._place is not None else {}
-        told_later = (
+        describe_later_settings = (
             {} if self._settings.table.is_placed or not is_submitted() else settings_for_any(given)
         )  # else a JVM of its own comes
-        wanted = {**told_later, **self._given_for_place, **given}
+        wanted = {**describe_later_settings, **self._given_for_place, **given}
         with self._phases.timed(Verb.START_SPARK):
             settings = {**self._defaults(wanted), **wanted}
             settings = for_short_run(settings, given) if is_short else settings
@@ -132,7 +132,7 @@ class RunSpark:
 
         if not self._is_in_store and self._place is not None:
             enter_store(session, self._place)
-            refuse_elsewhere(session, self._settings)
+            reject_moved_table(session, self._settings)
             self._is_in_store = True
 
     def stop(self, *, with_jvm: bool = False) -> None:
@@ -214,7 +214,7 @@ def ask(
     that is not taken, NeedsDecision where nothing is at its place, TableUnreachable.
     """
     called = settings.table.called
-    refuse_temporary(called)
+    reject_temporary(called)
     log = Path(settings.report.path, f"{settings.name_in_files}-{name}.spark.log")
     spark = RunSpark(settings, run_context.spark_defaults, phases, log=log)
     try:
@@ -234,7 +234,7 @@ def entry_of(spark: RunSpark, settings: Settings, making: Making | None = None) 
     if (
         entry is None and spark.is_ours
     ):  # nobody but us can have made a table in the memory of that session
-        refuse_forgetful(called, *kind_of_catalog(session, called))
+        reject_in_memory_catalog(called, *kind_of_catalog(session, called))
     if entry is None and making is not None:
         entry = _made(spark, settings, making)
     if entry is None:
@@ -281,7 +281,7 @@ def of_entry(settings: Settings, entry: CatalogEntry) -> NamedTable:
     )
 
 
-def refuse_elsewhere(session: SparkSession, settings: Settings) -> None:
+def reject_moved_table(session: SparkSession, settings: Settings) -> None:
     """Raises NeedsDecision where the catalog has the table elsewhere by now than these settings, as
     `place_in` does, and as `look_up`.
     """
@@ -290,7 +290,7 @@ def refuse_elsewhere(session: SparkSession, settings: Settings) -> None:
     if settings.table.name is None or not settings.table.is_placed:
         return
     entry = look_up(session, settings.table.name)
-    refuse_another_place(
+    reject_other_location(
         settings.table.name,
         settings.table.path,
         place_in(settings.table.name, entry) if entry else None,

@@ -88,13 +88,13 @@ def document_of(text: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        _refuse_repeated_keys(loader, node)
+        _reject_repeated_keys(loader, node)
         return loader.construct_document(node)
     finally:
         loader.dispose()
 
 
-def _refuse_repeated_keys(loader: _Loader, document: yaml.Node) -> None:
+def _reject_repeated_keys(loader: _Loader, document: yaml.Node) -> None:
     """Raises MarkedYAMLError for the first key that stands twice in one mapping.
 
     What `<<` merges has mappings of its own, whose keys may stand beside it.
@@ -103,13 +103,13 @@ def _refuse_repeated_keys(loader: _Loader, document: yaml.Node) -> None:
     while waiting:
         node = waiting.pop()
         if isinstance(node, yaml.MappingNode):
-            _refuse_repeated_key(loader, node)
+            _reject_repeated_key(loader, node)
             waiting += [value for _, value in reversed(node.value)]
         elif isinstance(node, yaml.SequenceNode):
             waiting += reversed(node.value)
 
 
-def _refuse_repeated_key(loader: _Loader, mapping: yaml.MappingNode) -> None:
+def _reject_repeated_key(loader: _Loader, mapping: yaml.MappingNode) -> None:
     first_lines: dict[Any, int] = {}
     for key, _ in mapping.value:
         if not isinstance(key, yaml.ScalarNode):
@@ -271,13 +271,13 @@ def _placed(document: dict[str, Any], folder: str) -> dict[str, Any]:
 
 def _seen(keys: Mapping[str, Any], places: tuple[str, ...], folder: str) -> dict[str, str]:
     return {
-        key: seen_from(folder, keys[key])
+        key: relative_path(folder, keys[key])
         for key in places
         if isinstance(keys.get(key), str) and keys[key]
     }
 
 
-def seen_from(folder: str, path: str) -> str:
+def relative_path(folder: str, path: str) -> str:
     """`path` seen from that folder; an object store's URL is what it is."""
     return (
         path

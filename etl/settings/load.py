@@ -67,16 +67,16 @@ from etl.settings.conf_file import (
     over,
     read_document,
     reference_at,
+    relative_path,
     resolve,
     said_of,
-    seen_from,
 )
 from etl.settings.connection_security import SecuritySettings, WayInSettings
 from etl.settings.schema import MEANINGS, conf_mistake
 from etl.settings.secrets import NAME
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp, parse_timestamp, timestamp_of
-from etl.settings.table import refuse_unfit_store
+from etl.settings.table import reject_unsupported_store_keys
 
 _SPARK = "spark"
 _UNSIGNED = re.compile(r"[^\w.-]")
@@ -168,7 +168,7 @@ and where servers are.
 """
 
 
-def told_changes(changes: Sequence[Change]) -> dict[str, str | None]:
+def describe_overrides(changes: Sequence[Change]) -> dict[str, str | None]:
     """Key -> the value as it was written, for a report; null of what reports leave out."""
     return {
         change.key: None if change.key.startswith(_UNTOLD) or change.key == _SPARK else change.text
@@ -237,7 +237,7 @@ _REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = {
 """Key -> whether the conf asks for it, and why that cannot be."""
 
 
-def refuse_unfit(settings: Settings, path: str | None) -> None:
+def reject_unfit(settings: Settings, path: str | None) -> None:
     """Raises SettingsError with all such keys of a conf whose logs are physical; `key` is that of
     the first one.
     """
@@ -278,12 +278,12 @@ def placed_by_name(settings: Settings, path: str) -> Settings:
             key=key,
             check=check,
         ) from error
-    refuse_unfit_store(path, table.store, None)
-    refuse_not_apart(placed, None)
+    reject_unsupported_store_keys(path, table.store, None)
+    reject_overlapping_paths(placed, None)
     return placed
 
 
-def refuse_not_apart(settings: Settings, conf: str | Path | None) -> None:
+def reject_overlapping_paths(settings: Settings, conf: str | Path | None) -> None:
     """Raises SettingsError where reports, metrics or the losses table are in a folder of the
     table's, or it in theirs.
     """
@@ -313,7 +313,7 @@ def load_settings(path: str | Path, changes: Sequence[Change] = ()) -> Settings:
             str(Path(path).absolute().parent),
         )
         if settings.table.is_placed:
-            refuse_not_apart(settings, path)
+            reject_overlapping_paths(settings, path)
     except SettingsError as error:
         raise _from_where(error, defaults, changes) from error.__cause__
     return settings
@@ -364,9 +364,9 @@ def parse_settings(
         raise SettingsError(
             "its values lie too deep in each other", path=path, check="its indentation"
         ) from error
-    refuse_unfit(settings, path)
+    reject_unfit(settings, path)
     if settings.table.is_placed:
-        refuse_unfit_store(settings.table.path, settings.table.store, path)
+        reject_unsupported_store_keys(settings.table.path, settings.table.store, path)
     if settings.limits.without_spark_below_bytes and settings.table.writer is WriterName.SPARK:
         key = "limits.without_spark_below_bytes"
         raise SettingsError(
@@ -381,14 +381,14 @@ def parse_settings(
 def _placed(settings: Settings, folder: str) -> Settings:
     """The same settings with absolute paths: another working directory must not be another table."""
     table, report = settings.table, settings.report
-    losses = table.losses_path and seen_from(folder, table.losses_path)
+    losses = table.losses_path and relative_path(folder, table.losses_path)
     return settings.model_copy(
         update={
             "table": table.placed(
-                seen_from(folder, table.path) if table.is_placed else None, losses
+                relative_path(folder, table.path) if table.is_placed else None, losses
             ),
-            "report": report.model_copy(update={"path": seen_from(folder, report.path)}),
-            "metrics_path": settings.metrics_path and seen_from(folder, settings.metrics_path),
+            "report": report.model_copy(update={"path": relative_path(folder, report.path)}),
+            "metrics_path": settings.metrics_path and relative_path(folder, settings.metrics_path),
         }
     )
 
@@ -441,7 +441,7 @@ def request_of(
     start = parse_bound(from_time, now_ms, key="--from-time") if from_time is not None else None
     until = parse_bound(until_time, now_ms, key="--until-time") if until_time is not None else None
     key = _run_key(run_key) if run_key is not None else None
-    _refuse_no_interval(start, until)
+    _reject_no_interval(start, until)
     if settings.source.is_physical and (start or until):
         what = "Jafka and Kafka 0.7 keep no time of a message, and count bytes instead of messages"
         check = (
@@ -523,7 +523,7 @@ def _run_key(text: str) -> str:
     return text.strip()
 
 
-def _refuse_no_interval(start: Bound | None, until: Bound | None) -> None:
+def _reject_no_interval(start: Bound | None, until: Bound | None) -> None:
     """Refuse an interval that is empty or runs backwards, as far as words tell. Raises
     SettingsError.
     """

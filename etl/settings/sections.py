@@ -106,16 +106,16 @@ class OwnershipSettings(Section):
         """Whether the key has another value than it has where nobody says anything."""
         return bool(getattr(self, name) != type(self).model_fields[name].default)
 
-    def refuse_for(self, source: SourceSettings) -> None:
+    def reject_for(self, source: SourceSettings) -> None:
         """Refuse what this source cannot have, and keys that mean nothing here. Raises ValueError."""
         membership = self.membership_of(source)
-        self._refuse_hand_over(membership)
+        self._reject_commit_when(membership)
         if membership is Membership.ZOOKEEPER:
-            self._refuse_in_zookeeper(source)
+            self._reject_unsupported_in_zookeeper(source)
         elif membership is Membership.COORDINATOR:
-            self._refuse_in_coordinator(source)
+            self._reject_unsupported_in_kafka(source)
 
-    def _refuse_hand_over(self, membership: Membership | None) -> None:
+    def _reject_commit_when(self, membership: Membership | None) -> None:
         if self.hand_over is HandOverAt.PLAN:
             return
         if membership is None:
@@ -129,13 +129,13 @@ class OwnershipSettings(Section):
                 "stay: run"
             )
 
-    def _refuse_in_zookeeper(self, source: SourceSettings) -> None:
+    def _reject_unsupported_in_zookeeper(self, source: SourceSettings) -> None:
         if source.bootstrap is not None:
             raise ValueError(
                 "membership: zookeeper divides what is registered in ZooKeeper among the group's members: leave "
                 "source.bootstrap out, or join the group that the brokers keep with membership: coordinator"
             )
-        self._refuse_meaningless(
+        self._reject_meaningless(
             _NOT_OF_ZOOKEEPER,
             Membership.ZOOKEEPER,
             "the session is that of zookeeper.session_timeout_s",
@@ -144,24 +144,24 @@ class OwnershipSettings(Section):
             raise ValueError(
                 "strategy: members in ZooKeeper divide by one strategy, the same for all of them: name that one"
             )
-        self._refuse_strategies(_OF_ZOOKEEPER, Membership.ZOOKEEPER)
+        self._reject_strategies(_OF_ZOOKEEPER, Membership.ZOOKEEPER)
         if source.dialect is BrokerFamily.JAFKA and self.strategy != (GroupStrategy.RANGE,):
             named = self.strategy[0].value
             raise ValueError(
                 f"strategy: {named} does not go with source.dialect: jafka, whose consumers divide by range"
             )
 
-    def _refuse_in_coordinator(self, source: SourceSettings) -> None:
+    def _reject_unsupported_in_kafka(self, source: SourceSettings) -> None:
         if source.dialect is BrokerFamily.JAFKA:
             raise ValueError(
                 "membership: coordinator does not go with source.dialect: jafka, whose brokers keep no groups"
             )
-        self._refuse_meaningless(
+        self._reject_meaningless(
             _NOT_OF_COORDINATOR,
             Membership.COORDINATOR,
             "the coordinator gives each member one share",
         )
-        self._refuse_strategies(_OF_COORDINATOR, Membership.COORDINATOR)
+        self._reject_strategies(_OF_COORDINATOR, Membership.COORDINATOR)
         if len(set(self.strategy)) < len(self.strategy):
             raise ValueError("strategy: names one of them more than once")
         if self.protocol is GroupProtocol.CONSUMER and self.is_said("strategy"):
@@ -169,7 +169,7 @@ class OwnershipSettings(Section):
                 "strategy means nothing under protocol: consumer, by which the coordinator divides as it likes: leave it out"
             )
 
-    def _refuse_strategies(self, known: tuple[GroupStrategy, ...], membership: Membership) -> None:
+    def _reject_strategies(self, known: tuple[GroupStrategy, ...], membership: Membership) -> None:
         for one in self.strategy:
             if one not in known:
                 raise ValueError(
@@ -177,7 +177,7 @@ class OwnershipSettings(Section):
                     f"{', '.join(each.value for each in known)}"
                 )
 
-    def _refuse_meaningless(self, names: tuple[str, ...], membership: Membership, why: str) -> None:
+    def _reject_meaningless(self, names: tuple[str, ...], membership: Membership, why: str) -> None:
         for name in names:
             if self.is_said(name):
                 raise ValueError(
@@ -185,7 +185,7 @@ class OwnershipSettings(Section):
                 )
 
 
-def refuse_other_storage(storage: OffsetsStorage, membership: Membership | None) -> None:
+def reject_unsupported_storage(storage: OffsetsStorage, membership: Membership | None) -> None:
     """Refuse offsets that do not move in one step with a member's plan, or by its membership.
     Raises ValueError.
     """
@@ -290,7 +290,7 @@ class Settings(Section):
         ownership = info.data.get("ownership")
         source = info.data.get("source")
         if ownership and source:
-            refuse_other_storage(value.storage, ownership.membership_of(source))
+            reject_unsupported_storage(value.storage, ownership.membership_of(source))
         joins = (
             ownership is not None
             and source is not None
@@ -333,7 +333,7 @@ class Settings(Section):
     ) -> OwnershipSettings:
         source = info.data.get("source")
         if source is not None:
-            value.refuse_for(source)
+            value.reject_for(source)
         return value
 
     @property

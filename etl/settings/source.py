@@ -232,7 +232,7 @@ class SourceSettings(Section):
     def _are_expressions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return _expressions(value)
 
-    def says_compacted(self, topic: str) -> bool:
+    def is_assumed_compacted(self, topic: str) -> bool:
         """Whether `compacted_topics` names the topic."""
         return any(re.fullmatch(expression, topic) for expression in self.compacted_topics)
 

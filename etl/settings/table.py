@@ -118,7 +118,7 @@ def untried(path: str) -> str | None:
     return f"{scheme}:// is taken, and no run of this project was ever tried there"
 
 
-def refuse_unfit_store(path: str, store: StoreSettings, conf: str | None) -> None:
+def reject_unsupported_store_keys(path: str, store: StoreSettings, conf: str | None) -> None:
     """Raises SettingsError for keys that the path's store does not take, for half of a pair, and
     for an endpoint that nobody allowed.
     """
@@ -154,10 +154,10 @@ def refuse_unfit_store(path: str, store: StoreSettings, conf: str | None) -> Non
             path=conf,
             check=check,
         )
-    _refuse_another_account(path, store, conf)
+    _reject_another_account(path, store, conf)
 
 
-def _refuse_another_account(path: str, store: StoreSettings, conf: str | None) -> None:
+def _reject_another_account(path: str, store: StoreSettings, conf: str | None) -> None:
     if kind_of(path) is not StoreKind.AZURE:
         return
     named = account_of(path)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from etl.streams.conf import Conf, Group, Listener
-    from etl.streams.connector import Connector, MessageStream, NothingCame
+    from etl.streams.connector import Connector, ConsumerTimeout, MessageStream
     from etl.streams.consumer import Consumer
     from etl.streams.records import Record
 
@@ -25,7 +25,7 @@ __all__ = [
     "Group",
     "Listener",
     "MessageStream",
-    "NothingCame",
+    "ConsumerTimeout",
     "Record",
 ]
 
@@ -36,7 +36,7 @@ _HOMES = {
     "Group": "etl.streams.conf",
     "Listener": "etl.streams.conf",
     "MessageStream": "etl.streams.connector",
-    "NothingCame": "etl.streams.connector",
+    "ConsumerTimeout": "etl.streams.connector",
     "Record": "etl.streams.records",
 }
 

@@ -215,9 +215,9 @@ def _names(kind: type[Membership]) -> str:
     return ", ".join(one.value for one in kind)
 
 
-SaidSecurity = Security | Mapping[str, Any] | None
+SecurityInput = Security | Mapping[str, Any] | None
 """The value itself, or its keys as in a conf file."""
-SaidAccess = Access | Mapping[str, Any] | None
+ZooKeeperAccessInput = Access | Mapping[str, Any] | None
 """The same of ZooKeeper."""
 
 
@@ -238,8 +238,8 @@ class Conf:
     fetch_limit_bytes: int = FETCH_LIMIT_BYTES
     max_wait_ms: int = 500
     timeout_s: float = TIMEOUT_S
-    security: SaidSecurity = None
-    zookeeper_access: SaidAccess = None
+    security: SecurityInput = None
+    zookeeper_access: ZooKeeperAccessInput = None
 
     @property
     def storage(self) -> OffsetsStorage:
@@ -299,7 +299,7 @@ class Conf:
                 str(error), key="bootstrap", check="host:port, several with commas between them"
             ) from None
 
-    def _refuse_sizes(self) -> None:
+    def _reject_sizes(self) -> None:
         """On the wire a negative number has a meaning of its own, and of 0 bytes nothing ever
         comes.
         """
@@ -323,7 +323,7 @@ class Conf:
         """The group, with all that it leaves open said. Raises SettingsError for what cannot be
         opened.
         """
-        self._refuse_sizes()
+        self._reject_sizes()
         if self.bootstrap is None and self.zookeeper is None:
             raise SettingsError(
                 "nothing says which brokers to ask",

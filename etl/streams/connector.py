@@ -176,7 +176,7 @@ class StreamPositions(Positions):
         with self._changed:
             return dict(self.known)
 
-    def note_handed(self, log: BrokerPartition, offset: int) -> None:
+    def note_delivered(self, log: BrokerPartition, offset: int) -> None:
         """A record was handed out that ends there; under `changed`, as all that is the streams'."""
         if log in self.known:
             self.known[log] = offset
@@ -317,17 +317,17 @@ class Pump:
         self.positions.place()
         self.positions.take_answers(self._fetches.end(time.monotonic() + _SLICE_S))
         self._fetches.begin(self.positions.to_ask())
-        self.positions.refuse_unreachable()
+        self.positions.reject_unreachable()
 
 
-class NothingCame(Exception):
+class ConsumerTimeout(Exception):
     """A stream waited as long as it was told to. It is no error: the stream may be asked again."""
 
 
 class MessageStream(Iterator[Record]):
     """Made by a `Connector`. `next` waits for a record; it ends with the connector's `shutdown`.
 
-    timeout_s   how long `next` waits before it raises NothingCame, behind which it may be called
+    timeout_s   how long `next` waits before it raises ConsumerTimeout, behind which it may be called
     again; None: without end
 
     Records of one partition come in their order. What cannot be had (a decoder that fails, a
@@ -396,11 +396,11 @@ class MessageStream(Iterator[Record]):
                 if self.queue.head is not answer:
                     continue  # taken from us in between
                 self.queue.handed = record
-                pump.positions.note_handed(record.log, record.next_offset)
+                pump.positions.note_delivered(record.log, record.next_offset)
             return record
 
     def _head(self, pump: Pump, deadline: float | None) -> Answer:
-        """The answer that is next, once there is one. Raises StopIteration, NothingCame, and what
+        """The answer that is next, once there is one. Raises StopIteration, ConsumerTimeout, and what
         keeps the connector from fetching.
         """
         with self._changed:
@@ -410,7 +410,7 @@ class MessageStream(Iterator[Record]):
                     raise pump.trouble.with_traceback(None)
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
-                    raise NothingCame(f"nothing came within {self.timeout_s:g} s")
+                    raise ConsumerTimeout(f"nothing came within {self.timeout_s:g} s")
                 self._changed.wait(left_s)
             if pump.failure is not None:
                 raise pump.failure.with_traceback(None)
@@ -422,7 +422,7 @@ class MessageStream(Iterator[Record]):
         with self._changed:
             if self.queue.head is answer:
                 self.queue.end(answer)
-                pump.positions.note_handed(answer.log, answer.end)
+                pump.positions.note_delivered(answer.log, answer.end)
                 pump.positions.note_done(answer.log, answer.end)
 
 

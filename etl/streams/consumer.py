@@ -21,10 +21,18 @@ from etl.errors import ConsumerInUse, EtlError, NotAssigned, SettingsError
 from etl.io.brokers.cluster import Cluster
 from etl.model.partitions import BrokerFamily, BrokerPartition, Isolation, OffsetsStorage
 from etl.settings.choices import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S, StartAt
-from etl.streams.conf import Conf, Group, Listener, SaidAccess, SaidSecurity, by_filter, by_names
+from etl.streams.conf import (
+    Conf,
+    Group,
+    Listener,
+    SecurityInput,
+    ZooKeeperAccessInput,
+    by_filter,
+    by_names,
+)
 from etl.streams.fetches import Fetches
 from etl.streams.group_member import Opened, Subscribed, open_cluster
-from etl.streams.positions import Kept, Positions, refuse_no_offset
+from etl.streams.positions import Kept, Positions, reject_no_offset
 from etl.streams.records import Decoder, Record
 
 
@@ -109,8 +117,8 @@ class Consumer:
         fetch_limit_bytes: int = FETCH_LIMIT_BYTES,
         max_wait_ms: int = 500,
         timeout_s: float = TIMEOUT_S,
-        security: SaidSecurity = None,
-        zookeeper_access: SaidAccess = None,
+        security: SecurityInput = None,
+        zookeeper_access: ZooKeeperAccessInput = None,
     ) -> None:
         """Raises SettingsError, and what finding the brokers in ZooKeeper does. Brokers are asked
         with the first question.
@@ -274,7 +282,7 @@ class Consumer:
                             raise
                     self._at.hand_out(found)
                 if not found:
-                    self._at.refuse_unreachable()
+                    self._at.reject_unreachable()
                 if found or time.monotonic() >= deadline:
                     return found
                 wait_until = min(deadline, time.monotonic() + _TEND_EVERY_S)
@@ -349,7 +357,7 @@ class Consumer:
         with self._alone():
             self._group_offsets()
             for offset in (offsets or {}).values():
-                refuse_no_offset(offset)
+                reject_no_offset(offset)
             wanted = (
                 self._at.done()
                 if offsets is None

@@ -125,7 +125,7 @@ class Fetches:
         for nothing but metadata.
 
         A log whose leader is not known, or was lost, has it looked up; what that fails with is kept
-        in the walk. Raises NotKafka, SettingsError, PermissionRefused.
+        in the walk. Raises NotKafka, SettingsError, PermissionDenied.
         """
         self._find_leaders([walk for walk in walks if walk.leader is None])
         for broker, some in by_broker(walks).items():
@@ -242,7 +242,7 @@ class Fetches:
             failure: EtlError | None = silent
         else:
             failure = None
-        self._cluster.refuse_lost_isolation(
+        self._cluster.reject_lost_isolation(
             {leaders[w.log].broker for w in lost if w.log in leaders}, self._sizes.isolation
         )
         for walk in lost:

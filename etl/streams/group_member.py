@@ -49,7 +49,7 @@ from etl.model.partitions import (
 )
 from etl.model.security import Access
 from etl.streams.conf import Conf, Group, Listener, Subscription
-from etl.streams.positions import Kept, KeptInKafka, KeptInZooKeeper, Positions
+from etl.streams.positions import KafkaOffsetStore, Kept, Positions, ZooKeeperOffsetStore
 
 _PIPELINE = "~streams"
 """As what our nodes in ZooKeeper name a consumer, so that the next one does away with those of one
@@ -166,7 +166,7 @@ class MemberInZooKeeper:
     def look_after(self) -> None:
         """Call others that gave up because we were in their way."""
         with contextlib.suppress(SessionLost):  # told by `is_called`
-            self._member.look_after_others()
+            self._member.notify_other_members()
 
     def leave(self) -> None:
         """See `GroupMember`."""
@@ -212,7 +212,7 @@ class MemberWithCoordinator:
             group.rebalance_timeout_s,
             group.join_timeout_s,
             answers_in_s=self._timeout_s,
-            holds_shares=True,
+            holds_assignment=True,
         )
         self._member = CoordinatedMember(
             self._cluster.bootstrap,
@@ -233,7 +233,7 @@ class MemberWithCoordinator:
         return (
             self._has_other_topics
             or self._is_lost
-            or bool(self._member.asked_back)
+            or bool(self._member.release_requested)
             or not self._member.is_current
         )
 
@@ -246,7 +246,7 @@ class MemberWithCoordinator:
             self._told.let_go(self._taken.logs)
             self.leave()
             return self.join()
-        asked, before = self._member.asked_back, self._taken
+        asked, before = self._member.release_requested, self._taken
         if asked:
             self._told.let_go(asked)
         by_coordinator = self._group.protocol == GroupProtocol.CONSUMER.value
@@ -363,9 +363,9 @@ def open_cluster(conf: Conf, until: ExitStack) -> Opened:
     if group is None:
         return Opened(cluster)
     if conf.storage is OffsetsStorage.KAFKA or zookeeper is None:
-        kept: Kept = KeptInKafka(cluster, group.name)
+        kept: Kept = KafkaOffsetStore(cluster, group.name)
     else:
-        kept = KeptInZooKeeper(zookeeper, group.name, physical=conf.is_physical)
+        kept = ZooKeeperOffsetStore(zookeeper, group.name, physical=conf.is_physical)
 
     def open_member(wanted: Subscription, told: Told) -> GroupMember:
         if group.membership is Membership.ZOOKEEPER:
@@ -406,7 +406,7 @@ class Subscribed:
         """Whoever touches the member: this consumer's thread, also within a listener of its, or who
         watches over it.
         """
-        self._is_left_behind = False
+        self._is_stale = False
         """Whether it left because nobody polled."""
         self._polled_at = self._committed_at = time.monotonic()
         self._called_since: float | None = None
@@ -451,7 +451,7 @@ class Subscribed:
         try:
             if self._watcher is not None:
                 self._watcher.join()
-            if self._is_left_behind:
+            if self._is_stale:
                 self.lose()
             else:
                 self.let_go(frozenset(self._at.rotation.assigned))
@@ -491,7 +491,7 @@ class Subscribed:
 
     def _commit_as_member(self, kept: Kept, offsets: Mapping[BrokerPartition, int]) -> None:
         member = self._member
-        share = None if self._is_left_behind or member is None else member.share
+        share = None if self._is_stale or member is None else member.share
         if share is None or member is None:
             what = (
                 "the consumer is no member of its group now, and others may be reading what it read"
@@ -538,7 +538,7 @@ class Subscribed:
             self._listener.lost(lost)
 
     def _tend(self, group: Group, wanted: Subscription) -> None:
-        if self._is_left_behind:
+        if self._is_stale:
             self._forget()
             self.lose()
         if self._member is not None:
@@ -577,7 +577,7 @@ class Subscribed:
             self._listener.assigned(new)
 
     def _forget(self) -> None:
-        member, self._member, self._is_left_behind = self._member, None, False
+        member, self._member, self._is_stale = self._member, None, False
         if member is not None:
             member.leave()
 
@@ -603,12 +603,12 @@ class Subscribed:
 
     def _leave_if_not_polled(self, now: float) -> None:
         member, group = self._member, self._group
-        if member is None or group is None or self._is_left_behind:
+        if member is None or group is None or self._is_stale:
             return
         self._called_since = (self._called_since or now) if member.is_called else None
         is_overdue = (
             self._called_since is not None and now - self._called_since >= group.rebalance_timeout_s
         )
         if is_overdue or now - self._polled_at >= group.max_poll_interval_s:
-            self._is_left_behind = True
+            self._is_stale = True
             member.leave()

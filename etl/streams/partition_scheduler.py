@@ -39,19 +39,19 @@ class _Chunk(Generic[Record]):
     def is_empty(self) -> bool:
         if not self._has_looked and length_hint(self._records) > 0:
             return False  # and none is made before somebody wants it
-        self._look_once()
+        self._fetch_once()
         return not self._next and self.failure is None
 
     def take(self, most: int) -> list[Record]:
         """The next records, fewer where no more are there or one cannot be read."""
         found: list[Record] = []
-        self._look_once()
+        self._fetch_once()
         while self._next and len(found) < most:
             found += self._next
             self._look()
         return found
 
-    def _look_once(self) -> None:
+    def _fetch_once(self) -> None:
         if not self._has_looked:
             self._look()
 
@@ -95,14 +95,14 @@ class Rotation(Generic[Record]):
 
     def pause(self, logs: Collection[BrokerPartition]) -> None:
         """Leave them alone until they are resumed. Raises NotAssigned, and then pauses none."""
-        self._refuse_foreign(logs)
+        self._reject_foreign(logs)
         self._paused |= set(logs)
 
     def resume(self, logs: Collection[BrokerPartition]) -> None:
         """Ask for them again, and hand out what is left of them. Raises NotAssigned, and then
         resumes none.
         """
-        self._refuse_foreign(logs)
+        self._reject_foreign(logs)
         self._paused -= set(logs)
 
     def to_ask(self) -> tuple[BrokerPartition, ...]:
@@ -125,7 +125,7 @@ class Rotation(Generic[Record]):
 
     def drop(self, log: BrokerPartition) -> None:
         """Forget what is left of the log: its position is another one now. Raises NotAssigned."""
-        self._refuse_foreign((log,))
+        self._reject_foreign((log,))
         self._left.pop(log, None)
 
     @property
@@ -162,7 +162,7 @@ class Rotation(Generic[Record]):
         self._queue.remove(log)
         self._queue.append(log)
 
-    def _refuse_foreign(self, logs: Iterable[BrokerPartition]) -> None:
+    def _reject_foreign(self, logs: Iterable[BrokerPartition]) -> None:
         for log in logs:
             if log not in self._queue:
                 raise NotAssigned(

@@ -29,7 +29,7 @@ from etl.errors import (
     NeedsDecision,
     NotAssigned,
     OffsetMoved,
-    PermissionRefused,
+    PermissionDenied,
 )
 from etl.io.brokers.cluster import Cluster
 from etl.io.zookeeper.group_offsets import ConsumerGroup
@@ -64,11 +64,11 @@ class Kept(Protocol):
 
     def commit(self, offsets: Mapping[BrokerPartition, int], share: Share | None) -> None:
         """Store next offsets; as the member that has this share, where there is one. Raises
-        OffsetMoved, Owned, CommitUnknown, PermissionRefused, and MembershipLost where that share is
+        OffsetMoved, Owned, CommitUnknown, PermissionDenied, and MembershipLost where that share is
         over."""
 
 
-class KeptInKafka:
+class KafkaOffsetStore:
     """With the group's coordinator (0.8.2 and later)."""
 
     def __init__(self, cluster: Cluster, group: str) -> None:
@@ -95,7 +95,7 @@ class KeptInKafka:
             )
 
 
-class KeptInZooKeeper:
+class ZooKeeperOffsetStore:
     """In `/consumers/<group>/offsets`."""
 
     def __init__(self, zookeeper: ZooKeeper, group: str, *, physical: bool) -> None:
@@ -127,7 +127,7 @@ class KeptInZooKeeper:
             strict=True,
         ):
             if isinstance(outcome, Exception) or any(isinstance(one, Exception) for one in outcome):
-                _refuse_lost(sent, outcome)
+                _reject_lost(sent, outcome)
                 self._read_back(some, offsets)
             self._seen.update({log: self._after(log, offsets[log]) for log in some})
 
@@ -182,9 +182,9 @@ class KeptInZooKeeper:
         raise CommitUnknown("the offsets did not reach ZooKeeper", check="commit again")
 
 
-def _refuse_lost(sent: Changes, outcome: Outcome) -> None:
+def _reject_lost(sent: Changes, outcome: Outcome) -> None:
     """Raises MembershipLost where the first thing refused is that we are a member, or that a log is
-    ours; PermissionRefused.
+    ours; PermissionDenied.
     """
     for part, one in zip(
         sent.request.operations, [] if isinstance(outcome, Exception) else outcome, strict=False
@@ -193,7 +193,7 @@ def _refuse_lost(sent: Changes, outcome: Outcome) -> None:
             one, (RolledBackError, RuntimeInconsistency)
         ):
             if isinstance(one, NoAuthError):
-                raise PermissionRefused(
+                raise PermissionDenied(
                     "ZooKeeper does not let us commit", znode=part.path, check="the znodes' ACLs"
                 ) from one
             if isinstance(part, CheckVersion):
@@ -208,7 +208,7 @@ def _refuse_lost(sent: Changes, outcome: Outcome) -> None:
 _END_OF_ALL = 2**63 - 1
 
 
-def refuse_no_offset(offset: int) -> None:
+def reject_no_offset(offset: int) -> None:
     """Raises ValueError for what no log has a place at: other clients of the group could not go on
     there.
     """
@@ -247,14 +247,14 @@ class Positions:
 
     def position(self, log: BrokerPartition) -> int:
         """Raises NotAssigned, and as `place`."""
-        self._refuse_foreign([log])
+        self._reject_foreign([log])
         self._place([log])
         return self.known[log]
 
     def seek(self, log: BrokerPartition, offset: int) -> None:
-        """Raises NotAssigned, and as `refuse_no_offset`."""
-        self._refuse_foreign([log])
-        refuse_no_offset(offset)
+        """Raises NotAssigned, and as `reject_no_offset`."""
+        self._reject_foreign([log])
+        reject_no_offset(offset)
         sizes, before = self._sizes, self._walks.get(log)
         cursor = Cursor(
             OffsetRange(log, offset, _END_OF_ALL),
@@ -269,7 +269,7 @@ class Positions:
     def seek_to(self, where: StartAt, logs: Collection[BrokerPartition] | None) -> None:
         """To one end of each, None: of all. Raises NotAssigned, BrokerUnreachable."""
         wanted = self.rotation.assigned if logs is None else logs
-        self._refuse_foreign(wanted)
+        self._reject_foreign(wanted)
         for log, offset in self._ends(where, wanted).items():
             self.seek(log, offset)
 
@@ -346,7 +346,7 @@ class Positions:
                 self.seek(log, self.known[log])
             raise
 
-    def refuse_unreachable(self) -> None:
+    def reject_unreachable(self) -> None:
         """Raises why a log was out of reach for so long; then it is waited for as long again."""
         for walk in self.to_ask():
             if walk.failure is not None and walk.idle_for() >= self._sizes.timeout_s:
@@ -380,7 +380,7 @@ class Positions:
             for log, one in found.extents.items()
         }
 
-    def _refuse_foreign(self, logs: Collection[BrokerPartition]) -> None:
+    def _reject_foreign(self, logs: Collection[BrokerPartition]) -> None:
         for log in logs:
             if log not in self.rotation.assigned:
                 raise NotAssigned(

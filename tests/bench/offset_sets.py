@@ -22,7 +22,7 @@ import numpy
 from numpy.typing import NDArray
 from pyroaring import BitMap64
 
-from etl.audit.audit import BUCKET_OFFSETS, AuditedLog, Bucket, Expected, SeenOffsets, audit_log
+from etl.audit.audit import BUCKET_OFFSETS, AuditedLog, Bucket, Expected, ObservedOffsets, audit_log
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, RangeResult
 
@@ -33,7 +33,7 @@ Offsets = NDArray[numpy.int64]
 
 
 class Runs:
-    """As `SeenOffsets`, kept as runs of consecutive offsets in numpy arrays, those that touch
+    """As `ObservedOffsets`, kept as runs of consecutive offsets in numpy arrays, those that touch
     merged from time to time.
     """
 
@@ -58,7 +58,7 @@ class Runs:
             self._loose_runs = 0
 
     def receipt(self, gaps_max: int) -> RangeResult:
-        """As that of `SeenOffsets`."""
+        """As that of `ObservedOffsets`."""
         starts, ends = self._merged()
         starts, ends = (
             numpy.append(starts, self._range.until_offset),
@@ -115,7 +115,7 @@ def kept(kind: str, offsets: Offsets, rng: numpy.random.Generator) -> Offsets:
     return found
 
 
-def recount(kind: str, form: Callable[[OffsetRange], SeenOffsets | Runs]) -> tuple[float, str]:
+def recount(kind: str, form: Callable[[OffsetRange], ObservedOffsets | Runs]) -> tuple[float, str]:
     """Processor time, and what came out."""
     seen, used = form(RANGE), 0.0
     for batch in batches(kind):
@@ -183,7 +183,7 @@ def one(work: str, kind: str, form: str) -> None:
     """One case in this process. Prints seconds, MiB, and what came out."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     used, found = (
-        recount(kind, Runs if form == "numpy" else SeenOffsets)
+        recount(kind, Runs if form == "numpy" else ObservedOffsets)
         if work == "recount"
         else audited(kind, form)
     )

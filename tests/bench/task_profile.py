@@ -27,7 +27,7 @@ from etl.io.brokers.cluster import Cluster as Brokers
 from etl.io.delta import data_files
 from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import BrokerPartition, Isolation
-from etl.model.plans import Codec, FilesWanted, OffsetRange
+from etl.model.plans import Codec, FileOptions, OffsetRange
 from etl.reader.reading import Reading, Task
 from etl.reader.task_rows import write_task
 from etl.records import arrow
@@ -100,7 +100,7 @@ def once(tasks: list[Task], reading: Reading, codec: Codec) -> tuple[float, Coun
         spent.clear()
         began = time.process_time()
         for task in tasks:
-            write_task(task, reading, FilesWanted(folder, COLUMNS, codec=codec))
+            write_task(task, reading, FileOptions(folder, COLUMNS, codec=codec))
         return time.process_time() - began, Counter(spent)
 
 

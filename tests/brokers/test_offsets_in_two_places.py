@@ -21,7 +21,7 @@ from etl.settings.load import load_settings
 from etl.testkit.server_process import HOST
 from tests.brokers.stage import KafkaStage
 from tests.brokers.writing import ForeignPipeline, many
-from tests.said import Said, refused, said_by
+from tests.said import Said, describe_failure_of, refused
 
 END = 10
 CASES = tuple(itertools.product((None, 3, 7), repeat=2))
@@ -64,7 +64,7 @@ class TwoPlaces:
         ]
 
     def restored(self) -> Said:
-        return said_by(
+        return describe_failure_of(
             "offsets",
             "restore",
             str(self.pipeline.conf),

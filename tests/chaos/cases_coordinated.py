@@ -152,26 +152,26 @@ def asleep(
     )
 
 
-def nobody_can_tell(stage: Stage, *, was_handed_over: bool) -> Told:
+def nobody_can_tell(stage: Stage, *, commit_succeeded: bool) -> Told:
     """Killed around the commit, and before the next run others have read all of it and beyond: a
     person says which it was.
     """
     pipeline, cluster = by_proxy(stage)
     pipeline.produce(_RECORDS)
     with Driver(
-        pipeline, sends=None if was_handed_over else (signal.SIGKILL, "hand_over")
+        pipeline, sends=None if commit_succeeded else (signal.SIGKILL, "hand_over")
     ) as driver:
-        if was_handed_over:
+        if commit_succeeded:
             cluster.proxy.spoil(
                 signals(driver, signal.SIGKILL, cut(0.0)), api=OFFSET_COMMIT, times=1
             )
         was_killed(driver.wait())
     pipeline.produce(_RECORDS)
     with another_member(pipeline) as other:
-        other.has_read(_RECORDS if was_handed_over else 2 * _RECORDS)
+        other.has_read(_RECORDS if commit_succeeded else 2 * _RECORDS)
     after = held(pipeline)
     asked = stopped(pipeline.run(), 5, "etl plans supersede")
-    told = ["--handed-over"] if was_handed_over else []
+    told = ["--handed-over"] if commit_succeeded else []
     said = pipeline.door("plans", "supersede", after=["1", *told, "--reason", "seen"])
     assert said.code == 0, said.err
     pipeline.produce(_RECORDS)
@@ -346,13 +346,13 @@ CASES: tuple[Case, ...] = (
         38,
         "coordinated: nobody can tell, it was handed over",
         f"{_AS}SIGKILL between commit and mark; another consumer reads all there is; a person says that it was handed over",
-        partial(nobody_can_tell, was_handed_over=True),
+        partial(nobody_can_tell, commit_succeeded=True),
     ),
     Case(
         38,
         "coordinated: nobody can tell, it was not",
         f"{_AS}SIGKILL between plan and commit; another consumer reads all there is; a person says that it was not handed over",
-        partial(nobody_can_tell, was_handed_over=False),
+        partial(nobody_can_tell, commit_succeeded=False),
     ),
     Case(
         38,

@@ -99,7 +99,7 @@ def _acknowledged(outside: Outside, settings: Settings) -> Acknowledgement:
     assert ledger.newest
     lacks_plan = False
     if not is_told(ledger, table):
-        found = fake_table.receipts_of_today(outside, ledger.newest)
+        found = fake_table.results_from_table(outside, ledger.newest)
         lacks_plan = not any(one.rows for one in found)
         if table and not lacks_plan:
             fake_ledger.record(

@@ -16,7 +16,7 @@ from enum import IntEnum
 import pyarrow as pa
 
 from etl.kafka.messages import FetchedPartition
-from etl.kafka.versions import refusal_of
+from etl.kafka.versions import error_of
 
 
 class Codec(IntEnum):
@@ -192,7 +192,7 @@ def answer(
     return FetchedPartition(
         topic=topic,
         partition=partition,
-        refusal=refusal_of(error_code),
+        refusal=error_of(error_code),
         high_watermark=high_watermark,
         last_stable_offset=last_stable_offset,
         log_start_offset=log_start_offset,

@@ -48,7 +48,7 @@ def commit_fenced(out: Outside, plan: Plan) -> Void | None:
     assert plan.share
     if out.group.fences(plan.share):
         return Void("the coordinator does not take us for its member any more")
-    out.kept.update({log: (plan.positions[log], plan.word) for log in plan.offsets_to_hand_over})
+    out.kept.update({log: (plan.positions[log], plan.word) for log in plan.offsets_to_commit})
     return None
 
 

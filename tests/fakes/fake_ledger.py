@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 from etl.decide.loaded_intervals import fold_all
 from etl.decide.offsets import is_anothers
-from etl.decide.reservations import moves_fence, refuse_claimed
-from etl.decide.run_requests import is_reached, kept_key, with_key
+from etl.decide.reservations import reject_claimed, updates_reservation_lock
+from etl.decide.run_requests import is_reached, run_key_to_record, with_key
 from etl.errors import CommitUnknown, LedgersDisagree, OffsetMoved, Owned
 from etl.ledger import documents, plan_document
 from etl.ledger.documents import parse_claim, render_claim
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, OffsetsStorage, Void
-from etl.model.plans import CommitResult, KeptKey, Plan
+from etl.model.plans import CommitResult, Plan, RunKeyRecord
 from etl.model.snapshot import Claimed, Coverage, Ledger, Reservation, Reservations
 from tests.fakes.fake_table import receipt_of
 from tests.fakes.outside import Beside, FakeCommit, Outside
@@ -112,8 +112,8 @@ def writes_beside(out: Outside, plan: Plan, claims: ClaimsSeen) -> None:
             raise Owned("somebody else changed the backfill at this moment")
         out.claim_version += 1
         claims.own = replace(claims.own, version=out.claim_version)
-    elif moves_fence(plan, claims.newest):
-        refuse_claimed(plan, claims.newest, claims.seen)
+    elif updates_reservation_lock(plan, claims.newest):
+        reject_claimed(plan, claims.newest, claims.seen)
         if out.fence != claims.seen.fence:
             raise Owned("offsets were claimed at this moment")
         out.fence = _moved(out.fence)
@@ -135,7 +135,7 @@ def hand_over(out: Outside, plan: Plan, name: str, write: Callable[[], None]) ->
     """
     is_there = plan.number in out.plans and not plan.supersedes
     logs = (
-        plan.offsets_to_hand_over
+        plan.offsets_to_commit
         if plan.handed_over and plan.offsets_in is OffsetsStorage.ZOOKEEPER
         else ()
     )
@@ -164,7 +164,7 @@ def store_plan(out: Outside, plan: Plan, claims: ClaimsSeen | None = None) -> No
     out.plans[plan.number] = plan_document.render_plan(plan)
 
 
-def find_key(out: Outside, key: str, newest: int) -> tuple[Plan | None, KeptKey | None]:
+def find_key(out: Outside, key: str, newest: int) -> tuple[Plan | None, RunKeyRecord | None]:
     """The newest plan under the key before that number, and what is kept of it; as it is asked of
     ZooKeeper, in this order.
     """
@@ -178,7 +178,7 @@ def find_key(out: Outside, key: str, newest: int) -> tuple[Plan | None, KeptKey 
     )
 
 
-def remember(out: Outside, key: KeptKey, behind: int) -> None:
+def remember(out: Outside, key: RunKeyRecord, behind: int) -> None:
     if behind + 1 in out.plans:
         raise Owned("another driver stored a plan meanwhile")
     out.kept_keys = with_key(out.kept_keys, key)
@@ -191,7 +191,7 @@ def prune(out: Outside) -> None:
         out.newest_plan(),
     )
     if plan.run_key and is_reached(plan, newest.positions if newest else {}):
-        out.kept_keys = with_key(out.kept_keys, kept_key(plan))
+        out.kept_keys = with_key(out.kept_keys, run_key_to_record(plan))
 
 
 def replace_plan(
@@ -292,7 +292,7 @@ def commit_owned(
 
 
 def commit_in_kafka(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -> None:
-    """As `KeptOffsets.move`: what is there is read first, and nothing is written where somebody
+    """As `StoredOffsets.move`: what is there is read first, and nothing is written where somebody
     else wrote.
     """
     after = {log: plan.moved(log).in_kafka for log in logs}

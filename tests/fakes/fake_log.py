@@ -68,7 +68,7 @@ class FakeLog:
         life = max(life for _, life in self.lives) + 1
         return FakeLog(lives=[(0, life)])
 
-    def life_of(self, offset: int) -> int:
+    def incarnation_of(self, offset: int) -> int:
         """Which record of the log's history lies at this offset now."""
         return next(life for start, life in reversed(self.lives) if start <= offset)
 
@@ -92,7 +92,7 @@ class FakeLog:
 
     def tail(self, until: int, size: int) -> Tail:
         """What lies before an offset; of physical logs alone anybody asks that."""
-        return Tail(until, size, f"{self.life_of(until - 1)}-{until}")
+        return Tail(until, size, f"{self.incarnation_of(until - 1)}-{until}")
 
     def read(self, start: int, until: int) -> list[Place]:
         """Offsets that a reader of [start, until) gets."""

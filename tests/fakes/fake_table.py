@@ -17,7 +17,7 @@ from etl.errors import (
     TableUnreachable,
 )
 from etl.ledger import plan_document
-from etl.model.partitions import BrokerPartition, render_stretches
+from etl.model.partitions import BrokerPartition, render_intervals
 from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult
 from etl.model.snapshot import CommitMetadata, Table
 from tests.fakes.fake_log import Place, offset_of
@@ -67,7 +67,7 @@ def open_table(out: Outside, plan: Plan) -> Table | None:
     raise LedgersDisagree(f"plan {plan.number} was made for another table")
 
 
-def refuse_lost(out: Outside, ranges: Sequence[OffsetRange]) -> None:
+def reject_lost(out: Outside, ranges: Sequence[OffsetRange]) -> None:
     """As a reader finds out: offsets that have expired, or that nothing explains."""
     for r in ranges:
         if r.size and r.from_offset < out.logs[r.log].log_start:
@@ -79,7 +79,7 @@ def refuse_lost(out: Outside, ranges: Sequence[OffsetRange]) -> None:
         if r.from_offset <= at < r.until_offset
     ]
     if lost:
-        missing = render_stretches((log, at, at + 1) for log, at in lost)
+        missing = render_intervals((log, at, at + 1) for log, at in lost)
         raise MissingOffsets("offsets are missing from inside the log", missing=missing)
 
 
@@ -117,7 +117,7 @@ def write(
         for r in ranges
         for place in out.logs[r.log].read(r.from_offset, r.until_offset)
     )
-    lives = tuple(out.logs[log].life_of(offset_of(place)) for log, place in read)
+    lives = tuple(out.logs[log].incarnation_of(offset_of(place)) for log, place in read)
     epochs = tuple(out.logs[r.log].epochs_in(r.from_offset, r.until_offset) for r in plan.ranges)
     before = (
         [_without(commit, plan) for commit in out.table or ()]
@@ -189,7 +189,7 @@ def _rows_of_today(out: Outside, plan: Plan) -> list[Row]:
     ]
 
 
-def receipts_of_today(out: Outside, plan: Plan) -> list[RangeResult]:
+def results_from_table(out: Outside, plan: Plan) -> list[RangeResult]:
     """Of each range, with its gaps; of byte positions nobody can tell any."""
     rows = _rows_of_today(out, plan)
     found = []

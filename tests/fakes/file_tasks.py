@@ -13,7 +13,7 @@ from etl.io.delta.data_files import DataFiles
 from etl.ledger.plan_document import with_id
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import FilesWanted, OffsetRange, Plan, RangeResult, Written
+from etl.model.plans import FileOptions, OffsetRange, Plan, RangeResult, Written
 from tests.builders import plain_plan
 
 APP = "offset-range-etl/cluster/group/clicks"
@@ -50,9 +50,9 @@ class Tasks:
             meanwhile,
             first_micros,
         )
-        self.wanted: FilesWanted | None = None
+        self.wanted: FileOptions | None = None
 
-    def write(self, wanted: FilesWanted) -> Sequence[Written]:
+    def write(self, wanted: FileOptions) -> Sequence[Written]:
         """See `FilesOfTasks`."""
         self.wanted = wanted
         found = [
@@ -62,7 +62,7 @@ class Tasks:
         self._meanwhile()
         return self._spoil(found)
 
-    def _files(self, wanted: FilesWanted, task: int, r: OffsetRange) -> Any:
+    def _files(self, wanted: FileOptions, task: int, r: OffsetRange) -> Any:
         files, many = DataFiles(wanted, task=task), r.size
         values = {
             "topic": [r.log.topic] * many,

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from etl.decide.offsets import both
-from etl.decide.table_changes import accepted_beside
+from etl.decide.table_changes import accepted_with_backfills
 from etl.ledger import plan_document
 from etl.model.partitions import (
     NOTHING_COMMITTED,
@@ -18,7 +18,7 @@ from etl.model.partitions import (
     Leader,
     OffsetsStorage,
 )
-from etl.model.plans import KeptKey, Loss, Plan
+from etl.model.plans import Loss, Plan, RunKeyRecord
 from etl.model.snapshot import Acknowledgement, ForeignCommit, Ledger, OtherPipeline, Pause
 from tests.fakes.fake_group import FakeGroup
 from tests.fakes.fake_log import FakeLog, Place
@@ -85,7 +85,7 @@ class Outside:
     """How often each plan's znode was written again."""
     removals: list[ForeignCommit] = field(default_factory=list)
     acknowledged: Acknowledgement | None = None
-    kept_keys: tuple[KeptKey, ...] = ()
+    kept_keys: tuple[RunKeyRecord, ...] = ()
     """Run keys that no stored plan has any more."""
     applied: dict[int, bytes] = field(default_factory=dict)
     losses: list[tuple[int, Loss]] = field(default_factory=list)
@@ -203,7 +203,7 @@ class Beside(Outside):
         self.plans: dict[int, bytes] = {}
         self.plan_versions: dict[int, int] = {}
         self.removals: list[ForeignCommit] = []
-        self.kept_keys: tuple[KeptKey, ...] = ()
+        self.kept_keys: tuple[RunKeyRecord, ...] = ()
         self.applied: dict[int, bytes] = {}
         self.losses: list[tuple[int, Loss]] = []
         self.offsets: dict[BrokerPartition, tuple[int, int]] = {}
@@ -215,7 +215,7 @@ class Beside(Outside):
 
 
 def _accepted(beside: Beside) -> Acknowledgement | None:
-    return accepted_beside(
+    return accepted_with_backfills(
         Ledger(beside.live.uid, beside.live.newest_plan(), acknowledged=beside.live.acknowledged),
         beside.name,
     )

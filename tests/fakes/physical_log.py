@@ -68,7 +68,7 @@ class PhysicalLog(FakeLog):
     def tail(self, until: int, size: int) -> Tail:
         """What lies before an offset."""
         content = b"".join(
-            (b"." if self.alike else f"{self.life_of(at)}-{at};".encode()) * 16
+            (b"." if self.alike else f"{self.incarnation_of(at)}-{at};".encode()) * 16
             for at, _ in self.entries
             if until - size <= at < until
         )

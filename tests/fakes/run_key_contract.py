@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from etl.errors import Owned
-from etl.model.plans import KeptKey, Request
+from etl.model.plans import Request, RunKeyRecord
 from etl.model.snapshot import Asked
 from tests.fakes.world_stage import Stage, plan_for, stored
 
@@ -36,7 +36,10 @@ class RunKeyContract:
     def test_a_key_that_had_nothing_to_read_is_kept_as_often_as_it_is_said(
         self, stage: Stage
     ) -> None:
-        world, key = stage.world("run-1", K), KeptKey("2026-01-31T00", 0, "until T", is_empty=True)
+        world, key = (
+            stage.world("run-1", K),
+            RunKeyRecord("2026-01-31T00", 0, "until T", is_empty=True),
+        )
         for _ in range(2):
             world.remember(key, behind=0)
             assert world.observe().asked == Asked(K, key)
@@ -47,10 +50,10 @@ class RunKeyContract:
         world, other = stage.world("run-1", K), stage.world("run-2")
         stored(other, {})
         plan = plan_for(other, {})
-        world.remember(KeptKey("2026-01-31T00", 1, is_empty=True), behind=1)
+        world.remember(RunKeyRecord("2026-01-31T00", 1, is_empty=True), behind=1)
         other.store(plan)
         with pytest.raises(Owned):
-            world.remember(KeptKey("another", 1, is_empty=True), behind=1)
+            world.remember(RunKeyRecord("another", 1, is_empty=True), behind=1)
         assert stage.plans()[2] == plan.id and world.observe().asked == Asked(
-            K, KeptKey("2026-01-31T00", 1, is_empty=True)
+            K, RunKeyRecord("2026-01-31T00", 1, is_empty=True)
         )

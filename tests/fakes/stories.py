@@ -16,15 +16,15 @@ from etl.decide.accept_partitions import Accepting, plan_reset
 from etl.decide.group_ownership import (
     leave_to_owners,
     of_command,
-    refuse_of_others,
-    refuse_unrecorded,
-    refuse_unsure_lives,
-    refuse_void,
+    reject_fenced_plan,
+    reject_partitions_of_other_members,
+    reject_unknown_incarnations,
+    reject_unrecorded_commit,
 )
 from etl.decide.next_step import repair_of, repaired
 from etl.decide.reconcile import where_we_stand
-from etl.decide.reservations import refuse_left_to_load
-from etl.decide.set_offsets import moves_to, plan_set, refuse_loaded, standing, stretches_to_ask
+from etl.decide.reservations import reject_restart_of_reserved_partition
+from etl.decide.set_offsets import intervals_to_look_up, moves_to, plan_set, reject_loaded, standing
 from etl.ledger.plan_document import parse_plan, with_id
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import Plan
@@ -180,7 +180,7 @@ def offsets_of(outside: Outside) -> dict[BrokerPartition, int]:
     }
 
 
-def refuse_broken(outside: Outside) -> None:
+def reject_broken(outside: Outside) -> None:
     """What must hold at every moment: no record twice, and no offset ahead of the table."""
     rows = outside.rows()
     assert not [row for row, times in rows.items() if times > 1]
@@ -189,9 +189,9 @@ def refuse_broken(outside: Outside) -> None:
         assert loaded >= outside.logs[log].held(outside.logs[log].log_start, offset)
 
 
-def refuse_unfinished(outside: Outside) -> None:
+def reject_unfinished(outside: Outside) -> None:
     """What must hold after a quiet run: each record once, and the offsets at the end of the table."""
-    refuse_broken(outside)
+    reject_broken(outside)
     there = {
         (log, place)
         for log, found in outside.logs.items()
@@ -242,7 +242,7 @@ def _accept(
     world: FakeWorld, snapshot: Snapshot, settings: Settings, wanted: Accepting, outside: Outside
 ) -> Plan:
     state = where_we_stand(snapshot, settings)
-    refuse_unrecorded(state, snapshot, settings)
+    reject_unrecorded_commit(state, snapshot, settings)
     assert isinstance(state, (UpToDate, Replay))
     repair = repair_of(state, snapshot)
     finish_repair(world, repair, new_report())
@@ -250,8 +250,8 @@ def _accept(
     plan = plan_reset(state, snapshot, settings, wanted, now_ms=world.now_ms())
     old = state.last if isinstance(state, UpToDate) else state.plan
     anew = [log for log, epoch in plan.log_epochs.items() if epoch != old.log_epochs.get(log, 0)]
-    refuse_of_others(anew, snapshot, settings)
-    refuse_unsure_lives(state, anew)
+    reject_partitions_of_other_members(anew, snapshot, settings)
+    reject_unknown_incarnations(state, anew)
     plan = with_id(of_command(plan, snapshot, settings))
     claims = {
         one.claim.name: one.claim
@@ -262,8 +262,10 @@ def _accept(
         name: left_of(claim, fake_ledger.stored_plans(outside.beside(name)))
         for name, claim in claims.items()
     }
-    refuse_left_to_load(plan, state.last if isinstance(state, UpToDate) else state.plan, left)
-    refuse_void(
+    reject_restart_of_reserved_partition(
+        plan, state.last if isinstance(state, UpToDate) else state.plan, left
+    )
+    reject_fenced_plan(
         world.supersede(plan, snapshot.ledger) if isinstance(state, Replay) else world.store(plan)
     )
     return plan
@@ -315,16 +317,16 @@ def _set_to(
     outside: Outside,
 ) -> Plan | None:
     state, newest = where_we_stand(snapshot, settings), snapshot.ledger.newest
-    refuse_unrecorded(state, snapshot, settings)
+    reject_unrecorded_commit(state, snapshot, settings)
     base = outside.plans.get(newest.number - 1) if newest else None
     stands = standing(state, parse_plan(base, path="plans") if base else None)
     repair = repair_of(stands.state, snapshot)
     finish_repair(world, repair, new_report())
     snapshot = repaired(snapshot, repair)
     moves = moves_to(named, stands, snapshot)
-    asked = stretches_to_ask(moves)
+    asked = intervals_to_look_up(moves)
     there = [(log, offset_of(place)) for log, place in outside.rows().elements()]
-    refuse_loaded(
+    reject_loaded(
         moves,
         {},
         {
@@ -334,7 +336,7 @@ def _set_to(
     )
     if not moves:
         return None
-    refuse_of_others(named, snapshot, settings)
+    reject_partitions_of_other_members(named, snapshot, settings)
     plan = with_id(
         of_command(
             plan_set(stands, moves, snapshot, settings, reason="seen", now_ms=world.now_ms()),
@@ -342,7 +344,7 @@ def _set_to(
             settings,
         )
     )
-    refuse_void(
+    reject_fenced_plan(
         world.supersede(plan, snapshot.ledger)
         if isinstance(stands.state, Replay)
         else world.store(plan)

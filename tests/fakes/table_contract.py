@@ -24,7 +24,7 @@ class TableContract:
         asked = replace(
             plan, ranges=(OffsetRange(a, 2, 6), OffsetRange(b, 0, 3), OffsetRange(b, 7, 9))
         )
-        found = world.receipts_of_today(asked)
+        found = world.results_from_table(asked)
         assert found is not None and [one.rows for one in found] == [2, 3, 0]
         if a.broker_id is None:
             assert [(one.gaps, one.gaps_complete) for one in found] == [

@@ -31,7 +31,7 @@ class WorkerHere:
         )
         return found
 
-    def start_again(self) -> None:
+    def restart_worker(self) -> None:
         """It is never lost."""
 
     def end(self) -> None:

@@ -15,19 +15,19 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from etl.decide.byte_offsets import Named, doubted_offsets, none_named
+from etl.decide.byte_offsets import Named, none_named, unverified_offsets
 from etl.decide.group_commits import HandOverOutcome, found_out
 from etl.decide.loaded_intervals import Span
-from etl.decide.offsets import moments_to_ask, refuse_another_storage, starts_of
+from etl.decide.offsets import reject_other_offsets_storage, starts_of, timestamps_to_look_up
 from etl.decide.partition_identity import cluster_name, end_places, epochs_to_ask, known_places
 from etl.decide.reconcile import plan_in_force
 from etl.decide.replacement import topics_left_to_read
-from etl.decide.reservations import lives_of
+from etl.decide.reservations import incarnations_of
 from etl.decide.run_requests import bounds_to_find
 from etl.errors import Owned
 from etl.ledger import registrations
 from etl.model.partitions import BrokerPartition, Committed, Membership, OffsetsStorage, Void
-from etl.model.plans import CommitResult, KeptKey, OffsetRange, Plan, RangeResult, Request
+from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult, Request, RunKeyRecord
 from etl.model.snapshot import (
     NO_CLAIMS,
     Asked,
@@ -138,7 +138,9 @@ class FakeWorld:
         self.claims.newest = found.ledger.newest
         own = self.claims.own
         lives = (
-            lives_of(self.outside.live.newest_plan()) if isinstance(self.outside, Beside) else {}
+            incarnations_of(self.outside.live.newest_plan())
+            if isinstance(self.outside, Beside)
+            else {}
         )
         found = replace(
             found, pauses=() if isinstance(self.outside, Beside) else self.outside.pauses
@@ -161,14 +163,14 @@ class FakeWorld:
         }
         logs = {log: found for log, found in ours.items() if found.has_leader}
         ledger, table = self._ledger(), self._table()
-        moments = moments_to_ask(
+        moments = timestamps_to_look_up(
             logs, plan_in_force(ledger, table), self._settings, out.committed()
         )
         extents, in_force = (
             {log: found.extent for log, found in logs.items()},
             plan_in_force(ledger, table),
         )
-        doubted = doubted_offsets(in_force, table, out.committed(), extents, named)
+        doubted = unverified_offsets(in_force, table, out.committed(), extents, named)
         places = (end_places(extents), known_places(in_force, extents))
         called = cluster_name(
             ledger.newest,
@@ -214,7 +216,7 @@ class FakeWorld:
                 if log.is_physical
             },
             asked=self._asked(ledger, logs) if self._request else None,
-            gone_topics=frozenset(topics_left_to_read(ledger) - {log.topic for log in out.logs}),
+            missing_topics=frozenset(topics_left_to_read(ledger) - {log.topic for log in out.logs}),
         )
 
     def _asked(self, ledger: Ledger, logs: Mapping[BrokerPartition, FakeLog]) -> Asked:
@@ -246,9 +248,9 @@ class FakeWorld:
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
         """See World; owners go while `at` is told that the waiting begins, or not at all."""
-        self._do("wait for owners", lambda: self._refuse_owned(logs))
+        self._do("wait for owners", lambda: self._reject_owned(logs))
 
-    def _refuse_owned(self, logs: Collection[BrokerPartition]) -> None:
+    def _reject_owned(self, logs: Collection[BrokerPartition]) -> None:
         for log in sorted(self.outside.owners.keys() & logs):
             raise Owned(
                 f"the partition is owned by {self.outside.owners[log]}",
@@ -282,7 +284,7 @@ class FakeWorld:
             "store plan", plan, lambda: fake_ledger.store_plan(self.outside, plan, self.claims)
         )
 
-    def remember(self, key: KeptKey, *, behind: int) -> None:
+    def remember(self, key: RunKeyRecord, *, behind: int) -> None:
         """See World."""
         self._do("remember", lambda: fake_ledger.remember(self.outside, key, behind))
 
@@ -322,7 +324,7 @@ class FakeWorld:
         """See World."""
         assert plan.share
         if plan.is_open:
-            refuse_another_storage(plan, self.outside.offsets_in)
+            reject_other_offsets_storage(plan, self.outside.offsets_in)
         member_id = plan.share.member_id
         self._do("fence", lambda: self.outside.group.end(member_id))
         found = (
@@ -377,7 +379,7 @@ class FakeWorld:
 
     def _claim(self, logs: Collection[BrokerPartition]) -> None:
         ours = {log for log, owner in self.outside.owners.items() if self._is_ours(owner)}
-        self._refuse_owned(set(logs) - ours)
+        self._reject_owned(set(logs) - ours)
         self.outside.owners.update(dict.fromkeys(sorted(logs), self._name))
 
     def _is_ours(self, owner: str) -> bool:
@@ -408,7 +410,7 @@ class FakeWorld:
     ) -> tuple[CommitResult | None, Table | None]:
         """See World."""
         opened = self._do("open table", lambda: fake_table.open_table(self.outside, plan))
-        fake_table.refuse_lost(self.outside, rows)
+        fake_table.reject_lost(self.outside, rows)
         is_ours = self._do(
             "append",
             lambda: fake_table.write(self.outside, plan, rows, opened=opened, run_id=self._run_id),
@@ -537,9 +539,9 @@ class FakeWorld:
         """See World."""
         return self._do("count rows", lambda: fake_table.rows_there(self.outside, spans))  # type: ignore[no-any-return]
 
-    def receipts_of_today(self, plan: Plan) -> list[RangeResult]:
+    def results_from_table(self, plan: Plan) -> list[RangeResult]:
         """See World."""
-        return self._do("count rows", lambda: fake_table.receipts_of_today(self.outside, plan))  # type: ignore[no-any-return]
+        return self._do("count rows", lambda: fake_table.results_from_table(self.outside, plan))  # type: ignore[no-any-return]
 
     def tidy(self) -> None:
         """See World."""

@@ -35,7 +35,7 @@ from etl.kafka import (
 )
 from etl.kafka.messages import FetchAnswer
 from etl.kafka.primitives import Reader
-from etl.kafka.versions import Api, refusal_of
+from etl.kafka.versions import Api, error_of
 from etl.ledger import documents, plan_document
 from etl.ledger.documents import (
     parse_claim,
@@ -70,10 +70,10 @@ from etl.ledger.registrations import (
 )
 from etl.model.partitions import (
     BrokerFamily,
+    parse_interval,
+    parse_intervals,
     parse_log,
     parse_partition_key,
-    parse_stretch,
-    parse_stretches,
 )
 from etl.model.security import Security, SecurityProtocol
 from etl.model.snapshot import NamedTable, Pause, Reservation, Retirement
@@ -191,9 +191,9 @@ def _numbers(content: bytes) -> object:
     return [calls[reader.int8() % len(calls)]() for _ in range(reader.count("calls", item_bytes=1))]
 
 
-def _code(refusal_of: Callable[[int], Refusal | None]) -> Callable[[bytes], object]:
+def _code(error_of: Callable[[int], Refusal | None]) -> Callable[[bytes], object]:
     def read(content: bytes) -> object:
-        refusal = refusal_of(int.from_bytes(content[:2], "big", signed=True))
+        refusal = error_of(int.from_bytes(content[:2], "big", signed=True))
         return refusal and (
             refusal,
             str(refusal.error("fetch", topic="clicks")),
@@ -303,7 +303,7 @@ class _OneZnode:
 
 
 def _ledger(content: bytes) -> object:
-    return PlanLedger(_OneZnode(content), "g", "p").read_coverage()  # type: ignore[arg-type]
+    return PlanLedger(_OneZnode(content), "g", "p").read_loaded_intervals()  # type: ignore[arg-type]
 
 
 def _znode(parse: Callable[..., object]) -> Callable[[bytes], object]:
@@ -372,7 +372,7 @@ _FEED = (
     errors.ExpiredOffsets,
     errors.RanOutBeforeUntil,
     errors.BrokerError,
-    errors.PermissionRefused,
+    errors.PermissionDenied,
     errors.TopicMissing,
     errors.SettingsError,
     errors.EtlError,
@@ -413,10 +413,10 @@ TARGETS: tuple[Target, ...] = (
         (b"\0\0\0\3\0\1\1\0\2\4\0\1x", b"\0\0\0\1\6\0\0\0\2ab"),
         (errors.CorruptData,),
     ),
-    Target("error-codes", _code(refusal_of), (b"\0\0", b"\0\1", b"\xff\xff")),
+    Target("error-codes", _code(error_of), (b"\0\0", b"\0\1", b"\xff\xff")),
     Target(
         "jafka-error-codes",
-        _code(jafka_errors.refusal_of),
+        _code(jafka_errors.error_of),
         (b"\0\0", b"\0\1", b"\xff\xff", b"\0\7"),
     ),
     Target("fetch", _fetch, seeds.fetches(), (errors.CorruptData,)),
@@ -635,8 +635,8 @@ TARGETS: tuple[Target, ...] = (
             ),
             (
                 "coverage",
-                documents.parse_coverage,
-                (documents.render_coverage(seeds.COVERAGE),),
+                documents.parse_loaded_intervals,
+                (documents.render_loaded_intervals(seeds.COVERAGE),),
             ),
         )
     ),
@@ -658,8 +658,8 @@ TARGETS: tuple[Target, ...] = (
             ),
             (
                 "coverage",
-                _deflated(documents.parse_coverage),
-                (documents.render_coverage(seeds.COVERAGE),),
+                _deflated(documents.parse_loaded_intervals),
+                (documents.render_loaded_intervals(seeds.COVERAGE),),
             ),
         )
     ),
@@ -710,7 +710,7 @@ TARGETS: tuple[Target, ...] = (
     Target(
         "ledger-znode",
         _ledger,
-        (documents.render_coverage(seeds.COVERAGE),),
+        (documents.render_loaded_intervals(seeds.COVERAGE),),
         _DOCUMENT,
         is_json=True,
         bad=(_INDEX,),
@@ -796,13 +796,13 @@ TARGETS: tuple[Target, ...] = (
     Target("log-name", lambda content: parse_log(_text(content)), (b"clicks:3", b"clicks:1-0"), ()),
     Target(
         "stretch",
-        lambda content: parse_stretch(_text(content)),
+        lambda content: parse_interval(_text(content)),
         (b"clicks:3:10-20", b"clicks:1-0:10-20"),
         (),
     ),
     Target(
         "stretches",
-        lambda content: parse_stretches(_text(content)),
+        lambda content: parse_intervals(_text(content)),
         (b"clicks:3:10-20", b"a:0:0-1 a:1:2-3"),
         (ValueError,),
     ),

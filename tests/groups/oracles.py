@@ -15,7 +15,7 @@ from etl.decide.group_assignment import (
     Strategy,
     assign,
     assign_as_leader,
-    share_of,
+    assignment_of,
 )
 from etl.errors import SettingsError
 from etl.model.partitions import BrokerFamily
@@ -58,7 +58,7 @@ def ours(
     found: Shares = {}
     for member in group.members:
         try:
-            share = share_of(
+            share = assignment_of(
                 member, assign(views[member] if views else group.context, strategy, member)
             )
             found[member] = sorted(

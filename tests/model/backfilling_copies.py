@@ -243,7 +243,7 @@ def has_rows(s: State, start: int, until: int) -> bool:
     return any(start <= offset < until for offset in s.seen.rows)
 
 
-def moves_fence(plan: Plan) -> bool:
+def updates_reservation_lock(plan: Plan) -> bool:
     """Whether a plan of the live pipeline claims what nobody did."""
     return plan.moves or plan.again != (0, 0)
 
@@ -571,7 +571,7 @@ def _store(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     """
     plan, ledger = driver.plan, s.zk.ledgers[driver.of]
     assert plan
-    is_anew = moves_fence(plan) if driver.of == LIVE else ledger.claim is None
+    is_anew = updates_reservation_lock(plan) if driver.of == LIVE else ledger.claim is None
     is_moved = (
         s.zk.fence != driver.version
         if is_anew

@@ -197,7 +197,7 @@ def left_of(load: Load) -> bool:
     return (load.plan.start if load.is_left else load.plan.until) < load.claim.until
 
 
-def moves_fence(plan: Plan) -> bool:
+def updates_reservation_lock(plan: Plan) -> bool:
     """Whether a plan of the live pipeline claims anew: set back, or as another life."""
     return plan.moves
 
@@ -398,7 +398,7 @@ def _store(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, 
     """
     plan = driver.plan
     assert plan
-    is_anew = moves_fence(plan) if driver.of == LIVE else load.claim is None
+    is_anew = updates_reservation_lock(plan) if driver.of == LIVE else load.claim is None
     is_moved = (
         s.fence != driver.version
         if is_anew

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.errors import PermissionRefused
+from etl.errors import PermissionDenied
 from etl.io.brokers.client import SimpleConsumer
 from etl.settings.load import security_of
 from etl.testkit.cluster import Cluster
@@ -155,7 +155,7 @@ def test_who_has_no_ticket_is_told(
     for name, value in ours(kdc, tmp_path, None).items():
         monkeypatch.setenv(name, value)
     with SimpleConsumer("localhost", port, security=security_of(_WAY), timeout_s=20) as consumer:
-        with pytest.raises(PermissionRefused, match="the login by GSSAPI came to nothing"):
+        with pytest.raises(PermissionDenied, match="the login by GSSAPI came to nothing"):
             consumer.topic_metadata(())
 
 

@@ -13,7 +13,7 @@ from etl import OffsetRanges
 from etl.streams import Consumer
 from tests.networks.loading import consume
 from tests.networks.secured import PASSWORD, MakePipeline, Secured
-from tests.said import refused, said_by
+from tests.said import describe_failure_of, refused
 
 pytestmark = pytest.mark.networks
 
@@ -112,20 +112,20 @@ def test_a_first_conf_says_what_to_set_and_with_that_the_doctor_has_nothing_agai
     ]
     bootstrap = ["--bootstrap", f"localhost:{secured.ports['SASL_SSL']}"]
     refused(
-        said_by(*words, *bootstrap),
+        describe_failure_of(*words, *bootstrap),
         2,
         "the port speaks TLS",
         "--set source.security.protocol=SASL_SSL",
     )
     bootstrap = ["--bootstrap", f"localhost:{secured.ports['SASL_PLAINTEXT']}"]
     refused(
-        said_by(*words, *bootstrap),
+        describe_failure_of(*words, *bootstrap),
         2,
         "wants a login, by",
         "'source.security.sasl.password=${file:/PATH}'",
     )
     refused(
-        said_by(*words, "--set", "source.listener=SASL_SSL"),
+        describe_failure_of(*words, "--set", "source.listener=SASL_SSL"),
         2,
         "no",
         "--set source.security.protocol=SASL_SSL",
@@ -141,8 +141,8 @@ def test_a_first_conf_says_what_to_set_and_with_that_the_doctor_has_nothing_agai
         )
         for word in ("--set", f"source.security.{key}")
     ]
-    assert said_by(*words, *said, "--set", "source.listener=SASL_SSL").code == 0
+    assert describe_failure_of(*words, *said, "--set", "source.listener=SASL_SSL").code == 0
     assert PASSWORD not in conf.read_text()
     for command in ("doctor", "run"):
-        told = said_by(command, str(conf), "--json", "--set", "table.writer=arrow")
+        told = describe_failure_of(command, str(conf), "--json", "--set", "table.writer=arrow")
         assert told.code == 0, told.err + told.out

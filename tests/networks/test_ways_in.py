@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.errors import EtlError, PermissionRefused
+from etl.errors import EtlError, PermissionDenied
 from etl.io.brokers.client import SimpleConsumer
 from etl.settings.load import security_of
 from tests.networks.certificates import KEY_PASSWORD
@@ -125,7 +125,7 @@ def test_a_renewed_password_counts_from_the_next_connection_on(
     with SimpleConsumer(
         "localhost", secured.ports["SASL_SSL"], security=security_of(way["security"]), timeout_s=20
     ) as consumer:
-        with pytest.raises(PermissionRefused):
+        with pytest.raises(PermissionDenied):
             consumer.topic_metadata(())
         (tmp_path / "password").write_text(f"{PASSWORD}\n")
         assert consumer.topic_metadata(()).brokers

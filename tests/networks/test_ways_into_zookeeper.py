@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import yaml
 
-from etl.errors import EtlError, PermissionRefused, SettingsError, ZooKeeperUnreachable
+from etl.errors import EtlError, PermissionDenied, SettingsError, ZooKeeperUnreachable
 from etl.io.zookeeper.session import ZooKeeper
 from etl.settings.connection_security import ZooKeeperSettings
 from tests.networks.certificates import KEY_PASSWORD
 from tests.networks.secured_zookeeper import USERS
 from tests.networks.zookeepers import Servers, login
-from tests.said import refused, said_by
+from tests.said import describe_failure_of, refused
 
 pytestmark = pytest.mark.networks
 Way = dict[str, Any]
@@ -126,7 +126,7 @@ class Told:
 _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
     "a wrong password": (
         lambda s: {"connect": s.plain.connect, "auth": login(variable="WRONG")},
-        Told(PermissionRefused, "refuses our login, sasl user etl", "zookeeper.auth"),
+        Told(PermissionDenied, "refuses our login, sasl user etl", "zookeeper.auth"),
     ),
     "a wrong password, encrypted": (
         lambda s: {
@@ -134,23 +134,23 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
             "auth": login(variable="WRONG"),
             "tls": s.trusted(),
         },
-        Told(PermissionRefused, "refuses our login, sasl user etl", "zookeeper.auth"),
+        Told(PermissionDenied, "refuses our login, sasl user etl", "zookeeper.auth"),
     ),
     "a wrong password where a login is required": (
         lambda s: {"connect": s.strict.connect, "auth": login(variable="WRONG")},
-        Told(PermissionRefused, "refuses our login, sasl user etl", "zookeeper.auth"),
+        Told(PermissionDenied, "refuses our login, sasl user etl", "zookeeper.auth"),
     ),
     "a name that nobody knows": (
         lambda s: {"connect": s.plain.connect, "auth": login("nobody", variable="WRONG")},
-        Told(PermissionRefused, "refuses our login, sasl user nobody", "zookeeper.auth"),
+        Told(PermissionDenied, "refuses our login, sasl user nobody", "zookeeper.auth"),
     ),
     "no login": (
         lambda s: {"connect": s.strict.connect},
-        Told(PermissionRefused, "wants a login by SASL", "zookeeper.auth"),
+        Told(PermissionDenied, "wants a login by SASL", "zookeeper.auth"),
     ),
     "a login of another scheme": (
         lambda s: {"connect": s.strict.connect, "auth": login(scheme="digest")},
-        Told(PermissionRefused, "wants a login by SASL", "zookeeper.auth"),
+        Told(PermissionDenied, "wants a login by SASL", "zookeeper.auth"),
     ),
     "a certificate for a login": (
         lambda s: {
@@ -158,7 +158,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
             "auth": {"scheme": "x509"},
             "tls": s.trusted(cert_file=s.client.both),
         },
-        Told(PermissionRefused, "wants a login by SASL", "zookeeper.auth"),
+        Told(PermissionDenied, "wants a login by SASL", "zookeeper.auth"),
     ),
     "no password": (
         lambda s: {"connect": s.plain.connect, "auth": login(variable="NOWHERE")},
@@ -171,7 +171,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
     "no certificate of our own": (
         lambda s: {"connect": s.strict.encrypted, "auth": login(), "tls": s.trusted()},
         Told(
-            PermissionRefused,
+            PermissionDenied,
             "does not take our certificate, or has to have one",
             "zookeeper.tls.cert_file",
         ),
@@ -182,11 +182,11 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
             "auth": login(),
             "tls": s.trusted(cert_file=s.unknown.both),
         },
-        Told(PermissionRefused, "does not take our certificate", "zookeeper.tls.cert_file"),
+        Told(PermissionDenied, "does not take our certificate", "zookeeper.tls.cert_file"),
     ),
     "one that it does not ask for, and does not trust": (
         lambda s: {"connect": s.plain.encrypted, "tls": s.trusted(cert_file=s.unknown.both)},
-        Told(PermissionRefused, "does not take our certificate", "zookeeper.tls.cert_file"),
+        Told(PermissionDenied, "does not take our certificate", "zookeeper.tls.cert_file"),
     ),
     "an authority that did not sign it": (
         lambda s: {"connect": s.plain.encrypted, "tls": {"ca_file": str(s.stranger.ca)}},
@@ -371,8 +371,10 @@ def test_each_command_says_it_in_the_same_way(servers: Servers, case: str, tmp_p
         ("plans", "list"),
         ("pipelines", "list"),
     ):
-        refused(said_by(*words, str(conf), "--json"), 2, *([told.key] if told.key else []))
-    doctor = said_by("doctor", str(conf))
+        refused(
+            describe_failure_of(*words, str(conf), "--json"), 2, *([told.key] if told.key else [])
+        )
+    doctor = describe_failure_of("doctor", str(conf))
     assert doctor.code == 2 and re.search(told.text, doctor.out + doctor.err), (
         doctor.out + doctor.err
     )
@@ -397,7 +399,7 @@ def test_files_of_a_conf_are_sought_beside_it(servers: Servers, tmp_path: Path) 
             }
         )
     )
-    said = said_by("plans", "list", str(conf), "--json")
+    said = describe_failure_of("plans", "list", str(conf), "--json")
     assert (said.code, said.document) == (0, []), said.err
 
 
@@ -421,7 +423,8 @@ def test_doctors_probes_enter_and_log_in_as_a_run_does(
         )
     )
     lines = {
-        line["name"]: line for line in said_by("doctor", str(conf), "--json").document["lines"]
+        line["name"]: line
+        for line in describe_failure_of("doctor", str(conf), "--json").document["lines"]
     }
     for name in ("ZooKeeper", "request limit", "znode permissions"):
         assert lines[name]["verdict"] == "ok", lines[name]
@@ -448,13 +451,13 @@ def test_a_first_conf_enters_by_the_keys_that_are_said_and_says_which_where_none
         ("--zookeeper", servers.plain.encrypted),
     )
     refused(
-        said_by(*words, *strict),
+        describe_failure_of(*words, *strict),
         2,
         "wants a login by SASL",
         "Of etl init: --set zookeeper.auth.scheme=sasl",
     )
     refused(
-        said_by(*words, *encrypted),
+        describe_failure_of(*words, *encrypted),
         2,
         "the port speaks TLS",
         "Of etl init: --set zookeeper.tls.enabled=true",
@@ -464,9 +467,11 @@ def test_a_first_conf_enters_by_the_keys_that_are_said_and_says_which_where_none
         for name, value in login().items()
         for word in ("--set", f"zookeeper.auth.{name}={value}")
     ]
-    refused(said_by(*words, *strict, *keys), 6, "no connection")
+    refused(describe_failure_of(*words, *strict, *keys), 6, "no connection")
     refused(
-        said_by(*words, *encrypted, "--set", f"zookeeper.tls.ca_file={servers.authority.ca}"),
+        describe_failure_of(
+            *words, *encrypted, "--set", f"zookeeper.tls.ca_file={servers.authority.ca}"
+        ),
         6,
         "no connection",
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from etl.errors import BrokerUnreachable, EtlError, NotKafka, PermissionRefused, SettingsError
+from etl.errors import BrokerUnreachable, EtlError, NotKafka, PermissionDenied, SettingsError
 from tests.networks.secured import Secured
 
 Way = dict[str, Any]
@@ -59,7 +59,7 @@ _LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
         lambda s: changed(s.security("SASL_SSL", "PLAIN"), username="nobody"),
         None,
         (
-            PermissionRefused,
+            PermissionDenied,
             "refuses the login by PLAIN: Authentication failed",
             "source.security.sasl.password",
         ),
@@ -67,18 +67,18 @@ _LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
     "a wrong name of SCRAM": (
         lambda s: changed(s.security("SASL_SSL", "SCRAM-SHA-512"), username="nobody"),
         None,
-        (PermissionRefused, "refuses the login by SCRAM-SHA-512", "source.security.sasl.password"),
+        (PermissionDenied, "refuses the login by SCRAM-SHA-512", "source.security.sasl.password"),
     ),
     "a wrong password": (
         lambda s: changed(s.security("SASL_SSL", "SCRAM-SHA-256"), password="${env:HOME}"),
         None,
-        (PermissionRefused, "refuses the login by SCRAM-SHA-256", "source.security.sasl.password"),
+        (PermissionDenied, "refuses the login by SCRAM-SHA-256", "source.security.sasl.password"),
     ),
     "a wrong token": (
         lambda s: changed(s.security("SASL_SSL", "OAUTHBEARER"), token="${env:HOME}"),
         None,
         (
-            PermissionRefused,
+            PermissionDenied,
             'refuses the login by OAUTHBEARER: .*"status":"invalid_token"',
             "source.security.sasl.token",
         ),
@@ -106,7 +106,7 @@ _LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
         lambda s: s.security("PLAINTEXT"),
         "SASL_PLAINTEXT",
         (
-            PermissionRefused,
+            PermissionDenied,
             "wants a login, by .*SCRAM-SHA-512.*, and we have none",
             "source.security.protocol",
         ),
@@ -114,7 +114,7 @@ _LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
     "no login, encrypted": (
         lambda s: s.security("SSL"),
         "SASL_SSL",
-        (PermissionRefused, "wants a login, by .*PLAIN", "source.security.protocol"),
+        (PermissionDenied, "wants a login, by .*PLAIN", "source.security.protocol"),
     ),
     "no encryption": (
         lambda s: s.security("PLAINTEXT"),
@@ -280,14 +280,14 @@ FAILING: Mapping[str, Failing] = {
     "no certificate of ours": Failing(
         lambda s: s.security("SSL"),
         "MUTUAL",
-        PermissionRefused,
+        PermissionDenied,
         "does not take our certificate, or has to have one",
         _CERT_FILE,
     ),
     "a certificate of ours that the broker does not trust": Failing(
         lambda s: s.security("SSL", cert_file=str(s.unknown.both)),
         "MUTUAL",
-        PermissionRefused,
+        PermissionDenied,
         "does not take our certificate",
         _CERT_FILE,
     ),

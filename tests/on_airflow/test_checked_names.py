@@ -123,13 +123,13 @@ def test_a_failure_is_one_value_with_what_is_asked_first(caplog: pytest.LogCaptu
 
 
 def test_who_is_told_of_failures_is_named_by_the_environment() -> None:
-    from etl.airflow.submit import on_failure, tell_from_environment
+    from etl.airflow.submit import failure_callback_from_environment, on_failure
 
-    tell = tell_from_environment({"ETL_ON_FAILURE": "builtins:print"})
+    tell = failure_callback_from_environment({"ETL_ON_FAILURE": "builtins:print"})
     assert tell is not None and tell.__name__ == "print"
     on_failure(told.append)(context())
     assert told[-1]["dag"] == "ingest_clicks"
-    assert tell_from_environment({}) is None
+    assert failure_callback_from_environment({}) is None
     for wrong in ("nosuch.module:f", "builtins:nosuch", "builtins", ":f"):
         with pytest.raises(SettingsError, match="ETL_ON_FAILURE names no function"):
-            tell_from_environment({"ETL_ON_FAILURE": wrong})
+            failure_callback_from_environment({"ETL_ON_FAILURE": wrong})

@@ -36,7 +36,6 @@ from etl.model.columns import arrow_schema
 from etl.model.partitions import (
     Broker,
     BrokerPartition,
-    DoubtedOffset,
     EpochEnd,
     KafkaGroup,
     Leader,
@@ -44,6 +43,7 @@ from etl.model.partitions import (
     OpenTransaction,
     PartitionOffsets,
     Retention,
+    UnverifiedOffset,
 )
 from etl.model.plans import OffsetRange, Plan, RangeResult, Request
 from etl.model.snapshot import Snapshot
@@ -102,7 +102,7 @@ class MemoryCluster:
         }
         return through("describe", lambda: ClusterMetadata(CLUSTER_ID, {0: BROKER}, found))
 
-    def describe_once_told(self, topics: Collection[str] | None, **_: Any) -> ClusterMetadata:
+    def describe_when_known(self, topics: Collection[str] | None, **_: Any) -> ClusterMetadata:
         return self.describe(topics)
 
     def extents(self, logs: Collection[BrokerPartition], **_: Any) -> Extents:
@@ -129,7 +129,7 @@ class MemoryCluster:
 
     def looked_at(
         self,
-        doubted: Collection[DoubtedOffset],
+        doubted: Collection[UnverifiedOffset],
         leaders: Mapping[BrokerPartition, Leader],
     ) -> dict[BrokerPartition, tuple[LookedAt, ...]]:
         """An offset of these logs is a record's: there is none to doubt."""

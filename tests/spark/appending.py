@@ -21,7 +21,7 @@ from etl.io.delta.append import (
 from etl.io.delta.data_files import DataFiles
 from etl.io.delta.table_state import Outcome
 from etl.model.columns import arrow_schema
-from etl.model.plans import FilesWanted, Plan, RangeResult, Written
+from etl.model.plans import FileOptions, Plan, RangeResult, Written
 
 SPARK = SparkWriter()
 ARROW = ArrowWriter()
@@ -45,7 +45,7 @@ class FilesOfFrame:
     def __init__(self, rows: Any, plan: Plan) -> None:
         self._rows, self._plan = rows, plan
 
-    def write(self, wanted: FilesWanted) -> Sequence[Written]:
+    def write(self, wanted: FileOptions) -> Sequence[Written]:
         """See `FilesOfTasks`. All ranges came with the first task, and all rows count as the first
         one's.
         """

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from etl.io.delta.append import ArrowWriter, Destination, Load, append
 from etl.io.delta.data_files import DataFiles
 from etl.io.delta.table_state import Result
-from etl.model.plans import FilesWanted, Written
+from etl.model.plans import FileOptions, Written
 from tests.builders import plain_plan
 
 MICROS = 1_700_000_000_123_456
@@ -125,7 +125,7 @@ FILTERS += ["flag", "not flag", "yes", "real <> real", "inner is null"]
 class OneFileEach:
     """Tasks, each of which writes the rows of one of `FILES`."""
 
-    def write(self, wanted: FilesWanted) -> Sequence[Written]:
+    def write(self, wanted: FileOptions) -> Sequence[Written]:
         found = []
         for task, rows in enumerate(FILES):
             files = DataFiles(wanted, task=task)

@@ -18,7 +18,7 @@ from etl.errors import (
     BadOffset,
     CommitUnknown,
     OffsetMoved,
-    PermissionRefused,
+    PermissionDenied,
     SessionLost,
     WrongChroot,
     ZooKeeperUnreachable,
@@ -310,9 +310,9 @@ def test_offsets_that_we_may_not_write_are_a_refused_permission(
 ) -> None:
     client.create("/consumers/g/offsets/clicks/0", b"3", makepath=True)
     client.set_acls("/consumers/g/offsets/clicks/0", [make_digest_acl("root", "secret", all=True)])
-    with pytest.raises(PermissionRefused):
+    with pytest.raises(PermissionDenied):
         group.committed([A])
-    with pytest.raises(PermissionRefused) as caught:
+    with pytest.raises(PermissionDenied) as caught:
         group.commit(plan_of({A: 5}, {A: Committed(3, 0)}))
     assert caught.value.exit_code == 2
 

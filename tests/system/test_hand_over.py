@@ -52,17 +52,17 @@ class Driver:
             ConsumerGroup(zookeeper, "g"),
         )
         self.lock = DriverLock(zookeeper, "g", "clicks")
-        self._hand_over = HandOver(zookeeper, "g", self.lock)
+        self._retire_predecessor = HandOver(zookeeper, "g", self.lock)
 
     def store(self, plan: Plan, *, meanwhile: Callable[[], object] = lambda: None) -> Void | None:
         """Hand the plan over; `meanwhile` is what others do at the last moment."""
-        checks = [Check(PATHS.owner(log), OURS) for log in plan.offsets_to_hand_over]
+        checks = [Check(PATHS.owner(log), OURS) for log in plan.offsets_to_commit]
 
         def write(parts: object) -> None:
             meanwhile()
             self.ledger.store_plan(plan, also=parts)  # type: ignore[arg-type]
 
-        return self._hand_over.store(plan, checks, write)
+        return self._retire_predecessor.store(plan, checks, write)
 
     def plan(self, logs: list[BrokerPartition] = LOGS) -> Plan:
         """Ten offsets of each log, from where the group is."""

@@ -35,14 +35,14 @@ from etl.reader.fetch import read_ranges
 from etl.reader.source import OffsetRanges, RangesReader
 from etl.records.decode import Messages
 from etl.run.services import ALONE
-from etl.run.shell import open_world
+from etl.run.shell import open_services
 from etl.settings.load import load_settings
 from etl.settings.sections import Settings
 from etl.testkit.brokers import JAFKA
 from etl.testkit.cluster import Cluster
 from etl.testkit.server_process import wait_until
 from tests.builders import plain_settings
-from tests.said import said_by
+from tests.said import describe_failure_of
 
 GONE_WITHIN_S = 20.0
 """A broker's session ends 6 s after its last word."""
@@ -128,7 +128,7 @@ def test_a_first_conf_is_written_by_what_these_brokers_registered_and_the_doctor
         str(conf),
         "--json",
     )
-    written = said_by(*asked)
+    written = describe_failure_of(*asked)
     assert written.code == 0, written.err
     found = load_settings(conf)
     assert (found.source.is_physical, found.cluster, found.source.topics.allow) == (
@@ -136,7 +136,7 @@ def test_a_first_conf_is_written_by_what_these_brokers_registered_and_the_doctor
         "old",
         (topic,),
     )
-    checked = said_by("doctor", str(conf), "--json")
+    checked = describe_failure_of("doctor", str(conf), "--json")
     assert checked.code == 0, checked.err
 
 
@@ -261,7 +261,7 @@ def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_th
         "broker_id": 1,
         "offset": second + 7,
     }
-    with open_world(settings, ALONE) as world, world.driving("test"):
+    with open_services(settings, ALONE) as world, world.driving("test"):
         blind = replace(world.observe(), looked_at={})
         [step] = steps_ahead(blind, settings, now_ms=world.now_ms(), uid=world.new_uid())
         assert step.plan
@@ -278,7 +278,7 @@ def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_th
             {"version": 1, **settings.model_dump(mode="json", exclude_unset=True, by_alias=True)}
         )
     )
-    left_out = said_by(
+    left_out = describe_failure_of(
         "plans",
         "supersede",
         str(conf),

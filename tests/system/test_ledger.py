@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from etl.commands.backfill import left_beside
+from etl.commands.backfill import unloaded_by_backfill
 from etl.decide import loaded_intervals
 from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachable
 from etl.io.process import new_uid
@@ -21,7 +21,7 @@ from etl.io.zookeeper.ledger_records import ClaimsBeside, note_removals, prune, 
 from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.plan_document import render_plan, with_id
 from etl.model.partitions import Broker, BrokerPartition, Committed, Leader
-from etl.model.plans import CommitResult, KeptKey, OffsetRange, Plan, PlanKind, RangeResult
+from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult, RunKeyRecord
 from etl.model.snapshot import (
     Acknowledgement,
     Coverage,
@@ -93,7 +93,7 @@ def test_a_pipeline_that_never_ran_has_an_empty_ledger(ledger: PlanLedger) -> No
         ledger.plan_numbers(),
         ledger.read_plan(1),
         ledger.read_applied(1),
-        ledger.read_coverage(),
+        ledger.read_loaded_intervals(),
     ) == ([], None, None, Coverage())
 
 
@@ -375,13 +375,19 @@ def test_plans_beyond_those_kept_are_folded_into_coverage_once(
     prune(ledger)
     assert ledger.plan_numbers() == [3, 4, 5]
     assert sorted(zookeeper.children(f"{ROOT}/applied") or []) == ["3", "4", "5"]
-    assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)}, table_id="t")
+    assert ledger.read_loaded_intervals() == Coverage(
+        2, {LOG: (Interval(10, 30, 18),)}, table_id="t"
+    )
     prune(ledger)
-    assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)}, table_id="t")
+    assert ledger.read_loaded_intervals() == Coverage(
+        2, {LOG: (Interval(10, 30, 18),)}, table_id="t"
+    )
     fill(ledger, range(6, 8))
     prune(ledger)
     assert ledger.plan_numbers() == [5, 6, 7]
-    assert ledger.read_coverage() == Coverage(4, {LOG: (Interval(10, 50, 36),)}, table_id="t")
+    assert ledger.read_loaded_intervals() == Coverage(
+        4, {LOG: (Interval(10, 50, 36),)}, table_id="t"
+    )
 
 
 def test_coverage_that_needs_pieces_replaces_its_old_ones(
@@ -393,7 +399,9 @@ def test_coverage_that_needs_pieces_replaces_its_old_ones(
     monkeypatch.setattr(documents, "NODE_MAX_BYTES", 50)
     fill(ledger, range(1, 4))
     prune(ledger)
-    assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)}, table_id="t")
+    assert ledger.read_loaded_intervals() == Coverage(
+        2, {LOG: (Interval(10, 30, 18),)}, table_id="t"
+    )
     named = [
         p[0]
         for p in zookeeper.read_all([f"{ROOT}/coverage", f"{ROOT}/plans/3", f"{ROOT}/applied/3"])
@@ -412,7 +420,7 @@ def test_a_plan_whose_outcome_nobody_knows_is_never_pruned(
     fill(ledger, range(2, 4))
     prune(ledger)
     assert ledger.plan_numbers() == [1, 2, 3]
-    assert ledger.read_coverage() == Coverage()
+    assert ledger.read_loaded_intervals() == Coverage()
 
 
 def test_pruning_that_meets_another_driver_folds_no_plan_twice(
@@ -428,20 +436,22 @@ def test_pruning_that_meets_another_driver_folds_no_plan_twice(
         overtake(ledger, monkeypatch, lambda: prune(PlanLedger(session, "g", "clicks")))
         prune(ledger)
     assert ledger.plan_numbers() == [3]
-    assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)}, table_id="t")
+    assert ledger.read_loaded_intervals() == Coverage(
+        2, {LOG: (Interval(10, 30, 18),)}, table_id="t"
+    )
 
 
 def overtake(ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch, by: Callable[[], None]) -> None:
     """Once, right after the ledger has read its coverage, another driver does this."""
-    read = ledger.read_coverage_at
+    read = ledger.read_loaded_intervals_with_version
 
     def read_and_be_overtaken() -> tuple[Coverage, int | None]:
         found = read()
-        monkeypatch.setattr(ledger, "read_coverage_at", read)
+        monkeypatch.setattr(ledger, "read_loaded_intervals_with_version", read)
         by()
         return found
 
-    monkeypatch.setattr(ledger, "read_coverage_at", read_and_be_overtaken)
+    monkeypatch.setattr(ledger, "read_loaded_intervals_with_version", read_and_be_overtaken)
 
 
 def test_nothing_is_written_over_a_coverage_that_another_driver_changed_since_it_was_read(
@@ -452,14 +462,14 @@ def test_nothing_is_written_over_a_coverage_that_another_driver_changed_since_it
 ) -> None:
     removal, first, second = (
         ForeignCommit(3, "DELETE", "removed rows"),
-        KeptKey("first", 0),
-        KeptKey("second", 0),
+        RunKeyRecord("first", 0),
+        RunKeyRecord("second", 0),
     )
     with ZooKeeper(server.connect + zookeeper.chroot) as session:
         other = PlanLedger(session, "g", "clicks")
         overtake(ledger, monkeypatch, lambda: remember(other, first, behind=0))
         note_removals(ledger, [removal])
-        assert (ledger.read_coverage().keys, ledger.read_coverage().removals) == (
+        assert (ledger.read_loaded_intervals().keys, ledger.read_loaded_intervals().removals) == (
             (first,),
             (removal,),
         )
@@ -468,7 +478,7 @@ def test_nothing_is_written_over_a_coverage_that_another_driver_changed_since_it
         )
         with pytest.raises(Owned):
             remember(ledger, second, behind=0)
-    assert len(ledger.read_coverage().removals) == 2
+    assert len(ledger.read_loaded_intervals().removals) == 2
 
 
 def test_a_superseded_plan_is_replaced_only_while_it_is_what_was_seen(ledger: PlanLedger) -> None:
@@ -548,7 +558,7 @@ def test_what_others_removed_is_kept_in_the_coverage_and_pruning_keeps_it(
     note_removals(ledger, removals[:1])
     prune(ledger)
     note_removals(ledger, removals)
-    found = ledger.read_coverage()
+    found = ledger.read_loaded_intervals()
     assert (found.through, found.removals) == (1, removals)
 
 
@@ -562,7 +572,7 @@ def test_pruning_keeps_apart_what_a_later_plan_tells_to_be_given_up(
     ledger.record_applied(applied_of(behind))
     monkeypatch.setattr(loaded_intervals, "PLANS_KEPT", 1)
     prune(ledger)
-    found = ledger.read_coverage()
+    found = ledger.read_loaded_intervals()
     assert (found.intervals, found.given_up) == (
         {LOG: (Interval(10, 20, 9),)},
         {LOG: (Interval(20, 40, 18),)},
@@ -581,20 +591,20 @@ def test_what_a_backfill_has_left_to_load_is_what_no_recorded_plan_of_it_reads(
 ) -> None:
     beside, other = ClaimsBeside(zookeeper, "g", "clicks"), BrokerPartition("clicks", 1)
     ledger.store_plan(plan_of(1))
-    assert left_beside(ledger) == {}
+    assert unloaded_by_backfill(ledger) == {}
     claim = Reservation("old", {LOG: ((0, 8), (20, 24)), other: ((5, 9),)}, {}, "asked", 5)
     beside.begin(claim, backfill_plan(1, 4), None)
-    assert left_beside(ledger) == {"old": claim.stretches}, (
+    assert unloaded_by_backfill(ledger) == {"old": claim.stretches}, (
         "it is stored, and nobody knows of it in the table"
     )
     own = beside.ledger_of("old")
     own.record_applied(applied_of(backfill_plan(1, 4)))
-    assert left_beside(ledger) == {"old": {LOG: ((4, 8), (20, 24)), other: ((5, 9),)}}
+    assert unloaded_by_backfill(ledger) == {"old": {LOG: ((4, 8), (20, 24)), other: ((5, 9),)}}
     own.store_plan(backfill_plan(2, 24))
     own.record_applied(applied_of(backfill_plan(2, 24)))
-    assert left_beside(ledger) == {"old": {other: ((5, 9),)}}
+    assert unloaded_by_backfill(ledger) == {"old": {other: ((5, 9),)}}
     beside.settle(replace(claim, state=ReservationState.GIVEN_UP), 0)
-    assert left_beside(ledger) == {"old": {}}
+    assert unloaded_by_backfill(ledger) == {"old": {}}
 
 
 def test_what_an_operator_accepts_is_said_to_backfills_of_their_own_plans(

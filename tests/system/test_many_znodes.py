@@ -11,7 +11,7 @@ import pytest
 from kazoo.exceptions import NoAuthError
 from kazoo.security import make_acl
 
-from etl.errors import OffsetMoved, PermissionRefused
+from etl.errors import OffsetMoved, PermissionDenied
 from etl.io.zookeeper import session
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.session import (
@@ -96,7 +96,7 @@ def test_one_znode_that_we_may_not_read_refuses_them_all(zookeeper: ZooKeeper) -
     zookeeper.client.set_acls(paths[3], [make_acl("world", "anyone", admin=True)])
     with pytest.raises(NoAuthError):
         zookeeper.client.get(paths[3])
-    with pytest.raises(PermissionRefused, match="does not let us"):
+    with pytest.raises(PermissionDenied, match="does not let us"):
         zookeeper.read_znodes(paths)
 
 

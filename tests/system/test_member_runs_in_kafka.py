@@ -14,7 +14,7 @@ import pytest
 
 from etl.commands.run import run
 from etl.io.brokers.group_member import CoordinatedMember
-from etl.io.brokers.group_offsets import FencedCommit
+from etl.io.brokers.group_offsets import FencedOffsetCommit
 from etl.model.partitions import Share
 from etl.run import live
 from etl.settings.load import load_settings
@@ -70,7 +70,7 @@ def test_beside_a_consumer_that_is_not_ours_each_record_is_read_by_one_of_us_and
             late[0].owns(1)
 
         at_first(CoordinatedMember, "join", monkeypatch, joined, before=False)
-        at_first(FencedCommit, "hand_over", monkeypatch, comes, before=True)
+        at_first(FencedOffsetCommit, "hand_over", monkeypatch, comes, before=True)
         assert "hand-over void" in member.ran().outcomes
     member.produce(40)
     assert member.ran().outcomes[-1] == "ingested"

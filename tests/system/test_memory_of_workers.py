@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from etl.decide.tasks import split_range
 from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
-from etl.model.plans import FilesWanted, OffsetRange, Written
+from etl.model.plans import FileOptions, OffsetRange, Written
 from etl.reader.local_workers import Order, Worker
 from etl.reader.reading import Reading, tasks_of_ranges
 from etl.settings.choices import (
@@ -90,7 +90,7 @@ def peak_of(cluster: Cluster, whole: OffsetRange, size: int, root: Path) -> floa
     with contextlib.ExitStack() as ending:
         ending.callback(worker.end)
         for task in tasks:
-            answer = worker.answer(Order(task, 0, reading, FilesWanted(str(root), COLUMNS), None))
+            answer = worker.answer(Order(task, 0, reading, FileOptions(str(root), COLUMNS), None))
             assert isinstance(answer, Written), answer
             rows += answer.rows
         assert rows == whole.size

@@ -19,7 +19,7 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.security import make_acl
 
 from etl.commands import run
-from etl.errors import Owned, PermissionRefused, SessionLost
+from etl.errors import Owned, PermissionDenied, SessionLost
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.owners import Owners
 from etl.io.zookeeper.session import ZooKeeper
@@ -341,7 +341,7 @@ def test_who_may_not_claim_is_told_so(zookeeper: ZooKeeper) -> None:
         "/consumers/group/owners/clicks", b"", acl=[make_acl("world", "anyone", read=True)]
     )
     with (
-        pytest.raises(PermissionRefused, match="claim partitions") as caught,
+        pytest.raises(PermissionDenied, match="claim partitions") as caught,
         owners_of(zookeeper).claiming(LOGS, "run-1"),
     ):
         pytest.fail("nobody may")
@@ -519,11 +519,11 @@ DRIVE_AND_CLAIM = """
 import sys, time
 from etl.model.partitions import BrokerPartition
 from etl.run.services import RunContext
-from etl.run.shell import open_world
+from etl.run.shell import open_services
 from etl.settings.load import load_settings
 from tests.fakes.claim_contract import plan_of
 plan = plan_of(*(BrokerPartition(sys.argv[2], p) for p in range(4)))
-with open_world(load_settings(sys.argv[1]), RunContext(), name="run-1") as world, world.driving("run-1"), world.claiming(plan):
+with open_services(load_settings(sys.argv[1]), RunContext(), name="run-1") as world, world.driving("run-1"), world.claiming(plan):
     print("claimed", flush=True)
     time.sleep(600)
 """

@@ -17,7 +17,7 @@ from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.paths import GroupPaths
 from etl.model.partitions import BrokerPartition
-from etl.streams import Conf, Connector, Consumer, Group, Listener, NothingCame, Record
+from etl.streams import Conf, Connector, Consumer, ConsumerTimeout, Group, Listener, Record
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
@@ -278,7 +278,7 @@ def test_streams_of_two_connectors_share_a_group_and_hand_over_by_what_is_commit
         for stream in (mine, theirs):
             read += [next(stream) for _ in range(10)]
             stream.timeout_s = 0.3
-            with pytest.raises(NothingCame):
+            with pytest.raises(ConsumerTimeout):
                 next(stream)
     assert Counter((record.log, record.offset) for record in read) == Counter(
         (log, offset) for log in LOGS for offset in range(10)

@@ -21,7 +21,7 @@ from etl.io.zookeeper.session import ZooKeeper
 from etl.model.columns import arrow_schema
 from etl.model.snapshot import NamedTable
 from etl.run.services import ALONE
-from etl.run.shell import open_world
+from etl.run.shell import open_services
 from etl.settings.load import load_settings
 from tests.said import refused
 from tests.system.driving import Pipeline, take_over
@@ -74,7 +74,7 @@ def test_a_command_that_waited_for_the_driver_does_not_go_by_a_place_that_was_re
     settings = with_table(load_settings(str(named.conf)))
     keep(named, named.folder / "elsewhere")
     with (
-        open_world(settings, ALONE) as world,
+        open_services(settings, ALONE) as world,
         pytest.raises(Owned, match="resolved anew"),
         world.driving("late"),
     ):

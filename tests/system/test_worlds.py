@@ -101,7 +101,7 @@ class RealStage:
         return {plan.number: plan.id for plan in self._ledger.read_plans()}
 
     def removals(self) -> list[ForeignCommit]:
-        return list(self._ledger.read_coverage().removals)
+        return list(self._ledger.read_loaded_intervals().removals)
 
     def forget(self, number: int | None = None) -> None:
         gone = (

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from etl.commands.pipelines import set_acl
-from etl.errors import Owned, PermissionRefused
+from etl.errors import Owned, PermissionDenied
 from etl.io.zookeeper.ledger import PlanLedger
-from etl.io.zookeeper.permissions import kept_by, set_as_asked, writers_of
+from etl.io.zookeeper.permissions import apply_acls, kept_by, writers_of
 from etl.io.zookeeper.session import ZooKeeper
 from etl.model.security import EVERYBODY, Access, Acl, Auth, Scheme, SecretRef
 from tests.builders import plain_plan, plain_settings
@@ -52,7 +52,7 @@ def test_what_a_pipeline_keeps_is_its_creators_and_what_its_group_shares_is_ever
     ]
     assert set(writers_of(zookeeper, [*shared, *kept_by(zookeeper, "g", "pq")]).values()) == OPEN
     assert kept_by(zookeeper, "g", "none") == [] and writers_of(zookeeper, ["/none"]) == {}
-    with pytest.raises(PermissionRefused, match="nobody.*`etl pipelines set-acl CONF`"):
+    with pytest.raises(PermissionDenied, match="nobody.*`etl pipelines set-acl CONF`"):
         PlanLedger(zookeeper, "g", "p").store_plan(plain_plan(2))
 
 
@@ -62,13 +62,13 @@ def test_acls_are_set_by_whom_they_name_alone(
     PlanLedger(zookeeper, "g", "p").store_plan(plain_plan(1))
     kept = kept_by(zookeeper, "g", "p")
     with ZooKeeper(connect, access=etl) as ours:
-        assert set_as_asked(ours, [*kept, "/consumers/g/etl/p/gone"]) == len(kept)
+        assert apply_acls(ours, [*kept, "/consumers/g/etl/p/gone"]) == len(kept)
     assert set(writers_of(zookeeper, kept).values()).isdisjoint(OPEN)
-    with pytest.raises(PermissionRefused, match="for others") as refused:
-        set_as_asked(zookeeper, kept)
+    with pytest.raises(PermissionDenied, match="for others") as refused:
+        apply_acls(zookeeper, kept)
     assert refused.value.where["znode"] == kept[0]
     with ZooKeeper(connect, access=Access(auth=etl.auth)) as ours:
-        assert set_as_asked(ours, kept) == len(kept)
+        assert apply_acls(ours, kept) == len(kept)
     assert set(writers_of(zookeeper, kept).values()) == OPEN
 
 

@@ -15,7 +15,7 @@ import pytest
 from kazoo.client import TransactionRequest
 from kazoo.exceptions import ConnectionLoss
 
-from etl.decide.group_assignment import AssignmentContext, Strategy, Timing, assign, share_of
+from etl.decide.group_assignment import AssignmentContext, Strategy, Timing, assign, assignment_of
 from etl.errors import Owned, SessionLost, SettingsError
 from etl.io.zookeeper.group_member import Bell, MemberOptions, WatchedGroup, ZooKeeperMember
 from etl.io.zookeeper.group_offsets import ConsumerGroup
@@ -307,7 +307,7 @@ def dealt(
         topic: [BrokerPartition(topic, p) for p in range(count)] for topic, count in counts.items()
     }
     context = AssignmentContext({member.id: {"clicks": 1}, "group_a": theirs}, logs)
-    expected = share_of(member.id, assign(context, Strategy.ROUND_ROBIN_0_10, member.id))
+    expected = assignment_of(member.id, assign(context, Strategy.ROUND_ROBIN_0_10, member.id))
     return {
         log for log, owner in owners_in(zookeeper).items() if owner.startswith(member.id)
     } == expected.keys()

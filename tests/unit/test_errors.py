@@ -25,7 +25,7 @@ EXIT_CODES = {
     "WrongChroot": 2,
     "NotKafka": 2,
     "OtherRelease": 2,
-    "PermissionRefused": 2,
+    "PermissionDenied": 2,
     "MessageTooLarge": 2,
     "NotOurTable": 2,
     "DataLost": 3,

@@ -114,7 +114,10 @@ TWICE, LACKS, STUCK = (
             id="that there is no table is said of a later one",
         ),
         pytest.param(
-            REPLAYED, {"moves_fence": of_positions_alone}, TWICE, id="a replay without the fence"
+            REPLAYED,
+            {"updates_reservation_lock": of_positions_alone},
+            TWICE,
+            id="a replay without the fence",
         ),
         pytest.param(REPLAYED, {"_is_held": never}, TWICE, id="claims are not asked"),
         pytest.param(

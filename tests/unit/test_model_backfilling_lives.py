@@ -63,7 +63,9 @@ def of_this_life(plan: Plan) -> bool:
         pytest.param(
             UNTOLD, "left_of", counts_what_is_stored, id="what is stored is taken for loaded"
         ),
-        pytest.param(UNTOLD, "moves_fence", of_this_life, id="accepted without the fence"),
+        pytest.param(
+            UNTOLD, "updates_reservation_lock", of_this_life, id="accepted without the fence"
+        ),
         pytest.param(OLDER, "may_read_on", lambda life: True, id="read on in another life"),
         pytest.param(
             TOLD, "is_found_at_end", lambda s, plan: False, id="tasks that do not ask at their end"

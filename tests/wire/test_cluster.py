@@ -103,7 +103,7 @@ def test_a_broker_that_has_just_started_is_asked_again_until_it_was_told_of_topi
             [lambda connection, frame: connection.sendall(frame)] * (answers_before - 1)
             + [answers_and_is_told]
         )
-        assert cluster.describe_once_told(topics, wait_s=30).leaders.keys() == {
+        assert cluster.describe_when_known(topics, wait_s=30).leaders.keys() == {
             BrokerPartition("demo", 0)
         }
 
@@ -111,7 +111,7 @@ def test_a_broker_that_has_just_started_is_asked_again_until_it_was_told_of_topi
 def test_a_broker_that_knows_other_topics_is_believed_at_once(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
-    told = cluster.describe_once_told(["domo"], wait_s=float("inf"))
+    told = cluster.describe_when_known(["domo"], wait_s=float("inf"))
     assert unknown_topics(told, ["domo"]) == {"domo"}
     assert asked(brokers, METADATA) == [2, 0]
 
@@ -120,8 +120,8 @@ def test_of_a_cluster_without_topics_it_is_believed_in_the_end(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
     brokers[0].world.logs.clear()
-    assert unknown_topics(cluster.describe_once_told(["demo"], wait_s=0.2), ["demo"]) == {"demo"}
-    assert cluster.describe_once_told(None, wait_s=0).topics == {}
+    assert unknown_topics(cluster.describe_when_known(["demo"], wait_s=0.2), ["demo"]) == {"demo"}
+    assert cluster.describe_when_known(None, wait_s=0).topics == {}
 
 
 def test_the_end_is_the_last_stable_offset_under_read_committed_only(

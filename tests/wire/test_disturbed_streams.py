@@ -17,15 +17,15 @@ from etl.streams import (
     Conf,
     Connector,
     Consumer,
+    ConsumerTimeout,
     Group,
     Listener,
     MessageStream,
-    NothingCame,
     Record,
 )
 from etl.streams.connector import StreamQueue
 from etl.streams.fetches import Fetches
-from etl.streams.positions import KeptInKafka
+from etl.streams.positions import KafkaOffsetStore
 from etl.streams.records import records_of
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
@@ -252,7 +252,7 @@ def test_a_last_record_that_no_decoder_reads_takes_no_position_back(
             next(stream)
         found += [next(stream).offset, next(stream).offset]
         stream.timeout_s = 0.05
-        with pytest.raises(NothingCame):
+        with pytest.raises(ConsumerTimeout):
             next(stream)
         here.commit()
     assert found == [0, 2, 3] and broker.world.committed["g", "clicks", 0][0] == 4
@@ -276,25 +276,25 @@ def test_while_what_was_handed_out_is_committed_at_let_go_nothing_more_is(
 ) -> None:
     append(broker, 0, *[b"%d" % number for number in range(10)])
     meanwhile: list[Record] = []
-    commit = KeptInKafka.commit
+    commit = KafkaOffsetStore.commit
     with Connector(conf(broker, group={"auto_commit_s": 3600.0})) as here:
         stream = streamed(here)
         assert [next(stream).offset for _ in range(3)] == [0, 1, 2]
 
         def commits(
-            kept: KeptInKafka, offsets: Mapping[BrokerPartition, int], share: Share | None
+            kept: KafkaOffsetStore, offsets: Mapping[BrokerPartition, int], share: Share | None
         ) -> None:
             before, stream.timeout_s = stream.timeout_s, 0.0
             try:
                 meanwhile.append(next(stream))
-            except NothingCame:
+            except ConsumerTimeout:
                 pass
             stream.timeout_s = before
             commit(kept, offsets, share)
 
         generation = broker.group.generation
         with monkeypatch.context() as patched:
-            patched.setattr(KeptInKafka, "commit", commits)
+            patched.setattr(KafkaOffsetStore, "commit", commits)
             broker.call_for_a_rebalance()
             assert wait_until(
                 lambda: broker.group.generation > generation and bool(stream.queue.count), 20
@@ -346,7 +346,7 @@ def test_what_a_commit_fails_with_is_raised_by_it_whatever_it_is(
         stream = streamed(here)
         next(stream)
         with monkeypatch.context() as patched:
-            patched.setattr(KeptInKafka, "commit", fails)
+            patched.setattr(KafkaOffsetStore, "commit", fails)
             with pytest.raises(RuntimeError, match="a bug"):
                 here.commit()
         assert next(stream).offset == 1
@@ -364,7 +364,7 @@ def test_a_last_commit_that_fails_is_raised_by_shutdown(
     stream = streamed(here)
     next(stream)
     next(stream)
-    monkeypatch.setattr(KeptInKafka, "commit", fails)
+    monkeypatch.setattr(KafkaOffsetStore, "commit", fails)
     with pytest.raises(MembershipLost, match="gone"):
         here.shutdown()
     here.shutdown()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.errors import BrokerUnreachable, PermissionRefused, SettingsError
+from etl.errors import BrokerUnreachable, PermissionDenied, SettingsError
 from etl.io import tls
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.connection import Connection
@@ -82,7 +82,7 @@ def test_few_rounds_of_scram_that_are_written_otherwise_are_few(
             broker, users={"etl": SECRET}, answers=impostor, mechanisms=("SCRAM-SHA-256",)
         ) as port,
     ):
-        with pytest.raises(PermissionRefused, match="rounds"):
+        with pytest.raises(PermissionDenied, match="rounds"):
             asked(
                 port.port,
                 {
@@ -188,7 +188,7 @@ def test_a_name_that_is_referred_to_is_masked_in_what_the_broker_says(
     monkeypatch.setenv("KAFKA_PASSWORD", "another")
     refusing = (WRONG, b"", f"no user {SECRET}")
     with FakeBroker() as broker, Guarded(broker, users={}, answers=lambda token: refusing) as port:
-        with pytest.raises(PermissionRefused, match=r"no user \*\*\*"):
+        with pytest.raises(PermissionDenied, match=r"no user \*\*\*"):
             asked(
                 port.port,
                 {

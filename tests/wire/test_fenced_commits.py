@@ -10,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from etl.errors import CommitUnknown, PermissionRefused, SettingsError
+from etl.errors import CommitUnknown, PermissionDenied, SettingsError
 from etl.io.brokers.cluster import Cluster
 from etl.io.brokers.group_member import CoordinatedMember
-from etl.io.brokers.group_offsets import FencedCommit, KeptOffsets
+from etl.io.brokers.group_offsets import FencedOffsetCommit, StoredOffsets
 from etl.io.brokers.member_state import MemberTerms
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
@@ -32,7 +32,7 @@ from tests.fakes.broker import FIND_COORDINATOR, OFFSET_COMMIT, FakeBroker, hang
 from tests.fakes.coordinator import LEAVE, FakeCoordinator
 
 FIRST, SECOND = (BrokerPartition("demo", number) for number in range(2))
-KEPT = KeptOffsets("g", "clicks")
+KEPT = StoredOffsets("g", "clicks")
 SEEN = Committed(500, None, "theirs")
 
 
@@ -83,7 +83,7 @@ def stored(broker: FakeBroker) -> set[tuple[int, str]]:
 def hand_over(
     cluster: Cluster, said: list[str], plan: Plan = PLAN, tries_for_s: float = 0
 ) -> Void | None:
-    return FencedCommit(KEPT, tries_for_s=tries_for_s).hand_over(
+    return FencedOffsetCommit(KEPT, tries_for_s=tries_for_s).hand_over(
         cluster, plan, unsure=lambda: said.append("unsure")
     )
 
@@ -244,7 +244,7 @@ def test_a_partition_whose_topic_is_gone_is_nobodys_and_one_that_may_not_be_read
     broker.world.refused_logs[FIRST.topic, FIRST.partition] = 3
     assert "do not know the topics" in str(hand_over(cluster, []))
     broker.world.refused_logs[FIRST.topic, FIRST.partition] = 29
-    with pytest.raises(PermissionRefused):
+    with pytest.raises(PermissionDenied):
         hand_over(cluster, [])
 
 
@@ -269,7 +269,7 @@ def test_the_membership_of_a_driver_that_is_gone_is_ended_in_its_name() -> None:
             broker.refusals[LEAVE].append(25)
             other.end(share)
             broker.refusals[LEAVE].append(30)
-            with pytest.raises(PermissionRefused, match="end the membership of a run that is gone"):
+            with pytest.raises(PermissionDenied, match="end the membership of a run that is gone"):
                 other.end(share)
         finally:
             sleeper.leave()

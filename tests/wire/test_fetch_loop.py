@@ -27,7 +27,7 @@ from etl.errors import (
     MissingOffsets,
     NeedsDecision,
     NotYetReadable,
-    PermissionRefused,
+    PermissionDenied,
     RanOutBeforeUntil,
     TopicMissing,
 )
@@ -40,7 +40,7 @@ from etl.model.partitions import (
     Cleanup,
     Isolation,
     Leader,
-    parse_stretches,
+    parse_intervals,
 )
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
@@ -253,7 +253,7 @@ def test_offsets_missing_from_inside_the_logs_are_named_together_once_all_is_rea
         raised.value.where["missing"]
         == "demo:0:10-20 demo:0:40-50 demo:1:10-20 demo:1:40-45 demo:1:45-50"
     )
-    assert (raised.value.exit_code, parse_stretches(raised.value.where["missing"])[0]) == (
+    assert (raised.value.exit_code, parse_intervals(raised.value.where["missing"])[0]) == (
         5,
         (BrokerPartition("demo", 0), 10, 20),
     )
@@ -712,7 +712,7 @@ def test_an_offset_that_is_refused_and_yet_inside_is_asked_for_again(broker: Fak
 def test_a_topic_that_we_may_not_read_is_no_permission(broker: FakeBroker) -> None:
     fill(broker, 0, batches=1)
     broker.log("demo", 0).refusals.append(29)
-    with pytest.raises(PermissionRefused):
+    with pytest.raises(PermissionDenied):
         Task(broker, [wanted(0, 0, 10)]).rows()
 
 
@@ -722,7 +722,7 @@ def test_a_topic_that_we_may_not_read_is_no_permission(broker: FakeBroker) -> No
 def test_whoever_reads_an_error_code_raises_the_same_error(broker: FakeBroker, code: int) -> None:
     fill(broker, 0, batches=1)
     broker.log("demo", 0).refusals.extend([code] * 2)
-    told = (versions.refusal_of(code) or versions.CODES[versions.NONE]).error("fetch")
+    told = (versions.error_of(code) or versions.CODES[versions.NONE]).error("fetch")
     with (
         pytest.raises(EtlError) as of_a_fetch,
         SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer,

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.errors import CommitUnknown, OffsetMoved, Owned, PermissionRefused, TopicMissing
+from etl.errors import CommitUnknown, OffsetMoved, Owned, PermissionDenied, TopicMissing
 from etl.io.brokers import group_offsets
 from etl.io.brokers.cluster import Cluster
-from etl.io.brokers.group_offsets import KeptOffsets
+from etl.io.brokers.group_offsets import StoredOffsets
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed
 from tests.fakes.broker import OFFSET_COMMIT, FakeBroker, hang_up
 
 FIRST, SECOND = (BrokerPartition("demo", number) for number in range(2))
 OURS = f"12:{'a' * 32}"
-KEPT = KeptOffsets("g", "clicks")
+KEPT = StoredOffsets("g", "clicks")
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_word_of_this_pipeline_is_told_as_its_plans_and_any_other_as_it_is(
     assert KEPT.move(cluster, {FIRST: NOTHING_COMMITTED}, to(800)) == [FIRST]
     assert stored(broker) == (800, f"etl:clicks:{OURS}")
     assert KEPT.committed(cluster, [FIRST, SECOND]) == {FIRST: Committed(800, None, OURS)}
-    assert KeptOffsets("g", "others").committed(cluster, [FIRST]) == {
+    assert StoredOffsets("g", "others").committed(cluster, [FIRST]) == {
         FIRST: Committed(800, None, f"etl:clicks:{OURS}")
     }
     store(broker, 800, "x" * 4096)
@@ -119,7 +119,7 @@ def test_a_log_whose_topic_is_gone_is_left_out_and_any_other_refusal_is_raised(
     after = {**to(800), SECOND: Committed(800, None, OURS)}
     assert KEPT.move(cluster, dict.fromkeys(after, NOTHING_COMMITTED), after) == [FIRST]
     broker.world.refused_logs["demo", 1] = 29
-    with pytest.raises(PermissionRefused):
+    with pytest.raises(PermissionDenied):
         KEPT.move(cluster, dict.fromkeys(after, NOTHING_COMMITTED), after)
 
 

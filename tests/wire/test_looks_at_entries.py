@@ -11,7 +11,7 @@ import pytest
 from etl.io.brokers import cluster
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster import Cluster, look_at
-from etl.model.partitions import Broker, BrokerPartition, DoubtedOffset, Leader, LookedAt
+from etl.model.partitions import Broker, BrokerPartition, Leader, LookedAt, UnverifiedOffset
 from tests.fakes.jafka import FETCH, MULTIFETCH, JafkaBroker, entry, wrapped
 
 LOG, OTHER = BrokerPartition("clicks", 0, 7), BrokerPartition("clicks", 1, 7)
@@ -35,7 +35,7 @@ def looked(
     end = until or broker.logs[log.topic, log.partition].end
     with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as consumer:
         found = look_at(
-            consumer, [DoubtedOffset(log, offset, walk_from, end, is_kept) for offset in offsets]
+            consumer, [UnverifiedOffset(log, offset, walk_from, end, is_kept) for offset in offsets]
         )
     return sorted((one for _, one in found), key=lambda one: one.offset)
 
@@ -187,7 +187,7 @@ def test_all_logs_of_a_broker_are_looked_at_by_one_request_and_walked_by_another
     for number in (0, 1):
         broker.append("clicks", number, *(entry(TEXT) for _ in range(4)))
     doubted = [
-        DoubtedOffset(log, 2 * len(entry(TEXT)) + number, 0, 4 * len(entry(TEXT)))
+        UnverifiedOffset(log, 2 * len(entry(TEXT)) + number, 0, 4 * len(entry(TEXT)))
         for number, log in enumerate((LOG, OTHER))
     ]
     leader = Leader(Broker(7, "127.0.0.1", broker.port, "jafka"))
@@ -208,12 +208,14 @@ def test_logs_are_walked_together_and_of_many_bad_ones_a_few_are_told_in_full(
     with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as consumer:
         asked = len(broker.requests)
         found = dict(
-            look_at(consumer, [DoubtedOffset(log, 300 * size, 0, 400 * size) for log in logs])
+            look_at(consumer, [UnverifiedOffset(log, 300 * size, 0, 400 * size) for log in logs])
         )
         assert {one.is_entry for one in found.values()} == {True}
         assert len(broker.requests) - asked == 3  # a greeting, a look and a walk
         found = dict(
-            look_at(consumer, [DoubtedOffset(log, 300 * size + 1, 0, 400 * size) for log in logs])
+            look_at(
+                consumer, [UnverifiedOffset(log, 300 * size + 1, 0, 400 * size) for log in logs]
+            )
         )
     assert {one.is_entry for one in found.values()} == {False}
     assert (

@@ -19,7 +19,7 @@ from etl.errors import (
     EtlError,
     MembershipLost,
     Owned,
-    PermissionRefused,
+    PermissionDenied,
     SettingsError,
 )
 from etl.io.brokers.member_state import MemberTerms
@@ -125,7 +125,7 @@ ENDING = [
         for protocol, api in ((CLASSIC, JOIN), (CONSUMERS, CONSUMER))
         for code, kind in (
             (24, SettingsError),
-            (30, PermissionRefused),
+            (30, PermissionDenied),
             (35, SettingsError),
             (42, EtlError),
             (69, SettingsError),
@@ -163,7 +163,7 @@ def test_who_has_no_right_to_know_the_coordinator_is_refused(
     broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol
 ) -> None:
     broker.world.group_refusals[FIND_COORDINATOR].append(30)
-    with pytest.raises(PermissionRefused, match="name the coordinator of group g"):
+    with pytest.raises(PermissionDenied, match="name the coordinator of group g"):
         of(stage, protocol).member().join()
 
 
@@ -456,7 +456,7 @@ def test_a_share_that_is_held_from_the_join_on_is_the_same_by_a_later_epoch_unti
     stage: Stage,
 ) -> None:
     consumers = of(stage, CONSUMERS)
-    with consumers.joined(holds_shares=True) as (holder, share):
+    with consumers.joined(holds_assignment=True) as (holder, share):
         assert holder.unbroken(share, within_s=20) == share
         holder.follow()
         with consumers.joined() as (_, late):

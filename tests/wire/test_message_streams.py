@@ -21,7 +21,7 @@ from etl.errors import (
     SettingsError,
 )
 from etl.model.partitions import BrokerPartition
-from etl.streams import Conf, Connector, Group, MessageStream, NothingCame, Record
+from etl.streams import Conf, Connector, ConsumerTimeout, Group, MessageStream, Record
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, never
@@ -101,7 +101,7 @@ def test_one_stream_gives_all_partitions_and_one_that_has_none_waits(
     with connector(broker) as here:
         streams = here.create_message_streams({"clicks": 3}, timeout_s=20)["clicks"]
         streams[2].timeout_s = 0.2
-        with pytest.raises(NothingCame):
+        with pytest.raises(ConsumerTimeout):
             next(streams[2])
         assert Counter(record.log for stream in streams[:2] for record in taken(stream, 3)) == {
             P0: 3,
@@ -113,7 +113,7 @@ def test_a_stream_that_waited_long_enough_says_so_and_goes_on(broker: FakeCoordi
     with connector(broker) as here:
         (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=0.1)["clicks"]
         for _ in range(2):
-            with pytest.raises(NothingCame, match="0.1 s"):
+            with pytest.raises(ConsumerTimeout, match="0.1 s"):
                 next(stream)
         append(broker, 0, b"late")
         stream.timeout_s = 20

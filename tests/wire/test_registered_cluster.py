@@ -65,7 +65,7 @@ def cluster_of(registry: Registry) -> Cluster:
 def test_the_registry_is_asked_instead_of_the_brokers(broker: Broker) -> None:
     with cluster_of(Registry(broker)) as cluster:
         assert cluster.describe(None).leaders == {HERE: Leader(broker)}
-        assert cluster.describe_once_told(["no-such-topic"], wait_s=float("inf")).topics == {}
+        assert cluster.describe_when_known(["no-such-topic"], wait_s=float("inf")).topics == {}
         assert cluster.first(lambda consumer: consumer.introduction()) == "a pebble"
 
 

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import fs
 
-from etl.errors import NoExclusiveCreate, PermissionRefused, TableUnreachable
+from etl.errors import NoExclusiveCreate, PermissionDenied, TableUnreachable
 from etl.io.delta.append import ArrowWriter, Destination, Load, append
 from etl.io.delta.exclusive_create import require_exclusive_create
 from etl.io.delta.log import open_log
@@ -182,7 +182,7 @@ def test_a_store_that_keeps_if_none_match_passes_and_nothing_of_the_probe_is_lef
 
 def test_a_probe_that_may_not_write_says_so(place: Place) -> None:
     place.way.rules(Rule("PUT", "_delta_log/0", 10, "denied"))
-    with pytest.raises(PermissionRefused, match="the store refuses us"):
+    with pytest.raises(PermissionDenied, match="the store refuses us"):
         require_exclusive_create(place.path)
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from etl.commands import doctor_services
 from etl.commands.doctor_machine import Findings
-from etl.errors import BrokerUnreachable, PermissionRefused, SettingsError
+from etl.errors import BrokerUnreachable, PermissionDenied, SettingsError
 from etl.io.brokers.cluster import Cluster, chosen_topics
 from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import Pause
-from etl.run.discovery import Discovery, describe_all_told, with_kept_from_us
+from etl.run.discovery import Discovery, describe_registered_topics, with_denied_topics
 from etl.settings.source import TopicFilter
 from tests.builders import plain_plan, plain_settings
 from tests.fakes.batches import Batch, Rec, encode
@@ -53,7 +53,7 @@ def test_a_registered_topic_that_the_broker_was_not_told_of_yet_is_waited_for(
         [lambda connection, frame: connection.sendall(frame)] * (answers_before - 1)
         + [answers_and_is_told]
     )
-    told = describe_all_told(
+    told = describe_registered_topics(
         cluster, asked, lambda told: ["early", "late"] if asked != ["late"] else ["late"], wait_s=30
     )
     assert {log.topic for log in told.leaders} == set(asked or ["early", "late"])
@@ -63,13 +63,15 @@ def test_one_that_the_brokers_never_tell_of_is_an_error_that_may_pass(cluster: C
     with pytest.raises(
         BrokerUnreachable, match=r"do not tell of a topic and 1 more that is registered.*late"
     ):
-        describe_all_told(cluster, None, lambda told: ["early", "late", "later"], wait_s=0.3)
+        describe_registered_topics(
+            cluster, None, lambda told: ["early", "late", "later"], wait_s=0.3
+        )
 
 
 def test_what_is_registered_nowhere_is_believed_to_be_missing_at_once(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
-    told = describe_all_told(
+    told = describe_registered_topics(
         cluster, ["early", "misspelt"], lambda told: ["early"], wait_s=float("inf")
     )
     assert {log.topic for log in told.leaders} == {"early"}
@@ -85,19 +87,19 @@ def test_a_topic_that_was_read_and_is_kept_from_us_now_is_refused_and_does_not_w
     told = cluster.describe(None)
     assert chosen_topics(told, every).topics.keys() == {"early"}
     with pytest.raises(
-        PermissionRefused,
+        PermissionDenied,
         match=r"do not let us read the topic \(topic late.*Describe and Read; where it was deleted",
     ):
-        chosen_topics(with_kept_from_us(cluster, told, ["early", "late", "deleted"]), every)
+        chosen_topics(with_denied_topics(cluster, told, ["early", "late", "deleted"]), every)
 
 
 def test_a_topic_that_was_read_and_is_gone_is_not_asked_back(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     told = cluster.describe(None)
-    assert with_kept_from_us(cluster, told, ["early", "deleted"]) == told
+    assert with_denied_topics(cluster, told, ["early", "deleted"]) == told
     asked = len(broker.requests)
-    assert with_kept_from_us(cluster, told, ["early"]) == told and len(broker.requests) == asked
+    assert with_denied_topics(cluster, told, ["early"]) == told and len(broker.requests) == asked
 
 
 def test_a_leader_without_our_listener_is_no_partition_without_a_leader(

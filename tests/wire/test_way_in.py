@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from etl.errors import BrokerUnreachable, EtlError, NotKafka, PermissionRefused, SettingsError
+from etl.errors import BrokerUnreachable, EtlError, NotKafka, PermissionDenied, SettingsError
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.connection import IdleConnections
 from etl.kafka.messages import FetchTarget
@@ -196,7 +196,7 @@ def test_a_refused_login_is_told_without_what_the_broker_says_of_the_secret(
 ) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "another-secret")
     with Guarded(broker, users=USERS) as port, consumer_of(port, way()) as consumer:
-        with pytest.raises(PermissionRefused, match=REFUSED) as refused:
+        with pytest.raises(PermissionDenied, match=REFUSED) as refused:
             consumer.topic_metadata(["clicks"])
         assert (
             refused.value.where["key"] == "source.security.sasl.password"
@@ -213,7 +213,7 @@ def test_whoever_asks_for_few_rounds_of_scram_learns_nothing(broker: FakeBroker)
     with Guarded(broker, users=USERS, answers=impostor, mechanisms=("SCRAM-SHA-256",)) as port:
         with (
             consumer_of(port, way("SCRAM-SHA-256")) as consumer,
-            pytest.raises(PermissionRefused, match="by 1 rounds, and 4096 are"),
+            pytest.raises(PermissionDenied, match="by 1 rounds, and 4096 are"),
         ):
             consumer.topic_metadata(["clicks"])
 
@@ -229,7 +229,7 @@ def test_an_answer_that_is_none_of_the_mechanism_is_a_refusal(
     ) as port:
         with (
             consumer_of(port, way("SCRAM-SHA-512")) as consumer,
-            pytest.raises(PermissionRefused, match="came to nothing"),
+            pytest.raises(PermissionDenied, match="came to nothing"),
         ):
             consumer.topic_metadata(["clicks"])
 
@@ -239,7 +239,7 @@ def test_a_refusal_of_which_the_broker_says_nothing_is_told_by_its_name(broker: 
         Guarded(broker, users=USERS, answers=lambda token: (WRONG, b"", None)) as port,
         consumer_of(port, way()) as consumer,
     ):
-        with pytest.raises(PermissionRefused, match="SASL_AUTHENTICATION_FAILED"):
+        with pytest.raises(PermissionDenied, match="SASL_AUTHENTICATION_FAILED"):
             consumer.topic_metadata(["clicks"])
 
 
@@ -279,7 +279,7 @@ def test_only_the_code_of_a_wrong_login_is_taken_for_one(
         with consumer_of(port, security) as consumer, pytest.raises(EtlError) as failed:
             consumer.topic_metadata(["clicks"])
     error = failed.value
-    assert error.exit_code == exit_code and type(error) is not PermissionRefused, repr(error)
+    assert error.exit_code == exit_code and type(error) is not PermissionDenied, repr(error)
     assert (
         said in str(error)
         and "quorum" not in str(error)
@@ -304,7 +304,7 @@ def test_a_listener_that_wants_a_login_is_told_from_a_broker_that_goes_away(
 ) -> None:
     with Guarded(broker, users=USERS) as port, consumer_of(port, Security()) as consumer:
         with pytest.raises(
-            PermissionRefused, match="wants a login, by PLAIN, and we have none for it"
+            PermissionDenied, match="wants a login, by PLAIN, and we have none for it"
         ):
             consumer.topic_metadata(["clicks"])
     with Guarded(broker) as port, consumer_of(port, Security()) as consumer:
@@ -358,7 +358,7 @@ def test_a_token_that_ends_on_its_way_is_asked_for_once_more(
             if refused == 1:
                 assert consumer.topic_metadata(["clicks"]).topics
                 return
-            with pytest.raises(PermissionRefused, match="invalid_token") as error:
+            with pytest.raises(PermissionDenied, match="invalid_token") as error:
                 consumer.topic_metadata(["clicks"])
     assert error.value.where["key"] == "source.security.sasl.token" and "a-token" not in str(
         error.value

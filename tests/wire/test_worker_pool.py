@@ -20,7 +20,7 @@ from pyarrow import parquet
 from etl.errors import CorruptData, ProcessLost, unmark
 from etl.model.columns import COLUMNS, arrow_schema, raw_columns
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
-from etl.model.plans import FilesWanted, OffsetRange, Written
+from etl.model.plans import FileOptions, OffsetRange, Written
 from etl.reader import local_workers
 from etl.reader.batch_transform import ArrowTransform
 from etl.reader.local_workers import Failed, FilesOfWorkers, Order, Worker
@@ -103,7 +103,7 @@ def test_two_workers_do_five_tasks_and_what_came_is_told_in_their_order(
     files: FilesOfWorkers, tmp_path: Path
 ) -> None:
     pids = processes(files)
-    written = files.write(FilesWanted(str(tmp_path), COLUMNS))
+    written = files.write(FileOptions(str(tmp_path), COLUMNS))
     assert len(pids) == 2 and [one.indices for one in written] == [(i,) for i in range(PARTITIONS)]
     assert [one.rows for one in written] == [10] * PARTITIONS
     found = files.receipts.in_order(PARTITIONS)
@@ -132,7 +132,7 @@ def test_what_a_task_raises_comes_back_as_itself_and_ends_the_others(
     broker.log("clicks", 3).batches[:] = [bytes(spoiled)]
     pids = processes(files)
     with pytest.raises(TaskFailed) as raised:
-        files.write(FilesWanted(str(tmp_path), COLUMNS))
+        files.write(FileOptions(str(tmp_path), COLUMNS))
     told = unmark(str(raised.value))
     assert isinstance(told, CorruptData) and told.where["partition"] == 3
     assert not any(map(is_alive, pids))
@@ -144,7 +144,7 @@ def test_an_answer_that_is_cut_off_is_asked_for_again_and_costs_no_record(
     tmp_path: Path,
 ) -> None:
     broker.script[FETCH].append(cut_to(60))
-    assert [one.rows for one in of_one.write(FilesWanted(str(tmp_path), COLUMNS))] == [
+    assert [one.rows for one in of_one.write(FileOptions(str(tmp_path), COLUMNS))] == [
         10
     ] * PARTITIONS
     assert not broker.script[FETCH]
@@ -161,7 +161,7 @@ def test_a_worker_gives_back_rows_a_refusal_and_a_bug_with_its_traceback_also_wh
     spoiled = bytearray(encode(Batch(0, [Rec(delta, b"v") for delta in range(10)])))
     spoiled[-1] ^= 1
     broker.log("clicks", 3).batches[:] = [bytes(spoiled)]
-    wanted, no_value = FilesWanted(str(tmp_path), COLUMNS), cast(Any, "no value of the kind")
+    wanted, no_value = FileOptions(str(tmp_path), COLUMNS), cast(Any, "no value of the kind")
     with contextlib.ExitStack() as ending:
         worker = kind()
         ending.callback(worker.end)
@@ -206,7 +206,7 @@ def test_a_worker_imports_what_its_run_imports_wherever_it_is_started(
     monkeypatch.chdir(tmp_path)
     worker = Worker()
     tasks, reading = asked
-    order = Order(tasks[0], 0, reading, FilesWanted(str(tmp_path), COLUMNS), None)
+    order = Order(tasks[0], 0, reading, FileOptions(str(tmp_path), COLUMNS), None)
     assert isinstance(worker.answer(order), Written)
     worker.end()
 
@@ -221,13 +221,13 @@ def test_a_worker_that_ends_by_itself_is_not_tried_again_and_its_last_words_are_
     with pytest.raises(
         ProcessLost, match="ended by itself: exit code 1; it said: no module of that name"
     ) as lost:
-        again.write(FilesWanted(str(tmp_path), COLUMNS))
+        again.write(FileOptions(str(tmp_path), COLUMNS))
     assert "arrow_transform" not in lost.value.check
     shaped = replace(
         asked[1], transform=ArrowTransform("shaping:decoded", arrow_schema(), arrow_schema())
     )
     with pytest.raises(ProcessLost) as lost:
-        FilesOfWorkers(asked[0], shaped, None, workers=2).write(FilesWanted(str(tmp_path), COLUMNS))
+        FilesOfWorkers(asked[0], shaped, None, workers=2).write(FileOptions(str(tmp_path), COLUMNS))
     assert "shaping:decoded (arrow_transform), which works in it" in lost.value.check
 
 
@@ -240,7 +240,7 @@ def test_what_a_library_prints_as_a_worker_starts_is_no_answer(
         local_workers, "_PROGRAM", f"print('Tracing enabled', flush=True); {local_workers._PROGRAM}"
     )
     again = FilesOfWorkers(*asked, None, workers=1)
-    assert sum(one.rows for one in again.write(FilesWanted(str(tmp_path), COLUMNS))) > 0
+    assert sum(one.rows for one in again.write(FileOptions(str(tmp_path), COLUMNS))) > 0
 
 
 def test_where_one_worker_cannot_be_started_the_others_end_and_that_is_told(
@@ -291,7 +291,7 @@ def test_files_that_are_closed_while_they_are_written_end_their_workers(
 
     def write() -> None:
         try:
-            files.write(FilesWanted(str(tmp_path), COLUMNS))
+            files.write(FileOptions(str(tmp_path), COLUMNS))
         except BaseException as error:
             failed.append(error)
 
@@ -318,5 +318,5 @@ def test_a_worker_that_answers_with_something_else_is_ended_and_not_waited_for(
     with pytest.raises(
         ProcessLost, match="a worker process gave an answer that is none, and was ended"
     ):
-        again.write(FilesWanted(str(tmp_path), COLUMNS))
+        again.write(FileOptions(str(tmp_path), COLUMNS))
     assert not any(map(is_alive, pids))

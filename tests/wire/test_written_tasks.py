@@ -18,7 +18,7 @@ from etl.errors import CorruptData, EtlError, SettingsError, TableUnreachable, u
 from etl.io.delta.data_files import DataFiles
 from etl.model.columns import COLUMNS, raw_columns
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
-from etl.model.plans import FilesWanted, OffsetRange, Written
+from etl.model.plans import FileOptions, OffsetRange, Written
 from etl.reader.batch_transform import load_arrow_transform
 from etl.reader.reading import Reading, tasks_of_ranges
 from etl.reader.task_rows import TaskFailed, write_task
@@ -71,7 +71,7 @@ def write(
         tails={},
     )
     return [
-        write_task(task, reading, FilesWanted(str(root), COLUMNS, partition_by)) for task in known
+        write_task(task, reading, FileOptions(str(root), COLUMNS, partition_by)) for task in known
     ]
 
 
@@ -148,7 +148,7 @@ def test_a_little_that_several_brokers_lead_is_one_file_and_one_connection_to_ea
         known = tasks_of_ranges(
             ranges, tasks, topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={}
         )
-        written = [write_task(task, reading, FilesWanted(str(tmp_path), COLUMNS)) for task in known]
+        written = [write_task(task, reading, FileOptions(str(tmp_path), COLUMNS)) for task in known]
         assert [(one.indices, len(one.files), one.rows) for one in written] == [((0, 1, 2), 1, 42)]
         assert (broker.connections, other.connections) == (1, 1)
         assert ([log for asked in other.fetched for log in asked], len(broker.fetched)) == (
@@ -191,7 +191,7 @@ def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_t
         tails={},
     )
     with pytest.raises(TaskFailed) as raised:
-        write_task(task, reading, FilesWanted(str(tmp_path), COLUMNS, row_group_bytes=1))
+        write_task(task, reading, FileOptions(str(tmp_path), COLUMNS, row_group_bytes=1))
     told = unmark(str(raised.value))
     assert isinstance(told, CorruptData) and told.where["offset"] == 20
     assert len(lay_there) == 1 and [*tmp_path.rglob("*.parquet")] == []
@@ -275,7 +275,7 @@ def write_transformed(
     return write_task(
         task,
         reading,
-        FilesWanted(str(root), tuple(transform.stored.names), by, schema=transform.stored),
+        FileOptions(str(root), tuple(transform.stored.names), by, schema=transform.stored),
     )
 
 

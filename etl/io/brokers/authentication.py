@@ -27,7 +27,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from etl.errors import BrokerUnreachable, EtlError, PermissionRefused, Refusal, SettingsError
+from etl.errors import BrokerUnreachable, EtlError, PermissionDenied, Refusal, SettingsError
 from etl.io.brokers.connection import Connection, ImpossibleSize, fresh, not_kafka
 from etl.io.tls import ConnectionBroken
 from etl.kafka.families import login_asked_first
@@ -198,7 +198,7 @@ def log_in(
 ) -> None:
     """Nothing where there is no login. `deadline`: a `time.monotonic` moment.
 
-    Raises PermissionRefused where the broker does not take it, SettingsError where it cannot be
+    Raises PermissionDenied where the broker does not take it, SettingsError where it cannot be
     tried, BrokerUnreachable, NotKafka, CorruptData; ConnectionBroken where the other side hangs up
     at once.
     """
@@ -209,7 +209,7 @@ def log_in(
     try:
         answer = asking.ask(spoken.mechanism(security.login.mechanism.value))
         if not answer.is_taken:
-            raise _not_taken(answer, security.login, connection.address)
+            raise _rejected_login(answer, security.login, connection.address)
         proof = _Proof(security.login, host, connection.address, deadline)
         while not proof.is_done:
             said = asking.ask(spoken.token(proof.next()))
@@ -253,7 +253,7 @@ def wanted_login(connection: Connection, client_id: str, deadline: float) -> Etl
     offered = ", ".join(answer.offered) or "mechanisms that it does not tell"
     what = f"the listener wants a login, by {offered}, and we have none for it"
     check = "source.security: protocol SASL_SSL or SASL_PLAINTEXT and sasl; or the address of another listener"
-    return PermissionRefused(
+    return PermissionDenied(
         what, key="source.security.protocol", broker=connection.address, check=check
     )
 
@@ -276,7 +276,7 @@ class _Asking:
         return request.read(answer).answer
 
 
-def _not_taken(answer: MechanismAnswer, login: Login, address: str) -> SettingsError:
+def _rejected_login(answer: MechanismAnswer, login: Login, address: str) -> SettingsError:
     if answer.wants_none:
         check = "source.security.protocol: SSL or PLAINTEXT; or the address of another listener"
         return SettingsError(
@@ -358,26 +358,26 @@ class _Proof:
 
     def receive(self, token: bytes) -> None:
         if self._login.mechanism in (Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512):
-            self._refuse_few_iterations(token)
+            self._reject_few_iterations(token)
         try:
             self._mechanism.receive(token)
         except Exception as error:
             raise self._failed(error) from None
 
-    def _refuse_few_iterations(self, token: bytes) -> None:
+    def _reject_few_iterations(self, token: bytes) -> None:
         said = re.findall(rb"(?:^|,)i=([^,]*)", token)
         if any(
             not re.fullmatch(rb"[0-9]{1,7}", each) or int(each) < _LEAST_ITERATIONS for each in said
         ):
             told = " and ".join(each.decode("ascii", "replace")[:20] for each in said)
             what = f"whoever answers wants our password proven by {told} rounds, and {_LEAST_ITERATIONS} are the least"
-            raise PermissionRefused(
+            raise PermissionDenied(
                 what,
                 broker=self._address,
                 check="that the address is the broker's, and how its users were made",
             )
 
-    def refused(self, text: str) -> PermissionRefused:
+    def refused(self, text: str) -> PermissionDenied:
         """The broker's no. It does not tell a wrong name from a wrong password."""
         keys = {
             Mechanism.OAUTHBEARER: "source.security.sasl.token",
@@ -388,7 +388,7 @@ class _Proof:
             f"the broker refuses the login by {self._login.mechanism.value}: {self._masked(text)}"
         )
         check = "username and password" if self._login.mechanism.has_password else key
-        return PermissionRefused(
+        return PermissionDenied(
             what, key=key, broker=self._address, check=f"{check}, and that the broker knows them"
         )
 
@@ -405,13 +405,13 @@ class _Proof:
             **error.where,
         )
 
-    def _failed(self, error: Exception) -> PermissionRefused:
+    def _failed(self, error: Exception) -> PermissionDenied:
         """What the library says of an answer that proves nothing: a broker that does not know our
         password cannot sign with it.
         """
         what = f"the login by {self._login.mechanism.value} came to nothing: {self._masked(str(error) or type(error).__name__)}"
         check = "that the address is the broker's; with GSSAPI a ticket (klist) and source.security.sasl.service"
-        return PermissionRefused(what, key=_MECHANISM, broker=self._address, check=check)
+        return PermissionDenied(what, key=_MECHANISM, broker=self._address, check=check)
 
     def _masked(self, text: str) -> str:
         for secret in self._secrets:

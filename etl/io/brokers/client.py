@@ -60,17 +60,17 @@ from etl.kafka.messages import (
     ClusterMetadata,
     CommittedOffset,
     CommittedOffsets,
+    EpochEndsResponse,
     Fetch,
     FetchAnswer,
     FetchedPartition,
     FetchTarget,
     GroupMember,
     ListedOffset,
+    MembersResponse,
     OffsetsCommit,
     OffsetsQuestion,
     SpokenMembership,
-    ToldEpochEnds,
-    ToldMembers,
     in_serving_order,
     reject_negative,
     reject_wrong_times,
@@ -173,7 +173,7 @@ class BrokerQuestions:
         """
         return self._dialect().introduction()
 
-    def refuse_other_release(self, isolation: Isolation) -> None:
+    def reject_other_release(self, isolation: Isolation) -> None:
         """Ask the broker once what it is, where `generation` was told as a release, such as
         `kafka-0.10.2`; else nobody is asked.
 
@@ -182,7 +182,7 @@ class BrokerQuestions:
         within five seconds is what was told.
         """
         with self._alone():
-            self._exchange.refuse_other_release(isolation)
+            self._exchange.reject_other_release(isolation)
 
     def topic_metadata(self, topics: Collection[str] | None = None) -> ClusterMetadata:
         """Brokers, topics and leaders; None: of all topics. Never creates a topic."""
@@ -204,9 +204,9 @@ class BrokerQuestions:
         """
         return self._ask(lambda dialect: dialect.retention(topics))
 
-    def tells_cleanup(self) -> bool:
+    def has_describe_configs(self) -> bool:
         """Whether the broker can be asked for `retention` at all: not before 0.11."""
-        return self._dialect().tells_cleanup
+        return self._dialect().has_describe_configs
 
     def keeps_offsets(self) -> bool:
         """Whether the broker keeps the offsets of groups itself: not before 0.8.2."""
@@ -235,22 +235,22 @@ class BrokerQuestions:
 
     def epoch_ends(
         self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]
-    ) -> ToldEpochEnds:
+    ) -> EpochEndsResponse:
         """Where the records up to a leader epoch end in each log (KIP-320); nothing for a broker
         before 2.1. One request for many logs.
         """
-        if not self._dialect().tells_epoch_ends:
+        if not self._dialect().has_leader_epochs:
             return {}
         return self._ask(lambda dialect: dialect.epoch_ends(epochs, current))
 
-    def members_of(self, group: str) -> ToldMembers:
+    def members_of(self, group: str) -> MembersResponse:
         """Who is in Kafka's group with the logs that each reads, by either protocol; only the
         group's coordinator knows.
 
         Nobody, where brokers keep no groups (before 0.9).
         """
         if not self._dialect().keeps_groups:
-            return ToldMembers(None, {})
+            return MembersResponse(None, {})
         told = self._ask(lambda dialect: dialect.members_of(group))
         if (
             told.members
@@ -262,7 +262,9 @@ class BrokerQuestions:
             lambda dialect: dialect.consumer_members_of(group)
         )  # a group of that protocol is none to the other question
         return (
-            ToldMembers(None, {}) if newer.refusal and newer.refusal.meaning in _NO_GROUP else newer
+            MembersResponse(None, {})
+            if newer.refusal and newer.refusal.meaning in _NO_GROUP
+            else newer
         )
 
     def create_topic(self, topic: str, partitions: int) -> int:
@@ -316,7 +318,7 @@ class BrokerQuestions:
             )
         try:
             if not is_fetching:
-                self._fetching.refuse_while_under_way()
+                self._fetching.reject_pending_request()
             yield
         finally:
             self._one_at_a_time.release()
@@ -453,7 +455,7 @@ class GroupOffsets(BrokerQuestions):
                 if in_zookeeper
                 else self._of_coordinator(group, commit, lambda told: set(told.values()))
             )
-            self._refuse_unsettled(wanted, told)
+            self._reject_unsettled(wanted, told)
         except (MembershipLost, BrokerUnreachable) as error:
             earlier = answers if isinstance(error, BrokerUnreachable) else answers[:-1]
             if is_sent_once and earlier:
@@ -504,7 +506,7 @@ class GroupOffsets(BrokerQuestions):
                 )
         return dict(found.offsets)
 
-    def _refuse_unsettled(
+    def _reject_unsettled(
         self, wanted: OffsetsCommit, told: Mapping[BrokerPartition, Refusal | None]
     ) -> None:
         """Raises for what a coordinator says of the whole commit, in the place of each log; see the
@@ -768,7 +770,7 @@ class SimpleConsumer(GroupOffsets):
         """The largest timestamp of each log, wherever it lies, in one request; None: this broker
         cannot tell (Kafka before 3.0, Jafka).
         """
-        if not self._dialect().tells_largest_times:
+        if not self._dialect().has_max_timestamps:
             return None
         listed = self._ask(lambda dialect: dialect.largest_times(logs, epochs or {}))
         if set(listed) != set(logs):

@@ -37,7 +37,7 @@ from etl.errors import (
     Meaning,
     OffsetInsideMessage,
     OtherRelease,
-    PermissionRefused,
+    PermissionDenied,
     SettingsError,
 )
 from etl.io.brokers.client import SimpleConsumer
@@ -47,19 +47,19 @@ from etl.kafka.messages import (
     ClusterMetadata,
     FetchedPartition,
     FetchTarget,
-    ToldMembers,
+    MembersResponse,
     TopicMetadata,
 )
 from etl.model.partitions import (
     Broker,
     BrokerPartition,
-    DoubtedOffset,
     Isolation,
     KafkaGroup,
     Leader,
     LookedAt,
     OpenTransaction,
     Retention,
+    UnverifiedOffset,
 )
 from etl.settings.choices import MIB
 from etl.settings.source import TopicFilter
@@ -76,7 +76,7 @@ _LENGTH_BYTES = 4
 
 
 def look_at(
-    consumer: SimpleConsumer, doubted: Collection[DoubtedOffset]
+    consumer: SimpleConsumer, doubted: Collection[UnverifiedOffset]
 ) -> list[tuple[BrokerPartition, LookedAt]]:
     """What this broker's logs have at these offsets. Raises BrokerUnreachable."""
     found = dict(_checked(consumer, doubted))
@@ -84,7 +84,7 @@ def look_at(
     return [(one.log, looked) for one, looked in found.items()]
 
 
-def _to_walk(found: Mapping[DoubtedOffset, LookedAt]) -> list[DoubtedOffset]:
+def _to_walk(found: Mapping[UnverifiedOffset, LookedAt]) -> list[UnverifiedOffset]:
     """Those that are walked to: some of the bad ones, in order, so that the one that is told is
     told in full; then the nearest.
     """
@@ -94,7 +94,7 @@ def _to_walk(found: Mapping[DoubtedOffset, LookedAt]) -> list[DoubtedOffset]:
     good = [
         one for one, looked in found.items() if looked.is_entry is not False and not one.is_kept
     ]
-    left, chosen = WALKED_BYTES_MAX, list[DoubtedOffset]()
+    left, chosen = WALKED_BYTES_MAX, list[UnverifiedOffset]()
     for one in (*bad, *sorted(good, key=lambda one: (one.offset - one.walk_from, one))):
         if one.offset - one.walk_from <= left:
             left -= one.offset - one.walk_from
@@ -103,8 +103,8 @@ def _to_walk(found: Mapping[DoubtedOffset, LookedAt]) -> list[DoubtedOffset]:
 
 
 def _checked(
-    consumer: SimpleConsumer, doubted: Collection[DoubtedOffset]
-) -> Iterator[tuple[DoubtedOffset, LookedAt]]:
+    consumer: SimpleConsumer, doubted: Collection[UnverifiedOffset]
+) -> Iterator[tuple[UnverifiedOffset, LookedAt]]:
     """By the bytes at each offset alone."""
     waiting = {one: LOOK_BYTES for one in doubted}
     while waiting:
@@ -122,9 +122,9 @@ def _checked(
             yield one, looked
 
 
-def _of_different_logs(waiting: dict[DoubtedOffset, int]) -> list[DoubtedOffset]:
+def _of_different_logs(waiting: dict[UnverifiedOffset, int]) -> list[UnverifiedOffset]:
     """A request names a log once, and an answer is held in memory: a few of those that wait."""
-    asked: dict[BrokerPartition, DoubtedOffset] = {}
+    asked: dict[BrokerPartition, UnverifiedOffset] = {}
     size = 0
     for one, needed in waiting.items():
         if (
@@ -138,7 +138,7 @@ def _of_different_logs(waiting: dict[DoubtedOffset, int]) -> list[DoubtedOffset]
 
 
 def _checked_one(
-    one: DoubtedOffset, fetched: FetchedPartition | None, asked_bytes: int
+    one: UnverifiedOffset, fetched: FetchedPartition | None, asked_bytes: int
 ) -> tuple[LookedAt, int]:
     """What the bytes say, and how many are needed where these are too few."""
     from etl.records.message_kernel import PHYSICAL_ENTRY_BYTES, SMALLEST_PHYSICAL
@@ -169,7 +169,7 @@ def _checked_one(
 
 
 def _cut_off(
-    one: DoubtedOffset, given_bytes: int, asked_bytes: int, needed: int
+    one: UnverifiedOffset, given_bytes: int, asked_bytes: int, needed: int
 ) -> tuple[LookedAt, int]:
     """The same of an answer without a whole entry. One that is shorter than what was asked for ends
     where the segment does.
@@ -194,9 +194,9 @@ def _cut_off(
 
 def _walked(
     consumer: SimpleConsumer,
-    doubted: Sequence[DoubtedOffset],
-    found: Mapping[DoubtedOffset, LookedAt],
-) -> Iterator[tuple[DoubtedOffset, LookedAt]]:
+    doubted: Sequence[UnverifiedOffset],
+    found: Mapping[UnverifiedOffset, LookedAt],
+) -> Iterator[tuple[UnverifiedOffset, LookedAt]]:
     """What is known once they were walked to, all logs together; nothing of those where the broker
     gives nothing on the way.
     """
@@ -225,7 +225,7 @@ def _walked(
 
 
 def _step(
-    one: DoubtedOffset, position: int, fetched: FetchedPartition | None
+    one: UnverifiedOffset, position: int, fetched: FetchedPartition | None
 ) -> int | OffsetInsideMessage:
     """Where the entries end that begin from `position` on and are told by these bytes, or what says
     that one reaches beyond the offset.
@@ -240,12 +240,12 @@ def _step(
         return inside
     reached = found.batches[-1].last_offset + 1 if found.batches else position
     return reached + (
-        found.cut_off_bytes if found.cut_off_bytes > 1 else 0
+        found.incomplete_bytes if found.incomplete_bytes > 1 else 0
     )  # the length of that one is known, and its bytes not needed
 
 
 def _inside(
-    consumer: SimpleConsumer, one: DoubtedOffset, begins: int, looked: LookedAt, wrong: str
+    consumer: SimpleConsumer, one: UnverifiedOffset, begins: int, looked: LookedAt, wrong: str
 ) -> LookedAt:
     """Of an offset that lies inside the entry that begins there; where that is none, the log is
     damaged there, and nothing follows.
@@ -264,7 +264,7 @@ def _inside(
 
 
 def _fetched(
-    consumer: SimpleConsumer, wanted: Sequence[tuple[DoubtedOffset, int, int]]
+    consumer: SimpleConsumer, wanted: Sequence[tuple[UnverifiedOffset, int, int]]
 ) -> list[FetchedPartition | None]:
     """The bytes from an offset on, so many at most, of each log; None where the broker gives none."""
     targets = [FetchTarget(one.log, offset, size) for one, offset, size in wanted]
@@ -289,7 +289,7 @@ def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetad
     """What of the cluster the conf chooses; internal topics only where they are named letter by
     letter.
 
-    Raises PermissionRefused, and SettingsError where a leader has no listener for us: no waiting
+    Raises PermissionDenied, and SettingsError where a leader has no listener for us: no waiting
     gives it one.
     """
     there = {
@@ -317,7 +317,7 @@ def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetad
             refused[0] not in names.literal_names
         ):  # brokers say the same of one that is not there, or they would tell who asks that it is
             check += "; where it was deleted with them, since this pipeline has read it: source.topics.deny with it"
-        raise PermissionRefused(what, topic=refused[0], check=check)
+        raise PermissionDenied(what, topic=refused[0], check=check)
     for partition in (each for told in chosen.values() for each in told.partitions):
         if (
             partition.leader is None
@@ -348,7 +348,7 @@ class Cluster(LogMoments):
     `LogOffsets` and `LogMoments` for offsets.
     """
 
-    def describe_once_told(
+    def describe_when_known(
         self, topics: Collection[str] | None, *, wait_s: float
     ) -> ClusterMetadata:
         """`describe`, asked again for up to `wait_s` while the broker was not yet told of any
@@ -452,7 +452,7 @@ class Cluster(LogMoments):
         the coordinator. No failure of either stops a run; it says why nobody can tell.
         """
 
-        def ask(consumer: SimpleConsumer, group: str) -> ToldMembers | EtlError:
+        def ask(consumer: SimpleConsumer, group: str) -> MembersResponse | EtlError:
             try:
                 return consumer.members_of(group)
             except OtherRelease:
@@ -477,7 +477,7 @@ class Cluster(LogMoments):
 
     def looked_at(
         self,
-        doubted: Collection[DoubtedOffset],
+        doubted: Collection[UnverifiedOffset],
         leaders: Mapping[BrokerPartition, Leader],
     ) -> dict[BrokerPartition, tuple[LookedAt, ...]]:
         """What the logs have at offsets that somebody told; see `entries`. Raises

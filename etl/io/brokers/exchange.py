@@ -98,7 +98,7 @@ class Handshake:
             return found or self._greet_once(greeting, deadline)
         except ConnectionBroken as again:
             raise again.each_time or hung_up(
-                self._address, str(again), greeting.check_if_cut
+                self._address, str(again), greeting.check_if_truncated
             ) from None
 
     def wanted_login(self, deadline: float) -> EtlError | None:
@@ -289,7 +289,7 @@ class Exchange:
         self._may_take = True
         """Whether a connection that was idle would do. One that broke is made anew."""
         self._open: tuple[Connection, BrokerProtocol] | None = None
-        self._check_if_cut = BrokerProtocol.check_if_cut
+        self._check_if_cut = BrokerProtocol.check_if_truncated
         self._to_come = 0
         """Answers; where some are, nobody else can use the connection."""
         self._last_number = 0
@@ -405,7 +405,7 @@ class Exchange:
                 raise ConnectionBroken(
                     str(broken),
                     answered=broken.answered or got > 0,
-                    check=sent.request.check_if_cut,
+                    check=sent.request.check_if_truncated,
                 ) from None
             if sent.request.answers == 1:
                 return answer
@@ -456,7 +456,7 @@ class Exchange:
         itself = self._itself()
         return itself and itself.is_not_of(self._generation) or failure
 
-    def refuse_other_release(self, isolation: Isolation) -> None:
+    def reject_other_release(self, isolation: Isolation) -> None:
         """Ask a broker once what it is, within five seconds, where it was told to be of a release;
         one that does not say is what was told.
 
@@ -516,7 +516,7 @@ class Exchange:
                 raise self._explained(failure) from None
         self.generation, self._check_if_cut = (
             self._open[1].generation or self._generation,
-            self._open[1].check_if_cut,
+            self._open[1].check_if_truncated,
         )
         return self._open
 
@@ -535,7 +535,7 @@ class Fetching:
         self._buffers = [bytearray(), bytearray()]
         self._turn = 0
 
-    def refuse_while_under_way(self) -> None:
+    def reject_pending_request(self) -> None:
         """Raise ValueError where an answer is still to come: it would be taken for another's."""
         if self._under_way is not None:
             raise ValueError("a fetch is under way on this connection: end_fetch first")

@@ -360,7 +360,7 @@ class ClassicProtocol:
         live. Who owns nothing holds nothing, and is asked for nothing back: it joins at once."""
         self._is_due = self._state.holds and bool(self._owned)
         if self._is_due:
-            self._state.ask_back(self._owned)
+            self._state.request_release(self._owned)
         else:
             self._let_go()
 
@@ -419,8 +419,8 @@ class ConsumerProtocol:
             self._connection.ask(lambda dialect: dialect.consumer_heartbeat(gone))
 
     def _beat(self) -> None:
-        tells_all = self._epoch == 0 or self._has_news
-        beat = self._heartbeat(self._epoch, self._by_topic() if tells_all else None)
+        reports_all = self._epoch == 0 or self._has_news
+        beat = self._heartbeat(self._epoch, self._by_topic() if reports_all else None)
         asked_at = self._state.note_send()
         answer = self._connection.ask(
             lambda dialect: dialect.consumer_heartbeat(beat),
@@ -467,7 +467,7 @@ class ConsumerProtocol:
     def _reconcile(self) -> None:
         """Own what is assigned, and hold what is not assigned any more where the run does."""
         found = reconciled(self._owned, self._named(self._target), holds=self._state.holds)
-        self._state.ask_back(
+        self._state.request_release(
             frozenset(
                 BrokerPartition(self._names[topic_id], number) for topic_id, number in found.held
             )
@@ -611,7 +611,7 @@ class CoordinatedMember:
         """Become a member, and wait until the group has settled; the share may be empty.
 
         Raises Owned where it does not settle within `join_timeout_s`; SettingsError where the
-        group, the broker and the terms do not fit together; PermissionRefused; MembershipLost where
+        group, the broker and the terms do not fit together; PermissionDenied; MembershipLost where
         another process is the static member of this name; BrokerUnreachable where the coordinator
         could not be asked. Then we are no member any more.
         """
@@ -636,7 +636,7 @@ class CoordinatedMember:
 
     def renew(self) -> Share:
         """The same, and what is held stays so: what the group wants back meanwhile is part of it,
-        and `asked_back`.
+        and `release_requested`.
 
         Of the consumer protocol alone. Raises as `join`.
         """
@@ -671,7 +671,7 @@ class CoordinatedMember:
         """
         if self._lives is None:
             return None
-        return self._lives.state.wait_for_share(
+        return self._lives.state.wait_for_assignment(
             self._lives.state.poke(), time.monotonic() + within_s
         )
 
@@ -695,9 +695,9 @@ class CoordinatedMember:
         return None
 
     @property
-    def asked_back(self) -> frozenset[BrokerPartition]:
+    def release_requested(self) -> frozenset[BrokerPartition]:
         """What the group waits for us to let go of, where that is held: by `rejoin`, or by `leave`."""
-        return self._lives.state.asked_back if self._lives is not None else frozenset()
+        return self._lives.state.release_requested if self._lives is not None else frozenset()
 
     def hold(self) -> None:
         """From now on acknowledge nothing that is taken from us, so that nobody else gets it, until
@@ -731,9 +731,9 @@ class CoordinatedMember:
         """Behind the hand-over: let go whenever that is asked for, and take the new share in the
         background. Never raises.
 
-        What is held since the share was given (`MemberTerms.holds_shares`) stays so.
+        What is held since the share was given (`MemberTerms.holds_assignment`) stays so.
         """
-        if not self._terms.holds_shares:
+        if not self._terms.holds_assignment:
             self.release()
 
     def leave(self) -> None:
@@ -761,7 +761,9 @@ class CoordinatedMember:
 
     def _settled(self, life: _Life, since: float) -> Share:
         try:
-            share = life.state.wait_for_share(since, time.monotonic() + self._terms.join_timeout_s)
+            share = life.state.wait_for_assignment(
+                since, time.monotonic() + self._terms.join_timeout_s
+            )
         except BaseException:
             self.leave()
             raise

@@ -63,7 +63,7 @@ _BYTES_OF_ONE = 64
 """Beside the names and the word: what the record of one offset takes."""
 
 
-class KeptOffsets:
+class StoredOffsets:
     """The offsets of one group, as one pipeline writes them. Raises what the brokers do."""
 
     def __init__(self, group: str, pipeline: str) -> None:
@@ -127,7 +127,7 @@ class KeptOffsets:
         """
         found = self.committed(cluster, after)
         there = {log: found.get(log, NOTHING_COMMITTED) for log in after}
-        self._refuse_moved(before, after, there)
+        self._reject_moved_offsets(before, after, there)
         moved = [log for log in after if there[log].offset == after[log].offset]
         for word, some in self._requests(
             {log: after[log] for log in after if there[log].offset != after[log].offset}
@@ -154,7 +154,7 @@ class KeptOffsets:
             )
         except CommitUnknown:
             found = self.committed(cluster, offsets)
-            self._refuse_moved(
+            self._reject_moved_offsets(
                 before,
                 {log: after[log] for log in offsets},
                 {log: found.get(log, NOTHING_COMMITTED) for log in offsets},
@@ -164,7 +164,7 @@ class KeptOffsets:
             return list(offsets)
         return [log for log, is_stored in told.items() if is_stored]
 
-    def _refuse_moved(
+    def _reject_moved_offsets(
         self,
         before: Mapping[BrokerPartition, Committed],
         after: Mapping[BrokerPartition, Committed],
@@ -252,12 +252,12 @@ _FINDS_OUT = "nothing; the next run finds out"
 _GONE = "the brokers do not know the topics of its partitions any more"
 
 
-class FencedCommit:
+class FencedOffsetCommit:
     """The hand-overs of one pipeline's plans. `tries_for_s`: how long an answer is asked for.
     Raises what the brokers do.
     """
 
-    def __init__(self, kept: KeptOffsets, *, tries_for_s: float) -> None:
+    def __init__(self, kept: StoredOffsets, *, tries_for_s: float) -> None:
         self._kept, self._tries_for_s = kept, tries_for_s
 
     def hand_over(self, cluster: Cluster, plan: Plan, *, unsure: Callable[[], None]) -> Void | None:
@@ -269,10 +269,10 @@ class FencedCommit:
         SettingsError for more logs than one batch holds, and what else the coordinator refuses
         with.
         """
-        logs, share = plan.offsets_to_hand_over, plan.share
+        logs, share = plan.offsets_to_commit, plan.share
         if not logs or share is None:
             return None
-        self._refuse_too_many(plan, logs)
+        self._reject_too_many(plan, logs)
         deadline, is_unsure, is_partly = time.monotonic() + self._tries_for_s, False, False
         try:
             while True:
@@ -299,7 +299,7 @@ class FencedCommit:
         """What became of earlier tries of a commit whose membership is over. Raises CommitUnknown
         where that cannot be told at once.
         """
-        found = found_out(plan, self._kept.committed(cluster, plan.offsets_to_hand_over))
+        found = found_out(plan, self._kept.committed(cluster, plan.offsets_to_commit))
         if found is HandOverOutcome.TAKEN:
             return None
         if found is HandOverOutcome.NOT_TAKEN:
@@ -319,7 +319,7 @@ class FencedCommit:
                 check="the coordinator's log; the next run finds out what was taken",
                 **there[0].place,
             )
-        if len(unknown) < len(plan.offsets_to_hand_over):
+        if len(unknown) < len(plan.offsets_to_commit):
             return None
         if is_unsure:
             raise CommitUnknown(_GONE, check=_FINDS_OUT)
@@ -328,7 +328,7 @@ class FencedCommit:
     def _asked(
         self, consumer: SimpleConsumer, plan: Plan, share: Share
     ) -> Mapping[BrokerPartition, Refusal | None]:
-        offsets = {log: plan.positions[log] for log in plan.offsets_to_hand_over}
+        offsets = {log: plan.positions[log] for log in plan.offsets_to_commit}
         return consumer.commit_each(
             self._kept.group,
             offsets,
@@ -339,7 +339,7 @@ class FencedCommit:
             is_sent_once=True,
         )
 
-    def _refuse_too_many(self, plan: Plan, logs: tuple[BrokerPartition, ...]) -> None:
+    def _reject_too_many(self, plan: Plan, logs: tuple[BrokerPartition, ...]) -> None:
         size = sum(self._kept.bytes_of(log, plan.word) for log in logs)
         if size > _BATCH_BYTES:
             what = f"handing {len(logs):,} partitions over takes a commit of {size:,} bytes, and a coordinator takes a megabyte at once"

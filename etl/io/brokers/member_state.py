@@ -24,7 +24,7 @@ from etl.decide.group_assignment import Heartbeats, interval_of
 from etl.errors import BrokerUnreachable, EtlError, SettingsError
 from etl.io.brokers.client import BrokerQuestions
 from etl.io.brokers.exchange import Answer, Ask
-from etl.kafka.messages import ClusterMetadata, ToldCoordinator
+from etl.kafka.messages import ClusterMetadata, CoordinatorResponse
 from etl.model.partitions import BrokerPartition, RebalanceStatistics, Share
 from etl.model.security import OPEN, Security
 
@@ -51,7 +51,7 @@ class MemberTerms:
     answers_in_s: float = 10.0
     topics_max_age_s: float = 60.0
     """How long a leader goes by the partition counts that it divided by."""
-    holds_shares: bool = False
+    holds_assignment: bool = False
     """Whether nothing of a share is let go before `rejoin` or `leave`; the group waits for that no
     longer than the rebalance timeout.
     """
@@ -112,12 +112,12 @@ class MemberState:
                 )
             self._begun = None
             # What was under way when the last share was let go is not the next one yet.
-            self._holds = self._holds or (self._terms.holds_shares and asked_at >= self._poked)
+            self._holds = self._holds or (self._terms.holds_assignment and asked_at >= self._poked)
             self._share, self._stands_since, self._trouble = share, asked_at, None
             self._unbroken.add(share.generation)
             self._changed.notify_all()
 
-    def ask_back(self, logs: frozenset[BrokerPartition]) -> None:
+    def request_release(self, logs: frozenset[BrokerPartition]) -> None:
         """The group waits for us to let go of these, which are held."""
         with self._changed:
             self._asked_back = logs
@@ -198,7 +198,7 @@ class MemberState:
             return self._share
 
     @property
-    def asked_back(self) -> frozenset[BrokerPartition]:
+    def release_requested(self) -> frozenset[BrokerPartition]:
         """What is held and the group waits for."""
         with self._changed:
             return self._asked_back
@@ -234,7 +234,7 @@ class MemberState:
             self._is_leaving = True
             self._changed.notify_all()
 
-    def wait_for_share(self, since: float, deadline: float) -> Share | None:
+    def wait_for_assignment(self, since: float, deadline: float) -> Share | None:
         """The share, once an answer to a question of `since` or later said that it stands; None:
         not by the deadline.
 
@@ -343,7 +343,7 @@ class CoordinatorConnection:
         if opened := self._open:
             opened.interrupt()
 
-    def _look_up(self) -> ToldCoordinator:
+    def _look_up(self) -> CoordinatorResponse:
         silent: list[str] = []
         for host, port in self._bootstrap:
             try:

@@ -44,10 +44,10 @@ from etl.kafka.messages import (
     EARLIEST,
     LATEST,
     ClusterMetadata,
+    EpochEndResponse,
+    EpochEndsResponse,
     FetchTarget,
     ListedOffset,
-    ToldEpochEnd,
-    ToldEpochEnds,
 )
 from etl.model.partitions import (
     Broker,
@@ -214,7 +214,7 @@ class Brokers:
         with ThreadPoolExecutor(min(MOST_AT_A_TIME, len(asked))) as pool:
             return list(pool.map(in_turn, asked))
 
-    def refuse_lost_isolation(self, brokers: Collection[Broker], isolation: Isolation) -> None:
+    def reject_lost_isolation(self, brokers: Collection[Broker], isolation: Isolation) -> None:
         """Raises OtherRelease for a broker that has transactions where it is spoken to as one that
         has none (before 0.11).
 
@@ -231,7 +231,7 @@ class Brokers:
                 (one, isolation) for one in asked.values() if may_lose_isolation(one.generation)
             ]
             self.side_by_side(
-                unsure, lambda consumer, wanted: consumer.refuse_other_release(wanted)
+                unsure, lambda consumer, wanted: consumer.reject_other_release(wanted)
             )
 
     def with_generation(self, broker: Broker) -> Broker:
@@ -329,11 +329,11 @@ class LogOffsets(Brokers):
         again until `wait_for_leader_s` has passed, and are then reported. `metadata`: a fresh
         answer of `describe` that covers `logs`, to save the request.
 
-        Raises TopicMissing, PermissionRefused, BrokerUnreachable when a leader stays silent, and
-        what `refuse_lost_isolation` raises.
+        Raises TopicMissing, PermissionDenied, BrokerUnreachable when a leader stays silent, and
+        what `reject_lost_isolation` raises.
         """
         metadata = metadata or self.describe({log.topic for log in logs})
-        self.refuse_lost_isolation(metadata.brokers.values(), isolation)
+        self.reject_lost_isolation(metadata.brokers.values(), isolation)
         starts = self.listed(dict.fromkeys(logs, EARLIEST), isolation, wait_for_leader_s, metadata)
         ends = self.listed(
             dict.fromkeys(starts.offsets, LATEST),
@@ -354,7 +354,7 @@ class LogOffsets(Brokers):
             for log, leader in {**ends.leaders, **above.leaders}.items()
             if log not in above.leaderless
         }
-        self.refuse_lost_isolation(
+        self.reject_lost_isolation(
             {leader.broker for leader in leaders.values()}, isolation
         )  # who was elected, or came, meanwhile
         highs = {**ends.offsets, **above.offsets}
@@ -382,7 +382,7 @@ class LogOffsets(Brokers):
         does not know. `leaders` saves the Metadata request. Raises what `extents` raises, and for a
         log that stays without a leader: not to know is no answer here.
         """
-        deadline, attempt, told = time.monotonic() + wait_for_leader_s, 0, ToldEpochEnds()
+        deadline, attempt, told = time.monotonic() + wait_for_leader_s, 0, EpochEndsResponse()
         while waiting := {log: epoch for log, epoch in epochs.items() if log not in told}:
             known = (
                 self.describe({log.topic for log in waiting}).leaders
@@ -412,7 +412,7 @@ class LogOffsets(Brokers):
         self,
         leaders: Mapping[BrokerPartition, Leader],
         epochs: Mapping[BrokerPartition, int],
-        told: ToldEpochEnds,
+        told: EpochEndsResponse,
     ) -> EtlError | None:
         """One round over the brokers into `told`; the error of a log that may still come, if there
         is one.
@@ -420,12 +420,12 @@ class LogOffsets(Brokers):
 
         def ask(
             consumer: SimpleConsumer, logs: Collection[BrokerPartition]
-        ) -> ToldEpochEnds | EtlError:
+        ) -> EpochEndsResponse | EtlError:
             try:
                 answer = consumer.epoch_ends(
                     {log: epochs[log] for log in logs}, {log: leaders[log].epoch for log in logs}
                 )
-                return {log: answer.get(log, ToldEpochEnd(None, None, None)) for log in logs}
+                return {log: answer.get(log, EpochEndResponse(None, None, None)) for log in logs}
             except BrokerUnreachable as error:
                 return error
 

@@ -44,7 +44,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from etl.decide.plan import why_not_arrow
-from etl.decide.table_rules import refuse_other_columns
+from etl.decide.table_rules import reject_other_columns
 from etl.decide.table_storage import names_of_write
 from etl.errors import EtlError, NotOurTable, SettingsError, TableUnreachable
 from etl.io.delta.log import parse_shape
@@ -55,7 +55,7 @@ from etl.io.delta.table import (
     announce_first_write,
     not_by_delta_rs,
     open_table,
-    refuse_unknown,
+    reject_unknown,
     rust_path,
     shape_of,
     spark_path,
@@ -71,7 +71,7 @@ from etl.io.delta.table_state import (
     none_of_ours,
     read_back,
 )
-from etl.ledger.plan_document import render_commit_metadata, with_receipts
+from etl.ledger.plan_document import render_commit_metadata, with_results
 from etl.model.columns import arrow_schema
 from etl.model.plans import (
     DEFAULT_CODEC,
@@ -80,7 +80,7 @@ from etl.model.plans import (
     ROW_GROUP_BYTES,
     Codec,
     DataFile,
-    FilesWanted,
+    FileOptions,
     Plan,
     PlanKind,
     Written,
@@ -109,7 +109,7 @@ class Takes(str, Enum):
 class FilesOfTasks(Protocol):
     """The rows of a plan, not read yet, by tasks that write files themselves."""
 
-    def write(self, wanted: FilesWanted) -> Sequence[Written]:
+    def write(self, wanted: FileOptions) -> Sequence[Written]:
         """Read all and write it; what each task gave back. Raises whatever it likes."""
 
 
@@ -121,7 +121,7 @@ class ArrowWriter:
     """The rows are of physical logs (`BrokerPartition.is_physical`)."""
     codec: Codec = DEFAULT_CODEC
     file_bytes: int = FILE_BYTES
-    """See `FilesWanted`, also for those that follow."""
+    """See `FileOptions`, also for those that follow."""
     row_group_bytes: int = ROW_GROUP_BYTES
     held_bytes: int = HELD_BYTES
     gives_way: bool = False
@@ -163,17 +163,17 @@ class ArrowWriter:
         with contextlib.ExitStack() as without_commit:
             without_commit.callback(take_away, wanted)
             written = rows.write(wanted)
-            refuse_other_ranges(plan, written)
-            refuse_other_rows(written)
+            reject_other_ranges(plan, written)
+            reject_other_rows(written)
             files = [file for one in written for file in one.files]
-            refuse_lost_files(wanted.root, files)
+            reject_lost_files(wanted.root, files)
             if (
                 table is not None
             ):  # what is looked at is the table of now: what somebody changed while tasks wrote need be no conflict
                 table = open_table(to.path)
                 if holds(plan, table, to.app_id) or table is None:
                     return
-                self._refuse_unfit(table, to)
+                self._reject_unfit(table, to)
             without_commit.pop_all()  # from here on a commit may name them
         receipts = {i: receipt for one in written for i, receipt in one.receipts.items()}
         in_order = (
@@ -186,13 +186,13 @@ class ArrowWriter:
                 plan,
                 files,
                 table,
-                with_receipts(metadata, plan, in_order) if in_order else metadata,
+                with_results(metadata, plan, in_order) if in_order else metadata,
                 to,
             )
         except OSError as error:  # delta-rs raises it for all that a file system or a store says
             raise unreachable(error, to.path, "written") from behind(error, to.path)
 
-    def _refuse_unfit(self, table: DeltaTable, to: Destination) -> None:
+    def _reject_unfit(self, table: DeltaTable, to: Destination) -> None:
         """Tasks wrote for a table that takes such files no more. Raises NotOurTable, or
         TableUnreachable where another run is enough.
         """
@@ -205,7 +205,7 @@ class ArrowWriter:
             what = f"the table became unfit while tasks wrote its files: {unfit.what}"
             raise TableUnreachable(what, path=to.path, check=check) from unfit
 
-    def _wanted(self, table: DeltaTable | None, to: Destination) -> FilesWanted:
+    def _wanted(self, table: DeltaTable | None, to: Destination) -> FileOptions:
         columns = self._columns(to)
         if table is not None:
             why = unfit_for_arrow(table)
@@ -215,8 +215,8 @@ class ArrowWriter:
                     path=to.path,
                     check="table.writer: spark",
                 )
-            _refuse_another_shape(table, columns, to)
-        return FilesWanted(
+            _reject_other_row_shape(table, columns, to)
+        return FileOptions(
             rust_path(to.path),
             tuple(columns.names),
             tuple(to.partition_by),
@@ -283,7 +283,7 @@ class ArrowWriter:
             )
 
 
-def take_away(wanted: FilesWanted) -> None:
+def take_away(wanted: FileOptions) -> None:
     """All files of a write that no commit names, whoever wrote them and how far they came: where
     space ran out, a retry needs it.
 
@@ -296,7 +296,7 @@ def take_away(wanted: FilesWanted) -> None:
                 folder.remove(path)
 
 
-def refuse_other_ranges(plan: Plan, written: Sequence[Written]) -> None:
+def reject_other_ranges(plan: Plan, written: Sequence[Written]) -> None:
     """Raises TableUnreachable unless each range of the plan came back once."""
     came = Counter(i for one in written for i in one.indices)
     wrong = [i for i in range(len(plan.ranges)) if came[i] != 1] + sorted(
@@ -310,7 +310,7 @@ def refuse_other_ranges(plan: Plan, written: Sequence[Written]) -> None:
         )
 
 
-def refuse_other_rows(written: Sequence[Written]) -> None:
+def reject_other_rows(written: Sequence[Written]) -> None:
     """Raises TableUnreachable unless the files have as many rows as were read; of what a transform
     made, as many as it made.
     """
@@ -331,7 +331,7 @@ def refuse_other_rows(written: Sequence[Written]) -> None:
         )
 
 
-def refuse_lost_files(root: str, files: Sequence[DataFile]) -> None:
+def reject_lost_files(root: str, files: Sequence[DataFile]) -> None:
     """Raises TableUnreachable unless each file is there, once, with the size that its task wrote."""
     for file, size in zip(
         files, table_folder(root).sizes([file.path for file in files]), strict=True
@@ -347,7 +347,7 @@ def refuse_lost_files(root: str, files: Sequence[DataFile]) -> None:
             )
 
 
-def _refuse_another_shape(table: DeltaTable, columns: Any, to: Destination) -> None:
+def _reject_other_row_shape(table: DeltaTable, columns: Any, to: Destination) -> None:
     """The table may be another one than `check_shape` saw when the run began, or than tasks wrote
     for. Raises NotOurTable.
     """
@@ -357,7 +357,7 @@ def _refuse_another_shape(table: DeltaTable, columns: Any, to: Destination) -> N
         shape_of(table),
         parse_shape("", Schema.from_arrow(columns).to_json(), to.partition_by),
     )
-    refuse_other_columns(to.path, wanted.columns, found.columns)
+    reject_other_columns(to.path, wanted.columns, found.columns)
     if found.partition_by != tuple(to.partition_by):
         what = f"the table is partitioned by {', '.join(found.partition_by) or 'nothing'}"
         raise NotOurTable(what, path=to.path, check="who changed the table during the run")
@@ -528,7 +528,7 @@ def with_event_date(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:
     """Add the built-in column `event_date`, the UTC date of `timestamp`, when the partitioning
     names it and the rows lack it.
     """
-    refuse_unknown(partition_by, frame.columns)
+    reject_unknown(partition_by, frame.columns)
     if EVENT_DATE not in partition_by or EVENT_DATE in frame.columns:
         return frame
     from pyspark.sql import functions
@@ -639,7 +639,7 @@ def _of_rows(
         return Chosen(
             SparkWriter(codec), "the plan puts rows in the place of others, which it alone can"
         )
-    refusal = refusal_of_arrow(settings, look, columns, is_new=plan.table_id is None)
+    refusal = error_of_arrow_writer(settings, look, columns, is_new=plan.table_id is None)
     if refusal is None:
         table, made = settings.table, columns() if settings.arrow_transform else None
         arrow = ArrowWriter(
@@ -657,7 +657,7 @@ def _of_rows(
     return Chosen(SparkWriter(codec), f"table.writer is auto, and {refusal.what}")
 
 
-def refusal_of_arrow(
+def error_of_arrow_writer(
     settings: Settings,
     look: Callable[[], DeltaTable | None],
     columns: Callable[[], pyarrow.Schema],

@@ -46,7 +46,7 @@ from etl.errors import SettingsError
 from etl.io.delta.file_statistics import CountedValues, footer_keeps, render_stats
 from etl.io.delta.stores import FOLDER_BYTES, TableFolder, of_no_folder, table_folder
 from etl.model.columns import arrow_schema, raw_columns
-from etl.model.plans import Codec, DataFile, FilesWanted
+from etl.model.plans import Codec, DataFile, FileOptions
 
 EVENT_DATE = "event_date"
 _MICROS_PER_DAY = 86_400_000_000
@@ -109,13 +109,13 @@ def _text(value: Any, name: str) -> str | None:
             f"a value of {name} is {value!r}", key="table.partition_by", check=check
         )
     if isinstance(value, str):
-        _refuse_without_folder(value, name)
+        _reject_without_folder(value, name)
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else str(value)
 
 
-def _refuse_without_folder(value: str, name: str) -> None:
+def _reject_without_folder(value: str, name: str) -> None:
     """Our files need no folder; who puts them together (OPTIMIZE), or changes rows of theirs, makes
     one. Raises SettingsError.
     """
@@ -158,7 +158,7 @@ class FileColumns:
     left out until a row has one.
     """
 
-    def __init__(self, wanted: FilesWanted) -> None:
+    def __init__(self, wanted: FileOptions) -> None:
         self._needed = list(needed_columns(wanted))
         fields = {
             field.name: field for field in wanted.schema or arrow_schema(physical=wanted.physical)
@@ -246,7 +246,7 @@ def as_dictionary(texts: pa.StringArray) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(numpy.zeros(many, dtype=numpy.int32)), texts[:1])
 
 
-def needed_columns(wanted: FilesWanted) -> tuple[str, ...]:
+def needed_columns(wanted: FileOptions) -> tuple[str, ...]:
     """The columns that rows must have: a transform's, or those of the raw table; of physical logs
     without those that are always null.
     """
@@ -269,7 +269,7 @@ class DataFiles:
     written, TableUnreachable where it is gone.
     """
 
-    def __init__(self, wanted: FilesWanted, *, task: int = 0, attempt: int = 0) -> None:
+    def __init__(self, wanted: FileOptions, *, task: int = 0, attempt: int = 0) -> None:
         self._wanted, self._task, self._attempt = wanted, task, attempt
         self._columns, self._folder = FileColumns(wanted), table_folder(wanted.root)
         self._open: dict[Values, _OpenFile] = {}
@@ -278,7 +278,7 @@ class DataFiles:
         self._held_bytes = 0
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Rows with the columns of the raw table, or of `FilesWanted.schema`, in any order. Raises
+        """Rows with the columns of the raw table, or of `FileOptions.schema`, in any order. Raises
         as `split_by_values`.
         """
         if not batch.num_rows:
@@ -380,7 +380,7 @@ class _OpenFile:
 
     def __init__(
         self,
-        wanted: FilesWanted,
+        wanted: FileOptions,
         folder: TableFolder,
         columns: FileColumns,
         path: str,

@@ -77,7 +77,7 @@ def require_exclusive_create(path: str) -> None:
     if folder is None:
         _probe_store(path)
     else:
-        _refuse_unsafe_rename(path)
+        _reject_unsafe_rename(path)
         _probe_mount(path, folder)
 
 
@@ -146,7 +146,7 @@ def _remove(probe: TablePath) -> None:
             folder.remove(name)
 
 
-def _refuse_unsafe_rename(path: str) -> None:
+def _reject_unsafe_rename(path: str) -> None:
     if os.environ.get(_UNSAFE_RENAME, "").strip().lower() in _YES:
         what = f"{_UNSAFE_RENAME} makes delta-rs rename a commit over another one: {_HARM}"
         raise NoExclusiveCreate(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from etl.errors import EtlError, FileLost, NotOurTable
 from etl.io.delta.stores import behind, not_supported, options_of, unreachable
-from etl.io.delta.table import open_table, refuse_expiring_ids, rust_path
+from etl.io.delta.table import open_table, reject_expiring_transaction_ids, rust_path
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, Plan
 
@@ -45,7 +45,7 @@ def record_losses(plan: Plan, *, app_id: str, path: str) -> None:
     without losses makes no table.
 
     Only for a plan that is in the data's table, and in the order of the plans' numbers. Raises
-    NotOurTable, TableUnreachable, PermissionRefused.
+    NotOurTable, TableUnreachable, PermissionDenied.
     """
     failure: Exception | None = None
     for _ in range(ATTEMPTS):
@@ -267,7 +267,7 @@ def open_losses(path: str) -> DeltaTable | None:
             key="table.losses_path",
             check="table.losses_path: it must name nothing, or a losses table",
         )
-    refuse_expiring_ids(
+    reject_expiring_transaction_ids(
         table, path, called="the losses table", harm="a loss could be recorded twice"
     )
     return table

@@ -26,7 +26,7 @@ from urllib.parse import unquote
 
 import numpy
 
-from etl.audit.audit import SeenMessages, SeenOffsets
+from etl.audit.audit import ObservedMessages, ObservedOffsets
 from etl.errors import TableUnreachable
 from etl.io.delta.log import Added, open_log, parse_added, parse_removed, read_commit_file
 from etl.io.delta.stores import behind, options_of, unreachable
@@ -326,7 +326,7 @@ LogEpochs = Mapping[BrokerPartition, int]
 NO_EPOCHS: LogEpochs = MappingProxyType({})
 _Life = tuple[str | int | None, ...]
 """One life of one log, as rows name it: the values of `_life_columns`."""
-_Seen = SeenOffsets | SeenMessages
+_Seen = ObservedOffsets | ObservedMessages
 
 
 def _life_columns(*, physical: bool) -> tuple[str, ...]:
@@ -404,7 +404,8 @@ def _recounted(
     files: TableFiles, ranges: Sequence[OffsetRange], log_epochs: LogEpochs, gaps_max: int
 ) -> tuple[RangeResult, ...]:
     seen: dict[int, _Seen] = {
-        i: SeenMessages(r) if r.log.is_physical else SeenOffsets(r) for i, r in enumerate(ranges)
+        i: ObservedMessages(r) if r.log.is_physical else ObservedOffsets(r)
+        for i, r in enumerate(ranges)
     }
     by_log, columns = _by_log(ranges, log_epochs), _life_columns(physical=_are_physical(ranges))
     for batch in files.rows():

@@ -415,7 +415,7 @@ Log = tuple[str, int, int, int]
 _RUN = ("number", "first_offset", "first_index", "last_offset", "last_index", "rows")
 
 
-def ordered_stretches(keys: DataFrame, edges: Mapping[Log, Sequence[int]]) -> DataFrame:
+def intervals_in_order(keys: DataFrame, edges: Mapping[Log, Sequence[int]]) -> DataFrame:
     """One row for each log and number of a stretch between its edges, by log and number; one more
     for the rows of no log, all NULL.
 
@@ -454,7 +454,7 @@ def ordered_stretches(keys: DataFrame, edges: Mapping[Log, Sequence[int]]) -> Da
 
 class Runs:
     """The runs of rows in Arrow batches, as Spark's `mapInArrow` takes it; `edges` as
-    `ordered_stretches` has them. Edges end a run.
+    `intervals_in_order` has them. Edges end a run.
     """
 
     def __init__(self, edges: Mapping[Log, NDArray[numpy.int64]]) -> None:
@@ -572,7 +572,7 @@ class EntryScan:
         with rows_are_read(self.spark, self.path):
             keys = without_intervals(_keys(self.spark, self.path, self.delta_version), self.before)
             to_count = list[AuditedLog]()
-            found = ordered_stretches(
+            found = intervals_in_order(
                 keys, {_log_of(audited): some for audited, some in edges.items()}
             )
             for audited, rows in groupby(found.toLocalIterator(), key=_audited):
@@ -842,7 +842,7 @@ _Counted = dict[tuple[Any, ...], tuple[int, int, int]]
 """
 
 
-def rows_of_nobody(
+def unaccounted_rows(
     path: str, topics: Collection[str], *, physical: bool, app_id: str = ""
 ) -> tuple[HeldRows, ...] | None:
     """Return the rows of `topics` that no pipeline of ours loaded into this table, in order.

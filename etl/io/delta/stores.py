@@ -28,12 +28,12 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from etl.decide.table_storage import told_delta_rs
+from etl.decide.table_storage import delta_rs_options
 from etl.errors import (
     EtlError,
     FileLost,
     NotOurTable,
-    PermissionRefused,
+    PermissionDenied,
     SettingsError,
     TableUnreachable,
     unmark,
@@ -50,7 +50,7 @@ def options_of(path: str) -> dict[str, str] | None:
 
     Raises SettingsError where a secret is not to be found on this machine.
     """
-    told = told_delta_rs(path, store_of(path))
+    told = delta_rs_options(path, store_of(path))
     return {
         key: resolve_secret(value, KEY_OF[key]) if isinstance(value, SecretRef) else value
         for key, value in told.items()
@@ -243,7 +243,7 @@ _STORE_OBSTACLES = (
 
 
 def of_store(error: BaseException, path: str, what: str) -> EtlError:
-    """The failure for a table in a store that cannot be `read` or `written`: PermissionRefused,
+    """The failure for a table in a store that cannot be `read` or `written`: PermissionDenied,
     SettingsError or TableUnreachable.
     """
     text = str(error)
@@ -254,7 +254,7 @@ def of_store(error: BaseException, path: str, what: str) -> EtlError:
     said = _CODE.search(text)
     code = next((one for one in said.groups() if one), None) if said else None
     if "169.254.169.254" in text:
-        return PermissionRefused(
+        return PermissionDenied(
             "no credentials for the store were found", path=str(path), check=_LOGIN
         )
     if (
@@ -262,7 +262,7 @@ def of_store(error: BaseException, path: str, what: str) -> EtlError:
         or code in ("401", "403")
         or "lacked the necessary privileges" in text
     ):
-        return PermissionRefused(f"the store refuses us{_told(code)}", path=str(path), check=_LOGIN)
+        return PermissionDenied(f"the store refuses us{_told(code)}", path=str(path), check=_LOGIN)
     if "SafeModeException" in text:
         what = f"the table cannot be {what}: HDFS is in safe mode, in which nobody writes"
         return TableUnreachable(

@@ -29,9 +29,9 @@ from pyarrow import fs
 
 from etl.decide import table_rules
 from etl.decide.table_rules import (
-    refuse_impossible_columns,
-    refuse_other_columns,
-    refuse_partitions,
+    reject_impossible_columns,
+    reject_other_columns,
+    reject_partitions,
 )
 from etl.errors import NotOurTable, SettingsError
 from etl.io.delta.log import Shape, open_log, parse_shape
@@ -93,7 +93,7 @@ def open_table(path: str) -> DeltaTable | None:
     """The Delta table at `path`, or None where there is none yet: nothing, an empty folder, or a
     first write that never finished.
 
-    Raises NotOurTable for anything else that lies there, TableUnreachable or PermissionRefused when
+    Raises NotOurTable for anything else that lies there, TableUnreachable or PermissionDenied when
     nobody can tell.
     """
     from deltalake import DeltaTable
@@ -107,7 +107,7 @@ def open_table(path: str) -> DeltaTable | None:
         nowhere = no_store(error, path)
         if nowhere:
             raise nowhere from error
-        _refuse_other_files(path)
+        _reject_other_files(path)
         return None
     except DeltaProtocolError as error:
         check = "the table's features (DESCRIBE DETAIL); delta-rs must be able to read them"
@@ -215,7 +215,7 @@ def _in_the_way(folder: Path, path: str) -> NotOurTable | None:
     )
 
 
-def _refuse_other_files(path: str) -> None:
+def _reject_other_files(path: str) -> None:
     found = [
         info.base_name for info in _entries(path) if not info.base_name.startswith(PROBE_PREFIX)
     ]
@@ -277,20 +277,20 @@ def check_columns(
     """
     fields = json.loads(expected)["fields"]
     names = [field["name"] for field in fields]
-    refuse_unknown(partition_by, names)
+    reject_unknown(partition_by, names)
     if EVENT_DATE in partition_by and EVENT_DATE not in names:
         fields.append(_EVENT_DATE)
     table = open_table(path)
     with_mapping = table is not None or (spark or {}).get(_MAPPING_OF_NEW_TABLES, "none") != "none"
-    refuse_impossible_columns(fields, with_mapping=with_mapping, key=key)
+    reject_impossible_columns(fields, with_mapping=with_mapping, key=key)
     wanted = parse_shape("", json.dumps({"fields": fields}), partition_by)
     found = shape_of(table) if table is not None else None
     is_there_so = found is not None and found.partition_by == wanted.partition_by
-    refuse_partitions(wanted.columns, partition_by, path=path if is_there_so else None)
+    reject_partitions(wanted.columns, partition_by, path=path if is_there_so else None)
     if found is None:
         return
-    refuse_other_columns(path, wanted.columns, found.columns)
-    _refuse_another_partitioning(found, wanted.partition_by, path)
+    reject_other_columns(path, wanted.columns, found.columns)
+    _reject_another_partitioning(found, wanted.partition_by, path)
 
 
 def columns_to_add(path: str, expected: pyarrow.Schema) -> str:
@@ -314,13 +314,13 @@ def check_partitioning(path: str, partition_by: Sequence[str]) -> None:
     if table is None:
         return
     found = shape_of(table)
-    _refuse_another_partitioning(found, tuple(partition_by), path)
-    refuse_partitions(found.columns, partition_by, path=path)
+    _reject_another_partitioning(found, tuple(partition_by), path)
+    reject_partitions(found.columns, partition_by, path=path)
 
 
-def _refuse_another_partitioning(found: Shape, partition_by: Sequence[str], path: str) -> None:
+def _reject_another_partitioning(found: Shape, partition_by: Sequence[str], path: str) -> None:
     if found.partition_by != partition_by:
-        refuse_partitions(
+        reject_partitions(
             found.columns, found.partition_by, path=path
         )  # one that cannot go on so is not to be named in the conf either
         what = f"the table is partitioned by {_listed(found.partition_by)}, the conf says {_listed(partition_by)}"
@@ -338,13 +338,13 @@ def with_event_date_field(schema: pyarrow.Schema, partition_by: Sequence[str]) -
     """
     import pyarrow
 
-    refuse_unknown(partition_by, schema.names)
+    reject_unknown(partition_by, schema.names)
     if EVENT_DATE not in partition_by or EVENT_DATE in schema.names:
         return schema
     return schema.append(pyarrow.field(EVENT_DATE, pyarrow.date32()))
 
 
-def refuse_unknown(partition_by: Sequence[str], columns: Sequence[str]) -> None:
+def reject_unknown(partition_by: Sequence[str], columns: Sequence[str]) -> None:
     """`event_date` is made of the column `timestamp`, every other column must be there. Raises
     SettingsError.
     """
@@ -512,7 +512,7 @@ _OF_COLUMNS = {
 }
 
 
-def refuse_expiring_ids(
+def reject_expiring_transaction_ids(
     table: DeltaTable,
     path: str,
     *,

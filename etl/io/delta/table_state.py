@@ -42,7 +42,13 @@ from etl.io.delta.log import (
     walk_back,
 )
 from etl.io.delta.stores import behind, options_of, unreachable
-from etl.io.delta.table import id_of, open_table, refuse_expiring_ids, rust_path, shape_of
+from etl.io.delta.table import (
+    id_of,
+    open_table,
+    reject_expiring_transaction_ids,
+    rust_path,
+    shape_of,
+)
 from etl.ledger.plan_document import parse_commit_metadata, parse_plan
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, TookOver
@@ -176,7 +182,7 @@ def loads_of_others(
     """
     taken = plan.taken if plan else {}
     if plan and plan.took_over:
-        since = _after_the_taken(files, version, plan.took_over, taken, newest)
+        since = _commits_after_inherited(files, version, plan.took_over, taken, newest)
     elif made_at is not None:
         since = [commit for commit in _down_to(files, version, made_at)][::-1]
     found = (_load(commit, app_id, taken, is_ours) for commit in since)
@@ -190,7 +196,7 @@ def _down_to(files: fs.FileSystem, newest: int, version: int) -> Iterator[Commit
         yield commit
 
 
-def _after_the_taken(
+def _commits_after_inherited(
     files: fs.FileSystem,
     version: int,
     took_over: TookOver,
@@ -362,7 +368,7 @@ def read_table(
     other pipeline should load into this table. `plan` is the newest that we know: what the
     pipelines loaded whose place it took is ours, and where no commit is known others' loads are
     looked for from where it was made. Of the version that an operator's `acknowledgement` names the
-    commit is looked at, too. Raises NotOurTable, TableUnreachable, PermissionRefused.
+    commit is looked at, too. Raises NotOurTable, TableUnreachable, PermissionDenied.
     """
     table = open_table(path)
     if table is None:
@@ -371,7 +377,8 @@ def read_table(
     if acknowledgement is None or acknowledgement.delta_version is None:
         return found
     return replace(
-        found, said_commit=hash_of_commit(open_log(rust_path(path)), acknowledgement.delta_version)
+        found,
+        commit_in_log=hash_of_commit(open_log(rust_path(path)), acknowledgement.delta_version),
     )
 
 
@@ -383,7 +390,7 @@ def _found(
     is_ours: IsOurs,
     plan: Plan | None,
 ) -> Table:
-    refuse_expiring_ids(table, path)
+    reject_expiring_transaction_ids(table, path)
     version, in_table = table.version(), table.transaction_version(app_id)
     if in_table is None and plan is None:
         return Table(id_of(table), version, None)

@@ -26,11 +26,11 @@ from etl.decide.table_storage import (
     LOG_STORE,
     OURS,
     REDACTED,
+    hadoop_defaults,
+    hadoop_options,
     keys_that_matter,
     redacting,
-    refuse_unsafe,
-    told_hadoop,
-    unless_told,
+    reject_unsafe_s3a_settings,
 )
 from etl.errors import EtlError, SettingsError
 from etl.model.security import SecretRef
@@ -106,7 +106,7 @@ def _in_catalog(session: SparkSession, name: str) -> tuple[Any, Any, str]:
 
 def kind_of_catalog(session: SparkSession, name: str) -> tuple[str, str, str]:
     """Which catalog a name is looked for in, and the session's settings of which kind its own is:
-    see `refuse_forgetful`.
+    see `reject_in_memory_catalog`.
     """
     *above, _, _ = name.split(".")
     catalog = above[0] if above else session.catalog.currentCatalog()
@@ -257,12 +257,12 @@ def enter_store(session: SparkSession, path: str) -> None:
     jvm: Any = session._jvm  # no public way to it
     hadoop: Any = session._jsc.hadoopConfiguration()
     if kind is StoreKind.S3:
-        refuse_unsafe(path, {key: hadoop.get(key) for key in keys_that_matter(path)})
-        _refuse_without_log_store(session, jvm, path)
-    for key, ours in unless_told(path).items():
+        reject_unsafe_s3a_settings(path, {key: hadoop.get(key) for key in keys_that_matter(path)})
+        _reject_without_log_store(session, jvm, path)
+    for key, ours in hadoop_defaults(path).items():
         if list(hadoop.getPropertySources(key) or [_DEFAULTS])[-1:] == [_DEFAULTS]:
             hadoop.set(key, ours)
-    told = told_hadoop(path, store_of(path))
+    told = hadoop_options(path, store_of(path))
     _redact(session, [key for key, value in told.items() if isinstance(value, SecretRef)])
     for key, value in told.items():
         if isinstance(value, SecretRef):
@@ -300,7 +300,7 @@ def _redact(session: SparkSession, keys: list[str]) -> None:
         conf.set(REDACTED, widened)
 
 
-def _refuse_without_log_store(session: SparkSession, jvm: Any, path: str) -> None:
+def _reject_without_log_store(session: SparkSession, jvm: Any, path: str) -> None:
     conf = session.sparkContext.getConf()
     chosen = conf.get(f"{LOG_STORE}.s3a.impl") or conf.get(f"{LOG_STORE}.class")
     if chosen != OURS:

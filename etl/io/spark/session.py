@@ -85,7 +85,7 @@ def settings_of_file() -> dict[str, str]:
     return {found[1]: found[2].strip() for line in lines if (found := _LINE.match(line))}
 
 
-def beside_file(ours: Mapping[str, str]) -> dict[str, str]:
+def without_file_options(ours: Mapping[str, str]) -> dict[str, str]:
     """Our settings without the JVM's options where the file has some, and with its class path
     behind ours.
     """
@@ -564,7 +564,7 @@ def translating_spark_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if _behind_a_stop(error):
+        if _is_stopped_session(error):
             raise KeyboardInterrupt from error
         if isinstance(error, EtlError):
             raise
@@ -584,7 +584,7 @@ def translating_spark_errors() -> Iterator[None]:
         ) from error
 
 
-def _behind_a_stop(error: BaseException) -> bool:
+def _is_stopped_session(error: BaseException) -> bool:
     met: BaseException | None = error
     while met is not None and not isinstance(met, KeyboardInterrupt):
         met = met.__context__

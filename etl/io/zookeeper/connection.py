@@ -56,7 +56,7 @@ from kazoo.security import (
     make_digest_acl_credential,
 )
 
-from etl.errors import EtlError, PermissionRefused, SettingsError
+from etl.errors import EtlError, PermissionDenied, SettingsError
 from etl.io import tls
 from etl.io.tls import ConnectionBroken
 from etl.ledger.paths import is_of_a_pipeline
@@ -94,7 +94,7 @@ def granted_ms(host: str, port: int, access: Access, *, asked_ms: int, timeout_s
     """The timeout of a session that is closed at once, and without a login.
 
     Raises OSError and NoHandshake, and what `tls` says of the way in: SettingsError and
-    PermissionRefused.
+    PermissionDenied.
     """
     frame = Connect(0, 0, asked_ms, 0, b"\0" * 16, False).serialize()
     with _connected(host, port, access, timeout_s) as connection, _telling(f"{host}:{port}"):
@@ -296,7 +296,7 @@ _SAYS_A_SECRET = "session_passwd"
 """In kazoo's own words: with it whoever reads a log takes our session over."""
 
 
-def _says_no_secret(record: logging.LogRecord) -> bool:
+def _drop_secrets(record: logging.LogRecord) -> bool:
     said = record.args if isinstance(record.args, tuple) else ()
     return _SAYS_A_SECRET not in str(record.msg) and not any(
         isinstance(one, AuthRequest | SASL | Connect) for one in said
@@ -319,7 +319,7 @@ class Client(KazooClient):  # type: ignore[misc]
         session for good then.
         """
         logger = logging.getLogger("kazoo.client")
-        logger.addFilter(_says_no_secret)
+        logger.addFilter(_drop_secrets)
         super().__init__(
             hosts=hosts,
             timeout=session_timeout_s,
@@ -473,16 +473,16 @@ REFUSED = (NoAuthError, AuthFailedError, SessionClosedRequireSaslError, InvalidA
 _AUTH = "zookeeper.auth"
 
 
-def refusal_of(
+def error_of(
     error: Exception, connect: str, access: Access, znode: str | None = None
-) -> PermissionRefused:
+) -> PermissionDenied:
     """What one of these means to who runs us. A wrong password under scheme digest is never one: it
     opens nothing (NoAuthError).
     """
     where = {"connect": connect} if znode is None else {"znode": znode, "connect": connect}
     if isinstance(error, AuthFailedError) and access.auth is not None:
         check = f"{_AUTH}: scheme, username and password, and that every server knows them"
-        return PermissionRefused(
+        return PermissionDenied(
             f"ZooKeeper refuses our login, {describe_identity(access)}",
             key=_AUTH,
             **where,
@@ -495,18 +495,18 @@ def refusal_of(
             else "of another scheme than ours"
         )
         check = f"{_AUTH}, with scheme sasl; now we are {describe_identity(access)}"
-        return PermissionRefused(
+        return PermissionDenied(
             f"ZooKeeper wants a login {wanted}", key=_AUTH, **where, check=check
         )
     if isinstance(error, InvalidACLError):
         what = f"ZooKeeper does not know us, {describe_identity(access)}, and by zookeeper.acl creator nobody but us may write"
-        return PermissionRefused(
+        return PermissionDenied(
             what, key=_AUTH, **where, check=f"{_AUTH}: its scheme must be one that every server has"
         )
     check = f"who we are: {describe_identity(access)}; and the znode's ACL (getAcl)"
     if znode is not None and is_of_a_pipeline(znode):
         check += ", which whoever it names changes by `etl pipelines set-acl CONF`"
-    return PermissionRefused(
+    return PermissionDenied(
         "ZooKeeper does not let us: a znode's ACL is for others", **where, check=check
     )
 

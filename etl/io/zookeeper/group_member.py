@@ -47,10 +47,10 @@ from etl.decide.group_assignment import (
     Strategy,
     Timing,
     assign,
+    assignment_of,
     context_of,
-    share_of,
 )
-from etl.errors import Owned, PermissionRefused, SessionLost, SettingsError, Unreachable
+from etl.errors import Owned, PermissionDenied, SessionLost, SettingsError, Unreachable
 from etl.io.process import this_driver
 from etl.io.zookeeper.ledger import Check
 from etl.io.zookeeper.owners import OUR_VERSION, GroupMembers, Owners
@@ -101,7 +101,7 @@ class Bell:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenGroup:
+class GroupSnapshot:
     """A group at one moment. Two that are equal divide their logs alike."""
 
     registrations: Mapping[str, Registration]
@@ -125,7 +125,7 @@ class WatchedGroup:
         self._zookeeper, self._dialect, self._bell = zookeeper, dialect, bell
         self._members, self._ids = GroupMembers(zookeeper, group), GroupPaths(group).consumer_ids
 
-    def read(self, topics: Collection[str], strategy: Strategy) -> SeenGroup:
+    def read(self, topics: Collection[str], strategy: Strategy) -> GroupSnapshot:
         """The group as it is now, with the partitions of these topics; of all that the group reads,
         where the strategy deals them together.
 
@@ -146,7 +146,7 @@ class WatchedGroup:
         counting = (
             set(topics) | self._of_others(registrations) if strategy.deals_all_topics else topics
         )
-        return SeenGroup(registrations, self._partitions(sorted(counting)))
+        return GroupSnapshot(registrations, self._partitions(sorted(counting)))
 
     def _of_others(self, registrations: Mapping[str, Registration]) -> set[str]:
         """What the group's consumers read. The list of topics is watched while one of them has a
@@ -297,7 +297,7 @@ class Rebalance:
             Owners(zookeeper, group, pipeline),
         )
         self._group = WatchedGroup(zookeeper, group, options.dialect, self.bell)
-        self._seen = SeenGroup({}, {})
+        self._seen = GroupSnapshot({}, {})
         self._in_the_way: Owned | None = None
         self._began = 0.0
         self._is_registered = False
@@ -339,9 +339,9 @@ class Rebalance:
         Never raises.
         """
         self._zookeeper.client.remove_listener(self._watch_session)
-        with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionRefused):
+        with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionDenied):
             if (self._is_registered or self._left) and not self._release():
-                self._zookeeper.refuse_lost_session()  # a connection that comes back finds the nodes of a session that lives on
+                self._zookeeper.reject_lost_session()  # a connection that comes back finds the nodes of a session that lives on
                 self._release()
             if self._is_registered and self._zookeeper.client.connected:
                 self._members.deregister(self.member)
@@ -371,8 +371,8 @@ class Rebalance:
         self._zookeeper.client.add_listener(self._watch_session)
         self._is_registered = True  # or may be, whatever comes back
         self._let_go()  # where it was stopped in the middle of another rebalance
-        self._owners.release_left_behind(self._topics, self._us)
-        self._members.delete_left_behind(
+        self._owners.release_stale_owners(self._topics, self._us)
+        self._members.delete_stale_nodes(
             self._us
         )  # behind its owner nodes: who is called by it finds them free
         while not self._ensure_registered():
@@ -427,7 +427,9 @@ class Rebalance:
                 Owned("ZooKeeper did not delete owner nodes that were ours before")
             )
         given = assign(self._seen.context, self._options.strategy, self.member)
-        self.share = {log: thread.encode() for log, thread in share_of(self.member, given).items()}
+        self.share = {
+            log: thread.encode() for log, thread in assignment_of(self.member, given).items()
+        }
         try:
             self._owners.claim(self.share, self._us)
         except Owned as error:
@@ -569,7 +571,7 @@ class ZooKeeperMember:
         """
         self._rebalance.before_let_go = do
 
-    def look_after_others(self) -> None:
+    def notify_other_members(self) -> None:
         """Of a member that does not `follow`: called now and then, it calls those that gave up
         because of us, once it is time for that.
         """

@@ -31,7 +31,7 @@ from etl.errors import (
     CommitUnknown,
     OffsetMoved,
     Owned,
-    PermissionRefused,
+    PermissionDenied,
     SessionLost,
     SettingsError,
 )
@@ -222,7 +222,7 @@ class ConsumerGroup:
         )
         if isinstance(reason, NoAuthError):
             what = "ZooKeeper does not let us move offsets"
-            raise PermissionRefused(
+            raise PermissionDenied(
                 what, znode=self._group.offsets, check="the znodes' ACLs"
             ) from reason
         return self._read_back(plan, after, reason)
@@ -263,7 +263,7 @@ class OwnedOffsets:
 
         One that somebody else moved, or whose log is not ours any more, stays as it is. Only where
         an answer was lost is one that is as we would have left it taken for ours: others who read
-        just as far by one write leave it so, too. Raises PermissionRefused.
+        just as far by one write leave it so, too. Raises PermissionDenied.
         """
         ensure_each(self._zookeeper, {self._paths.offsets_of(log.topic) for log in logs})
         refused, unsure = self._refused(plan, list(in_requests(logs, self._cost)))
@@ -282,7 +282,7 @@ class OwnedOffsets:
         self, plan: Plan, requests: Sequence[Sequence[BrokerPartition]]
     ) -> tuple[list[BrokerPartition], list[BrokerPartition]]:
         """What was not moved as far as we were told, and what of it may have been. Raises
-        PermissionRefused.
+        PermissionDenied.
         """
         told = list(
             zip(
@@ -309,11 +309,11 @@ class OwnedOffsets:
 
 
 def _is_done(outcome: Outcome) -> bool:
-    """Raises PermissionRefused."""
+    """Raises PermissionDenied."""
     if isinstance(outcome, Exception):
         return False
     if any(isinstance(one, NoAuthError) for one in outcome):
-        raise PermissionRefused("ZooKeeper does not let us move offsets", check="the znodes' ACLs")
+        raise PermissionDenied("ZooKeeper does not let us move offsets", check="the znodes' ACLs")
     return not any(isinstance(one, Exception) for one in outcome)
 
 
@@ -340,7 +340,7 @@ class HandOver:
         not ours any more, Owned where it is the plan that somebody else stored, SettingsError for
         more logs than one transaction holds.
         """
-        logs = plan.offsets_to_hand_over
+        logs = plan.offsets_to_commit
         offsets = {self._paths.offset(log): log for log in logs}
         moves = [
             Write(path, render_offset(plan.positions[log]), plan.seen[log].version)
@@ -349,7 +349,7 @@ class HandOver:
         ensure_each(self._zookeeper, {self._paths.offsets_of(log.topic) for log in logs})
         with self._lock.proven() as lock:
             parts: list[Part] = [lock, *checks, *moves]
-            self._refuse_too_many(parts, len(logs))
+            self._reject_too_many(parts, len(logs))
             try:
                 write(parts)
             except Owned as refused:
@@ -395,7 +395,7 @@ class HandOver:
             )
         raise refused
 
-    def _refuse_too_many(self, parts: Sequence[Part], logs: int) -> None:
+    def _reject_too_many(self, parts: Sequence[Part], logs: int) -> None:
         size = size_of(parts) + len(parts) * len(self._zookeeper.chroot)
         if size > REQUEST_MAX_BYTES - _PLAN_BYTES:
             what = f"handing {logs:,} partitions over takes a request of {size:,} bytes, and ZooKeeper takes none above a megabyte"

@@ -37,7 +37,7 @@ from etl.decide.loaded_intervals import is_better
 from etl.errors import (
     LedgersDisagree,
     Owned,
-    PermissionRefused,
+    PermissionDenied,
     SessionLost,
     Unreachable,
     ZooKeeperUnreachable,
@@ -363,17 +363,20 @@ class PlanLedger:
         found = self.read_applied(plan.number - 1)
         return found if found and plan.previous in (None, found.plan_id) else None
 
-    def read_coverage(self) -> Coverage:
+    def read_loaded_intervals(self) -> Coverage:
         """The loaded intervals that pruned plans left."""
-        return self.read_coverage_at()[0]
+        return self.read_loaded_intervals_with_version()[0]
 
-    def read_coverage_at(self) -> tuple[Coverage, int | None]:
+    def read_loaded_intervals_with_version(self) -> tuple[Coverage, int | None]:
         """The same, and the version of its znode: what follows from it is written over that one
         alone. None: there is no znode.
         """
         stored = self.documents.read(self.paths.coverage)
         return (
-            (ledger_documents.parse_coverage(stored[0], path=self.paths.coverage), stored[1])
+            (
+                ledger_documents.parse_loaded_intervals(stored[0], path=self.paths.coverage),
+                stored[1],
+            )
             if stored
             else (Coverage(), None)
         )
@@ -580,7 +583,7 @@ class DriverLock:
             yield
         finally:
             with contextlib.suppress(
-                KazooException, KazooTimeoutError, Unreachable, PermissionRefused
+                KazooException, KazooTimeoutError, Unreachable, PermissionDenied
             ):
                 self._delete_own_driver_node()
                 self._delete_unused(made)
@@ -611,7 +614,7 @@ class DriverLock:
             yield Check(path, 0)
         finally:
             with contextlib.suppress(
-                KazooException, KazooTimeoutError, Unreachable, PermissionRefused
+                KazooException, KazooTimeoutError, Unreachable, PermissionDenied
             ):
                 client.delete(path, version=0)
 

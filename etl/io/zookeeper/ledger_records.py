@@ -38,14 +38,14 @@ from etl.ledger.documents import (
     parse_named_table,
     parse_pauses,
     render_claim,
-    render_coverage,
+    render_loaded_intervals,
     render_named_table,
     render_pauses,
 )
 from etl.ledger.paths import GroupPaths, PipelinePaths
 from etl.ledger.plan_document import parse_plan, render_plan
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import KeptKey, Plan
+from etl.model.plans import Plan, RunKeyRecord
 from etl.model.snapshot import (
     NO_CLAIMS,
     Claimed,
@@ -63,7 +63,7 @@ _TRIES_MAX = 3
 """How often a change of the coverage is tried again that another driver came before."""
 
 
-def read_all_coverage(
+def read_all_loaded_intervals(
     ledger: PlanLedger, transaction_version: int | None = None, claim: Reservation | None = None
 ) -> Coverage:
     """All that the pipeline's recorded plans loaded, those that are kept among them, by
@@ -78,7 +78,7 @@ def read_all_coverage(
         for plan in plans
         if (applied := ledger.read_applied(plan.number)) and applied.plan_id == plan.id
     ]
-    pruned = ledger.read_coverage()
+    pruned = ledger.read_loaded_intervals()
     if claim:
         pruned, recorded = loaded_as_claimed(pruned, recorded, claim)
     return fold_all(pruned, recorded, transaction_version)
@@ -89,10 +89,10 @@ def note_removals(ledger: PlanLedger, removals: Sequence[ForeignCommit]) -> None
     drivers change it again and again.
     """
     for _ in range(_TRIES_MAX):
-        before, version = ledger.read_coverage_at()
+        before, version = ledger.read_loaded_intervals_with_version()
         after = note(before, removals)
         if after == before or ledger.documents.replace(
-            ledger.paths.coverage, render_coverage(after), version=version
+            ledger.paths.coverage, render_loaded_intervals(after), version=version
         ):
             return
     what = "other drivers changed the coverage while it was kept that others removed rows"
@@ -111,11 +111,13 @@ def take_in(
     """Keep what another pipeline loaded, whose place this one takes. Raises Owned when somebody
     else changed the coverage meanwhile.
     """
-    before, version = ledger.read_coverage_at()
+    before, version = ledger.read_loaded_intervals_with_version()
     after = loaded_intervals.take_in(
         before, theirs, taken, table_id=table_id, known=known, lives=lives
     )
-    if not ledger.documents.replace(ledger.paths.coverage, render_coverage(after), version=version):
+    if not ledger.documents.replace(
+        ledger.paths.coverage, render_loaded_intervals(after), version=version
+    ):
         raise Owned(
             "another driver changed the coverage at this moment",
             znode=ledger.paths.coverage,
@@ -136,7 +138,7 @@ def prune(ledger: PlanLedger) -> None:
         applied = ledger.read_record_of(plan) if plan else None
         if not plan or not applied:
             return
-        before, version = ledger.read_coverage_at()
+        before, version = ledger.read_loaded_intervals_with_version()
         folded = fold(
             before,
             plan,
@@ -146,7 +148,7 @@ def prune(ledger: PlanLedger) -> None:
         )
         gone = (ledger.paths.plan(number), ledger.paths.applied(number))
         if not ledger.documents.replace(
-            ledger.paths.coverage, render_coverage(folded), version=version, deleting=gone
+            ledger.paths.coverage, render_loaded_intervals(folded), version=version, deleting=gone
         ):
             return
     pieces = ledger.documents.pieces()
@@ -231,7 +233,7 @@ class ClaimsBeside:
         Raises Owned.
         """
         self.ledger_of(claim.name).store_plan(
-            plan, also=[self.write_of(claim, None), self.write_of_fence(fence)]
+            plan, also=[self.write_of(claim, None), self.reservation_lock_write(fence)]
         )
 
     def settle(self, claim: Reservation, version: int) -> None:
@@ -251,7 +253,7 @@ class ClaimsBeside:
         ledger = self.ledger_of(claim.name)
         return Write(ledger.paths.claim, ledger.documents.head(render_claim(claim)), version)
 
-    def write_of_fence(self, version: int | None) -> Write:
+    def reservation_lock_write(self, version: int | None) -> Write:
         """The fence as a part of what is written with a plan that claims."""
         return Write(self._fence, b"", version)
 
@@ -349,7 +351,7 @@ def write_pauses(ledger: PlanLedger, pauses: Iterable[Pause], version: int | Non
         )
 
 
-def find_key(ledger: PlanLedger, key: str, newest: int) -> tuple[Plan | None, KeptKey | None]:
+def find_key(ledger: PlanLedger, key: str, newest: int) -> tuple[Plan | None, RunKeyRecord | None]:
     """The newest plan under the key before plan `newest`, which the caller has read, and what the
     coverage keeps of the key.
 
@@ -359,19 +361,19 @@ def find_key(ledger: PlanLedger, key: str, newest: int) -> tuple[Plan | None, Ke
     numbers = [number for number in reversed(ledger.plan_numbers()) if number < newest]
     plans = (ledger.read_plan(number) for number in numbers)
     found = next((plan for plan in plans if plan and plan.run_key == key), None)
-    return found, next((one for one in ledger.read_coverage().keys if one.key == key), None)
+    return found, next((one for one in ledger.read_loaded_intervals().keys if one.key == key), None)
 
 
-def remember(ledger: PlanLedger, key: KeptKey, *, behind: int) -> None:
+def remember(ledger: PlanLedger, key: RunKeyRecord, *, behind: int) -> None:
     """Keep a key under which there was nothing more to read, in one transaction with the look
     whether plan `behind` is still the newest.
 
     Raises Owned when a plan was stored since, or somebody else changed the coverage.
     """
     ledger.zookeeper.require_session()
-    coverage, version = ledger.read_coverage_at()
+    coverage, version = ledger.read_loaded_intervals_with_version()
     ledger.zookeeper.ensure(ledger.paths.plans)
-    kept = render_coverage(replace(coverage, keys=with_key(coverage.keys, key)))
+    kept = render_loaded_intervals(replace(coverage, keys=with_key(coverage.keys, key)))
     if not ledger.documents.replace(
         ledger.paths.coverage, kept, version=version, absent=(ledger.paths.plan(behind + 1),)
     ):

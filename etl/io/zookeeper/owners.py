@@ -41,7 +41,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 
 from etl.decide.group_ownership import owned_by
-from etl.errors import Owned, PermissionRefused, SettingsError, Unreachable, ZooKeeperUnreachable
+from etl.errors import Owned, PermissionDenied, SettingsError, Unreachable, ZooKeeperUnreachable
 from etl.io.process import is_dead, this_driver
 from etl.io.zookeeper.session import (
     OPERATION_BYTES,
@@ -131,7 +131,7 @@ class GroupMembers:
         if self.is_registered(member):
             self._delete(member)
 
-    def delete_left_behind(self, us: OwnerNode) -> None:
+    def delete_stale_nodes(self, us: OwnerNode) -> None:
         """Delete the nodes of drivers of our pipeline that were processes of this host and are
         dead.
         """
@@ -286,9 +286,7 @@ class Owners:
                 return
             found = self._read(logs)
             ours = {log for log, node in found.items() if node.session == self._session}
-            left_behind = {
-                log for log in found.keys() - ours if self._is_left_behind(found[log], us)
-            }
+            left_behind = {log for log in found.keys() - ours if self._is_stale(found[log], us)}
             foreign = {log: found[log] for log in found.keys() - ours - left_behind}
             if foreign:
                 raise _owned_by(foreign) from refusal
@@ -330,7 +328,7 @@ class Owners:
 
     def _refusal(self, logs: Sequence[BrokerPartition], outcome: Outcome) -> Exception | None:
         """None: all of it is ours; otherwise why not, or that nobody knows. Raises
-        PermissionRefused.
+        PermissionDenied.
         """
         if isinstance(outcome, Exception):
             return outcome
@@ -342,10 +340,10 @@ class Owners:
         if isinstance(reason, NoAuthError):
             what = "ZooKeeper does not let us claim partitions"
             check = "the znodes' ACLs, or set ownership.mode: observe"
-            raise PermissionRefused(what, znode=self._paths.owner(logs[0]), check=check) from reason
+            raise PermissionDenied(what, znode=self._paths.owner(logs[0]), check=check) from reason
         return reason
 
-    def _is_left_behind(self, node: _Node, us: registrations.OwnerNode) -> bool:
+    def _is_stale(self, node: _Node, us: registrations.OwnerNode) -> bool:
         owner = registrations.parse_owner(self._paths.group, node.owner)
         if owner is None or owner.pipeline != us.pipeline or node.version != OUR_VERSION:
             return False
@@ -360,7 +358,7 @@ class Owners:
         """
         if not logs or not self._zookeeper.client.connected:
             return not logs
-        with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionRefused):
+        with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionDenied):
             ours = [log for log, node in self._read(logs).items() if node.session == self._session]
             self._delete(ours)
             if (
@@ -372,12 +370,10 @@ class Owners:
             return True
         return False
 
-    def release_left_behind(self, topics: Collection[str], us: registrations.OwnerNode) -> None:
+    def release_stale_owners(self, topics: Collection[str], us: registrations.OwnerNode) -> None:
         """Delete the nodes that dead drivers of our pipeline left in these topics."""
         owned = [log for topic in topics for log in self._logs_of(topic, None)]
-        self._delete(
-            [log for log, node in self._read(owned).items() if self._is_left_behind(node, us)]
-        )
+        self._delete([log for log, node in self._read(owned).items() if self._is_stale(node, us)])
 
     def _delete(self, logs: Sequence[BrokerPartition]) -> None:
         requests = list(in_requests(logs, lambda log: self._cost(log, b"")))

@@ -31,7 +31,7 @@ from typing import Any
 from kazoo.exceptions import BadVersionError, NoAuthError, NoNodeError, NotEmptyError
 from kazoo.security import ACL, ANYONE_ID_UNSAFE, Permissions
 
-from etl.errors import PermissionRefused, ZooKeeperUnreachable
+from etl.errors import PermissionDenied, ZooKeeperUnreachable
 from etl.io.zookeeper import connection
 from etl.io.zookeeper.session import NO_ANSWER, ZooKeeper, children_of_each
 from etl.ledger.paths import GroupPaths, PipelinePaths
@@ -76,9 +76,9 @@ def writers_of(zookeeper: ZooKeeper, paths: Sequence[str]) -> dict[str, frozense
     }
 
 
-def set_as_asked(zookeeper: ZooKeeper, paths: Sequence[str]) -> int:
+def apply_acls(zookeeper: ZooKeeper, paths: Sequence[str]) -> int:
     """Give each znode the ACL that it would be made with now; how many of them there are. Raises
-    PermissionRefused, which names the first one whose ACL we may not change; others may have theirs
+    PermissionDenied, which names the first one whose ACL we may not change; others may have theirs
     by then."""
     client, given = zookeeper.client, 0
     for path, asked in [(path, client.set_acls_async(path, client.acl_of(path))) for path in paths]:
@@ -128,7 +128,7 @@ def ask_server(
 ) -> ServerAnswer:
     """Shake hands with one server, ask what it is, log in there where we do, and hang up.
 
-    Raises ZooKeeperUnreachable, and SettingsError and PermissionRefused of the way in.
+    Raises ZooKeeperUnreachable, and SettingsError and PermissionDenied of the way in.
     """
     address = f"{host}:{port}"
     try:
@@ -183,7 +183,7 @@ def nearest(zookeeper: ZooKeeper, path: str) -> str:
                 break
             hidden = None
         except (
-            PermissionRefused
+            PermissionDenied
         ):  # it is there and hidden, or it is not and the znode above it is hidden (ZooKeeper 3.9)
             hidden = path
         path = path.rpartition("/")[0] or "/"
@@ -196,7 +196,7 @@ def children_shown(zookeeper: ZooKeeper, path: str) -> list[str]:
     """
     try:
         return sorted(zookeeper.children(path) or ())
-    except PermissionRefused:
+    except PermissionDenied:
         return []
 
 
@@ -228,7 +228,7 @@ def refused_below(zookeeper: ZooKeeper, path: str) -> str | None:
 def _is_allowed(zookeeper: ZooKeeper, call: Callable[[], object]) -> bool:
     try:
         zookeeper.guarded(lambda: zookeeper.client.retry(call))
-    except PermissionRefused:
+    except PermissionDenied:
         return False
     except (BadVersionError, NoNodeError, NotEmptyError):
         pass

@@ -62,13 +62,13 @@ from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData
 from kazoo.retry import KazooRetry, RetryFailedError
 
 from etl.decide.tasks import in_parts
-from etl.errors import EtlError, PermissionRefused, SessionLost, ZooKeeperUnreachable
+from etl.errors import EtlError, PermissionDenied, SessionLost, ZooKeeperUnreachable
 from etl.io.zookeeper.connection import (
     LOOKED_AT_S,
     REFUSED,
     Client,
     Encrypting,
-    refusal_of,
+    error_of,
     why_shut,
 )
 from etl.model.security import OPEN_ZOOKEEPER, Access
@@ -261,7 +261,7 @@ def in_requests(wanted: Iterable[T], cost: Callable[[T], int]) -> Iterator[list[
 class ZooKeeper:
     """One session. A context manager; nothing is asked before it is entered.
 
-    Every method raises ZooKeeperUnreachable or PermissionRefused where the server is the reason.
+    Every method raises ZooKeeperUnreachable or PermissionDenied where the server is the reason.
     """
 
     def __init__(
@@ -367,7 +367,7 @@ class ZooKeeper:
         except NodeExistsError:
             return False
         except NO_ANSWER as error:
-            self.refuse_lost_session()
+            self.reject_lost_session()
             found = self.read(path)
             if not found or found[0] != payload:
                 raise ZooKeeperUnreachable(
@@ -420,7 +420,7 @@ class ZooKeeper:
             try:
                 if self.guarded(lambda: self.client.retry(self.client.exists, above)):  # noqa: B023, asked at once
                     break
-            except PermissionRefused:
+            except PermissionDenied:
                 break
             found.append(above)
         return found
@@ -449,7 +449,7 @@ class ZooKeeper:
         except NO_ANSWER as error:
             if self.client.login_refused:
                 raise self._refused(error) from error
-            self.refuse_lost_session()
+            self.reject_lost_session()
             what = "ZooKeeper stopped answering"
             raise ZooKeeperUnreachable(
                 what, connect=self.hosts, check="ZooKeeper's log and the network; then run again"
@@ -463,7 +463,7 @@ class ZooKeeper:
         """
         self.life.require()
 
-    def refuse_lost_session(self) -> None:
+    def reject_lost_session(self) -> None:
         """Refuse a lost session. A connection may break just before the server says that the
         session is gone, so wait for that.
         """
@@ -495,7 +495,7 @@ class ZooKeeper:
         return (
             why
             if isinstance(why, EtlError)
-            else refusal_of(AuthFailedError() if why else error, self.connect, self._access, path)
+            else error_of(AuthFailedError() if why else error, self.connect, self._access, path)
         )
 
 

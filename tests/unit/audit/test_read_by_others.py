@@ -11,7 +11,7 @@ import pytest
 from etl.audit.audit import AuditedLog, Bucket, Expected, audit_log
 from etl.audit.explain import Gaps, LogProof, gaps_of
 from etl.decide.loaded_intervals import fold, merged_holes
-from etl.ledger.documents import parse_coverage, render_coverage
+from etl.ledger.documents import parse_loaded_intervals, render_loaded_intervals
 from etl.ledger.plan_document import parse_plan, plan_id, render_plan, with_id
 from etl.model.partitions import BrokerPartition, Committed, Membership, Share
 from etl.model.plans import (
@@ -98,7 +98,7 @@ def test_holes_outlive_their_plans_and_those_that_touch_are_one() -> None:
     )
     covered = fold(fold(Coverage(), first, applied_of(first)), second, applied_of(second))
     assert covered.read_by_others == (ReadByOthers(A, 3, 15), ReadByOthers(B, 0, 9))
-    assert parse_coverage(render_coverage(covered), path="") == covered
+    assert parse_loaded_intervals(render_loaded_intervals(covered), path="") == covered
 
 
 def applied_of(plan: Plan) -> CommitResult:
@@ -124,7 +124,7 @@ def test_a_handed_over_plan_moves_the_offsets_of_its_share_when_it_is_stored_and
     plan = plain_plan(
         positions={A: 9, B: 7}, seen={A: Committed(4, 1), B: Committed(3, 1)}, share=SHARE
     )
-    assert (plan.offsets_to_hand_over, plan.offsets_to_move) == ((), (A,))
+    assert (plan.offsets_to_commit, plan.offsets_to_move) == ((), (A,))
     for told in (False, True):
         handed = replace(plan, handed_over=told)
-        assert (handed.offsets_to_hand_over, handed.offsets_to_move) == ((A,), ())
+        assert (handed.offsets_to_commit, handed.offsets_to_move) == ((A,), ())

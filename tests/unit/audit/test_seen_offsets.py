@@ -8,7 +8,7 @@ import numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.audit.audit import SeenMessages, SeenOffsets
+from etl.audit.audit import ObservedMessages, ObservedOffsets
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, RangeResult
 
@@ -32,7 +32,7 @@ def test_a_recounted_receipt_has_the_gaps_of_its_rows_in_whatever_order_they_cam
         )
     )
     cut = data.draw(st.integers(0, len(offsets)))
-    seen = SeenOffsets(OffsetRange(LOG, start, start + size))
+    seen = ObservedOffsets(OffsetRange(LOG, start, start + size))
     for part in (offsets[:cut], offsets[cut:]):
         seen.add(numpy.sort(numpy.array(part, numpy.int64)))
     receipt = seen.receipt(gaps_max=10_000)
@@ -50,7 +50,7 @@ def test_a_recounted_receipt_has_the_gaps_of_its_rows_in_whatever_order_they_cam
 
 def test_rows_that_lie_far_apart_cost_neither_time_nor_memory() -> None:
     first, last = 2**40, 2**63 - 3
-    seen = SeenOffsets(OffsetRange(LOG, 0, last + 1))
+    seen = ObservedOffsets(OffsetRange(LOG, 0, last + 1))
     seen.add(numpy.array([first, first + 1, last], numpy.int64))
     assert seen.receipt(gaps_max=9) == RangeResult(
         rows=3, missing_offsets=last - 2, gaps=((0, first), (first + 2, last))
@@ -58,7 +58,7 @@ def test_rows_that_lie_far_apart_cost_neither_time_nor_memory() -> None:
 
 
 def test_an_offset_that_came_twice_is_one() -> None:
-    seen = SeenOffsets(OffsetRange(LOG, 0, 4))
+    seen = ObservedOffsets(OffsetRange(LOG, 0, 4))
     for offsets in ([1, 1, 2], [2, 3]):
         seen.add(numpy.array(offsets, numpy.int64))
     assert seen.receipt(gaps_max=9) == RangeResult(rows=3, missing_offsets=1, gaps=((0, 1),))
@@ -66,7 +66,7 @@ def test_an_offset_that_came_twice_is_one() -> None:
 
 def test_a_receipt_keeps_the_first_gaps_and_says_that_there_are_more() -> None:
     size = 3 * 2**19 + 1
-    seen = SeenOffsets(OffsetRange(LOG, 0, size))
+    seen = ObservedOffsets(OffsetRange(LOG, 0, size))
     seen.add(numpy.arange(0, size, 2, dtype=numpy.int64))
     receipt = seen.receipt(gaps_max=2)
     assert (receipt.gaps, receipt.gaps_complete, receipt.missing_offsets) == (
@@ -74,7 +74,7 @@ def test_a_receipt_keeps_the_first_gaps_and_says_that_there_are_more() -> None:
         False,
         size // 2,
     )
-    assert SeenOffsets(OffsetRange(LOG, 0, size)).receipt(gaps_max=2).gaps == ((0, size),)
+    assert ObservedOffsets(OffsetRange(LOG, 0, size)).receipt(gaps_max=2).gaps == ((0, size),)
 
 
 # -- physical logs
@@ -93,7 +93,10 @@ def test_each_message_of_a_physical_log_counts_once_wherever_its_entry_begins(
     messages: list[tuple[int, int]],
     order: random.Random,
 ) -> None:
-    seen, twice = SeenMessages(OffsetRange(PHYSICAL, start, start + 2**33)), [*messages, *messages]
+    seen, twice = (
+        ObservedMessages(OffsetRange(PHYSICAL, start, start + 2**33)),
+        [*messages, *messages],
+    )
     order.shuffle(twice)
     for some in (twice[::2], twice[1::2]):
         seen.add(
@@ -106,6 +109,6 @@ def test_each_message_of_a_physical_log_counts_once_wherever_its_entry_begins(
 
 
 def test_an_index_that_no_message_has_names_none() -> None:
-    seen = SeenMessages(OffsetRange(PHYSICAL, 10, 20))
+    seen = ObservedMessages(OffsetRange(PHYSICAL, 10, 20))
     seen.add(numpy.array([10, 11, 12], numpy.int64), numpy.array([0, -1, 2**62], numpy.int64))
     assert seen.receipt(1).rows == 1

@@ -49,7 +49,7 @@ def test_a_backfill_whose_plan_nobody_can_count_keeps_no_table_from_being_accept
         run_id="r",
         claims=SimpleNamespace(beside=SimpleNamespace(read=lambda: [claim.claim])),
     )
-    found = operator_decisions.accepted_beside(
+    found = operator_decisions.accepted_with_backfills(
         world, fake_table.read_table(outside), reason="an older copy", at_ms=1
     )
     assert found.said == {} and found.untold.keys() == {"old"}

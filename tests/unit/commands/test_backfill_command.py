@@ -19,7 +19,7 @@ from etl.model.plans import OffsetRange
 from etl.model.snapshot import Pause, Reservation, backfill_pipeline, is_beside, live_and_name
 from etl.report.run_report import of_the_whole
 from etl.report.run_state import Doing, ReadSoFar, Verb
-from etl.run.backfill import look_ahead
+from etl.run.backfill import estimate_backfill
 from etl.settings.choices import BACKFILL_PLAN_BYTES, OwnershipMode
 from etl.settings.load import settings_of_backfill
 from tests.builders import plain_plan, plain_settings, plain_snapshot
@@ -42,7 +42,7 @@ def preview() -> BackfillPreview:
     outside = outside_of(5, 3, 4)
     run(outside, LATEST)
     own = settings_of_backfill(LATEST, "old")
-    found = look_ahead(
+    found = estimate_backfill(
         FakeWorld(outside, LATEST), LATEST, own, parse_asked("0", "3", "clicks", ("0", "1"))
     )
     return BackfillPreview(found, "clicks", 250)
@@ -330,7 +330,7 @@ def test_where_there_is_no_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPa
 def test_who_looks_ahead_of_a_pipeline_without_a_plan_is_told_to_run_it_first() -> None:
     world = FakeWorld(outside_of(5, 3, 4), LATEST)
     with pytest.raises(SettingsError, match="the pipeline has loaded nothing yet") as refused:
-        look_ahead(
+        estimate_backfill(
             world, LATEST, settings_of_backfill(LATEST, "old"), parse_asked("0", "3", None, ())
         )
     assert refused.value.check == "`etl run CONF`; then say this again"

@@ -34,7 +34,7 @@ def ledger_of(outside: Outside) -> Any:
         plan_numbers=lambda: sorted(plans),
         read_plan=plans.get,
         read_applied=lambda number: fake_ledger._record_of(outside, number, None),
-        read_coverage=Coverage,
+        read_loaded_intervals=Coverage,
     )
 
 

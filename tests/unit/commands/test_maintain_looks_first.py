@@ -6,8 +6,8 @@ import contextlib
 
 import pytest
 
-from etl.commands.maintain import refuse_what_stops_a_run
-from etl.decide.reservations import refuse_what_lacks_a_backfill
+from etl.commands.maintain import reject_table_that_stops_a_run
+from etl.decide.reservations import reject_table_without_backfill
 from etl.errors import LedgersDisagree
 from etl.model.snapshot import Table
 from tests.fakes import fake_table
@@ -27,7 +27,7 @@ def loaded_twice() -> Outside:
 
 def looked_at(outside: Outside) -> Table | None:
     table = fake_table.read_table(outside)
-    refuse_what_stops_a_run(FakeWorld(outside, SETTINGS).read_ledger(), table, SETTINGS)
+    reject_table_that_stops_a_run(FakeWorld(outside, SETTINGS).read_ledger(), table, SETTINGS)
     return table
 
 
@@ -87,7 +87,7 @@ def looked_at_beside(outside: Outside) -> None:
         fake_table.read_table(outside),
     )
     assert table
-    refuse_what_lacks_a_backfill(
+    reject_table_without_backfill(
         "old", ledger, table, (theirs.transaction_version or 0) if theirs else 0
     )
 

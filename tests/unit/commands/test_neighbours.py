@@ -9,7 +9,7 @@ import pytest
 
 from etl.audit.audit import AuditedLog, Expected, LogFindings, Unequal
 from etl.commands import verify
-from etl.commands.verify import refuse_what_others_loaded, stops_a_run, without_others
+from etl.commands.verify import reject_topics_loaded_by_others, stops_a_run, without_others
 from etl.errors import LedgersDisagree
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, TookOver
@@ -85,7 +85,7 @@ def test_a_pipeline_that_has_loaded_nothing_is_refused_in_the_words_of_a_run_whe
 ):
     world = World(snapshot_of(loaded_by_another(6, 6, 6)))
     with pytest.raises(LedgersDisagree) as caught:
-        refuse_what_others_loaded(world, FirstRun(), TABLE, Ledger())  # type: ignore[arg-type]
+        reject_topics_loaded_by_others(world, FirstRun(), TABLE, Ledger())  # type: ignore[arg-type]
     with pytest.raises(LedgersDisagree) as at_run:
         run(loaded_by_another(6, 6, 6))
     assert (caught.value.what, caught.value.check, caught.value.exit_code) == (
@@ -108,9 +108,19 @@ def test_the_brokers_are_not_asked_where_every_topic_of_others_is_known_or_is_no
             "other_pipelines",
             lambda path, app_id, topics=topics: (old_pipeline(topics),),
         )
-        refuse_what_others_loaded(World(), UpToDate(plan, plan.positions), TABLE, Ledger("u", plan))  # type: ignore[arg-type]
+        reject_topics_loaded_by_others(
+            World(),  # type: ignore[arg-type]
+            UpToDate(plan, plan.positions),
+            TABLE,
+            Ledger("u", plan),
+        )
     forgotten = OtherPipeline(OLD, 4)
     heir = replace(plan, heir_of=(TookOver(OLD, 4),))
     for other in forgotten, OtherPipeline(f"{OLD}@jan", 4):
         monkeypatch.setattr(verify, "other_pipelines", lambda path, app_id, other=other: (other,))
-        refuse_what_others_loaded(World(), UpToDate(heir, heir.positions), TABLE, Ledger("u", heir))  # type: ignore[arg-type]
+        reject_topics_loaded_by_others(
+            World(),  # type: ignore[arg-type]
+            UpToDate(heir, heir.positions),
+            TABLE,
+            Ledger("u", heir),
+        )

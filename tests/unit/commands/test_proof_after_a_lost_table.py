@@ -16,8 +16,8 @@ from etl.audit.audit import (
     Bucket,
     Expected,
     LogFindings,
-    as_loaded_again,
     audit,
+    without_reloaded,
 )
 from etl.commands import expected_rows, lag, verify
 from etl.commands.expected_rows import BothLedgers, loaded_plans
@@ -187,7 +187,7 @@ def test_what_went_elsewhere_is_missed_but_for_what_was_loaded_again() -> None:
         (Interval(30, 35, 5),),
         elsewhere=(of(0, 10), of(10, 20), of(15, 20), of(30, 40), of(35, 40)),
     )
-    found = as_loaded_again(lost, HERE)
+    found = without_reloaded(lost, HERE)
     assert [(r.from_offset, r.until_offset, receipt.rows) for r, receipt in found.elsewhere] == [
         (0, 5, 5),
         (7, 10, 3),
@@ -203,7 +203,7 @@ def test_of_a_range_whose_gaps_nobody_knows_nothing_is_missed_where_some_of_it_w
     """How many of its rows lie outside of that nobody can tell."""
     unknown = OffsetRange(LOG, 0, 10), RangeResult(8, 0, gaps_complete=False)
     apart = OffsetRange(LOG, 10, 20), RangeResult(8, 0, gaps_complete=False)
-    found = as_loaded_again(Expected((), (Interval(2, 4, 2),), elsewhere=(unknown, apart)), HERE)
+    found = without_reloaded(Expected((), (Interval(2, 4, 2),), elsewhere=(unknown, apart)), HERE)
     assert (found.elsewhere, [(one.from_offset, one.until_offset) for one in found.given_up]) == (
         (apart,),
         [(0, 10)],

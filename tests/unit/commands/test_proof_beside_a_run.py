@@ -75,7 +75,7 @@ class RunsBeside:
         self._at(f"record {plan.number}")
         return record_of(plan) if plan.number > self.pruned else None
 
-    def read_coverage(self) -> Coverage:
+    def read_loaded_intervals(self) -> Coverage:
         self._at("coverage")
         return self.coverage
 

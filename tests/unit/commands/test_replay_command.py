@@ -15,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from etl.cli import main
 from etl.cli.common_options import ask
 from etl.commands import replay
-from etl.commands.replay import Copied, parse_bound, parse_wanted, preview_of, refuse_foreign
+from etl.commands.replay import Copied, parse_bound, parse_wanted, preview_of, reject_foreign_table
 from etl.errors import DataLoss, SettingsError, Stopped
 from etl.model.partitions import Retention
 from etl.model.snapshot import Pause
@@ -219,9 +219,9 @@ def test_a_table_that_no_earlier_replay_made_is_left_alone(tmp_path: Path) -> No
     )
     DeltaTable(ours).optimize.compact()
     with pytest.raises(SettingsError, match="no earlier --into made"):
-        refuse_foreign(copy)
-    refuse_foreign(ours)
-    refuse_foreign(str(tmp_path / "nothing"))
+        reject_foreign_table(copy)
+    reject_foreign_table(ours)
+    reject_foreign_table(str(tmp_path / "nothing"))
 
 
 class Terminal(io.StringIO):
@@ -302,7 +302,7 @@ def test_rows_for_another_table_wait_for_a_stored_plan_that_no_run_can_execute_a
     outside.logs[LOGS[1]].log_start = 4  # retention, inside the range of the stored plan
     monkeypatch.setattr(
         replay,
-        "open_world",
+        "open_services",
         lambda *_, **__: contextlib.nullcontext(FakeWorld(outside, SETTINGS)),
     )
     with pytest.raises(DataLoss, match="are gone"):

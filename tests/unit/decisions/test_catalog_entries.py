@@ -15,8 +15,8 @@ from etl.decide.table_rules import (
     not_made,
     not_there,
     place_in,
-    refuse_another_place,
-    refuse_forgetful,
+    reject_in_memory_catalog,
+    reject_other_location,
     statement,
 )
 from etl.errors import NeedsDecision, NotOurTable, SettingsError
@@ -94,13 +94,13 @@ def test_what_no_run_may_commit_to_by_a_path_is_refused_by_its_name(
 
 
 def test_a_name_that_leads_elsewhere_by_now_or_nowhere_is_for_a_person_to_decide() -> None:
-    refuse_another_place(NAME, "/wh/clicks", "/wh/clicks/")
+    reject_other_location(NAME, "/wh/clicks", "/wh/clicks/")
     for now, said in (
         ("/wh/others", "at /wh/others by now"),
         (None, "no table lake.clicks any more"),
     ):
         with pytest.raises(NeedsDecision, match="etl table resolve CONF") as refused:
-            refuse_another_place(NAME, "/wh/clicks", now)
+            reject_other_location(NAME, "/wh/clicks", now)
         assert said in refused.value.what and "/wh/clicks" in refused.value.what
 
 
@@ -228,8 +228,8 @@ def test_a_catalog_that_ends_with_its_session_is_given_no_table(
     catalog: str, implementation: str, plugin: str, is_refused: bool
 ) -> None:
     if not is_refused:
-        refuse_forgetful(NAME, catalog, implementation, plugin)
+        reject_in_memory_catalog(NAME, catalog, implementation, plugin)
         return
     with pytest.raises(SettingsError, match="in memory") as refused:
-        refuse_forgetful(NAME, catalog, implementation, plugin)
+        reject_in_memory_catalog(NAME, catalog, implementation, plugin)
     assert "spark.sql.catalogImplementation: hive" in refused.value.check

@@ -24,10 +24,10 @@ from etl.errors import (
     EtlError,
     MembershipLost,
     Owned,
-    PermissionRefused,
+    PermissionDenied,
     SettingsError,
 )
-from etl.kafka.versions import CODES, refusal_of
+from etl.kafka.versions import CODES, error_of
 from etl.model.partitions import BrokerPartition
 
 LOST = Answered(Next.GIVE_UP, is_lost=True)
@@ -42,7 +42,7 @@ ROWS: list[tuple[int, Answered, type[EtlError]]] = [
     (25, Answered(Next.JOIN_AGAIN, keeps_id=False, is_lost=True), BrokerError),
     (26, LOST, SettingsError),
     (27, Answered(Next.JOIN_AGAIN), BrokerError),
-    (30, LOST, PermissionRefused),
+    (30, LOST, PermissionDenied),
     (35, LOST, SettingsError),
     (69, LOST, SettingsError),
     (79, Answered(Next.JOIN_AGAIN), BrokerError),
@@ -65,7 +65,7 @@ def test_each_code_has_one_meaning_to_a_member_and_one_error_where_it_is_the_end
     means: Answered,
     kind: type[EtlError],
 ) -> None:
-    refusal = refusal_of(code)
+    refusal = error_of(code)
     assert refusal is not None and (answered(refusal), refusal.kind) == (means, kind)
 
 

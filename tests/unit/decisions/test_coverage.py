@@ -24,21 +24,21 @@ from etl.decide.loaded_intervals import (
     prunable,
     take_in,
     unloaded,
-    with_beside,
+    with_backfills,
 )
 from etl.errors import LedgersDisagree
-from etl.ledger.documents import parse_coverage, render_coverage
+from etl.ledger.documents import parse_loaded_intervals, render_loaded_intervals
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import (
     NOT_COUNTED,
     Bound,
     Bounds,
     CommitResult,
-    KeptKey,
     OffsetRange,
     Plan,
     RangeResult,
     ReadByOthers,
+    RunKeyRecord,
     Vanished,
 )
 from etl.model.snapshot import Coverage, ForeignCommit, Interval
@@ -356,7 +356,7 @@ def test_what_is_taken_of_a_pipeline_is_what_was_backfilled_beside_it_too_but_fo
         fold(Coverage(), *plan_of(1, (A, 0, 3), (B, 0, 2))),
     )
     elsewhere = replace(fold(Coverage(), *plan_of(1, (A, 3, 5))), table_id="t2")
-    found = with_beside(live, (beside, elsewhere), "t")
+    found = with_backfills(live, (beside, elsewhere), "t")
     assert {
         log: [(one.from_offset, one.until_offset) for one in some]
         for log, some in found.intervals.items()
@@ -425,9 +425,11 @@ def test_folding_keeps_the_run_key_of_a_plan_that_reached_its_bound_and_forgets_
     until = Bounds(until=Bound("T", at_ms=5))
     first, cut, last = plan_of(1, (A, 0, 5)), plan_of(2, (A, 5, 9)), plan_of(3, (A, 9, 10))
     found = fold(Coverage(), replace(first[0], run_key="k1", bounds=until), first[1])
-    assert found.keys == (KeptKey("k1", 1, "until T"),)
+    assert found.keys == (RunKeyRecord("k1", 1, "until T"),)
     found = fold(found, replace(cut[0], run_key="k2", key_ends={A: 10}), cut[1])
-    assert found.keys == (KeptKey("k1", 1, "until T"),)
+    assert found.keys == (RunKeyRecord("k1", 1, "until T"),)
     found = fold(found, replace(last[0], run_key="k2"), last[1], is_given_up=True)
-    assert found.keys == (KeptKey("k1", 1, "until T"), KeptKey("k2", 3))
-    assert parse_coverage(render_coverage(found), path="coverage").keys == found.keys
+    assert found.keys == (RunKeyRecord("k1", 1, "until T"), RunKeyRecord("k2", 3))
+    assert (
+        parse_loaded_intervals(render_loaded_intervals(found), path="coverage").keys == found.keys
+    )

@@ -12,7 +12,7 @@ from etl.decide.table_storage import (
     interval,
     is_compaction_due,
     kept_for,
-    refuse_what_is_not_ours,
+    reject_table_without_our_commits,
     small_files,
 )
 from etl.errors import NotOurTable, SettingsError
@@ -101,5 +101,5 @@ def test_a_run_puts_files_together_once_as_many_wait_as_the_conf_says_and_withou
 @pytest.mark.parametrize("table", [None, Table("id", 4, None)])
 def test_a_pipeline_looks_after_no_table_that_it_has_not_loaded(table: Table | None) -> None:
     with pytest.raises(NotOurTable):
-        refuse_what_is_not_ours(table, "/data/clicks")
-    refuse_what_is_not_ours(Table("id", 4, 12), "/data/clicks")
+        reject_table_without_our_commits(table, "/data/clicks")
+    reject_table_without_our_commits(Table("id", 4, 12), "/data/clicks")

@@ -10,12 +10,12 @@ import pytest
 
 from etl.decide.offsets import (
     apart_from,
+    as_if_stored_in,
     both,
     is_dropped,
     off_position,
     place_moved,
-    refuse_another_storage,
-    seen_in,
+    reject_other_offsets_storage,
     up_to_date,
 )
 from etl.errors import OffsetMoved, SettingsError
@@ -230,7 +230,7 @@ def test_a_place_that_is_new_gets_the_positions_unless_somebody_else_is_there(
         KAFKA: in_kafka(500),
         DUAL: both(in_zookeeper(500), in_kafka(500)),
     }[was]
-    plan = seen_in(now, plan_at(was, seen))
+    plan = as_if_stored_in(now, plan_at(was, seen))
     assert plan.offsets_in is now
     there = {
         ZOOKEEPER: in_zookeeper(800, 4),
@@ -253,13 +253,13 @@ def test_a_place_that_is_new_gets_the_positions_unless_somebody_else_is_there(
 
 def test_a_stored_plan_moves_offsets_where_it_saw_them_so_the_key_changes_behind_it() -> None:
     plan = plan_at(ZOOKEEPER, in_zookeeper(500))
-    refuse_another_storage(plan, ZOOKEEPER)
+    reject_other_offsets_storage(plan, ZOOKEEPER)
     with pytest.raises(
         SettingsError, match="was made for offsets in zookeeper; offsets.storage is kafka now"
     ) as raised:
-        refuse_another_storage(plan, KAFKA)
+        reject_other_offsets_storage(plan, KAFKA)
     assert "with offsets.storage: zookeeper `etl run CONF` finishes it" in raised.value.check
-    refuse_another_storage(replace(plan, moves_offsets=False), KAFKA)
+    reject_other_offsets_storage(replace(plan, moves_offsets=False), KAFKA)
 
 
 def test_of_a_log_that_is_read_no_longer_nobody_says_that_kafka_dropped_its_offset() -> None:

@@ -16,14 +16,14 @@ from etl.decide.group_ownership import (
     foreign_consumers,
     leave_to_owners,
     owners_to_wait_for,
-    refuse_of_others,
-    refuse_owned_ranges,
+    reject_owned_ranges,
+    reject_partitions_of_other_members,
 )
 from etl.errors import Owned, SettingsError
 from etl.ledger.registrations import DriverNode, OwnerNode, parse_owner, render_owner
 from etl.model.partitions import BrokerPartition, Membership, Share
 from etl.model.snapshot import Snapshot
-from etl.report.describe import told_by_owner
+from etl.report.describe import describe_by_owner
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
@@ -228,12 +228,12 @@ def test_a_partition_that_no_member_is_known_to_have_is_not_said_to_be_left_to_o
     found = replace(snapshot_of({B: "m-2 at 10.0.0.8"}, *live), live_in_kafka=live, share=share)
     left = leave_to_owners(found, settings)
     assert (left.owners, set(left.extents)) == ({B: "m-2 at 10.0.0.8", C: UNASSIGNED}, {A})
-    assert list(told_by_owner(left.owners)) == [
+    assert list(describe_by_owner(left.owners)) == [
         "clicks 1: left to m-2 at 10.0.0.8",
         "clicks 2: assigned to no known member of the group; a run reads it once the group has divided its partitions anew",
     ]
     with pytest.raises(Owned, match="the partition is assigned to no known member of the group"):
-        refuse_of_others([C], left, settings)
+        reject_partitions_of_other_members([C], left, settings)
 
 
 @pytest.mark.parametrize(
@@ -253,15 +253,15 @@ def test_the_static_member_of_this_pipeline_is_no_other_consumer_between_its_run
 
 def test_a_stored_plan_that_reads_what_was_left_is_refused() -> None:
     plan = plan_of(A)
-    refuse_owned_ranges(plan, snapshot_of({B: FOREIGN}))
+    reject_owned_ranges(plan, snapshot_of({B: FOREIGN}))
     with pytest.raises(Owned, match="plan 1 is stored and must be executed first") as caught:
-        refuse_owned_ranges(plan, snapshot_of({A: FOREIGN}))
+        reject_owned_ranges(plan, snapshot_of({A: FOREIGN}))
     assert caught.value.where == {"topic": "clicks", "partition": 0}
 
 
 def test_each_owner_is_told_once_for_a_topic() -> None:
     many = {BrokerPartition("clicks", p): FOREIGN for p in range(1007)}
-    assert list(told_by_owner({**many, BrokerPartition("other", 3): "x", A: "x"})) == [
+    assert list(describe_by_owner({**many, BrokerPartition("other", 3): "x", A: "x"})) == [
         "clicks 0: left to x",
         f"clicks 1, 2, 3, 4, 5 and 1,001 more: left to {FOREIGN}",
         "other 3: left to x",
@@ -436,7 +436,7 @@ def test_a_preview_says_what_would_be_left() -> None:
         snapshot_of(),
         (0, 0),
         0,
-        tuple(told_by_owner({B: FOREIGN})),
+        tuple(describe_by_owner({B: FOREIGN})),
     )
     assert preview.as_json()["left_to_owners"] == [f"clicks 1: left to {FOREIGN}"]
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from etl.decide.offsets import starts_of
 from etl.decide.plan import may_be_transformed, shape_of_rows
-from etl.decide.reconcile import refuse_missing_topics, refuse_topic_that_reads_as_null
-from etl.decide.replacement import plan_instead, plan_without, replay_or_supersede
+from etl.decide.reconcile import reject_missing_topics, reject_null_partition_value
+from etl.decide.replacement import plan_without, replacement_plan, replay_or_supersede
 from etl.decide.tasks import ASSUMED_BYTES_PER_OFFSET
 from etl.errors import (
     BadOffset,
@@ -279,33 +279,33 @@ def test_an_id_of_another_kind_says_nothing_of_a_topic() -> None:
 
 
 def test_a_topic_named_in_plain_letters_must_exist() -> None:
-    refuse_missing_topics(SETTINGS, ["clicks"])
+    reject_missing_topics(SETTINGS, ["clicks"])
     with pytest.raises(TopicMissing) as caught:
-        refuse_missing_topics(SETTINGS, ["other"])
+        reject_missing_topics(SETTINGS, ["other"])
     assert caught.value.where["topic"] == "clicks"
 
 
 def test_a_topic_that_is_gone_while_a_plan_is_left_to_read_it_is_told_by_that_plan() -> None:
-    refuse_missing_topics(SETTINGS, [], gone={"clicks"})
+    reject_missing_topics(SETTINGS, [], gone={"clicks"})
     with pytest.raises(TopicMissing):
-        refuse_missing_topics(SETTINGS, [], gone={"orders"})
+        reject_missing_topics(SETTINGS, [], gone={"orders"})
 
 
 def test_a_topic_that_was_read_and_is_gone_is_not_told_as_a_wrong_spelling() -> None:
     with pytest.raises(TopicMissing) as caught:
-        refuse_missing_topics(SETTINGS, ["click"], lambda: ["click"], read={"clicks"})
+        reject_missing_topics(SETTINGS, ["click"], lambda: ["click"], read={"clicks"})
     assert "whether it was deleted" in caught.value.check and "spelling" not in caught.value.check
 
 
 def test_a_topic_that_is_not_there_is_told_with_those_that_are_like_it() -> None:
     with pytest.raises(TopicMissing) as caught:
-        refuse_missing_topics(SETTINGS, [], lambda: ["orders", "click", "clicks-2"])
+        reject_missing_topics(SETTINGS, [], lambda: ["orders", "click", "clicks-2"])
     assert caught.value.check == "its spelling: the cluster has click, clicks-2"
 
 
 def test_expressions_that_match_nothing_are_told_with_what_there_is() -> None:
     with pytest.raises(TopicMissing) as caught:
-        refuse_missing_topics(
+        reject_missing_topics(
             settings_of(topics={"allow": ["x.*"]}), [], lambda: ["__consumer_offsets", *"gfedcba"]
         )
     assert caught.value.check.endswith("; the cluster has a, b, c, d, e and 2 more")
@@ -315,9 +315,9 @@ DOTTED = settings_of(topics={"allow": ["clicks", "my.topic"]})
 
 
 def test_a_name_with_a_dot_is_told_as_missing_where_no_topic_matches_it() -> None:
-    refuse_missing_topics(DOTTED, ["clicks", "my.topic"])
+    reject_missing_topics(DOTTED, ["clicks", "my.topic"])
     with pytest.raises(TopicMissing) as caught:
-        refuse_missing_topics(DOTTED, ["clicks"], lambda: ["clicks", "my.topics"])
+        reject_missing_topics(DOTTED, ["clicks"], lambda: ["clicks", "my.topics"])
     assert (caught.value.where["topic"], caught.value.check) == (
         "my.topic",
         "its spelling: the cluster has my.topics",
@@ -325,7 +325,7 @@ def test_a_name_with_a_dot_is_told_as_missing_where_no_topic_matches_it() -> Non
 
 
 def test_an_expression_that_is_no_name_may_match_nothing_where_another_one_does() -> None:
-    refuse_missing_topics(
+    reject_missing_topics(
         settings_of(topics={"allow": ["clicks", "new-.*", "my[.]topic"]}), ["clicks"]
     )
 
@@ -343,7 +343,7 @@ def test_topics_that_are_allowed_and_denied_are_told_as_denied(
     allow: list[str], deny: list[str], there: list[str]
 ) -> None:
     with pytest.raises(SettingsError, match="source.topics.deny keeps it out") as caught:
-        refuse_missing_topics(
+        reject_missing_topics(
             settings_of(topics={"allow": allow, "deny": deny}),
             there,
             lambda: ["clicks", "calls", "orders"],
@@ -356,25 +356,25 @@ def test_topics_that_are_allowed_and_denied_are_told_as_denied(
 
 def test_where_deny_keeps_out_nothing_that_is_allowed_it_is_not_named() -> None:
     with pytest.raises(TopicMissing, match="no topic matches"):
-        refuse_missing_topics(
+        reject_missing_topics(
             settings_of(topics={"allow": ["x.*"], "deny": ["clicks"]}), [], lambda: ["clicks"]
         )
 
 
 def test_expressions_must_match_something() -> None:
     with pytest.raises(TopicMissing, match="no topic matches"):
-        refuse_missing_topics(settings_of(topics={"allow": ["x.*"]}), [])
+        reject_missing_topics(settings_of(topics={"allow": ["x.*"]}), [])
 
 
 def test_a_topic_whose_name_a_partition_cannot_hold_is_refused_where_the_table_is_partitioned_by_it() -> (
     None
 ):
     topics = ["clicks", "__HIVE_DEFAULT_PARTITION__"]
-    refuse_topic_that_reads_as_null(SETTINGS, topics)
+    reject_null_partition_value(SETTINGS, topics)
     partitioned = settings_of(table={"partition_by": ["event_date", "topic"]})
-    refuse_topic_that_reads_as_null(partitioned, ["clicks"])
+    reject_null_partition_value(partitioned, ["clicks"])
     with pytest.raises(SettingsError) as caught:
-        refuse_topic_that_reads_as_null(partitioned, topics)
+        reject_null_partition_value(partitioned, topics)
     assert caught.value.where == {
         "topic": "__HIVE_DEFAULT_PARTITION__",
         "key": "table.partition_by",
@@ -539,7 +539,7 @@ STORED = last_plan(
 
 def instead_of(snapshot: Snapshot, *skipped: Loss, settings: Settings = SETTINGS) -> Plan:
     return with_id(
-        plan_instead(Supersede(STORED, "why not", skipped), snapshot, settings, now_ms=NOW_MS)
+        replacement_plan(Supersede(STORED, "why not", skipped), snapshot, settings, now_ms=NOW_MS)
     )
 
 
@@ -604,7 +604,7 @@ SKIPPED = Loss(A, 5, 8, LossReason.SKIPPED)
 
 def again(old: Plan, snapshot: Snapshot, *skipped: Loss, settings: Settings = SKIPPING) -> Plan:
     return with_id(
-        plan_instead(Supersede(old, "again", skipped), snapshot, settings, now_ms=NOW_MS)
+        replacement_plan(Supersede(old, "again", skipped), snapshot, settings, now_ms=NOW_MS)
     )
 
 
@@ -701,7 +701,7 @@ def test_a_stored_plan_over_a_partition_without_a_leader_gives_its_number_to_one
     state = replay_or_supersede(Replay(replace(STORED, shape=shape_of_rows(skip))), AWAY, skip)
     assert isinstance(state, Supersede)
     assert state.reason == "clicks 0 has no leader: a later plan reads what it holds"
-    plan = plan_instead(state, AWAY, skip, now_ms=NOW_MS)
+    plan = replacement_plan(state, AWAY, skip, now_ms=NOW_MS)
     assert (offsets_of(plan), plan.positions, plan.losses) == (
         {B: [(0, 5)]},
         {A: 3, B: 5, OTHER: 7},
@@ -762,7 +762,7 @@ def test_a_stored_plan_of_a_topic_that_was_deleted_names_the_command_that_leads_
     with pytest.raises(
         NeedsDecision, match="the brokers do not know this topic of it any more"
     ) as caught:
-        replay_or_supersede(stored, snapshot_of({}, gone_topics=frozenset({"clicks"})), SETTINGS)
+        replay_or_supersede(stored, snapshot_of({}, missing_topics=frozenset({"clicks"})), SETTINGS)
     assert (
         f"etl plans supersede CONF {STORED.number} --reason" in caught.value.check
         and not caught.value.retriable
@@ -772,7 +772,7 @@ def test_a_stored_plan_of_a_topic_that_was_deleted_names_the_command_that_leads_
 def test_a_stored_plan_of_a_topic_that_the_conf_alone_dropped_is_replayed() -> None:
     stored = Replay(replace(STORED, shape=shape_of_rows(SETTINGS)))
     assert (
-        replay_or_supersede(stored, snapshot_of({}, gone_topics=frozenset({"orders"})), SETTINGS)
+        replay_or_supersede(stored, snapshot_of({}, missing_topics=frozenset({"orders"})), SETTINGS)
         == stored
     )
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from etl.decide.offsets import RESTORE, Ends
 from etl.decide.reconcile import reconcile
-from etl.decide.table_changes import is_told, refuse_what_others_did
+from etl.decide.table_changes import is_told, reject_changes_by_others
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import CommitResult, Plan, PlanKind, TookOver, Vanished
@@ -502,10 +502,10 @@ def test_a_table_that_somebody_else_changed_is_refused_with_the_version(
 
 
 def test_the_read_back_refuses_the_same() -> None:
-    refuse_what_others_did(None)
-    refuse_what_others_did(table_of(2))
+    reject_changes_by_others(None)
+    reject_changes_by_others(table_of(2))
     with pytest.raises(LedgersDisagree):
-        refuse_what_others_did(table_of(2, foreign=(ForeignCommit(8, "DELETE", "removed rows"),)))
+        reject_changes_by_others(table_of(2, foreign=(ForeignCommit(8, "DELETE", "removed rows"),)))
 
 
 @pytest.mark.parametrize("ledger", [ledger_of(2), ledger_of(3, applied=False)])
@@ -615,7 +615,7 @@ def test_an_acknowledged_table_is_gone_on_with_from_zookeepers_positions(
         ),
         pytest.param(
             {"commit": "of then"},
-            table_of(1, said_commit="of now"),
+            table_of(1, commit_in_log="of now"),
             id="another commit of the version",
         ),
         pytest.param(
@@ -641,7 +641,7 @@ def test_a_word_does_not_cover_a_table_that_holds_less_than_when_it_was_said(
 @pytest.mark.parametrize(
     "acknowledgement, table",
     [
-        ({"commit": "of then"}, table_of(1, said_commit="of then")),
+        ({"commit": "of then"}, table_of(1, commit_in_log="of then")),
         ({"table_id": None, "delta_version": None, "place": PLACE}, None),
     ],
 )
@@ -660,13 +660,13 @@ def test_what_others_did_in_a_commit_of_an_acknowledged_number_that_is_another_o
         2,
         version=9,
         foreign=(ForeignCommit(9, "DELETE", "removed rows"),),
-        said_commit="the second one",
+        commit_in_log="the second one",
     )
     said = replace(
         ledger_of(2), acknowledged=acknowledgement_of(2, delta_version=9, commit="the first one")
     )
     disagreement(said, table, "DELETE removed rows")
-    assert stand(said, replace(table, said_commit="the first one")) == UpToDate(
+    assert stand(said, replace(table, commit_in_log="the first one")) == UpToDate(
         plan_of(2), POSITIONS
     )
 

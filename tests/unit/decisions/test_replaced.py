@@ -21,7 +21,7 @@ from etl.audit.audit import (
     audit_log,
     replaced_expected,
 )
-from etl.decide.loaded_intervals import Span, cut_around, fold, replaced_in, spans_of
+from etl.decide.loaded_intervals import Span, fold, replaced_in, spans_of, split_around
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult
@@ -212,7 +212,7 @@ def test_why_offsets_gave_no_row_stays_known_where_a_part_has_all_gaps_of_its_ra
 ) -> None:
     lacking = sum(until - start for start, until in gaps)
     receipt = RangeResult(10 - lacking, 500, control_records=lacking, gaps=gaps)
-    parts = cut_around(OffsetRange(LOG, 0, 10), receipt, Span(LOG, 3, 6))
+    parts = split_around(OffsetRange(LOG, 0, 10), receipt, Span(LOG, 3, 6))
     assert [(r.from_offset, r.until_offset) for r, _ in parts] == [(0, 3), (6, 10)]
     assert sum(part.rows or 0 for _, part in parts) == 7 - lacking
     assert parts[1][1].control_records == explained

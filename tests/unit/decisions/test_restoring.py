@@ -8,7 +8,13 @@ import pytest
 
 from etl.commands.restore_ledger import from_commits
 from etl.decide.next_step import repaired
-from etl.decide.restore_ledger import Lost, is_forgotten, repair_from, told_rows, what_is_lost
+from etl.decide.restore_ledger import (
+    Lost,
+    describe_restored_rows,
+    is_forgotten,
+    repair_from,
+    what_is_lost,
+)
 from etl.decide.set_offsets import Standing, plan_set
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
 from etl.ledger.plan_document import with_id
@@ -24,7 +30,7 @@ from tests.fakes.stories import (
     crash_at,
     new_report,
     outside_of,
-    refuse_unfinished,
+    reject_unfinished,
     run,
     settings_of,
 )
@@ -81,7 +87,7 @@ def test_an_offset_that_another_client_moved_goes_back_to_the_position(offset: i
         (),
     )
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_plan_of_which_nobody_wrote_a_record_gets_it_before_offsets_go_back_and_its_losses_are_told() -> (
@@ -116,7 +122,7 @@ def test_a_ledger_that_was_lost_is_written_anew_and_offsets_that_somebody_set_si
     assert restore(outside) is Lost.LEDGER
     assert outside.offsets[A][0] == 15 and sorted(outside.plans) == [1, 2]
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize("step", ["commit from 0", "store uid", "adopt 1", "record", "store plan"])
@@ -141,7 +147,7 @@ def test_a_crash_while_it_is_restored_is_finished_by_saying_it_again(step: str, 
         pass
     restore(outside)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_stored_plan_is_left_to_the_next_run_unless_somebody_moved_an_offset_since() -> None:
@@ -168,7 +174,7 @@ def test_an_offset_in_kafka_that_an_earlier_plan_of_ours_wrote_late_is_no_other_
     outside.kept[A] = late
     assert restore(outside) is Lost.NOTHING
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_where_the_tables_log_was_cleaned_up_only_rows_are_left() -> None:
@@ -189,7 +195,7 @@ def test_a_table_without_a_plan_of_ours_tells_nothing() -> None:
 
 def test_what_going_on_behind_rows_comes_to_is_said() -> None:
     snapshot = plain_snapshot({A: (0, 30), B: (0, 5)}, committed={A: Committed(21, 0)})
-    said = told_rows({A: (0, 20), B: (1, 9)}, snapshot, others=2)
+    said = describe_restored_rows({A: (0, 20), B: (1, 9)}, snapshot, others=2)
     assert said[0] == (
         "clicks:0 goes on at 20, one past its last row; the committed offset is 21, and what lies between is read again: "
         "the table has no row of it"

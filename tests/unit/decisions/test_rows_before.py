@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from etl.decide.plan import plan_from, plan_next
-from etl.decide.table_rules import inherited_rows, topics_accepted, topics_to_ask
+from etl.decide.table_rules import inherited_rows, topics_accepted, topics_to_check
 from etl.errors import NeedsDecision
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import HeldRows, Plan, RowsBefore
@@ -145,12 +145,12 @@ def test_a_table_is_asked_before_plan_one_and_later_for_new_topics_only_if_it_ha
     None
 ):
     topics, last = ("clicks", "views"), plain_plan(positions={FIRST: 1}, table_id="t")
-    assert topics_to_ask(topics, None, "t", has_commits=False) == {"clicks", "views"}
-    assert topics_to_ask(topics, None, "t", has_commits=True) == frozenset()
-    assert topics_to_ask(topics, last, "t", has_commits=True) == frozenset()
+    assert topics_to_check(topics, None, "t", has_commits=False) == {"clicks", "views"}
+    assert topics_to_check(topics, None, "t", has_commits=True) == frozenset()
+    assert topics_to_check(topics, last, "t", has_commits=True) == frozenset()
     kept = replace(last, rows_before=RowsBefore("t"))
-    assert topics_to_ask(topics, kept, "t", has_commits=True) == {"views"}
-    assert topics_to_ask(topics, kept, "another", has_commits=True) == frozenset()
+    assert topics_to_check(topics, kept, "t", has_commits=True) == {"views"}
+    assert topics_to_check(topics, kept, "another", has_commits=True) == frozenset()
 
 
 def test_a_pipeline_that_takes_anothers_place_keeps_what_that_one_knew_of_rows_from_before_it() -> (

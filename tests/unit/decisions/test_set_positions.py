@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from etl.decide.loaded_intervals import without
-from etl.decide.set_offsets import Move, refuse_loaded, told_moves
+from etl.decide.set_offsets import Move, describe_moves, reject_loaded
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan
 from etl.model.partitions import BrokerPartition
@@ -113,12 +113,12 @@ def test_what_plans_have_loaded_is_refused_though_its_rows_are_gone_and_the_next
 ):
     moves = (Move(A, 30, 5),)
     with pytest.raises(NeedsDecision, match="given offsets before 15 already") as refused:
-        refuse_loaded(moves, {A: [(0, 15)]}, {})
+        reject_loaded(moves, {A: [(0, 15)]}, {})
     assert "--to 15" in (refused.value.check or "")
     with pytest.raises(NeedsDecision, match="given offsets before 30 already") as refused:
-        refuse_loaded(moves, {A: [(0, 30)]}, {})
+        reject_loaded(moves, {A: [(0, 30)]}, {})
     assert "--to " not in (refused.value.check or "")
-    refuse_loaded(moves, {A: [(0, 5), (30, 40)], B: [(0, 30)]}, {A: 0})
+    reject_loaded(moves, {A: [(0, 5), (30, 40)], B: [(0, 30)]}, {A: 0})
 
 
 @pytest.mark.parametrize(("to", "what"), [(31, "which has 2 to 30"), (1, "which has 2 to 30")])
@@ -350,7 +350,7 @@ def test_byte_positions_are_set_where_a_message_begins_and_nowhere_else() -> Non
     run(outside)
     assert (
         outside.offsets[log][0] == outside.logs[log].end
-        and "bytes are skipped" in told_moves([Move(log, 0, 31)])[0]
+        and "bytes are skipped" in describe_moves([Move(log, 0, 31)])[0]
     )
 
 

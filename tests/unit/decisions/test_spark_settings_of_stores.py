@@ -6,13 +6,13 @@ import pytest
 
 from etl.decide.table_storage import (
     OURS,
+    hadoop_defaults,
+    hadoop_options,
     is_ours,
     packages,
     place_of_catalog,
     redacting,
     settings_for,
-    told_hadoop,
-    unless_told,
 )
 from etl.errors import SettingsError
 from etl.io.spark.session import complete
@@ -88,13 +88,13 @@ def test_a_log_store_that_spark_submit_was_told_of_stays(
 
 def test_a_store_that_throttles_is_asked_for_minutes_and_not_for_a_day() -> None:
     """S3A waits a tenth of a second, then twice as long each time."""
-    [(key, tries)] = unless_told("s3a://lake/t").items()
+    [(key, tries)] = hadoop_defaults("s3a://lake/t").items()
     assert key == "fs.s3a.retry.throttle.limit" and 20 < 0.1 * 2 ** int(tries) < 60
-    assert unless_told("/data/t") == {}
+    assert hadoop_defaults("/data/t") == {}
 
 
 def test_a_jvm_whose_azure_is_away_ends_without_asking_it_to_take_figures() -> None:
-    assert unless_told(AZURE) == {"fs.azure.metrics.collection.enabled": "false"}
+    assert hadoop_defaults(AZURE) == {"fs.azure.metrics.collection.enabled": "false"}
 
 
 def test_azures_keys_are_redacted_where_spark_lists_hadoops_settings() -> None:
@@ -162,7 +162,7 @@ def test_whatever_a_session_leaves_out_of_its_event_log_the_keys_of_a_store_are_
 ) -> None:
     keys = sorted(
         key
-        for key, value in told_hadoop(path, STORES_OF[path]).items()
+        for key, value in hadoop_options(path, STORES_OF[path]).items()
         if isinstance(value, SecretRef)
     )
     widened = redacting(keys, pattern)
@@ -203,7 +203,8 @@ def test_a_session_that_asks_a_catalog_reaches_the_store_of_its_warehouse_with_t
 
 def test_hadoop_is_told_of_the_scheme_s3_where_a_place_has_it() -> None:
     by_scheme = {
-        path: unless_told(path).get("fs.s3.impl") for path in (S3, "s3a://lake/t", AZURE, "/data/t")
+        path: hadoop_defaults(path).get("fs.s3.impl")
+        for path in (S3, "s3a://lake/t", AZURE, "/data/t")
     }
     assert by_scheme == {
         S3: "org.apache.hadoop.fs.s3a.S3AFileSystem",

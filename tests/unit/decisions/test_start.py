@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from etl.decide.offsets import moments_to_ask
+from etl.decide.offsets import timestamps_to_look_up
 from etl.errors import BrokerUnreachable
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, PartitionOffsets
@@ -27,7 +27,7 @@ from tests.fakes.stories import (
     crash_at,
     outcomes,
     outside_of,
-    refuse_unfinished,
+    reject_unfinished,
     run,
     settings_of,
 )
@@ -169,7 +169,7 @@ def test_a_topic_of_which_the_first_run_could_read_nothing_is_no_new_topic_later
     run(outside, settings)
     can_be_read(outside)
     run(outside, skipping_owners(start="latest"))
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_start_that_is_kept_is_told_once() -> None:
@@ -187,7 +187,7 @@ def test_the_start_of_a_topic_that_could_not_be_read_survives_a_crash_of_the_fir
         run(outside, settings, at=crash_at(step, When.AFTER))
     can_be_read(outside)
     run(outside, settings)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_the_start_of_a_topic_that_could_not_be_read_survives_another_plan_in_the_first_ones_place() -> (
@@ -213,7 +213,7 @@ def test_the_start_of_a_topic_that_could_not_be_read_survives_the_loss_of_the_le
     outside.uid, outside.plans, outside.applied, outside.offsets = None, {}, {}, {}
     can_be_read(outside)
     run(outside, settings)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_topic_that_is_denied_for_a_time_keeps_the_start_that_the_first_run_decided() -> None:
@@ -222,7 +222,7 @@ def test_a_topic_that_is_denied_for_a_time_keeps_the_start_that_the_first_run_de
     can_be_read(outside)
     run(outside, skipping_owners(topics={"allow": ["clicks.*"], "deny": ["clicks-2"]}))
     run(outside, skipping_owners())
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_topic_that_the_conf_names_only_later_starts_as_a_new_one() -> None:
@@ -336,7 +336,7 @@ def test_a_partition_that_is_led_and_not_read_starts_at_the_end_that_its_log_had
     assert (first.pending_starts, first.pending_offsets) == ({A: NOW_MS}, {A: 7})
     assert parse_plan(render_plan(first), path="p").pending_offsets == {A: 7}
     assert describe_plan(first, None)["pending_starts"][0]["first_offset"] == 7
-    assert moments_to_ask([A], first, SKIP, {}) == {}
+    assert timestamps_to_look_up([A], first, SKIP, {}) == {}
 
     state = onward(
         {B: 5}, pending_starts=first.pending_starts, pending_offsets=first.pending_offsets
@@ -360,19 +360,21 @@ def test_a_partition_that_is_led_and_not_read_starts_at_the_end_that_its_log_had
 
 def test_only_logs_that_start_at_a_moment_are_asked_for_it() -> None:
     first = plan_settings(start=AT_NOON)
-    assert moments_to_ask([A, OTHER], None, first, {}) == {A: NOON_MS, OTHER: NOON_MS}
-    assert moments_to_ask([A, OTHER], None, SKIP, {}) == {}
-    assert moments_to_ask([A, B, OTHER], kept_after_a_first_run(start="latest"), first, {}) == {
-        A: NOW_MS
-    }
+    assert timestamps_to_look_up([A, OTHER], None, first, {}) == {A: NOON_MS, OTHER: NOON_MS}
+    assert timestamps_to_look_up([A, OTHER], None, SKIP, {}) == {}
+    assert timestamps_to_look_up(
+        [A, B, OTHER], kept_after_a_first_run(start="latest"), first, {}
+    ) == {A: NOW_MS}
 
 
 def test_a_log_with_a_committed_offset_is_not_asked_for_its_moment() -> None:
     last = kept_after_a_first_run(start="latest")
     committed = {A: Committed(3), B: NOTHING_COMMITTED}
-    assert moments_to_ask([A, B], None, plan_settings(start=AT_NOON), committed) == {B: NOON_MS}
-    assert moments_to_ask([A, B], last, SKIP, committed) == {}
-    assert moments_to_ask([A, B], last, SKIP, {A: NOTHING_COMMITTED}) == {A: NOW_MS}
+    assert timestamps_to_look_up([A, B], None, plan_settings(start=AT_NOON), committed) == {
+        B: NOON_MS
+    }
+    assert timestamps_to_look_up([A, B], last, SKIP, committed) == {}
+    assert timestamps_to_look_up([A, B], last, SKIP, {A: NOTHING_COMMITTED}) == {A: NOW_MS}
 
 
 def test_a_start_that_nobody_was_asked_for_waits_for_a_run_that_asks() -> None:
@@ -400,7 +402,7 @@ def test_a_start_at_the_first_record_is_kept_in_the_plans_document_and_shown() -
     assert describe_plan(plan, None)["pending_starts"] == [
         {"topic": "clicks", "partition": 0, "first_record_at": None}
     ]
-    assert moments_to_ask([A, B, OTHER], plan, plan_settings(start=AT_NOON), {}) == {}
+    assert timestamps_to_look_up([A, B, OTHER], plan, plan_settings(start=AT_NOON), {}) == {}
 
 
 def test_owners_of_partitions_that_are_not_there_keep_nothing() -> None:

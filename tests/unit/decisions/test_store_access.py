@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from etl.decide.table_storage import is_probe_due, told_delta_rs, told_hadoop
+from etl.decide.table_storage import delta_rs_options, hadoop_options, is_probe_due
 from etl.model.security import SecretRef
 from etl.settings.table import StoreSettings
 from tests.builders import plain_plan
@@ -21,21 +21,21 @@ AZURE = "abfss://lake@acme.dfs.core.windows.net/clicks"
     "path", ["s3://lake/t", "s3a://lake/t", AZURE, "hdfs://n:8020/t", "gs://lake/t", "/data/t"]
 )
 def test_nothing_given_is_nothing_told(path: str) -> None:
-    assert told_delta_rs(path, StoreSettings()) == told_hadoop(path, StoreSettings()) == {}
+    assert delta_rs_options(path, StoreSettings()) == hadoop_options(path, StoreSettings()) == {}
 
 
 def test_both_engines_are_told_the_same_of_s3() -> None:
     store = StoreSettings(
         endpoint="http://h:9000", allow_http=True, access_key=KEY, secret_key=SECRET
     )
-    assert told_delta_rs("s3://lake/t", store) == {
+    assert delta_rs_options("s3://lake/t", store) == {
         "AWS_ENDPOINT_URL": "http://h:9000",
         "AWS_REGION": "us-east-1",
         "AWS_ALLOW_HTTP": "true",
         "AWS_ACCESS_KEY_ID": KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET,
     }
-    told = told_hadoop("s3://lake/t", store)
+    told = hadoop_options("s3://lake/t", store)
     assert {key.removeprefix("fs.s3a.bucket.lake."): value for key, value in told.items()} == {
         "endpoint": "http://h:9000",
         "endpoint.region": "us-east-1",
@@ -49,30 +49,30 @@ def test_both_engines_are_told_the_same_of_s3() -> None:
 
 def test_of_amazon_itself_only_the_region_need_be_told() -> None:
     store = StoreSettings(region="eu-central-1")
-    assert told_delta_rs("s3://lake/t", store) == {"AWS_REGION": "eu-central-1"}
-    assert told_hadoop("s3://lake/t", store) == {
+    assert delta_rs_options("s3://lake/t", store) == {"AWS_REGION": "eu-central-1"}
+    assert hadoop_options("s3://lake/t", store) == {
         "fs.s3a.bucket.lake.endpoint.region": "eu-central-1"
     }
 
 
 def test_both_engines_are_told_the_key_of_azures_account() -> None:
     store = StoreSettings(account_key=KEY)
-    assert told_delta_rs(AZURE, store) == {
+    assert delta_rs_options(AZURE, store) == {
         "AZURE_STORAGE_ACCOUNT_NAME": "acme",
         "AZURE_STORAGE_ACCOUNT_KEY": KEY,
     }
-    assert told_hadoop(AZURE, store) == {"fs.azure.account.key.acme.dfs.core.windows.net": KEY}
+    assert hadoop_options(AZURE, store) == {"fs.azure.account.key.acme.dfs.core.windows.net": KEY}
 
 
 def test_what_speaks_azures_protocol_elsewhere_is_told_to_both() -> None:
     store = StoreSettings(endpoint="http://127.0.0.1:10000/acme", allow_http=True, account_key=KEY)
-    assert told_delta_rs(AZURE, store) == {
+    assert delta_rs_options(AZURE, store) == {
         "AZURE_STORAGE_ACCOUNT_NAME": "acme",
         "AZURE_STORAGE_ACCOUNT_KEY": KEY,
         "allow_http": "true",
         "AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:10000/acme",
     }
-    told = told_hadoop(AZURE, store)
+    told = hadoop_options(AZURE, store)
     assert told["fs.azure.abfs.endpoint.acme.dfs.core.windows.net"] == "127.0.0.1:10000"
     assert told["fs.azure.always.use.https"] == told["fs.azure.account.hns.enabled"] == "false"
 

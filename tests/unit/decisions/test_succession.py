@@ -11,14 +11,14 @@ import pytest
 from etl.decide.inherit_pipeline import (
     Loaded,
     ours_apart,
-    plan_taking_over,
-    refuse_what_neither_loaded,
+    plan_inheritance,
+    predecessor_of,
+    reject_unloaded_gap,
     state_of_itself,
-    taken_from,
 )
 from etl.decide.plan import plan_next
 from etl.decide.reconcile import where_we_stand
-from etl.decide.replacement import plan_instead
+from etl.decide.replacement import replacement_plan
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import BrokerPartition, Committed
@@ -52,24 +52,24 @@ from tests.fakes.takeovers import ENDED, OLD, loaded_by_another, old_pipeline, s
 from tests.fakes.world import Crash, When
 
 
-def taking_over(outside: Outside) -> Plan:
+def ownership_after_inheritance(outside: Outside) -> Plan:
     """What the ruling stores."""
     snapshot = snapshot_of(outside)
-    taken = taken_from(outside.others[0], {}, snapshot, SETTINGS)
+    taken = predecessor_of(outside.others[0], {}, snapshot, SETTINGS)
     return with_id(
-        plan_taking_over(
+        plan_inheritance(
             taken, FirstRun(), snapshot, SETTINGS, uid="uid1", now_ms=1, reason="renamed"
         )
     )
 
 
 def ruled(outside: Outside) -> Outside:
-    plan = taking_over(outside)
+    plan = ownership_after_inheritance(outside)
     outside.uid, outside.plans = plan.uid, {plan.number: render_plan(plan)}
     return outside
 
 
-def refuse_doubled(outside: Outside) -> None:
+def reject_doubled(outside: Outside) -> None:
     """Each record behind the other's positions is there once, and none of those before them again."""
     there = {
         (log, offset)
@@ -96,7 +96,7 @@ def test_what_was_backfilled_beside_a_pipeline_is_taken_over_with_it() -> None:
     outside = loaded_by_another(6, 6, 6)
     outside.others = (*outside.others, replace(old_pipeline(), app_id=f"{OLD}@jan"))
     run(ruled(outside))
-    refuse_doubled(outside)
+    reject_doubled(outside)
 
 
 @pytest.mark.parametrize("plan", [old_pipeline().plan, None])
@@ -243,7 +243,7 @@ def test_who_takes_over_begins_at_the_others_positions_and_the_next_run_goes_on_
         f"goes on where pipeline clicks of group old-group on cluster {CLUSTER} ended"
         in report.outcomes[1][1]
     )
-    refuse_doubled(outside)
+    reject_doubled(outside)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_a_crash_while_a_pipeline_is_taken_over_loses_and_doubles_nothing(
         run(outside, at=crash_at(step, when))
     grow(outside, 2, 1, 3)
     run(outside)
-    refuse_doubled(outside)
+    reject_doubled(outside)
 
 
 def test_a_stored_plan_of_ours_gives_its_number_to_the_one_that_takes_over() -> None:
@@ -280,8 +280,8 @@ def test_a_stored_plan_of_ours_gives_its_number_to_the_one_that_takes_over() -> 
     outside.topic_ids = {"clicks": "id-1"}
     snapshot = snapshot_of(outside)
     state = state_alone(snapshot)
-    plan = plan_taking_over(
-        taken_from(outside.others[0], {}, snapshot, SETTINGS),
+    plan = plan_inheritance(
+        predecessor_of(outside.others[0], {}, snapshot, SETTINGS),
         state,
         snapshot,
         SETTINGS,
@@ -305,8 +305,8 @@ def test_in_a_log_that_both_know_the_position_that_is_further_on_counts() -> Non
     snapshot = snapshot_of(outside)
     state = where_we_stand(snapshot, SETTINGS)
     assert isinstance(state, UpToDate)
-    taken = taken_from(outside.others[0], {}, snapshot, SETTINGS)
-    plan = plan_taking_over(
+    taken = predecessor_of(outside.others[0], {}, snapshot, SETTINGS)
+    plan = plan_inheritance(
         taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="two at work"
     )
     assert (plan.number, plan.positions) == (2, {LOGS[0]: 5, LOGS[1]: 4, LOGS[2]: 4})
@@ -335,10 +335,10 @@ def test_who_takes_the_place_of_an_era_before_goes_on_behind_both_and_under_a_nu
         where_we_stand(snapshot, SETTINGS)
     state, taken = (
         ours_apart(snapshot),
-        taken_from(us, {LOGS[0]: (0, 6), LOGS[1]: (0, 2)}, snapshot, SETTINGS),
+        predecessor_of(us, {LOGS[0]: (0, 6), LOGS[1]: (0, 2)}, snapshot, SETTINGS),
     )
     plan = with_id(
-        plan_taking_over(taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back")
+        plan_inheritance(taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back")
     )
     assert (plan.number, plan.positions) == (
         max(1, number) + 1,
@@ -358,8 +358,8 @@ def test_a_plan_that_was_stored_for_another_table_has_loaded_nothing_into_the_on
     state = ours_apart(snapshot)
     assert isinstance(state, Replay)
     us = OtherPipeline(f"offset-range-etl/{CLUSTER}/group/clicks", 0)
-    taken = taken_from(us, {LOGS[0]: (0, 2)}, snapshot, SETTINGS)
-    plan = plan_taking_over(
+    taken = predecessor_of(us, {LOGS[0]: (0, 2)}, snapshot, SETTINGS)
+    plan = plan_inheritance(
         taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back"
     )
     assert (plan.number, plan.positions[LOGS[0]], plan.positions[LOGS[1]], plan.supersedes) == (
@@ -379,9 +379,9 @@ def test_what_the_other_knew_of_a_topic_that_we_went_on_with_after_it_was_made_a
 ):
     outside = loaded_by_another(9, 9, 9)
     snapshot = snapshot_of(outside)
-    taken = taken_from(outside.others[0], {}, snapshot, SETTINGS)
+    taken = predecessor_of(outside.others[0], {}, snapshot, SETTINGS)
     first = with_id(
-        plan_taking_over(
+        plan_inheritance(
             taken, FirstRun(), snapshot, SETTINGS, uid="uid1", now_ms=1, reason="renamed"
         )
     )
@@ -398,7 +398,7 @@ def test_what_the_other_knew_of_a_topic_that_we_went_on_with_after_it_was_made_a
             record_epochs={},
         )
     )
-    again = plan_taking_over(
+    again = plan_inheritance(
         taken,
         UpToDate(ours, ours.positions),
         snapshot,
@@ -417,14 +417,17 @@ def test_what_the_other_knew_of_a_topic_that_we_went_on_with_after_it_was_made_a
 def test_topics_that_the_conf_does_not_name_stay_with_the_other_pipeline() -> None:
     orders = BrokerPartition("orders", 0)
     snapshot = snapshot_of(loaded_by_another(6, 6, 6))
-    assert taken_from(old_pipeline({**ENDED, orders: 7}), {}, snapshot, SETTINGS).positions == ENDED
+    assert (
+        predecessor_of(old_pipeline({**ENDED, orders: 7}), {}, snapshot, SETTINGS).positions
+        == ENDED
+    )
     with pytest.raises(SettingsError, match="has loaded no topic that this conf names"):
-        taken_from(old_pipeline({orders: 7}), {}, snapshot, SETTINGS)
+        predecessor_of(old_pipeline({orders: 7}), {}, snapshot, SETTINGS)
 
 
 def test_where_the_log_forgot_the_others_plan_its_rows_say_where_it_ended() -> None:
     snapshot = snapshot_of(loaded_by_another(6, 6, 6))
-    taken = taken_from(
+    taken = predecessor_of(
         OtherPipeline(OLD, 4), {LOGS[0]: (2, 7), LOGS[1]: (0, 9)}, snapshot, SETTINGS
     )
     assert (taken.positions, taken.log_epochs) == ({LOGS[0]: 7, LOGS[1]: 9}, {LOGS[0]: 2})
@@ -437,9 +440,9 @@ def test_the_offsets_of_another_cluster_are_not_taken_over(topic_id: str | None)
         snapshot_of(loaded_by_another(6, 6, 6)), topic_ids={"clicks": topic_id} if topic_id else {}
     )
     with pytest.raises(NeedsDecision, match="of cluster another, and this one is cluster-1"):
-        taken_from(other, {}, snapshot, SETTINGS)
+        predecessor_of(other, {}, snapshot, SETTINGS)
     same = replace(snapshot, topic_ids={"clicks": "id-1"})
-    assert taken_from(other, {}, same, SETTINGS).positions == ENDED, (
+    assert predecessor_of(other, {}, same, SETTINGS).positions == ENDED, (
         "the cluster has another name, and it is the same topic"
     )
 
@@ -452,11 +455,11 @@ def test_records_between_the_tables_rows_and_a_committed_offset_above_them_are_n
     with pytest.raises(
         OffsetMoved, match="the committed offset is 7, and the rows in the table end at 3"
     ):
-        taking_over(outside)
+        ownership_after_inheritance(outside)
 
 
 def test_a_plan_that_takes_over_comes_back_from_its_document() -> None:
-    plan = taking_over(loaded_by_another(6, 6, 6))
+    plan = ownership_after_inheritance(loaded_by_another(6, 6, 6))
     assert parse_plan(render_plan(plan), path="plans/1") == plan
 
 
@@ -464,7 +467,7 @@ def test_a_plan_in_the_place_of_one_that_takes_over_takes_over_too() -> None:
     outside = ruled(loaded_by_another(6, 6, 6))
     plan = outside.newest_plan()
     assert plan is not None
-    instead = plan_instead(
+    instead = replacement_plan(
         Supersede(plan, "another conf"), snapshot_of(outside), SETTINGS, now_ms=2
     )
     assert instead.took_over == plan.took_over
@@ -496,7 +499,7 @@ def test_who_takes_over_takes_what_that_one_had_taken_over_and_goes_on() -> None
     plan = outside.newest_plan()
     assert plan is not None and plan.heir_of == (TookOver(OLD, 4), TookOver(OLDEST, 3))
     assert outcomes(run(outside)) == [Outcome.REPLAYED, Outcome.TOOK_OVER, Outcome.INGESTED]
-    refuse_doubled(outside)
+    reject_doubled(outside)
     last = outside.newest_plan()
     assert last is not None and (last.took_over, last.heir_of) == (None, plan.heir_of), (
         "every later plan knows it"
@@ -521,8 +524,8 @@ def test_two_pipelines_are_merged_into_one_that_has_begun_no_run_between() -> No
     outside.others = (old_pipeline(), second)
     snapshot = snapshot_of(outside)
     plan = with_id(
-        plan_taking_over(
-            taken_from(second, {}, snapshot, SETTINGS),
+        plan_inheritance(
+            predecessor_of(second, {}, snapshot, SETTINGS),
             state_alone(snapshot),
             snapshot,
             SETTINGS,
@@ -545,8 +548,8 @@ def merging(ours: Loaded, theirs: Loaded) -> None:
     outside.others = (old_pipeline(),)
     snapshot = snapshot_of(outside)
     state = replace_lives(where_we_stand(snapshot, SETTINGS))
-    refuse_what_neither_loaded(
-        taken_from(outside.others[0], {}, snapshot, SETTINGS), state, snapshot, ours, theirs
+    reject_unloaded_gap(
+        predecessor_of(outside.others[0], {}, snapshot, SETTINGS), state, snapshot, ours, theirs
     )
 
 
@@ -582,8 +585,8 @@ def test_a_stored_plan_gives_its_number_to_a_pipeline_that_takes_over_from_itsel
     assert stored is not None
     last = parse_plan(outside.plans[1], path="plans/1")
     state = state_of_itself(snapshot, SETTINGS)
-    plan = plan_taking_over(
-        taken_from(OtherPipeline(APP_ID, 1, 1, last), {}, snapshot, SETTINGS),
+    plan = plan_inheritance(
+        predecessor_of(OtherPipeline(APP_ID, 1, 1, last), {}, snapshot, SETTINGS),
         state,
         snapshot,
         SETTINGS,
@@ -624,10 +627,10 @@ def from_an_old_copy(topic_id: str = "id-1", *lives: int) -> tuple[Plan, Plan]:
     assert seen.table
     snapshot = replace(seen, table=replace(seen.table, transaction_version=5, metadata=None))
     until = {log: (life, 7) for log, life in zip(LOGS, lives or (0, 0, 0))}
-    taken = taken_from(OtherPipeline(APP_ID, 5), until, snapshot, SETTINGS)
+    taken = predecessor_of(OtherPipeline(APP_ID, 5), until, snapshot, SETTINGS)
     state = state_of_itself(snapshot, SETTINGS)
     assert state is None
-    return stored, plan_taking_over(
+    return stored, plan_inheritance(
         taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="restored", sets_back=True
     )
 

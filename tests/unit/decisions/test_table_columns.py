@@ -11,9 +11,9 @@ import pytest
 
 from etl.decide.table_rules import (
     fits,
-    refuse_impossible_columns,
-    refuse_other_columns,
-    refuse_partitions,
+    reject_impossible_columns,
+    reject_other_columns,
+    reject_partitions,
 )
 from etl.errors import NotOurTable, SettingsError
 
@@ -63,13 +63,13 @@ def test_another_type_fits_nowhere_however_deep() -> None:
 
 
 def test_a_column_that_may_be_null_is_refused_where_the_table_says_never() -> None:
-    refuse_other_columns(
+    reject_other_columns(
         "/t", columns(nullable=False, source="string"), columns(source="string", more="integer")
     )
     with pytest.raises(
         NotOurTable, match=r"column source is string not null, expected string \(path"
     ):
-        refuse_other_columns(
+        reject_other_columns(
             "/t", columns(source="string"), columns(nullable=False, source="string")
         )
 
@@ -82,7 +82,7 @@ def test_all_columns_that_a_table_lacks_are_named_with_the_statement_that_adds_t
     }
     wanted = columns(True, **{"key": "binary", "n": "long", **nested, "d": "decimal(9,2)"})
     with pytest.raises(NotOurTable, match="no column key") as refused:
-        refuse_other_columns("/t", wanted, columns(n="long"))
+        reject_other_columns("/t", wanted, columns(n="long"))
     assert (
         "ADD COLUMNS (`key` BINARY, `many` ARRAY<INT>, `by` MAP<STRING, ARRAY<INT>>, `of` STRUCT<`a`: TIMESTAMP_NTZ>, `d` DECIMAL(9,2))"
         in refused.value.check
@@ -91,27 +91,27 @@ def test_all_columns_that_a_table_lacks_are_named_with_the_statement_that_adds_t
 
 def test_bytes_are_no_partition_and_what_to_do_instead_is_told() -> None:
     with pytest.raises(SettingsError, match="bytes come back as others") as caught:
-        refuse_partitions(columns(key="binary", value="binary"), ["key"])
+        reject_partitions(columns(key="binary", value="binary"), ["key"])
     assert (caught.value.where["key"], caught.value.check) == (
         "table.partition_by",
         "a text column that the transform adds, e.g. F.hex('key')",
     )
     with pytest.raises(SettingsError) as caught:
-        refuse_partitions(columns(key="binary", value="binary"), ["key"], path="/t")
+        reject_partitions(columns(key="binary", value="binary"), ["key"], path="/t")
     assert "etl plans acknowledge" in caught.value.check
 
 
 @pytest.mark.parametrize("kind", [array(True), struct(True), mapping(True), "variant", "void"])
 def test_what_delta_takes_no_partition_of_is_refused(kind: Any) -> None:
     with pytest.raises(SettingsError, match="partitioned by a"):
-        refuse_partitions(columns(a=kind, b="integer"), ["b", "a"])
+        reject_partitions(columns(a=kind, b="integer"), ["b", "a"])
 
 
 def test_a_table_has_a_column_besides_its_partitions() -> None:
-    refuse_partitions(columns(a="integer", b="date"), ["a"])
-    refuse_partitions(columns(a="integer", b="date"), [])
+    reject_partitions(columns(a="integer", b="date"), ["a"])
+    reject_partitions(columns(a="integer", b="date"), [])
     with pytest.raises(SettingsError, match="all of its columns"):
-        refuse_partitions(columns(a="integer", b="date"), ["b", "a"])
+        reject_partitions(columns(a="integer", b="date"), ["b", "a"])
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,12 @@ def test_a_table_has_a_column_besides_its_partitions() -> None:
 )
 def test_columns_that_no_delta_table_has_are_named(fields: Any, why: str) -> None:
     with pytest.raises(SettingsError, match=why) as caught:
-        refuse_impossible_columns(fields)
+        reject_impossible_columns(fields)
     assert caught.value.where["key"] == "transform"
 
 
 def test_with_column_mapping_a_name_may_have_blanks() -> None:
-    refuse_impossible_columns([field("a b", struct_of(field("x,y", "integer")))], with_mapping=True)
+    reject_impossible_columns([field("a b", struct_of(field("x,y", "integer")))], with_mapping=True)
 
 
 @pytest.mark.parametrize(
@@ -165,4 +165,4 @@ def test_with_column_mapping_a_name_may_have_blanks() -> None:
     ],
 )
 def test_other_columns_are_deltas_affair(kind: Any) -> None:
-    refuse_impossible_columns([field("a.b-c`/%", kind), field("_change_type", "string")])
+    reject_impossible_columns([field("a.b-c`/%", kind), field("_change_type", "string")])

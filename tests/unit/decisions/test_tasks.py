@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.decide.plan import share_caps
+from etl.decide.plan import divide_caps
 from etl.decide.tasks import (
     ASSUMED_BYTES_PER_OFFSET,
     ASSUMED_PARALLELISM,
     LEAST_TASK_BYTES,
-    cut_ranges,
     pack_tasks,
     split_range,
+    split_ranges,
 )
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import OffsetRange
@@ -37,7 +37,7 @@ def test_caps_are_kept_but_for_one_record_that_is_larger(
     turn: int,
 ) -> None:
     given_ = read_by(
-        share_caps(logs, costs, Limits(max_records_per_run=records, max_bytes_per_run=size), turn),
+        divide_caps(logs, costs, Limits(max_records_per_run=records, max_bytes_per_run=size), turn),
         logs,
     )
     assert all(0 <= count <= logs[log][1] - logs[log][0] for log, count in given_.items())
@@ -58,14 +58,14 @@ def test_without_caps_everything_is_read(
     costs: dict[BrokerPartition, float],
     turn: int,
 ) -> None:
-    assert share_caps(logs, costs, Limits(), turn) == {log: end for log, (_, end) in logs.items()}
+    assert divide_caps(logs, costs, Limits(), turn) == {log: end for log, (_, end) in logs.items()}
 
 
 @given(EXTENTS, st.integers(1, 400), TURNS)
 def test_a_cap_of_records_is_used_up_and_shared_evenly(
     logs: dict[BrokerPartition, tuple[int, int]], records: int, turn: int
 ) -> None:
-    given_ = read_by(share_caps(logs, {}, Limits(max_records_per_run=records), turn), logs)
+    given_ = read_by(divide_caps(logs, {}, Limits(max_records_per_run=records), turn), logs)
     wanted = {log: end - start for log, (start, end) in logs.items()}
     assert sum(given_.values()) == min(records, sum(wanted.values()))
     short = [given_[log] for log in logs if given_[log] < wanted[log]]
@@ -80,7 +80,7 @@ def test_a_larger_cap_of_records_covers_no_log_less(
     turn: int,
 ) -> None:
     less_, more_ = (
-        share_caps(logs, {}, Limits(max_records_per_run=cap), turn)
+        divide_caps(logs, {}, Limits(max_records_per_run=cap), turn)
         for cap in (records, records + more)
     )
     assert all(less_[log] <= more_[log] for log in logs)
@@ -95,7 +95,7 @@ def test_a_larger_cap_of_bytes_takes_at_most_the_odd_offset_from_a_log(
     turn: int,
 ) -> None:
     less_, more_ = (
-        share_caps(logs, costs, Limits(max_bytes_per_run=cap), turn) for cap in (size, size + more)
+        divide_caps(logs, costs, Limits(max_bytes_per_run=cap), turn) for cap in (size, size + more)
     )
     assert all(less_[log] <= more_[log] + 1 for log in logs)
 
@@ -112,7 +112,7 @@ def test_no_log_starves_over_as_many_turns_as_there_are_logs(
     limits = Limits(max_records_per_run=records, max_bytes_per_run=size)
     read = dict.fromkeys(logs, 0)
     for now in range(turn, turn + len(logs)):
-        for log, count in read_by(share_caps(logs, costs, limits, now), logs).items():
+        for log, count in read_by(divide_caps(logs, costs, limits, now), logs).items():
             read[log] += count
     assert all(read[log] for log, (start, end) in logs.items() if end > start)
 
@@ -123,13 +123,13 @@ def test_a_log_with_large_records_is_read_in_its_turn_beside_one_with_small_ones
         {A: 1000.0, B: 1.0},
         Limits(max_bytes_per_run=500),
     )
-    assert share_caps(logs, costs, limits, turn=1) == {A: 0, B: 251}
-    assert share_caps(logs, costs, limits, turn=2) == {A: 1, B: 0}
+    assert divide_caps(logs, costs, limits, turn=1) == {A: 0, B: 251}
+    assert divide_caps(logs, costs, limits, turn=2) == {A: 1, B: 0}
 
 
 def test_both_caps_hold_together() -> None:
     logs = {A: (0, 100), B: (0, 100)}
-    assert share_caps(
+    assert divide_caps(
         logs, {A: 10.0, B: 10.0}, Limits(max_records_per_run=50, max_bytes_per_run=200), turn=2
     ) == {A: 10, B: 10}
 
@@ -243,7 +243,7 @@ def test_a_run_uses_as_many_tasks_as_work_at_once_where_there_is_enough_to_read(
         for i, (size, leader) in enumerate(sizes)
     ]
     costs = {r.log: cost for r in wholes}
-    cut = cut_ranges(wholes, costs, target, parallelism)
+    cut = split_ranges(wholes, costs, target, parallelism)
     tasks = pack_tasks(cut, costs, target, parallelism)
     enough = sum(size for size, _ in sizes) * cost >= parallelism * LEAST_TASK_BYTES
     assert len(tasks) >= parallelism or not enough
@@ -256,19 +256,19 @@ def test_a_run_uses_as_many_tasks_as_work_at_once_where_there_is_enough_to_read(
 
 def test_one_large_partition_is_read_by_all_cores() -> None:
     whole = OffsetRange(A, 0, 100_000, Leader(BROKER))
-    cut = cut_ranges([whole], {A: 1000.0}, 2**28, 8)
+    cut = split_ranges([whole], {A: 1000.0}, 2**28, 8)
     assert [r.size for r in cut] == [12_500] * 8
     assert len(pack_tasks(cut, {A: 1000.0}, 2**28, 8)) == 8
 
 
 def test_little_is_not_cut_for_the_sake_of_many_cores() -> None:
     whole = OffsetRange(A, 0, 4000, Leader(BROKER))
-    assert cut_ranges([whole], {A: 1000.0}, 2**28, 64) == (whole,)
+    assert split_ranges([whole], {A: 1000.0}, 2**28, 64) == (whole,)
 
 
 def test_where_only_the_cluster_knows_its_cores_some_are_assumed() -> None:
     whole = OffsetRange(A, 0, 1_000_000, Leader(BROKER))
-    assert len(cut_ranges([whole], {A: 1000.0}, 2**30, None)) == ASSUMED_PARALLELISM
+    assert len(split_ranges([whole], {A: 1000.0}, 2**30, None)) == ASSUMED_PARALLELISM
 
 
 def test_seven_leaders_keep_eight_cores_busy() -> None:

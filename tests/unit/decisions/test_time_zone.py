@@ -10,12 +10,12 @@ import pytest
 from etl.decide.table_storage import (
     TIME_ZONE,
     ZoneSource,
+    describe_replaced_time_zones,
+    describe_time_zones,
     in_time_zone,
     is_same_zone,
     local_zone,
     time_zone_of,
-    told_replaced_zones,
-    told_time_zones,
 )
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
@@ -96,7 +96,7 @@ def test_a_plan_that_was_stored_under_another_zone_is_told_and_executed_under_th
 ):
     plan = plan_in("UTC", 1, 0, 10)
     snapshot = replace(HERE, ledger=Ledger(newest=plan))
-    [sentence] = told_time_zones(plan, snapshot)
+    [sentence] = describe_time_zones(plan, snapshot)
     assert (
         "plan 1 is executed under the time zone Asia/Tokyo, and it was stored under UTC" in sentence
     )
@@ -111,20 +111,20 @@ def test_a_plan_that_was_stored_under_another_zone_is_told_and_executed_under_th
 @pytest.mark.parametrize("zone", [None, "Asia/Tokyo"])
 def test_the_same_zone_and_a_plan_from_before_zones_were_kept_are_no_news(zone: str | None) -> None:
     before, plan = plan_in(zone, 1, 0, 10), plan_in("Asia/Tokyo", 2, 10, 20)
-    assert not [*told_time_zones(plan, replace(HERE, ledger=Ledger(newest=before)))]
-    assert not [*told_time_zones(before, replace(HERE, ledger=Ledger(newest=before)))]
+    assert not [*describe_time_zones(plan, replace(HERE, ledger=Ledger(newest=before)))]
+    assert not [*describe_time_zones(before, replace(HERE, ledger=Ledger(newest=before)))]
 
 
 def test_the_first_plan_behind_a_change_of_the_zone_is_told_and_one_without_rows_is_not() -> None:
     snapshot = replace(HERE, ledger=Ledger(newest=plan_in("UTC", 1, 0, 10)))
-    [sentence] = told_time_zones(plan_in("Asia/Tokyo", 2, 10, 20), snapshot)
+    [sentence] = describe_time_zones(plan_in("Asia/Tokyo", 2, 10, 20), snapshot)
     assert "the plan before it was made under UTC" in sentence
-    assert not [*told_time_zones(plan_in("Asia/Tokyo", 2, 10, 20, ranges=()), snapshot)]
+    assert not [*describe_time_zones(plan_in("Asia/Tokyo", 2, 10, 20, ranges=()), snapshot)]
 
 
 def test_a_backfill_is_told_where_its_live_pipeline_has_another_zone() -> None:
     plan = plan_in("Asia/Tokyo", 1, 0, 10, kind=PlanKind.BACKFILL)
-    [sentence] = told_time_zones(
+    [sentence] = describe_time_zones(
         plan, replace(HERE, ledger=Ledger(newest=plan), live_time_zone="America/New_York")
     )
     assert "live pipeline was made under America/New_York" in sentence
@@ -135,11 +135,11 @@ def test_a_replay_is_told_by_the_plans_that_made_the_rows_of_now() -> None:
     again = plan_in("Asia/Tokyo", 3, 0, 10, kind=PlanKind.REPLAY)
     snapshot = replace(HERE, ledger=Ledger(newest=again))
     wanted = plan_in("Asia/Tokyo", 4, 5, 15, kind=PlanKind.REPLAY)
-    [sentence] = told_replaced_zones(wanted, [first, second, again], snapshot)
+    [sentence] = describe_replaced_time_zones(wanted, [first, second, again], snapshot)
     assert "plan 2, whose rows it replaces, was made under Europe/Berlin" in sentence
-    assert len([*told_replaced_zones(wanted, [first, second], snapshot)]) == 2
+    assert len([*describe_replaced_time_zones(wanted, [first, second], snapshot)]) == 2
     assert not [
-        *told_replaced_zones(
+        *describe_replaced_time_zones(
             plan_in("Asia/Tokyo", 4, 0, 10, kind=PlanKind.REPLAY), [first, second, again], snapshot
         )
     ]
@@ -147,7 +147,7 @@ def test_a_replay_is_told_by_the_plans_that_made_the_rows_of_now() -> None:
 
 def test_a_replay_of_rows_whose_plans_are_gone_is_told_by_the_plan_before_it() -> None:
     snapshot = replace(HERE, ledger=Ledger(newest=plan_in("UTC", 8, 50, 60)))
-    [sentence] = told_replaced_zones(
+    [sentence] = describe_replaced_time_zones(
         plan_in("Asia/Tokyo", 9, 0, 10, kind=PlanKind.REPLAY), [plan_in("UTC", 8, 50, 60)], snapshot
     )
     assert "the plan before it was made under UTC" in sentence

@@ -26,7 +26,7 @@ from etl.errors import (
     LedgersDisagree,
     NotOurTable,
     Owned,
-    PermissionRefused,
+    PermissionDenied,
     SettingsError,
     TableUnreachable,
     ZooKeeperUnreachable,
@@ -86,7 +86,7 @@ def test_what_no_retry_mends_is_worse_than_what_one_may_mend(
 
 def test_of_two_lines_with_the_same_exit_code_the_first_is_the_worst() -> None:
     first = SettingsError("first", check="a")
-    assert Diagnosis((failed("a", first), failed("b", PermissionRefused("second")))).worst is first
+    assert Diagnosis((failed("a", first), failed("b", PermissionDenied("second")))).worst is first
 
 
 def test_a_line_says_places_and_what_to_do_and_the_document_has_all_of_it() -> None:

@@ -25,10 +25,10 @@ from etl.io.delta.append import ArrowWriter, Destination, EmptyCommit, Load, app
 from etl.io.delta.data_files import DataFiles
 from etl.io.delta.table_state import Outcome, Result, read_table
 from etl.ledger import plan_document
-from etl.ledger.plan_document import parse_plan, receipts_of, with_id
+from etl.ledger.plan_document import parse_plan, results_of, with_id
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition
-from etl.model.plans import FilesWanted, OffsetRange, Plan, Written
+from etl.model.plans import FileOptions, OffsetRange, Plan, Written
 from tests.builders import plain_plan
 from tests.fakes.file_tasks import APP, LOG, READ, Tasks, plan_of
 
@@ -42,7 +42,7 @@ class Stale:
         raise OSError("Generic LocalFileSystem error: Stale file handle (os error 116)")
 
 
-def rows_of_nobody() -> pa.RecordBatch:
+def unaccounted_rows() -> pa.RecordBatch:
     """One row of nulls and noughts."""
     filled = {"topic": ["t"], "partition": [0], "offset": [0], "log_epoch": [0]}
     return pa.record_batch(
@@ -81,7 +81,7 @@ def test_two_plans_are_two_commits_with_their_numbers_rows_and_receipts(path: st
     second = plan_of(2, table_id=id_of(path))
     outcome = appended(path, second, partition_by=("topic", "event_date"), known=0)
     assert (outcome.result, outcome.delta_version) == (Result.APPLIED, 1)
-    assert outcome.metadata is not None and receipts_of(outcome.metadata) == READ
+    assert outcome.metadata is not None and results_of(outcome.metadata) == READ
     assert (
         outcome.metadata.document is not None
         and parse_plan(outcome.metadata.document, path="").id == second.id
@@ -249,7 +249,7 @@ def test_a_write_that_comes_to_nothing_leaves_no_file_and_takes_none_of_another_
         appended(path, plan_of())
     plan = plan_of(2, table_id=id_of(path)) if table else plan_of()
     before = sorted(Path(path).rglob("*.parquet"))
-    append_others = DataFiles(FilesWanted(path, tuple(arrow_schema().names), write_id="another"))
+    append_others = DataFiles(FileOptions(path, tuple(arrow_schema().names), write_id="another"))
     Path(path, "_delta_log").mkdir(parents=True, exist_ok=True)
 
     def fail() -> None:
@@ -260,7 +260,7 @@ def test_a_write_that_comes_to_nothing_leaves_no_file_and_takes_none_of_another_
         return found
 
     failing = Tasks(plan, meanwhile=fail) if what == "a task failed" else Tasks(plan, spoil=lose)
-    append_others.take(rows_of_nobody())
+    append_others.take(unaccounted_rows())
     [other] = append_others.end()
     with pytest.raises(TableUnreachable):
         appended(path, plan, failing)
@@ -456,10 +456,10 @@ def test_receipts_make_the_text_for_people_give_way_and_nothing_else(
     plan = plan_of()
     said = plan_document.render_commit_metadata(plan, APP, "run-1")
     monkeypatch.setattr(plan_document, "METADATA_FULL_BYTES", len(said))
-    short = plan_document.with_receipts(said, plan, READ)
+    short = plan_document.with_results(said, plan, READ)
     found = plan_document.parse_commit_metadata(short, 7)
     assert '"ranges"' in said and '"ranges"' not in short
-    assert found is not None and (found.plan_id, found.run_id, receipts_of(found)) == (
+    assert found is not None and (found.plan_id, found.run_id, results_of(found)) == (
         plan.id,
         "run-1",
         READ,
@@ -473,18 +473,18 @@ def test_receipts_that_no_commit_can_bear_are_left_out_and_the_commit_is_as_with
     said = plan_document.render_commit_metadata(plan, APP)
     monkeypatch.setattr(plan_document, "METADATA_FULL_BYTES", 10)
     monkeypatch.setattr(plan_document, "METADATA_MAX_BYTES", 10)
-    assert plan_document.with_receipts(said, plan, READ) == said
+    assert plan_document.with_results(said, plan, READ) == said
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"\x78\x9c"])
 def test_receipts_that_cannot_be_read_are_none(damage: bytes) -> None:
     plan = plan_of()
     found = plan_document.parse_commit_metadata(
-        plan_document.with_receipts(plan_document.render_commit_metadata(plan, APP), plan, READ),
+        plan_document.with_results(plan_document.render_commit_metadata(plan, APP), plan, READ),
         1,
     )
-    assert found is not None and receipts_of(replace(found, receipts=damage)) is None
-    assert receipts_of(replace(found, plan_id="another")) is None
+    assert found is not None and results_of(replace(found, receipts=damage)) is None
+    assert results_of(replace(found, plan_id="another")) is None
 
 
 def test_delta_rs_itself_would_take_a_used_number_so_it_is_looked_at_first(

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from etl.errors import SettingsError
 from etl.io.delta.data_files import DataFiles
 from etl.io.delta.file_statistics import INDEXED_COLUMNS, decimal_bounds
-from etl.model.plans import FilesWanted
+from etl.model.plans import FileOptions
 
 DEEP = pa.struct([("text", pa.string()), ("real", pa.float64())])
 INNER = pa.struct([("number", pa.int64()), ("deep", DEEP), ("some", pa.list_(pa.int32()))])
@@ -80,7 +80,7 @@ def said_of_each(*batches: pa.RecordBatch) -> list[dict[str, Any]]:
     with TemporaryDirectory() as folder:
         schema = batches[0].schema
         files = DataFiles(
-            FilesWanted(folder, tuple(schema.names), row_group_bytes=1, schema=schema)
+            FileOptions(folder, tuple(schema.names), row_group_bytes=1, schema=schema)
         )
         for batch in batches:
             files.take(batch)
@@ -192,7 +192,7 @@ def test_the_footer_keeps_no_bounds_of_floating_numbers_for_readers_that_look_th
 
     with TemporaryDirectory() as folder:
         batch = pa.record_batch({"n": pa.array([1.0, math.nan]), "m": pa.array([1, 2])})
-        files = DataFiles(FilesWanted(folder, ("n", "m"), schema=batch.schema))
+        files = DataFiles(FileOptions(folder, ("n", "m"), schema=batch.schema))
         files.take(batch)
         group = parquet.read_metadata(Path(folder, files.end()[0].path)).row_group(0)
         assert group.column(0).statistics is None or not group.column(0).statistics.has_min_max
@@ -271,7 +271,7 @@ def test_the_log_speaks_of_as_many_columns_as_deltas_own_writer_does() -> None:
 def by_values(batch: pa.RecordBatch, by: str) -> list[str | None]:
     with TemporaryDirectory() as folder:
         files = DataFiles(
-            FilesWanted(folder, tuple(batch.schema.names), (by,), schema=batch.schema)
+            FileOptions(folder, tuple(batch.schema.names), (by,), schema=batch.schema)
         )
         files.take(batch)
         return [file.partition_values[by] for file in files.end()]

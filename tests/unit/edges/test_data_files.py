@@ -22,7 +22,7 @@ from etl.decide import table_storage
 from etl.io.delta.data_files import DataFiles, as_dictionary
 from etl.io.delta.file_statistics import TEXT_KEPT, text_bounds
 from etl.model.columns import arrow_schema
-from etl.model.plans import Codec, DataFile, FilesWanted
+from etl.model.plans import Codec, DataFile, FileOptions
 
 MICROS = 1_700_000_000_123_456
 """2023-11-14T22:13:20.123456Z"""
@@ -51,19 +51,19 @@ def rows(
     )
 
 
-def wanted(tmp_path: Path, partition_by: tuple[str, ...] = (), **more: Any) -> FilesWanted:
+def wanted(tmp_path: Path, partition_by: tuple[str, ...] = (), **more: Any) -> FileOptions:
     columns = (*arrow_schema().names, *(("event_date",) if "event_date" in partition_by else ()))
-    return FilesWanted(str(tmp_path), columns, partition_by, **more)
+    return FileOptions(str(tmp_path), columns, partition_by, **more)
 
 
-def written(asked: FilesWanted, *batches: pa.RecordBatch) -> tuple[DataFile, ...]:
+def written(asked: FileOptions, *batches: pa.RecordBatch) -> tuple[DataFile, ...]:
     files = DataFiles(asked)
     for batch in batches:
         files.take(batch)
     return files.end()
 
 
-def read(asked: FilesWanted, file: DataFile) -> pa.Table:
+def read(asked: FileOptions, file: DataFile) -> pa.Table:
     return parquet.read_table(Path(asked.root, file.path), partitioning=None)
 
 
@@ -481,7 +481,7 @@ def test_files_of_physical_logs_lack_the_columns_that_are_null_in_all_their_rows
         ],
         schema=schema,
     )
-    asked = FilesWanted(str(tmp_path), tuple(schema.names), physical=True)
+    asked = FileOptions(str(tmp_path), tuple(schema.names), physical=True)
     [file] = written(asked, batch)
     assert read(asked, file).column_names == [
         "value",
@@ -545,7 +545,7 @@ def test_a_partitioning_by_a_column_that_no_row_of_physical_logs_has_is_one_of_n
     batch = pa.record_batch(
         [pa.array([given.get(field.name)], field.type) for field in schema], schema=schema
     )
-    asked = FilesWanted(str(tmp_path), tuple(schema.names), ("timestampType",), physical=True)
+    asked = FileOptions(str(tmp_path), tuple(schema.names), ("timestampType",), physical=True)
     assert [(file.rows, dict(file.partition_values)) for file in written(asked, batch)] == [
         (1, {"timestampType": None})
     ]

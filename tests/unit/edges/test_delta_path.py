@@ -15,7 +15,7 @@ from deltalake import DeltaTable, Field, Schema, write_deltalake
 from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 
-from etl.errors import FileLost, NotOurTable, PermissionRefused, SettingsError, TableUnreachable
+from etl.errors import FileLost, NotOurTable, PermissionDenied, SettingsError, TableUnreachable
 from etl.io.delta.stores import is_conflict, is_obstacle, translate, unreachable
 from etl.io.delta.table import (
     announce_first_write,
@@ -249,7 +249,7 @@ def test_a_table_whose_folder_goes_before_the_commit_is_no_bug(tmp_path: Path) -
 def test_refused_credentials_of_an_object_store_are_not_worth_a_retry() -> None:
     assert isinstance(
         unreachable(OSError("403 Forbidden: AccessDenied"), "s3://bucket/t", "read"),
-        PermissionRefused,
+        PermissionDenied,
     )
     assert isinstance(
         unreachable(OSError("connection reset"), "s3://bucket/t", "read"), TableUnreachable

@@ -18,7 +18,7 @@ from pyarrow import compute
 from etl.io.delta.append import ArrowWriter, Destination, Load, append
 from etl.io.delta.data_files import DataFiles
 from etl.io.delta.table_state import Result
-from etl.model.plans import FilesWanted, Written
+from etl.model.plans import FileOptions, Written
 from tests.builders import plain_plan
 
 DIGITS, DAY, AT = pa.decimal128(38, 10), pa.date32(), pa.timestamp("us", tz="UTC")
@@ -30,7 +30,7 @@ class OneFileEach:
 
     batches: Sequence[pa.RecordBatch]
 
-    def write(self, wanted: FilesWanted) -> Sequence[Written]:
+    def write(self, wanted: FileOptions) -> Sequence[Written]:
         found = []
         for task, batch in enumerate(self.batches):
             files = DataFiles(wanted, task=task)

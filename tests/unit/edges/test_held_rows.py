@@ -14,7 +14,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from etl.errors import NeedsDecision
-from etl.io.delta.scan import held_rows, rows_of_nobody
+from etl.io.delta.scan import held_rows, unaccounted_rows
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import HeldRows
 
@@ -38,7 +38,7 @@ def written(path: Path, table: pyarrow.Table, **options: Any) -> None:
 
 
 def of_clicks(path: Path) -> list[HeldRows]:
-    found = rows_of_nobody(str(path), {"clicks"}, physical=False)
+    found = unaccounted_rows(str(path), {"clicks"}, physical=False)
     assert found is not None
     return list(found)
 
@@ -123,15 +123,15 @@ def test_what_pipelines_of_ours_loaded_is_theirs_and_an_empty_table_or_none_is_n
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "table"
-    assert rows_of_nobody(str(path), {"clicks"}, physical=False) is None
+    assert unaccounted_rows(str(path), {"clicks"}, physical=False) is None
     DeltaTable.create(str(path), schema=rows(("a", 0, 1)).schema)
-    assert rows_of_nobody(str(path), {"clicks"}, physical=False) is None
+    assert unaccounted_rows(str(path), {"clicks"}, physical=False) is None
     app = Transaction("offset-range-etl/cluster/group/other", 1)
     written(
         path, rows(("clicks", 0, 1)), commit_properties=CommitProperties(app_transactions=[app])
     )
     assert (
-        rows_of_nobody(str(path), {"clicks"}, physical=False) is None
+        unaccounted_rows(str(path), {"clicks"}, physical=False) is None
     )  # it is not known which topics that one loaded
 
 

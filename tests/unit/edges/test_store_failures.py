@@ -8,7 +8,7 @@ import traceback
 
 import pytest
 
-from etl.errors import PermissionRefused, SettingsError, TableUnreachable
+from etl.errors import PermissionDenied, SettingsError, TableUnreachable
 from etl.io.delta.stores import behind, translate, unreachable
 
 S3, AZURE = "s3://lake/t", "abfss://lake@acme.dfs.core.windows.net/t"
@@ -69,7 +69,7 @@ PASSING = [
 def test_whom_a_store_refuses_need_not_try_again(text: str) -> None:
     told = unreachable(OSError(text), S3, "read")
     assert (
-        isinstance(told, PermissionRefused)
+        isinstance(told, PermissionDenied)
         and told.exit_code == 2
         and "key-of-mine" not in str(told)
     )
@@ -100,7 +100,7 @@ def test_what_a_writer_raises_in_a_store_is_told_the_same_way(text: str) -> None
         f"An error occurred while calling o1.save.\n: org.apache.spark.SparkException: Job aborted.\nCaused by: {text}"
     )
     raised = by_spark if text.startswith(("java", "org")) else OSError(text)
-    assert isinstance(translate(raised, S3), PermissionRefused)
+    assert isinstance(translate(raised, S3), PermissionDenied)
 
 
 def test_no_traceback_has_a_stores_words() -> None:
@@ -109,5 +109,5 @@ def test_no_traceback_has_a_stores_words() -> None:
             raise OSError(_XML.format("SignatureDoesNotMatch"))
         except OSError as error:
             raise unreachable(error, S3, "read") from behind(error, S3)
-    except PermissionRefused as told:
+    except PermissionDenied as told:
         assert "key-of-mine" not in "".join(traceback.format_exception(told))

@@ -89,7 +89,7 @@ def test_a_range_that_expired_meanwhile_is_let_go_by_the_plan_that_takes_the_num
 
 
 def file_of(report: Report) -> Incident:
-    return read_incident(json.loads(as_text(report.as_json(), report.saw_as_json())))
+    return read_incident(json.loads(as_text(report.as_json(), report.snapshots_as_json())))
 
 
 def reported(outside: Outside) -> Report:
@@ -132,14 +132,14 @@ def test_a_look_that_takes_too_much_is_left_out_and_the_report_says_so(
 ) -> None:
     monkeypatch.setattr(incidents, "LOOK_MAX_BYTES", 100)
     report = reported(outside_of(5, 3, 4))
-    document = json.loads(as_text(report.as_json(), report.saw_as_json()))
+    document = json.loads(as_text(report.as_json(), report.snapshots_as_json()))
     assert document["saw"]["first"]["left_out"].endswith("bytes of 100")
     assert read_incident(document).looks == ()
 
 
 def test_in_a_report_each_range_is_a_line_for_people() -> None:
     report = reported(outside_of(5, 3, 4))
-    lines = as_text(report.as_json(), report.saw_as_json()).splitlines()
+    lines = as_text(report.as_json(), report.snapshots_as_json()).splitlines()
     [begins] = [number for number, line in enumerate(lines) if line.endswith('"ranges": [')]
     told = [json.loads(line.strip().rstrip(",")) for line in lines[begins + 1 : begins + 4]]
     assert report.plan and [(r["partition"], r["until"]) for r in told] == [
@@ -166,11 +166,11 @@ def test_no_text_that_a_report_holds_is_taken_for_the_end_of_its_line() -> None:
 
 def test_a_report_without_looks_is_as_it_was() -> None:
     report = Report("run-1", "clicks", "group", "clicks", 0, settings=SETTINGS)
-    assert json.loads(as_text(report.as_json(), report.saw_as_json())) == report.as_json()
+    assert json.loads(as_text(report.as_json(), report.snapshots_as_json())) == report.as_json()
 
 
 def test_what_a_run_saw_is_not_in_the_document_for_programs() -> None:
     report = reported(outside_of(5, 3, 4))
-    document = json.loads(as_text(report.as_json(), report.saw_as_json()))
+    document = json.loads(as_text(report.as_json(), report.snapshots_as_json()))
     assert document.pop("saw")["looks"] == 1
     assert document == json.loads(json.dumps(report.as_json()))

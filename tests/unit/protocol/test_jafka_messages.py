@@ -16,7 +16,7 @@ from etl.errors import (
     CorruptData,
     EtlError,
     Meaning,
-    PermissionRefused,
+    PermissionDenied,
     Refusal,
     SettingsError,
 )
@@ -179,7 +179,7 @@ def test_a_topic_is_deleted_and_a_wrong_password_refused() -> None:
     assert told(request, "0000000a 0000 00000001 00000003") == 3
     refusal = told(request, "0000000a 0000 00000001 ffffffff")
     assert isinstance(refusal, Refusal) and isinstance(
-        refusal.error("delete the topic"), PermissionRefused
+        refusal.error("delete the topic"), PermissionDenied
     )
 
 
@@ -311,14 +311,14 @@ def test_a_fetch_of_no_bytes_proves_nothing() -> None:
 def test_each_code_says_what_it_is_and_whether_asking_again_may_help(
     code: int, kind: type[EtlError], is_retriable: bool
 ) -> None:
-    refusal = jafka_family.refusal_of(code)
+    refusal = jafka_family.error_of(code)
     assert refusal is not None and (refusal.code, refusal.is_retriable, refusal.kind) == (
         code,
         is_retriable,
         kind,
     )
     assert refusal.check and (refusal.meaning is Meaning.OUT_OF_RANGE) == (code == 1)
-    assert jafka_family.refusal_of(0) is None
+    assert jafka_family.error_of(0) is None
 
 
 def test_names_are_as_long_as_their_bytes() -> None:

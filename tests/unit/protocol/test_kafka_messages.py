@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.metadata import MetadataRequest
 
-from etl.errors import BrokerError, CorruptData, PermissionRefused, SettingsError
+from etl.errors import BrokerError, CorruptData, PermissionDenied, SettingsError
 from etl.kafka import fetch, small_messages, versions
 from etl.kafka.messages import LATEST, FetchTarget, in_serving_order
 from etl.kafka.primitives import Reader
@@ -342,7 +342,7 @@ def test_a_broker_without_a_common_version_is_a_settings_error_that_says_what_it
 
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [(6, BrokerError), (29, PermissionRefused), (76, SettingsError), (2, CorruptData)],
+    [(6, BrokerError), (29, PermissionDenied), (76, SettingsError), (2, CorruptData)],
 )
 def test_an_error_code_becomes_the_narrowest_error(code: int, kind: type[Exception]) -> None:
     failure = versions.CODES[code].error("fetch", topic="demo")

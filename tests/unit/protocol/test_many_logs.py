@@ -22,7 +22,7 @@ from kafka.protocol.metadata import MetadataResponse
 
 from etl.errors import CorruptData
 from etl.kafka import many_partitions, small_messages
-from etl.kafka.messages import ListedOffset, ToldEpochEnd
+from etl.kafka.messages import EpochEndResponse, ListedOffset
 from etl.kafka.versions import Api
 from etl.model.partitions import BrokerPartition, Isolation
 
@@ -184,7 +184,7 @@ def test_ends_of_epochs_are_read_as_they_were_written(
         ],
     )
     assert many_partitions.parse_epoch_ends(version, answered(theirs, version)) == (
-        {log: ToldEpochEnd(None, 2, end) for log, end in ends.items()},
+        {log: EpochEndResponse(None, 2, end) for log, end in ends.items()},
         9,
     )
 

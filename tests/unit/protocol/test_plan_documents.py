@@ -23,9 +23,9 @@ from etl.ledger.documents import (
     WRITTEN_MAX_BYTES,
     canonical,
     parse_applied,
-    parse_coverage,
+    parse_loaded_intervals,
     render_applied,
-    render_coverage,
+    render_loaded_intervals,
 )
 from etl.ledger.plan_document import (
     METADATA_FULL_BYTES,
@@ -65,7 +65,7 @@ from tests.fakes.any_plans import APPLIED, LOGS, OFFSETS, plans
 
 APP_ID = "offset-range-etl/cluster/group/clicks"
 LOG = BrokerPartition("clicks", 0)
-PARSERS: list[Callable[..., Any]] = [parse_plan, parse_applied, parse_coverage]
+PARSERS: list[Callable[..., Any]] = [parse_plan, parse_applied, parse_loaded_intervals]
 
 INTERVALS = st.lists(
     st.builds(Interval, OFFSETS, OFFSETS, st.none() | st.integers(0), *[st.integers(0)] * 5),
@@ -345,13 +345,17 @@ def test_what_came_of_a_plan_comes_back_from_its_znode(applied: CommitResult) ->
     )
 )
 def test_coverage_comes_back_from_its_znode(coverage: Coverage) -> None:
-    assert parse_coverage(render_coverage(coverage), path="/p") == coverage
+    assert parse_loaded_intervals(render_loaded_intervals(coverage), path="/p") == coverage
 
 
 def test_intervals_of_older_coverage_do_not_say_why_offsets_gave_no_row() -> None:
-    document = document_of(render_coverage(Coverage(3, {LOG: (Interval(0, 10, 7, 1, 1, 1),)})))
+    document = document_of(
+        render_loaded_intervals(Coverage(3, {LOG: (Interval(0, 10, 7, 1, 1, 1),)}))
+    )
     document["intervals"] = [[[0, 10, 7]]]
-    found = parse_coverage(zlib.compress(json.dumps(document).encode()), path="/p").intervals[LOG]
+    found = parse_loaded_intervals(
+        zlib.compress(json.dumps(document).encode()), path="/p"
+    ).intervals[LOG]
     assert found == (Interval(0, 10, 7),)
     assert found[0].unexplained == 3
 

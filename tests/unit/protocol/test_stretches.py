@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from etl.model.partitions import (
     BrokerPartition,
+    parse_interval,
+    parse_intervals,
     parse_log,
-    parse_stretch,
-    parse_stretches,
     quoted_log,
+    render_intervals,
     render_log,
-    render_stretches,
 )
 
 TOPICS = st.text(st.sampled_from("ab.Z9_-"), min_size=1, max_size=6).filter(
@@ -50,7 +50,7 @@ def test_whatever_a_topic_is_called_its_logs_are_named_as_they_are_parsed(
 ) -> None:
     log = BrokerPartition(topic, 0, broker)
     assert parse_log(render_log(log)) == log
-    assert parse_stretch(render_stretches([(log, start, start + 9)])) == (log, start, start + 9)
+    assert parse_interval(render_intervals([(log, start, start + 9)])) == (log, start, start + 9)
     assert shlex.split(quoted_log(log)) == [render_log(log)]
 
 
@@ -70,12 +70,12 @@ def test_a_log_is_named_as_it_is_parsed(log: BrokerPartition) -> None:
 def test_stretches_are_named_as_they_are_parsed(
     found: list[tuple[BrokerPartition, int, int]],
 ) -> None:
-    assert parse_stretches(render_stretches(found)) == tuple(found)
+    assert parse_intervals(render_intervals(found)) == tuple(found)
 
 
 def test_the_partition_of_a_physical_log_is_broker_and_partition() -> None:
     assert render_log(BrokerPartition("clicks", 0, 1)) == "clicks:1-0"
-    assert parse_stretch("clicks:1-0:100-131") == (BrokerPartition("clicks", 0, 1), 100, 131)
+    assert parse_interval("clicks:1-0:100-131") == (BrokerPartition("clicks", 0, 1), 100, 131)
     assert BrokerPartition("clicks", 0, 1).place == {
         "topic": "clicks",
         "partition": 0,
@@ -105,4 +105,4 @@ def test_the_partition_of_a_physical_log_is_broker_and_partition() -> None:
     ],
 )
 def test_anything_else_names_no_stretch(text: str) -> None:
-    assert parse_stretch(text) is None
+    assert parse_interval(text) is None

@@ -14,7 +14,7 @@ from etl.errors import (
     EtlError,
     ExpiredOffsets,
     MessageTooLarge,
-    PermissionRefused,
+    PermissionDenied,
     RanOutBeforeUntil,
 )
 from etl.model.partitions import Cleanup, Isolation
@@ -294,7 +294,7 @@ def test_an_answer_that_stays_below_the_position_is_corrupt() -> None:
         (2, None, CorruptData, "CORRUPT_MESSAGE"),
         (6, None, BrokerError, "NOT_LEADER_OR_FOLLOWER"),
         (-1, None, BrokerError, "UNKNOWN_SERVER_ERROR"),
-        (29, None, PermissionRefused, "TOPIC_AUTHORIZATION_FAILED"),
+        (29, None, PermissionDenied, "TOPIC_AUTHORIZATION_FAILED"),
         (4, None, EtlError, "INVALID_FETCH_SIZE"),
         (999, None, EtlError, "unknown error code 999"),
     ],

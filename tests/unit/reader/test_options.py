@@ -16,7 +16,7 @@ from etl.errors import (
     EtlError,
     NotKafka,
     NotYetReadable,
-    PermissionRefused,
+    PermissionDenied,
     RanOutBeforeUntil,
     SettingsError,
     TopicMissing,
@@ -50,7 +50,7 @@ from etl.reader.reading import (
     LogEnd,
     inside,
     ranges_of,
-    refuse_missing_partitions,
+    reject_missing_partitions,
 )
 
 CLICKS = [BrokerPartition("clicks", p) for p in range(3)]
@@ -467,7 +467,7 @@ def test_what_is_chosen_and_not_there_is_named(chosen: Chosen, said: str) -> Non
 
 def test_a_topic_that_is_not_there_has_no_partitions_to_count() -> None:
     with pytest.raises(TopicMissing, match="the topic is not there"):
-        refuse_missing_partitions([BrokerPartition("views", 0)], CLICKS)
+        reject_missing_partitions([BrokerPartition("views", 0)], CLICKS)
 
 
 def test_an_empty_range_asks_for_nothing_that_could_be_missing() -> None:
@@ -569,7 +569,7 @@ def test_a_secret_is_no_value_of_an_option_and_is_not_shown() -> None:
 
 
 def test_an_error_of_the_way_in_names_options_where_there_is_no_conf() -> None:
-    error = PermissionRefused(
+    error = PermissionDenied(
         "no",
         key="source.security.sasl.password",
         check="source.security.sasl.username, and source.security: both",

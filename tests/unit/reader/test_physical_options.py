@@ -12,7 +12,7 @@ from etl.errors import SettingsError, TopicMissing
 from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
 from etl.model.plans import OffsetRange
 from etl.reader.options import PHYSICAL_REFUSED, parse_options, parse_ranges
-from etl.reader.reading import ranges_of, refuse_missing_partitions
+from etl.reader.reading import ranges_of, reject_missing_partitions
 
 LEAST = {"dialect": "jafka", "zookeeper": "a:2181,b:2181/old", "topics": "clicks"}
 LOGS = [BrokerPartition("clicks", number, broker) for broker in (1, 10) for number in range(2)]
@@ -118,6 +118,6 @@ def test_one_of_bootstrap_and_zookeeper_says_where_the_brokers_are() -> None:
 
 def test_a_partition_that_a_broker_does_not_have_is_told_with_what_it_has() -> None:
     with pytest.raises(TopicMissing, match="2 partitions on broker 10"):
-        refuse_missing_partitions([BrokerPartition("clicks", 2, 10)], LOGS)
+        reject_missing_partitions([BrokerPartition("clicks", 2, 10)], LOGS)
     with pytest.raises(TopicMissing, match="not there on broker 3"):
-        refuse_missing_partitions([BrokerPartition("clicks", 0, 3)], LOGS)
+        reject_missing_partitions([BrokerPartition("clicks", 0, 3)], LOGS)

@@ -157,7 +157,7 @@ SNAPSHOTS = st.builds(
         st.builds(OpenTransaction, SMALL, OFFSETS, NAMES, st.none() | OFFSETS)
     ),
     extents_of_owned=EXTENTS,
-    gone_topics=st.frozensets(TOPICS, max_size=2),
+    missing_topics=st.frozensets(TOPICS, max_size=2),
     parallelism=st.none() | SMALL,
     tails=by_log(
         st.lists(st.builds(Tail, OFFSETS, SMALL, WORDS), min_size=1, max_size=2).map(tuple)

@@ -13,9 +13,9 @@ from etl.report.run_state import (
     ReadSoFar,
     Reckoning,
     Told,
+    format_progress,
     size_in_words,
     time_in_words,
-    told_in_words,
 )
 
 RANGES = [OffsetRange(BrokerPartition("clicks", p), 0, 100) for p in range(4)]
@@ -86,10 +86,10 @@ def test_one_line_says_how_far_how_fast_and_how_long_still() -> None:
     pace.see(2, reached_at(100, 2_469_134))
     reached = ReadSoFar(1, 4, 100, 400, 2_469_134, 1_500_000)
     assert (
-        told_in_words(reached, pace)
+        format_progress(reached, pace)
         == "25%, 2,469,134 records, 1.5 MB, 1,234,567 records/s, about 6 s left"
     )
-    assert told_in_words(reached) == "25%, 2,469,134 records, 1.5 MB"
+    assert format_progress(reached) == "25%, 2,469,134 records, 1.5 MB"
 
 
 @pytest.mark.parametrize(

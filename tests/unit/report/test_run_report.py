@@ -29,7 +29,7 @@ from etl.model.plans import (
     RangeResult,
 )
 from etl.model.snapshot import FirstRun, Ledger, PipelineState, Replay, Snapshot, UpToDate
-from etl.report.describe import at, doubt_of, told_open, told_who_let_go
+from etl.report.describe import at, describe_open, describe_who_skipped, doubt_of
 from etl.report.page import outdated
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
@@ -180,16 +180,16 @@ def test_each_open_transaction_of_a_topic_is_told_with_its_own_partitions_and_it
         "open since 2023-11-14T22:13:20.000+00:00"
     )
     of_b = "clicks 1: 1 offset below the high watermark waits behind the open transaction of producer 8"
-    assert list(told_open(snapshot)) == [of_a, of_b]
+    assert list(describe_open(snapshot)) == [of_a, of_b]
     both = replace(snapshot, open_transactions={A: OpenTransaction(8, 6), B: OpenTransaction(8, 6)})
-    assert list(told_open(both)) == [
+    assert list(describe_open(both)) == [
         "clicks 0, 1: 61 offsets below the high watermark wait behind the open transaction of producer 8"
     ]
     untold = replace(snapshot, open_transactions={})
-    assert list(told_open(untold)) == [
+    assert list(describe_open(untold)) == [
         "clicks 0, 1: 61 offsets below the high watermark wait behind an open transaction"
     ]
-    assert list(told_open(snapshot_of((10, 6)))) == []
+    assert list(describe_open(snapshot_of((10, 6)))) == []
     report = new_report()
     report.saw(snapshot)
     first = document_of(report)["lag"][0]
@@ -323,7 +323,7 @@ def test_who_let_records_go_is_told_by_why_they_are_lost(whys: list[LossReason],
     report.planned(
         replace(FIRST, losses=tuple(Loss(A, i, i + 1, why) for i, why in enumerate(whys)))
     )
-    assert told_who_let_go(report.why_lost)[0] == who
+    assert describe_who_skipped(report.why_lost)[0] == who
 
 
 def test_skipped_records_are_told_per_log() -> None:

@@ -58,14 +58,14 @@ def started(*ends: int) -> Outside:
     return outside
 
 
-def refuse_twice(outside: Outside) -> None:
+def reject_twice(outside: Outside) -> None:
     """What must hold at every moment."""
     assert not [row for row, times in outside.rows().items() if times > 1]
 
 
-def refuse_lacking(outside: Outside, first: int = 0) -> None:
+def reject_lacking(outside: Outside, first: int = 0) -> None:
     """Each record from `first` on is in the table once."""
-    refuse_twice(outside)
+    reject_twice(outside)
     there = {(log, at) for log, found in outside.logs.items() for at in range(first, found.end)}
     assert set(outside.rows()) == there
 
@@ -74,7 +74,7 @@ def test_a_backfill_loads_what_lies_before_the_start_in_bounded_plans_and_moves_
     outside = live(5, 5, 5)
     offsets, report = dict(outside.offsets), new_report()
     filled(outside, report=report)
-    refuse_lacking(outside)
+    reject_lacking(outside)
     assert outside.offsets == offsets
     assert sorted(outside.beside("old").plans) == [1, 2, 3, 4], (
         "fifteen offsets, four at most in each"
@@ -85,7 +85,7 @@ def test_a_backfill_loads_what_lies_before_the_start_in_bounded_plans_and_moves_
     )
     grow(outside, 1, 1, 1)
     run(outside, CAPPED)
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 def moments_of(story: Any) -> list[tuple[str, When]]:
@@ -121,12 +121,12 @@ def test_killed_at_any_change_it_is_resumed_and_loads_each_offset_once(moment: i
     outside = live(3, 3, 3)
     with pytest.raises(Crash):
         filled(outside, asked(0, 3), crash_at_moment(moment))
-    refuse_twice(outside)
+    reject_twice(outside)
     grow(outside, 1, 0, 2)
     run(outside, CAPPED)
     run(outside, CAPPED)
     filled(outside, asked(0, 3))
-    refuse_lacking(outside)
+    reject_lacking(outside)
     report = new_report()
     filled(outside, asked(0, 3), report=report)
     assert outcomes(report) == [Outcome.ALREADY_APPLIED], "a retry after success loads nothing"
@@ -139,9 +139,9 @@ def test_crashes_one_after_the_other_lose_and_double_nothing_of_a_backfill(first
         for moment in (first, second):
             with contextlib.suppress(Crash):
                 filled(outside, asked(0, 3), crash_at_moment(moment))
-            refuse_twice(outside)
+            reject_twice(outside)
         filled(outside, asked(0, 3))
-        refuse_lacking(outside)
+        reject_lacking(outside)
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS))
@@ -174,15 +174,15 @@ def test_whoever_works_in_the_middle_of_a_backfill_no_offset_is_loaded_twice(
 
     with contextlib.suppress(EtlError):
         filled(outside, asked(0, 3), beside)
-    refuse_twice(outside)
+    reject_twice(outside)
     for name, what in (("old", asked(0, 3)), ("new", asked(1, 3))):
         with contextlib.suppress(EtlError):
             filled(outside, what, name=name)
     filled(outside, asked(0, 3, only_missing=True), name="rest")
     while outcomes(run(outside, CAPPED)) != [Outcome.NOTHING_NEW]:
-        refuse_twice(outside)
+        reject_twice(outside)
     assert done
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 @pytest.mark.parametrize("stop", ["store plan", "append"])
@@ -195,7 +195,7 @@ def test_given_up_at_any_moment_what_was_loaded_stays_claimed_and_the_rest_is_fr
         filled(outside, asked(0, 3), crash_at(stop, When.AFTER))
     with contextlib.suppress(Crash):
         given_up(outside, crash_at_moment(moment))
-    refuse_twice(outside)
+    reject_twice(outside)
     claim = given_up(outside)
     assert claim.state is ReservationState.GIVEN_UP
     in_table = {(log, at) for log, at in outside.rows() if offset_of(at) < 3}
@@ -208,7 +208,7 @@ def test_given_up_at_any_moment_what_was_loaded_stays_claimed_and_the_rest_is_fr
     with pytest.raises(SettingsError, match="was given up: not needed"):
         filled(outside, asked(0, 3))
     filled(outside, asked(0, 3, only_missing=True), name="rest")
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS))
@@ -228,7 +228,7 @@ def test_a_forgotten_driver_of_a_backfill_that_was_given_up_doubles_nothing(mome
     with contextlib.suppress(EtlError):
         filled(outside, asked(0, 3), meanwhile)
     assert done
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 def test_one_that_was_given_up_stays_so_in_an_older_copy_of_zookeeper() -> None:
@@ -247,14 +247,14 @@ def test_one_that_was_given_up_stays_so_in_an_older_copy_of_zookeeper() -> None:
     for what in (asked(0, 3), None):
         with pytest.raises(SettingsError, match="backfill old was given up: not needed"):
             filled(outside, what)
-        refuse_lacking(outside)
+        reject_lacking(outside)
     claim = given_up(outside)
     assert (
         claim.state is ReservationState.GIVEN_UP
         and claim.reason == "not needed"
         and claim.offsets < 9
     )
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 def begun_and_given_up_without_a_ledger() -> Outside:
@@ -277,7 +277,7 @@ def test_a_name_whose_plans_are_in_the_table_is_refused_before_anything_is_store
     assert refused.value.check and refused.value.check.startswith("another --name")
     assert outside.beside("old").claim is None and not outside.beside("old").plans
     filled(outside, asked(0, 3), name="again")
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 def test_a_ledger_whose_plans_can_never_be_in_the_table_is_given_up_and_claims_nothing(
@@ -291,7 +291,7 @@ def test_a_ledger_whose_plans_can_never_be_in_the_table_is_given_up_and_claims_n
     claim = given_up(outside)
     assert (claim.state, dict(claim.stretches)) == (ReservationState.GIVEN_UP, {})
     filled(outside, asked(0, 3), name="again")
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 def test_rows_of_a_backfill_are_no_replays_to_make_again() -> None:
@@ -374,7 +374,7 @@ def test_what_the_pipeline_or_another_backfill_has_is_refused_by_name_and_left_o
     assert outcomes(report) == [Outcome.NOTHING_NEW] and outside.beside("none").claim is None
     run(outside, CAPPED)
     run(outside, CAPPED)
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ def test_a_backfill_by_time_begins_at_the_first_record_then() -> None:
         }
     claim = filled(outside, asked(_time(10), _time(60)))
     assert claim and set(claim.stretches.values()) == {((2, 5),)}
-    refuse_lacking(outside, 2)
+    reject_lacking(outside, 2)
 
 
 @pytest.mark.parametrize(
@@ -493,7 +493,7 @@ def test_a_position_is_not_set_back_into_what_a_backfill_has_claimed() -> None:
     given_up(outside)
     set_to(outside, CAPPED, b=0)
     run(outside, CAPPED)
-    refuse_twice(outside)
+    reject_twice(outside)
 
 
 def test_a_pipeline_that_begins_inside_of_a_claim_is_refused_before_it_stores_anything() -> None:
@@ -519,7 +519,7 @@ def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None
         filled(outside)
     skipping = settings_of(start="latest", on_data_loss="skip", limits={"max_records_per_run": 4})
     filled(outside, settings=skipping)
-    refuse_twice(outside)
+    reject_twice(outside)
     assert {(LOGS[0], at) for at in (2, 3, 4)} <= set(outside.rows())
     assert [loss.until_offset for _, loss in outside.beside("old").losses] == [2]
     report = new_report()
@@ -536,7 +536,7 @@ def test_offsets_that_are_missing_are_let_go_by_policy_in_a_plan_of_the_backfill
     outside = live(5, 5, 5, settings=skipping)
     outside.logs[LOGS[0]].lost = {1}
     filled(outside, settings=skipping)
-    refuse_twice(outside)
+    reject_twice(outside)
     assert len(outside.rows()) == 20
 
 
@@ -551,7 +551,7 @@ def test_a_log_that_was_made_again_is_no_backfills_to_go_on_with() -> None:
     assert given_up(outside).state is ReservationState.GIVEN_UP
     accept(outside, "clicks:0", settings=CAPPED)
     run(outside, CAPPED)
-    refuse_twice(outside)
+    reject_twice(outside)
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -608,7 +608,7 @@ def test_what_was_loaded_into_another_table_is_claimed_of_nobody(is_whole: bool)
     assert {offset_of(at) for _, at in outside.rows()} == {0, 1, 2}
     outside.acknowledged = Acknowledgement("another", None, -1, "made again", 1)
     assert dict(given_up(outside).stretches) == {}
-    refuse_twice(outside)
+    reject_twice(outside)
 
 
 def test_physical_logs_are_backfilled_by_offsets_at_which_a_message_begins() -> None:
@@ -636,7 +636,7 @@ def test_of_two_who_claim_at_one_moment_the_second_is_refused() -> None:
     with pytest.raises(Owned, match="offsets were claimed at this moment"):
         filled(outside, asked(0, 3), beside)
     assert outside.beside("old").claim is None
-    refuse_twice(outside)
+    reject_twice(outside)
 
 
 def test_what_a_stored_plan_of_the_pipeline_may_still_read_is_its_own() -> None:
@@ -649,7 +649,7 @@ def test_what_a_stored_plan_of_the_pipeline_may_still_read_is_its_own() -> None:
         filled(outside, asked(0, 6, "clicks:0"))
     filled(outside, asked(0, 5))
     run(outside, CAPPED)
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 def test_what_a_plan_in_the_place_of_another_leaves_out_is_not_free_before_it_is_in_the_table() -> (
@@ -669,7 +669,7 @@ def test_what_a_plan_in_the_place_of_another_leaves_out_is_not_free_before_it_is
     run(outside, settings)
     filled(outside, asked(6, 7, "clicks:0"), settings=settings)
     assert {offset_of(at) for log, at in outside.rows() if log == LOGS[0]} == set(range(5, 9))
-    refuse_twice(outside)
+    reject_twice(outside)
 
 
 def test_behind_a_stored_plan_that_sets_positions_nobody_claims() -> None:
@@ -682,7 +682,7 @@ def test_behind_a_stored_plan_that_sets_positions_nobody_claims() -> None:
     filled(outside, asked(0, 7, "clicks:0"))
     while outcomes(run(outside, CAPPED)) != [Outcome.NOTHING_NEW]:
         pass
-    refuse_twice(outside)
+    reject_twice(outside)
     assert {offset_of(at) for log, at in outside.rows() if log == LOGS[0]} == set(range(9)), (
         "what was skipped by hand is loaded after all"
     )

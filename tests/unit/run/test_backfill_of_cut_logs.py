@@ -46,7 +46,7 @@ def accepted_by_an_earlier_version(outside: Outside, at: int | None = None) -> P
     return plan
 
 
-def refuse_doubled(outside: Outside) -> None:
+def reject_doubled(outside: Outside) -> None:
     """No record that ever was is in the table twice."""
     assert not [row for row, times in outside.records().items() if times > 1]
 
@@ -75,7 +75,7 @@ def test_what_is_left_of_a_log_that_was_cut_is_not_loaded_again_by_a_backfill(
     ):
         filled(outside, asked(0, 3, FIRST, only_missing=only_missing), settings=EARLIEST)
     assert outside.beside("old").claim is None
-    refuse_doubled(outside)
+    reject_doubled(outside)
     assert filled(outside, asked(0, 2, "clicks:1", only_missing=True), settings=EARLIEST) is None, (
         "the others are not refused"
     )
@@ -110,7 +110,7 @@ def test_a_backfill_does_not_read_on_where_the_pipeline_has_another_life_of_the_
     assert given_up(outside).state is ReservationState.GIVEN_UP
     for _ in range(4):
         run(outside, CAPPED)
-    refuse_doubled(outside)
+    reject_doubled(outside)
 
 
 @pytest.mark.parametrize("more", [0, 9], ids=["it is short", "others wrote more"])
@@ -140,7 +140,7 @@ def test_a_log_that_a_backfill_has_still_to_load_is_not_accepted_before_that_is_
     accept(outside, FIRST, settings=CAPPED)
     for _ in range(4):
         run(outside, CAPPED)
-    refuse_doubled(outside)
+    reject_doubled(outside)
 
 
 @pytest.mark.parametrize("ids", ["topic_ids", "creation_ids"])
@@ -160,7 +160,7 @@ def test_a_topic_that_was_made_again_is_accepted_once_the_backfill_is_given_up(i
     accept(outside, "clicks", settings=CAPPED)
     for _ in range(8):
         run(outside, CAPPED)
-    refuse_doubled(outside)
+    reject_doubled(outside)
 
 
 def test_a_backfill_that_is_whole_keeps_nobody_from_accepting_a_log() -> None:

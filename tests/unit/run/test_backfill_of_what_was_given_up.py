@@ -43,7 +43,7 @@ def loaded(*ends: int) -> Outside:
     return outside
 
 
-def refuse_lacking(outside: Outside) -> None:
+def reject_lacking(outside: Outside) -> None:
     """Each record is in the table once."""
     rows = outside.rows()
     assert set(rows.values()) == {1}
@@ -67,7 +67,7 @@ def test_what_an_older_copy_of_the_table_lacks_is_missing_as_soon_as_the_copy_is
     claim = filled(outside, asked(0, 12, only_missing=True), settings=FROM_THE_START)
     assert claim and dict(claim.stretches) == {LOGS[0]: ((8, 12),)}
     run(outside, FROM_THE_START)
-    refuse_lacking(outside)
+    reject_lacking(outside)
     report = new_report()
     assert (
         filled(
@@ -110,7 +110,7 @@ def backfilled(
     filled(outside, asked(0, 12, only_missing=only_missing), at, name=name, settings=FROM_THE_START)
 
 
-def refuse_twice(outside: Outside) -> None:
+def reject_twice(outside: Outside) -> None:
     assert not [row for row, times in outside.rows().items() if times > 1]
 
 
@@ -128,13 +128,13 @@ def test_what_a_backfill_claims_is_not_replayed_also_where_the_pipeline_had_load
         ):
             replayed(outside, start, until)
     backfilled(outside)
-    refuse_lacking(outside)
+    reject_lacking(outside)
     with pytest.raises(
         SettingsError, match="offsets 0 to 12 of it were loaded by backfill old, or will"
     ):
         replayed(outside, 0, 12)
     replayed(outside, 12, 13)
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 def test_what_was_given_up_and_is_replayed_is_not_missing_any_more() -> None:
@@ -142,7 +142,7 @@ def test_what_was_given_up_and_is_replayed_is_not_missing_any_more() -> None:
     replayed(outside, 4, 12)
     claim = filled(outside, asked(0, 12, only_missing=True), settings=FROM_THE_START)
     assert claim and dict(claim.stretches) == {LOGS[0]: ((0, 4),)}
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 @pytest.mark.parametrize("moment", range(20))
@@ -164,8 +164,8 @@ def test_a_replay_beside_which_a_backfill_of_the_same_offsets_is_begun_loads_non
     for only_missing in (False, True):
         with contextlib.suppress(EtlError):
             backfilled(outside, name="rest" if only_missing else "old", only_missing=only_missing)
-        refuse_twice(outside)
-    refuse_lacking(outside)
+        reject_twice(outside)
+    reject_lacking(outside)
 
 
 @pytest.mark.parametrize("moment", range(24))
@@ -183,9 +183,9 @@ def test_a_backfill_beside_which_the_same_offsets_are_replayed_loads_none_of_the
     with contextlib.suppress(EtlError):
         backfilled(outside, beside)
     assert done
-    refuse_twice(outside)
+    reject_twice(outside)
     backfilled(outside, name="rest", only_missing=True)
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 @pytest.mark.parametrize("at", ["fetch", "open table"])
@@ -216,4 +216,4 @@ def test_what_a_replay_would_read_is_free_once_the_plan_in_its_place_is_in_the_t
     assert done
     run(outside, FROM_THE_START)
     backfilled(outside, only_missing=True)
-    refuse_lacking(outside)
+    reject_lacking(outside)

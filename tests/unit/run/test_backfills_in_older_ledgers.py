@@ -24,7 +24,7 @@ def copied(outside: Outside) -> dict[str, object]:
     return {name: copy.deepcopy(getattr(outside.beside("old"), name)) for name in IN_ZOOKEEPER}
 
 
-def refuse_twice(outside: Outside) -> None:
+def reject_twice(outside: Outside) -> None:
     assert not [row for row, times in outside.rows().items() if times > 1]
 
 
@@ -55,9 +55,9 @@ def test_one_that_was_given_up_while_a_forgotten_driver_appended_stays_so_in_an_
     for what in (asked(0, 3), None):
         with pytest.raises(SettingsError, match="backfill old was given up: not needed"):
             filled(outside, what)
-        refuse_twice(outside)
+        reject_twice(outside)
     assert given_up(outside).offsets == 8
-    refuse_twice(outside)
+    reject_twice(outside)
 
 
 def test_that_there_is_no_table_was_said_of_the_table_before_and_not_of_the_one_that_a_backfill_loads() -> (
@@ -90,4 +90,4 @@ def test_that_there_is_no_table_was_said_of_the_table_before_and_not_of_the_one_
     )
     filled(outside, asked(0, 3))
     assert len(outside.rows()) == 3 + 9
-    refuse_twice(outside)
+    reject_twice(outside)

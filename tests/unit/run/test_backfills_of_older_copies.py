@@ -84,7 +84,7 @@ def offsets_of(claim: Reservation) -> set[tuple[BrokerPartition, int]]:
     }
 
 
-def refuse_whole(outside: Outside, what: Asked | None) -> str:
+def reject_whole(outside: Outside, what: Asked | None) -> str:
     """It loads what is left, and is not called whole; how much of it is not there."""
     with pytest.raises(
         NeedsDecision, match="has loaded all that it claims, and the table has no row of"
@@ -94,12 +94,12 @@ def refuse_whole(outside: Outside, what: Asked | None) -> str:
     return refused.value.what.partition("no row of ")[2].partition(":")[0]
 
 
-def refuse_twice(outside: Outside) -> None:
+def reject_twice(outside: Outside) -> None:
     assert set(outside.rows().values()) == {1}
 
 
-def refuse_lacking(outside: Outside) -> None:
-    refuse_twice(outside)
+def reject_lacking(outside: Outside) -> None:
+    reject_twice(outside)
     assert set(outside.rows()) == {
         (log, at) for log, found in outside.logs.items() for at in range(found.end)
     }
@@ -130,11 +130,11 @@ def test_a_backfill_goes_on_behind_what_an_accepted_copy_lacks_and_what_it_lacks
 ) -> None:
     outside = older(begun(), commits)
     accept_table(outside)
-    refuse_whole(outside, asked(0, 3))
-    refuse_twice(outside)
+    reject_whole(outside, asked(0, 3))
+    reject_twice(outside)
     given_up(outside)
     filled(outside, asked(0, 3, only_missing=True), name="rest")
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_abandoned_in_an_accepted_copy_it_keeps_what_is_there_and_another_loads_
     grow(outside, 1, 0, 2)
     while run(outside, CAPPED).outcomes[-1][0] is not Outcome.NOTHING_NEW:
         pass
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 def test_abandoned_when_it_went_on_behind_an_accepted_copy_it_keeps_what_has_a_row_and_no_more() -> (
@@ -171,7 +171,7 @@ def test_abandoned_when_it_went_on_behind_an_accepted_copy_it_keeps_what_has_a_r
     load_two(outside, None)
     assert offsets_of(given_up(outside)) == of_backfill(outside)
     filled(outside, asked(0, 6, only_missing=True), name="rest")
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 @pytest.mark.parametrize("what", [None, asked(0, 3)])
@@ -185,7 +185,7 @@ def test_it_is_not_called_whole_where_the_copy_lacks_rows_of_it(
     outside = older(begin())
     accept_table(outside)
     lacking = "4 offsets" if begin is begun else "1 offset"
-    assert [refuse_whole(outside, what) for _ in range(2)] == [lacking, lacking]
+    assert [reject_whole(outside, what) for _ in range(2)] == [lacking, lacking]
     assert offsets_of(given_up(outside)) == of_backfill(outside)
 
 
@@ -195,7 +195,7 @@ def test_it_is_whole_where_somebody_copied_the_rows_that_the_copy_lacked() -> No
     lacked = outside.table[-1]
     older(outside)
     accept_table(outside)
-    refuse_whole(outside, None)
+    reject_whole(outside, None)
     outside.table.append(replace(lacked, app_id="by hand"))
     report = new_report()
     filled(outside, None, report=report)
@@ -208,7 +208,7 @@ def test_of_a_table_that_is_gone_and_was_accepted_nothing_is_called_whole() -> N
     outside = whole()
     outside.table = None
     accept_table(outside)
-    assert refuse_whole(outside, None) == "9 offsets"
+    assert reject_whole(outside, None) == "9 offsets"
 
 
 @pytest.mark.parametrize("moment", range(14))
@@ -217,11 +217,11 @@ def test_killed_anywhere_on_the_way_out_it_is_said_again(moment: int) -> None:
     accept_table(outside)
     with contextlib.suppress(Crash):
         given_up(outside, crash_at_moment(moment))
-    refuse_twice(outside)
+    reject_twice(outside)
     given_up(outside)
     given_up(outside)
     filled(outside, asked(0, 3, only_missing=True), name="rest")
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 @pytest.mark.parametrize("stop", ["fetch", "open table"])
@@ -244,7 +244,7 @@ def test_a_forgotten_driver_of_the_plan_that_the_copy_lacks_doubles_nothing(stop
     with contextlib.suppress(Exception):
         filled(outside, asked(0, 3), meanwhile)
     assert done
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 def test_what_is_not_in_the_accepted_copy_and_not_recorded_is_looked_for_by_its_rows() -> None:
@@ -264,17 +264,17 @@ def test_what_is_not_in_the_accepted_copy_and_not_recorded_is_looked_for_by_its_
         filled(outside, asked(0, 3), at)
     older(outside, 2)
     accept_table(outside)
-    refuse_whole(outside, asked(0, 3))
-    refuse_twice(outside)
+    reject_whole(outside, asked(0, 3))
+    reject_twice(outside)
     given_up(outside)
     filled(outside, asked(0, 3, only_missing=True), name="rest")
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 def test_what_was_accepted_is_of_one_moment_of_each_backfill() -> None:
     outside = older(begun())
     accept_table(outside)
-    refuse_whole(outside, asked(0, 3))
+    reject_whole(outside, asked(0, 3))
     assert outside.table
     outside.table = [
         one for one in outside.table if not (one.app_id.endswith("@old") and one.number > 1)

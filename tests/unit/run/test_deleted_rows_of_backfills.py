@@ -68,7 +68,7 @@ def given_up_in_between() -> Outside:
     return outside
 
 
-def refuse_lacking(outside: Outside) -> None:
+def reject_lacking(outside: Outside) -> None:
     assert set(outside.rows().values()) == {1}
     assert set(outside.rows()) == {
         (log, at) for log, found in outside.logs.items() for at in range(found.end)
@@ -84,7 +84,7 @@ def test_what_the_table_has_no_row_of_is_given_back_and_another_backfill_loads_i
     claim = given_up(outside)
     assert (claim.state, dict(claim.stretches)) == (ReservationState.GIVEN_UP, {})
     filled(outside, asked(0, 3), name="new")
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 def test_what_has_a_row_stays_claimed_offset_by_offset() -> None:
@@ -96,11 +96,11 @@ def test_what_has_a_row_stays_claimed_offset_by_offset() -> None:
         filled(outside, asked(0, 2), name="new")
     found = filled(outside, asked(0, 3, only_missing=True), name="new")
     assert found and dict(found.stretches) == dict.fromkeys(LOGS, ((1, 2),))
-    refuse_lacking(outside)
+    reject_lacking(outside)
     assert given_up(outside) == claim, (
         "said again it gives back nothing more: the rows are another one's"
     )
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 def test_what_was_given_back_once_is_not_claimed_anew_behind_an_older_copy_of_the_table() -> None:
@@ -116,7 +116,7 @@ def test_what_was_given_back_once_is_not_claimed_anew_behind_an_older_copy_of_th
     filled(outside, asked(0, 3, only_missing=True), name="new")
     assert dict(given_up(outside).stretches) == {}
     filled(outside, asked(0, 3, only_missing=True), name="rest")
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 def test_a_position_may_be_set_back_over_what_was_given_back() -> None:
@@ -152,7 +152,7 @@ def test_killed_anywhere_it_is_said_again(moment: int) -> None:
         given_up(outside, crash_at_moment(moment))
     assert dict(given_up(outside).stretches) == dict.fromkeys(LOGS, ((2, 3),))
     filled(outside, asked(0, 3, only_missing=True), name="new")
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 def test_of_two_who_give_back_at_one_moment_the_second_is_refused() -> None:
@@ -167,7 +167,7 @@ def test_of_two_who_give_back_at_one_moment_the_second_is_refused() -> None:
 
     with pytest.raises(Owned):
         given_up(outside, beside)
-    refuse_lacking(outside)
+    reject_lacking(outside)
 
 
 def test_of_physical_logs_a_stretch_is_given_back_where_none_of_its_rows_is_left() -> None:

@@ -25,8 +25,8 @@ from tests.fakes.stories import (
     new_report,
     outcomes,
     outside_of,
-    refuse_broken,
-    refuse_unfinished,
+    reject_broken,
+    reject_unfinished,
     run,
 )
 from tests.fakes.world import Crash, FakeWorld, When
@@ -57,13 +57,13 @@ def test_a_plan_that_retention_overtakes_is_superseded_in_the_same_run() -> None
     ]
     assert outside.losses == [(1, Loss(LOGS[0], 0, 2, LossReason.EXPIRED))]
     assert len(outside.table or ()) == 1
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_retention_that_overtakes_again_and_again_is_followed_as_often_as_that_is_bounded() -> None:
     outside = outside_of(20, 3, 4)
     run(outside, SKIPPING, expiring(outside, *range(1, EXPIRIES_MAX + 1)))
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
     assert sum(loss.until_offset - loss.from_offset for _, loss in outside.losses) == EXPIRIES_MAX
 
 
@@ -73,7 +73,7 @@ def test_retention_that_is_faster_than_the_run_stops_it_and_the_next_run_goes_on
         run(outside, SKIPPING, expiring(outside, *range(1, EXPIRIES_MAX + 2)))
     assert not outside.rows() and not outside.offsets
     run(outside, SKIPPING)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_under_fail_retention_between_plan_and_fetch_stops_the_run_at_once() -> None:
@@ -93,7 +93,7 @@ def test_a_plan_that_was_left_and_is_overtaken_again_is_superseded_in_the_run_th
     outside.logs[LOGS[0]].log_start = 1
     report = run(outside, SKIPPING, expiring(outside, 2, 3))
     assert outcomes(report)[-1] is Outcome.INGESTED
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def dying_at(moment: int, outside: Outside) -> At:
@@ -110,7 +110,7 @@ def dying_at(moment: int, outside: Outside) -> At:
     return expiring(outside, 1, 2, then=at)
 
 
-def refuse_untold(outside: Outside) -> None:
+def reject_in_doubt_commit(outside: Outside) -> None:
     """All that the log lost before it was read is told once, and nothing else."""
     lost = sorted((loss.from_offset, loss.until_offset) for _, loss in outside.losses)
     assert [offset for start, until in lost for offset in range(start, until)] == list(
@@ -125,11 +125,11 @@ def test_a_crash_at_any_moment_of_an_overtaken_run_loses_and_doubles_nothing() -
             run(outside, SKIPPING, dying_at(moment, outside))
             break
         except Crash:
-            refuse_broken(outside)
+            reject_broken(outside)
         grow(outside, 1, 0, 2)
         run(outside, SKIPPING)
-        refuse_unfinished(outside)
-        refuse_untold(outside)
+        reject_unfinished(outside)
+        reject_in_doubt_commit(outside)
     assert moment > 30
 
 
@@ -144,7 +144,7 @@ def test_a_second_driver_at_any_moment_of_an_overtaken_run_loses_and_doubles_not
 
         with contextlib.suppress(Owned, OffsetMoved):
             run(outside, SKIPPING, expiring(outside, 1, 2, then=at))
-        refuse_broken(outside)
+        reject_broken(outside)
         run(outside, SKIPPING)
         told = {
             offset

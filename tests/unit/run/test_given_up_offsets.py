@@ -20,7 +20,7 @@ from etl.errors import EtlError, LogTruncated, NeedsDecision
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, Plan
 from etl.model.snapshot import Supersede, Table
-from etl.report.describe import told_given_up, told_goes_on, told_left
+from etl.report.describe import describe_continuation, describe_given_up, describe_left
 from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
@@ -347,7 +347,7 @@ def test_what_the_plan_in_a_stored_ones_place_cannot_read_is_not_lost_and_is_tol
     happens(outside)
     old = outside.newest_plan()
     plan = supersede(outside, settings=settings)
-    assert old and told_left(old, plan) == [
+    assert old and describe_left(old, plan) == [
         "not read by this plan: clicks-2 0: offsets 6 to 16 of plan 2; its position stays at 6"
     ]
     run(outside, settings)
@@ -403,7 +403,7 @@ def test_where_no_plan_was_stored_the_command_says_how_far_the_old_log_was_loade
     outside.topic_ids = {"clicks": "two"}
     plan = accept(outside, "clicks")
     assert old and plan.losses == ()
-    said = told_goes_on(plan, old, A, is_stored=False)
+    said = describe_continuation(plan, old, A, is_stored=False)
     assert (
         said.startswith(
             "clicks 0 goes on from 0; the log before was loaded up to 10: records behind that"
@@ -417,7 +417,11 @@ def test_a_command_names_what_it_gives_up_with_its_offsets_and_their_number() ->
     recreate(outside)
     old = outside.newest_plan()
     plan = accept(outside, "clicks-2")
-    assert told_given_up(plan.losses) == ["lost: clicks-2 0: 10 offsets (6 to 16), topic recreated"]
-    assert old and "was loaded up to 6 and planned up to 16: records behind that" in told_goes_on(
-        plan, old, OTHER, is_stored=True
+    assert describe_given_up(plan.losses) == [
+        "lost: clicks-2 0: 10 offsets (6 to 16), topic recreated"
+    ]
+    assert (
+        old
+        and "was loaded up to 6 and planned up to 16: records behind that"
+        in describe_continuation(plan, old, OTHER, is_stored=True)
     )

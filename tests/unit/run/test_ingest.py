@@ -34,8 +34,8 @@ from tests.fakes.stories import (
     of_both_kinds,
     outcomes,
     outside_of,
-    refuse_broken,
-    refuse_unfinished,
+    reject_broken,
+    reject_unfinished,
     run,
     settings_for,
     settings_of,
@@ -91,7 +91,7 @@ def test_a_stored_plan_over_a_log_without_a_leader_does_not_hold_up_the_others_a
     assert {log for log, _ in outside.rows()} == set(LOGS[1:])
     outside.logs[LOGS[0]].has_leader = True
     run(outside, settings)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @of_both_kinds
@@ -102,7 +102,7 @@ def test_a_first_run_takes_these_steps_and_its_table_and_offsets_end_together(
     world = FakeWorld(outside, settings_for(outside))
     ingest(world, settings_for(outside), new_report())
     assert world.steps == STEPS
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @of_both_kinds
@@ -113,9 +113,9 @@ def test_after_a_crash_the_next_run_finishes_and_every_record_is_there_once(
     outside = outside_of(5, 3, 4)
     with pytest.raises(Crash):
         run(outside, at=crash_at(step, when))
-    refuse_broken(outside)
+    reject_broken(outside)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @of_both_kinds
@@ -130,7 +130,7 @@ def test_after_a_crash_and_a_log_that_grew_the_next_run_finishes(
         run(outside, at=crash_at(step, when))
     grow(outside, 3, 1, 9)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @of_both_kinds
@@ -147,10 +147,10 @@ def test_two_crashes_in_a_row_lose_and_double_nothing(
         for crash in ((step, when), second):
             with contextlib.suppress(Crash):
                 run(outside, at=crash_at(*crash))
-            refuse_broken(outside)
+            reject_broken(outside)
             grow(outside, 2, 1, 3)
         run(outside)
-        refuse_unfinished(outside)
+        reject_unfinished(outside)
 
 
 @of_both_kinds
@@ -176,14 +176,14 @@ def test_a_second_driver_in_the_middle_of_the_first_loses_and_doubles_nothing(
             for _ in range(runs):
                 grow(outside, 1, 0, 4)
                 run(outside)
-                refuse_broken(outside)
+                reject_broken(outside)
 
     with contextlib.suppress(EtlError):
         run(outside, at=at)
     assert interrupted
-    refuse_broken(outside)
+    reject_broken(outside)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @of_both_kinds
@@ -205,13 +205,13 @@ def test_a_second_driver_that_crashes_in_the_middle_of_the_first_loses_and_doubl
                 grow(outside, 1, 0, 4)
                 with contextlib.suppress(Crash, EtlError):
                     run(outside, at=crash_at(*second))
-                refuse_broken(outside)
+                reject_broken(outside)
 
         with contextlib.suppress(EtlError):
             run(outside, at=at)
-        refuse_broken(outside)
+        reject_broken(outside)
         run(outside)
-        refuse_unfinished(outside)
+        reject_unfinished(outside)
 
 
 @of_both_kinds
@@ -233,7 +233,7 @@ def test_a_stored_plan_is_replayed_to_the_old_end_and_what_came_since_is_the_sam
         report.offsets_committed,
         report.as_json()["earlier_plans"][0]["number"],
     ) == (rows, 6, 1)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @of_both_kinds
@@ -242,7 +242,7 @@ def test_a_replay_with_nothing_new_after_it_is_all_that_is_told(outside_of: Outs
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
     assert outcomes(run(outside)) == [Outcome.REPLAYED, Outcome.INGESTED]
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def after_a_crash_at(step: str, outside: Outside) -> Outside:
@@ -266,10 +266,10 @@ def test_a_crash_at_any_moment_of_a_run_that_finishes_an_earlier_plan_first_lose
         try:
             run(outside, at=crash_at_moment(moment))
         except Crash:
-            refuse_broken(outside)
+            reject_broken(outside)
             grow(outside, 1, 2, 0)
             run(outside)
-            refuse_unfinished(outside)
+            reject_unfinished(outside)
         else:
             break
     assert moment > 20
@@ -293,7 +293,7 @@ def test_a_second_driver_at_any_moment_of_such_a_run_loses_and_doubles_nothing(
             if next(moments) == moment:
                 grow(outside, 1, 0, 4)
                 run(outside)
-                refuse_broken(outside)
+                reject_broken(outside)
 
         began = {log: found.end for log, found in outside.logs.items()}
         with contextlib.suppress(EtlError):
@@ -301,9 +301,9 @@ def test_a_second_driver_at_any_moment_of_such_a_run_loses_and_doubles_nothing(
             assert all(outside.offsets[log][0] >= end for log, end in began.items()), (
                 "exit 0, and something is left"
             )
-        refuse_broken(outside)
+        reject_broken(outside)
         run(outside)
-        refuse_unfinished(outside)
+        reject_unfinished(outside)
         if next(moments) <= moment:
             break
     assert moment > 20
@@ -431,7 +431,7 @@ def test_an_empty_log_gets_a_plan_that_keeps_its_start() -> None:
     assert outside.offsets == {LOGS[0]: (0, 0)}
     outside.logs[LOGS[0]].end = 4
     run(outside, settings)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_start_at_the_latest_record_is_decided_once() -> None:
@@ -461,7 +461,7 @@ def test_a_stored_plan_is_not_replayed_in_another_shape() -> None:
         ingest(world, settings_of(table={"partition_by": ["event_date"]}), new_report())
     assert world.steps == ["observe"]
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize("trouble", ["live group", "owned"])
@@ -485,7 +485,7 @@ def test_capped_runs_read_the_whole_log_in_turns() -> None:
     while Outcome.INGESTED in outcomes(report := run(outside, settings)):
         rows.append(report.records)
     assert rows == [4, 4, 4, 4, 4, 1]
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_new_topic_and_a_vanished_topic_change_nothing_for_the_others() -> None:
@@ -499,7 +499,7 @@ def test_a_new_topic_and_a_vanished_topic_change_nothing_for_the_others() -> Non
     outside.logs[LOGS[1]] = gone
     gone.end = 6
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def overtaken(outside: Outside, *, always: bool) -> At:
@@ -542,7 +542,7 @@ def test_another_plan_of_the_same_number_in_the_table_is_an_outcome_and_the_run_
         (1, True),
         (2, False),
     ]
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_run_that_is_overtaken_again_and_again_ends_as_owned_by_another_driver() -> None:
@@ -556,9 +556,9 @@ def test_a_run_that_is_overtaken_again_and_again_ends_as_owned_by_another_driver
     overtaking = overtaken(outside, always=True)
     with pytest.raises(Owned, match="3 times"):
         run(outside, at=at)
-    refuse_broken(outside)
+    reject_broken(outside)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_disagreement_is_told_with_the_place_of_the_table() -> None:
@@ -594,7 +594,7 @@ def test_our_plan_appended_by_another_run_is_told_with_its_name_and_finished(ste
             "plan 1: its 12 records are in the table at version 1, by run run-2",
         )
     ]
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_failed_run_leaves_its_report_with_what_was_done() -> None:

@@ -20,8 +20,8 @@ from tests.fakes.stories import (
     offsets_of,
     outcomes,
     outside_of,
-    refuse_broken,
-    refuse_unfinished,
+    reject_broken,
+    reject_unfinished,
     run,
     settings_of,
 )
@@ -51,10 +51,10 @@ def test_after_a_crash_the_next_run_finishes_wherever_offsets_are(
         return
     with pytest.raises(Crash):
         run(outside, at=crash_at(step, when))
-    refuse_broken(outside)
+    reject_broken(outside)
     grow(outside, 3, 1, 9)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
     assert all(found.is_at(outside.logs[log].end) for log, found in outside.committed().items()), (
         "in each place"
     )
@@ -72,7 +72,7 @@ def test_a_group_that_is_forgotten_behind_a_crash_is_read_on_at_the_positions(
         run(outside, at=crash_at(step, when))
     outside.kept.clear()
     report = run(outside, settings_of(start="latest"))
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
     assert {Outcome.REPAIRED, Outcome.REPLAYED} & {*outcomes(report)}, (
         "and that something was mended is told"
     )
@@ -96,14 +96,14 @@ def test_an_offset_that_another_client_moves_behind_a_crash_stops_the_next_run_a
     outside.kept[LOGS[0]] = 2, "mine"
     with pytest.raises(OffsetMoved):
         run(outside)
-    refuse_broken(outside)
+    reject_broken(outside)
     assert outside.kept[LOGS[0]] == (2, "mine")
     with pytest.raises(OffsetMoved):
         run(outside)
     world = FakeWorld(outside, SETTINGS)
     from_commits(world, world.observe(), SETTINGS, "seen", "run-2")
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_driver_that_writes_late_is_taken_for_one_of_ours_and_its_offset_is_moved_again() -> None:
@@ -115,7 +115,7 @@ def test_a_driver_that_writes_late_is_taken_for_one_of_ours_and_its_offset_is_mo
         run(outside)
     outside.kept.update(late)
     assert outcomes(run(outside)) == [Outcome.REPAIRED, Outcome.NOTHING_NEW]
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize("was", OffsetsStorage)
@@ -139,4 +139,4 @@ def test_the_key_changes_behind_a_plan_and_not_while_one_is_left(
     assert set(offsets_of(outside).values()) == {6, 4, 5}
     grow(outside, 2, 2, 2)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)

@@ -70,7 +70,7 @@ def once(step: str, do: Callable[[], object], *, times: int = 1) -> At:
     return at
 
 
-def refuse_broken(outside: Outside, others: Others) -> None:
+def reject_broken(outside: Outside, others: Others) -> None:
     """Each offset that the group's has passed is in the table once, or others read it; never both."""
     rows = outside.rows()
     assert set(rows.values()) <= {1}
@@ -116,7 +116,7 @@ def test_logs_of_others_are_left_alone_and_what_they_read_is_a_hole_with_a_name(
         report.outcomes[0][1]
         == "clicks: other members of the group read 3 offsets of partition 0 from 5 to 8"
     )
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
 
 
 def test_a_run_without_a_share_has_nothing_to_do() -> None:
@@ -165,7 +165,7 @@ def test_a_void_hand_over_stores_nothing_and_the_next_plan_is_made_of_what_is_ow
     report = run(outside, [A, B], [B], at=once("store plan", meanwhile))
     assert outcomes(report) == [Outcome.VOID, Outcome.LEFT_TO_OWNER, Outcome.INGESTED]
     assert [r.log for plan in report.plans for r in plan.plan.ranges] == [B]
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
 
 
 def test_a_run_gives_up_after_three_more_void_hand_overs_and_nothing_is_moved() -> None:
@@ -199,7 +199,7 @@ def test_what_was_handed_over_is_executed_by_whoever_comes_even_without_a_share(
     except Owned:
         assert share is None
     assert sum(outside.rows().values()) == (10 if share == [B] else 8)
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
 
 
 def crash_before(step: str) -> At:
@@ -262,7 +262,7 @@ def test_a_plan_that_a_run_of_another_mode_left_is_replaced_before_its_first_fet
     assert outcomes(report)[:2] == [Outcome.SUPERSEDED, Outcome.READ_BY_OTHERS] and newest(
         outside
     ) == (ReadByOthers(A, 0, 4),)
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
 
 
 def test_a_lost_ledger_is_rebuilt_from_the_table_and_the_group_goes_on_where_it_was() -> None:
@@ -275,7 +275,7 @@ def test_a_lost_ledger_is_rebuilt_from_the_table_and_the_group_goes_on_where_it_
     others.consume(A, 2)
     del outside.owners[A]
     run(outside, [A, B])
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
 
 
 @pytest.mark.parametrize("moment", range(40))
@@ -296,10 +296,10 @@ def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_no
     grow(outside, 2, 2)
     others.consume(theirs, 1)
     run(outside, [log for log in (A, B) if log != theirs])
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
     outside.owners.clear()
     run(outside, [A, B])
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
     assert (
         outside.offsets[A][0] == outside.logs[A].end
         and outside.offsets[B][0] == outside.logs[B].end

@@ -84,7 +84,7 @@ def offset_of(outside: Outside, log: BrokerPartition) -> int:
     return (found.offset or 0) if found else 0
 
 
-def refuse_broken(outside: Outside, others: Others) -> None:
+def reject_broken(outside: Outside, others: Others) -> None:
     """No offset is in the table twice, and each that the group's has passed is in the table or
     others read it.
     """
@@ -145,7 +145,7 @@ def test_what_was_taken_by_another_member_before_the_commit_is_told_and_the_run_
     )
     assert "plan 1 is in the table" in report.outcomes[1][1]
     assert offset_of(outside, A) == 2 and offset_of(outside, B) == (3 if place is ZOOKEEPER else 0)
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
 
 
 @both_places
@@ -171,7 +171,7 @@ def test_the_next_run_begins_at_the_larger_of_our_position_and_the_groups_offset
     newest = outside.newest_plan()
     assert newest is not None and newest.read_by_others == (ReadByOthers(A, 5, 7),)
     assert [r.from_offset for r in newest.ranges] == [7, 3]
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
 
 
 @both_places
@@ -192,7 +192,7 @@ def test_a_stored_plan_is_executed_as_it_is_on_logs_that_are_others_too_and_that
         Outcome.REPLAYED,
     ] and Outcome.TAKEN in outcomes(report)
     assert len(outside.rows()) == 8 and offset_of(outside, A) == 4
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
 
 
 @both_places
@@ -216,10 +216,10 @@ def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_wh
     grow(outside, 2, 2)
     others.consume(theirs, 1)
     reports.append(run(outside, [log for log in (A, B) if log != theirs]))
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
     outside.owners.clear()
     reports.append(run(outside, [A, B]))
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
     assert [offset_of(outside, log) for log in (A, B)] == [outside.logs[log].end for log in (A, B)]
     twice = others.read[theirs] & {offset for log, offset in outside.rows() if log == theirs}
     told = {outcome for report in reports for outcome in outcomes(report)}
@@ -296,7 +296,7 @@ def test_the_key_may_be_changed_behind_a_run_that_died(
     grow(outside, 2, 2)
     for settings in (after, before):
         run(outside, [A, B], settings=settings)
-        refuse_broken(outside, others)
+        reject_broken(outside, others)
     assert len(outside.rows()) == 12 and [offset_of(outside, log) for log in (A, B)] == [7, 5]
 
 

@@ -13,17 +13,17 @@ import pytest
 from etl.commands.operator_decisions import as_member
 from etl.commands.restore_ledger import from_commits, sides_of
 from etl.decide.backfill import Asked
-from etl.decide.group_commits import as_left_to_others, refuse_in_the_place_of
+from etl.decide.group_commits import as_left_to_others, reject_replacing
 from etl.decide.group_ownership import (
-    refuse_beside_members,
-    refuse_left_by,
-    refuse_read_by_others,
-    refuse_retiring,
-    refuse_setting_theirs_back,
-    taking_over,
-    told_set_back,
+    describe_rewound,
+    ownership_after_inheritance,
+    reject_active_members,
+    reject_offsets_read_by_others,
+    reject_retiring_unfinished,
+    reject_rewinding_other_members,
+    reject_unfinished_predecessor,
 )
-from etl.decide.inherit_pipeline import plan_taking_over, taken_from
+from etl.decide.inherit_pipeline import plan_inheritance, predecessor_of
 from etl.decide.next_step import plan_superseding, repair_of, repaired
 from etl.decide.reconcile import where_we_stand
 from etl.decide.replay import plan_replay
@@ -34,7 +34,7 @@ from etl.model.partitions import BrokerPartition, Committed, Membership, Offsets
 from etl.model.plans import Loss, LossReason, ReadByOthers
 from etl.model.snapshot import Ledger, Supersede, UpToDate
 from etl.report.run_state import Outcome
-from etl.run.backfill import Beginning, look_ahead
+from etl.run.backfill import Beginning, estimate_backfill
 from etl.run.ingest import ingest
 from etl.settings.choices import OwnershipMode
 from etl.settings.load import settings_of_backfill
@@ -88,7 +88,7 @@ def read_on_by_others() -> tuple[Outside, Others]:
     return outside, others
 
 
-def refuse_read_by_both(outside: Outside, others: Others) -> None:
+def reject_read_by_both(outside: Outside, others: Others) -> None:
     rows = outside.rows()
     assert set(rows.values()) <= {1}
     for log in outside.logs:
@@ -102,7 +102,7 @@ def test_an_offset_of_others_that_the_newest_plan_saw_is_no_offset_that_it_forgo
     outside, others = read_on_by_others()
     outside.plans, outside.applied, outside.uid = {}, {}, None
     run(outside, [A, B])
-    refuse_read_by_both(outside, others)
+    reject_read_by_both(outside, others)
 
 
 def test_a_run_that_claims_behind_one_that_joined_moves_no_offset_of_others_back() -> None:
@@ -120,7 +120,7 @@ def test_a_position_that_is_set_moves_the_offset_with_the_plan_leaves_those_of_o
     before = outside.offsets[A]
     grow(outside, 1, 1)
     plan = set_to(outside, SETTINGS, share=[A, B], b=8)
-    assert plan and (plan.handed_over, plan.offsets_to_move, plan.offsets_to_hand_over) == (
+    assert plan and (plan.handed_over, plan.offsets_to_move, plan.offsets_to_commit) == (
         True,
         (),
         (B,),
@@ -197,11 +197,11 @@ def test_a_command_that_dies_as_it_stores_has_done_all_or_nothing_and_a_run_goes
 
 def test_nobody_goes_back_over_what_others_read() -> None:
     holes = [ReadByOthers(A, 5, 7)]
-    refuse_read_by_others({A: (7, 9), B: (0, 9)}, holes)
+    reject_offsets_read_by_others({A: (7, 9), B: (0, 9)}, holes)
     with pytest.raises(
         NeedsDecision, match="other members of the group read offsets 5 to 7"
     ) as refused:
-        refuse_read_by_others({A: (6, 9)}, holes)
+        reject_offsets_read_by_others({A: (6, 9)}, holes)
     assert refused.value.check and refused.value.check.startswith("--to 7")
 
 
@@ -244,9 +244,9 @@ def test_a_run_that_finds_what_was_handed_over_without_its_record_judges_no_offs
 def test_offsets_that_others_moved_on_are_restored_by_a_member_alone() -> None:
     outside, _ = read_on_by_others()
     newest, committed = outside.newest_plan(), outside.committed()
-    refuse_setting_theirs_back(newest, committed, SETTINGS)
+    reject_rewinding_other_members(newest, committed, SETTINGS)
     with pytest.raises(NeedsDecision, match="clicks:0 is at 7, ours is 5") as refused:
-        refuse_setting_theirs_back(newest, committed, settings_of())
+        reject_rewinding_other_members(newest, committed, settings_of())
     assert refused.value.check and "ownership.mode: join" in refused.value.check
 
 
@@ -282,10 +282,10 @@ def test_restored_offsets_are_those_that_went_back_and_none_that_others_moved_on
             "restored",
             "run-1",
         )
-    assert plan.offsets_to_hand_over == (B,) and outside.offsets[B][0] == 7
+    assert plan.offsets_to_commit == (B,) and outside.offsets[B][0] == 7
     run(outside, [A, B])
     run(outside, [A, B])
-    refuse_read_by_both(outside, others)
+    reject_read_by_both(outside, others)
 
 
 def test_a_ledger_that_was_written_anew_before_the_group_changed_is_not_said_to_be_untouched() -> (
@@ -351,7 +351,7 @@ def test_a_backfill_of_what_is_missing_leaves_what_others_read_and_one_that_name
     own = settings_of_backfill(SETTINGS, "old")
 
     def ahead(asked: Asked) -> Beginning:
-        return look_ahead(FakeWorld(outside, SETTINGS), SETTINGS, own, asked)
+        return estimate_backfill(FakeWorld(outside, SETTINGS), SETTINGS, own, asked)
 
     assert not ahead(asked(0, 9, "clicks:0", only_missing=True)).claim.stretches
     found = ahead(asked(5, 7, "clicks:0"))
@@ -472,11 +472,11 @@ def test_among_members_of_kafkas_own_group_a_command_that_moves_offsets_waits_un
     )
     outside = outside_of(5, 3)
     seen = FakeWorld(outside, SETTINGS).observe()
-    refuse_beside_members(seen, in_kafka)
+    reject_active_members(seen, in_kafka)
     live = replace(seen, live_consumers=("consumer-1 at 10.0.0.7",))
     with pytest.raises(Owned, match="moves offsets only when a run executes it: consumer-1 at"):
-        refuse_beside_members(live, in_kafka)
-    refuse_beside_members(live, SETTINGS)
+        reject_active_members(live, in_kafka)
+    reject_active_members(live, SETTINGS)
 
 
 def test_taking_over_moves_no_offset_back_that_others_moved_on_in_logs_that_were_ours_before() -> (
@@ -487,12 +487,12 @@ def test_taking_over_moves_no_offset_back_that_others_moved_on_in_logs_that_were
     world = FakeWorld(outside, SETTINGS, member=member_with(LOGS))
     with as_member(world, SETTINGS) as share:
         seen = replace(world.observe(), share=share)
-        taken = taken_from(old_pipeline({C: 4}), {}, seen, SETTINGS)
+        taken = predecessor_of(old_pipeline({C: 4}), {}, seen, SETTINGS)
         state = where_we_stand(seen, SETTINGS)
-        plan = plan_taking_over(
+        plan = plan_inheritance(
             taken, state, seen, SETTINGS, uid=outside.uid or "", now_ms=1, reason="renamed"
         )
-        assert world.store(with_id(taking_over(plan, seen, SETTINGS))) is None
+        assert world.store(with_id(ownership_after_inheritance(plan, seen, SETTINGS))) is None
     assert [outside.offsets[log][0] for log in LOGS] == [7, 7, 4]
     run(outside, LOGS)
     run(outside, LOGS)
@@ -511,14 +511,14 @@ def test_no_pipeline_is_taken_over_whose_newest_plan_was_handed_over_or_may_have
     left = replace(other.plan, number=other.number + 1, handed_over=False)
     for handed_over in (left, replace(left, handed_over=True)):
         with pytest.raises(NeedsDecision, match="nobody else reads its ranges"):
-            refuse_left_by(other, handed_over, {})
+            reject_unfinished_predecessor(other, handed_over, {})
     for is_none in (
         None,
         replace(left, is_void=True),
         replace(left, handed_over=None),
         replace(left, number=other.number),
     ):
-        refuse_left_by(other, is_none, {})
+        reject_unfinished_predecessor(other, is_none, {})
 
 
 def test_nor_one_whose_void_plan_has_its_word_beside_the_offsets_all_the_same() -> None:
@@ -538,13 +538,15 @@ def test_nor_one_whose_void_plan_has_its_word_beside_the_offsets_all_the_same() 
     with pytest.raises(
         NeedsDecision, match="was handed over and is not in the table: nobody else reads its ranges"
     ):
-        refuse_left_by(other, void, seen)
-    refuse_left_by(other, void, {A: replace(seen[A], word="")})
+        reject_unfinished_predecessor(other, void, seen)
+    reject_unfinished_predecessor(other, void, {A: replace(seen[A], word="")})
     with pytest.raises(
         NeedsDecision, match="was handed over and nobody wrote down that it is in the table"
     ):
-        refuse_retiring("clicks", Ledger(newest=void), lambda _: seen)
-    refuse_retiring("clicks", Ledger(newest=void), lambda _: {A: replace(seen[A], word="")})
+        reject_retiring_unfinished("clicks", Ledger(newest=void), lambda _: seen)
+    reject_retiring_unfinished(
+        "clicks", Ledger(newest=void), lambda _: {A: replace(seen[A], word="")}
+    )
 
 
 @pytest.mark.parametrize(
@@ -558,7 +560,7 @@ def test_a_command_says_of_a_stored_plan_what_is_known_of_its_hand_over(
     plan = outside.newest_plan()
     assert plan
     with pytest.raises(NeedsDecision, match=why):
-        refuse_in_the_place_of(replace(plan, handed_over=False, is_void=is_void))
+        reject_replacing(replace(plan, handed_over=False, is_void=is_void))
 
 
 def test_a_log_that_was_cut_below_what_others_read_is_not_read_by_both_whichever_offset_its_group_gets() -> (
@@ -573,10 +575,10 @@ def test_a_log_that_was_cut_below_what_others_read_is_not_read_by_both_whichever
     assert newest
     moves = apart(newest, as_left_to_others(seen, newest, SETTINGS))
     assert moves == {A: (7, 5)}
-    (said,) = told_set_back(moves, seen, SETTINGS)
+    (said,) = describe_rewound(moves, seen, SETTINGS)
     assert (
         "if it was cut below what other members had read" in said
-        and told_set_back(moves, seen, settings_of()) == []
+        and describe_rewound(moves, seen, settings_of()) == []
     )
     outside.move_offset(A, 6)
     grow(outside, 1, 0)

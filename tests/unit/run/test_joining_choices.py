@@ -42,7 +42,7 @@ def test_a_paused_log_of_our_share_gets_no_range_and_its_offset_is_not_handed_ov
     assert (
         plan is not None
         and {r.log for r in plan.ranges} == {A, C}
-        and B not in plan.offsets_to_hand_over
+        and B not in plan.offsets_to_commit
     )
     assert outcomes(report) == [Outcome.PAUSED, Outcome.INGESTED]
     assert outside.offsets[B] == before and (outside.offsets[A][0], outside.offsets[C][0]) == (7, 6)

@@ -13,9 +13,9 @@ import pytest
 from etl.commands.restore_ledger import from_commits
 from etl.decide.group_commits import (
     as_left_to_others,
-    handed_over_without,
-    not_taken_of,
+    plan_without_uncommitted,
     stand_as_member,
+    uncommitted_partitions,
 )
 from etl.decide.reconcile import plan_in_force
 from etl.decide.restore_ledger import what_is_lost
@@ -83,7 +83,7 @@ def run(
     return report
 
 
-def refuse_broken(outside: Outside, others: Others) -> None:
+def reject_broken(outside: Outside, others: Others) -> None:
     """Each offset that the group's has passed is in the table once, or others read it; never both."""
     rows = outside.rows()
     assert set(rows.values()) <= {1}
@@ -143,10 +143,10 @@ def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_no
     grow(outside, 2, 2)
     others.consume(theirs, 1)
     run(outside, [log for log in (A, B) if log != theirs])
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
     outside.owners.clear()
     run(outside, [A, B])
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
     assert outside.kept[A][0] == outside.logs[A].end and outside.kept[B][0] == outside.logs[B].end
 
 
@@ -169,7 +169,7 @@ def test_whether_a_dead_run_handed_its_plan_over_is_told_by_the_word_beside_the_
     others = left_behind(outside, step, when)
     report = run(outside, [A, B])
     assert outcomes(report)[0] is outcome
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
     assert len(outside.rows()) == 16
 
 
@@ -239,14 +239,14 @@ def test_a_void_plan_whose_word_stands_beside_the_offsets_all_the_same_was_hande
     def lands() -> None:
         assert (found := outside.newest_plan()) is not None and found.is_void
         outside.kept.update(
-            {log: (late.positions[log], late.word) for log in late.offsets_to_hand_over}
+            {log: (late.positions[log], late.word) for log in late.offsets_to_commit}
         )
 
     report = run(outside, [A, B], at=once("write what was found out", AFTER, lands))
     assert outcomes(report)[0] is Outcome.REPLAYED and len(outside.rows()) == 16
     newest = outside.newest_plan()
     assert newest is not None and newest.handed_over and not newest.is_void
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
 
 
 @pytest.mark.parametrize("word", ["1795426610:worker-7", "9:" + "g" * 32])
@@ -260,7 +260,7 @@ def test_a_word_of_another_consumer_that_begins_with_a_number_is_no_plan_of_ours
     outside.kept[A] = outside.kept[A][0], word
     outside.owners.clear()
     run(outside, [A, B])
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
 
 
 def test_where_others_wrote_over_a_part_of_it_the_rest_tells() -> None:
@@ -270,10 +270,10 @@ def test_where_others_wrote_over_a_part_of_it_the_rest_tells() -> None:
     grow(outside, 2, 2)
     others.consume(A, 1)
     run(outside, [B])
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
     outside.owners.clear()
     run(outside, [A, B])
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
 
 
 def test_a_refused_commit_is_void_before_the_first_fetch_and_the_next_plan_is_made_of_what_is_owned_then() -> (
@@ -302,10 +302,10 @@ def test_a_refused_commit_is_void_before_the_first_fetch_and_the_next_plan_is_ma
         Outcome.LEFT_TO_OWNER,
     ]
     assert [r.log for plan in report.plans for r in plan.plan.ranges] == [B]
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
     outside.owners.clear()
     run(outside, [A, B])
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
 
 
 def test_a_void_plan_that_is_left_asks_nobody_whatever_others_committed_since() -> None:
@@ -326,7 +326,7 @@ def test_a_void_plan_that_is_left_asks_nobody_whatever_others_committed_since() 
     grow(outside, 1, 1)
     report = run(outside, [A, B])
     assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.READ_BY_OTHERS, Outcome.INGESTED]
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
 
 
 def test_a_run_gives_up_after_three_more_void_hand_overs_and_nothing_is_moved() -> None:
@@ -342,7 +342,7 @@ def test_a_run_gives_up_after_three_more_void_hand_overs_and_nothing_is_moved() 
     assert outside.kept == {} and not outside.rows()
     outside.owners.clear()
     run(outside, [A, B])
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
 
 
 def test_a_driver_that_sleeps_before_its_commit_is_no_member_any_more_once_another_has_looked() -> (
@@ -370,7 +370,7 @@ def test_a_driver_that_sleeps_before_its_commit_is_no_member_any_more_once_anoth
     assert A not in outside.kept and outside.kept[B][0] == 3
     outside.owners.clear()
     run(outside, [A, B])
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
     assert len(outside.rows()) == 8
 
 
@@ -381,7 +381,7 @@ def test_what_was_handed_over_is_executed_by_whoever_comes_even_without_a_share(
         others.own(A, B)
         report = run(outside, [])
         assert outcomes(report) == [Outcome.REPLAYED, Outcome.INGESTED, Outcome.NO_SHARE]
-        refuse_broken(outside, others)
+        reject_broken(outside, others)
 
 
 def test_a_plan_that_was_not_handed_over_is_left_by_a_run_without_a_share_and_nothing_of_it_is_fetched() -> (
@@ -391,11 +391,11 @@ def test_a_plan_that_was_not_handed_over_is_left_by_a_run_without_a_share_and_no
     others = left_behind(outside, "hand over", BEFORE)
     others.own(A, B)
     assert outcomes(run(outside, [])) == [Outcome.NO_SHARE]
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
     others.consume(A, 2)
     outside.owners.clear()
     run(outside, [A, B])
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
     newest = outside.newest_plan()
     assert newest is not None and newest.read_by_others == (ReadByOthers(A, 5, 7),)
 
@@ -424,7 +424,7 @@ def test_what_others_had_read_before_a_plan_that_is_not_handed_over_is_not_read_
         with pytest.raises(Crash):
             run(outside, [A, B], at=crash_at("hand over", BEFORE))
         assert Outcome.SUPERSEDED in outcomes(run(outside, [A, B]))
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
     newest = outside.newest_plan()
     assert newest is not None and newest.read_by_others == (ReadByOthers(A, 5, 8),)
 
@@ -549,14 +549,14 @@ def test_of_a_hand_over_that_was_taken_in_part_nothing_is_loaded_before_a_person
         run(outside, [A, B])
     assert len(outside.rows()) == 8
     part = with_id(
-        handed_over_without(
-            before, not_taken_of(before, outside.committed()), "no right to it", now_ms=1
+        plan_without_uncommitted(
+            before, uncommitted_partitions(before, outside.committed()), "no right to it", now_ms=1
         )
     )
     fake_ledger.replace_plan(outside, part, outside.plan_versions.get(2, 0))
     report = run(outside, [A, B])
     assert outcomes(report)[0] is Outcome.REPLAYED and len(outside.rows()) == 16
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
 
 
 def test_a_plan_that_is_left_to_others_reads_nothing_and_the_next_one_names_what_they_read() -> (
@@ -572,10 +572,12 @@ def test_a_plan_that_is_left_to_others_reads_nothing_and_the_next_one_names_what
     left = outside.newest_plan()
     assert left is not None
     fake_ledger.replace_plan(
-        outside, with_id(handed_over_without(left, left.positions, "they read it", now_ms=1)), 0
+        outside,
+        with_id(plan_without_uncommitted(left, left.positions, "they read it", now_ms=1)),
+        0,
     )
     run(outside, [A, B])
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
     newest = outside.newest_plan()
     assert newest is not None and newest.read_by_others == (
         ReadByOthers(A, 5, 9),
@@ -640,5 +642,5 @@ def test_what_a_plan_was_handed_over_that_went_with_the_ledger_is_not_taken_for_
     from_commits(world, as_left_to_others(seen, in_force, SETTINGS), SETTINGS, "restored", "run-1")
     run(outside, [A, B])
     run(outside, [A, B])
-    refuse_broken(outside, others)
+    reject_broken(outside, others)
     assert len(outside.rows()) == 16

@@ -104,7 +104,7 @@ def test_each_table_is_probed_once_a_day_before_a_plan_is_stored(
 ) -> None:
     world._seen_ledger = Ledger("u", newest)
     for _ in range(2):
-        world.refuse_unwritable(plan)
+        world.reject_unwritable(plan)
     assert probed == places
 
 

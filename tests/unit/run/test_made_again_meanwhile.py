@@ -34,7 +34,7 @@ def made_again_at(outside: Outside, step: str, when: When, **ids: str) -> None:
     run(outside, at=change)
 
 
-def refuse_doubled_or_missing(outside: Outside) -> None:
+def reject_doubled_or_missing(outside: Outside) -> None:
     assert max(outside.records().values()) == max(outside.keys().values()) == 1
     assert set(outside.records()) >= {(log, 1, at) for log in LOGS for at in range(60)}
 
@@ -54,7 +54,7 @@ def test_a_topic_that_is_made_again_before_the_append_stops_the_run_and_nothing_
     assert (outside.transaction_version(), len(outside.plans)) == (1, 2)
     accept(outside, "clicks")
     run(outside)
-    refuse_doubled_or_missing(outside)
+    reject_doubled_or_missing(outside)
 
 
 def test_the_same_holds_while_a_plan_is_replayed() -> None:
@@ -65,7 +65,7 @@ def test_the_same_holds_while_a_plan_is_replayed() -> None:
         made_again_at(outside, "claim", When.AFTER)
     accept(outside, "clicks")
     run(outside)
-    refuse_doubled_or_missing(outside)
+    reject_doubled_or_missing(outside)
 
 
 def test_a_topic_that_is_made_again_while_rows_are_read_and_appended_is_told_before_anything_else_is_done() -> (

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from etl.errors import MissingOffsets
-from etl.model.partitions import parse_stretches
+from etl.model.partitions import parse_intervals
 from etl.model.plans import Loss, LossReason, PlanKind
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
@@ -18,8 +18,8 @@ from tests.fakes.stories import (
     new_report,
     outcomes,
     outside_of,
-    refuse_broken,
-    refuse_unfinished,
+    reject_broken,
+    reject_unfinished,
     run,
     settings_of,
 )
@@ -56,7 +56,7 @@ def test_offsets_missing_from_inside_a_log_stop_the_run_before_anything_is_writt
     outside = outside_with_a_hole()
     with pytest.raises(MissingOffsets) as raised:
         run(outside)
-    assert parse_stretches(raised.value.where["missing"]) == ((LOGS[0], 1, 2), (LOGS[0], 3, 4))
+    assert parse_intervals(raised.value.where["missing"]) == ((LOGS[0], 1, 2), (LOGS[0], 3, 4))
     assert not outside.rows() and not outside.losses and not outside.offsets
 
 
@@ -65,7 +65,7 @@ def test_offsets_missing_from_inside_a_log_are_let_go_by_a_plan_that_names_them(
     world = FakeWorld(outside, LOSSES)
     ingest(world, LOSSES, report)
     assert world.steps == LOST_STEPS
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
     assert outside.losses == [
         (1, Loss(LOGS[0], 1, 2, LossReason.MISSING)),
         (1, Loss(LOGS[0], 3, 4, LossReason.MISSING)),
@@ -84,7 +84,7 @@ def test_a_plan_that_stopped_at_missing_offsets_is_finished_under_another_policy
     with pytest.raises(MissingOffsets):
         run(outside)
     run(outside, LOSSES)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_log_of_which_nothing_is_left_is_passed_by_a_plan_without_ranges() -> None:
@@ -92,7 +92,7 @@ def test_a_log_of_which_nothing_is_left_is_passed_by_a_plan_without_ranges() -> 
     outside.logs[LOGS[0]].lost = {0, 1}
     report = run(outside, LOSSES)
     assert report.plan is not None and report.plan.kind is PlanKind.START
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize("step", sorted(set(LOST_STEPS)))
@@ -101,9 +101,9 @@ def test_after_a_crash_what_is_missing_from_a_log_is_recorded_once(step: str, wh
     outside = outside_with_a_hole()
     with pytest.raises(Crash):
         run(outside, LOSSES, at=crash_at(step, when))
-    refuse_broken(outside)
+    reject_broken(outside)
     run(outside, LOSSES)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
     assert len(outside.losses) == 2
 
 
@@ -122,5 +122,5 @@ def test_what_a_plan_let_go_is_written_down_once_where_the_ledger_is_rebuilt_bef
         "losses first, then the ledger"
     )
     run(outside, LOSSES)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
     assert len(outside.losses) == 2

@@ -17,7 +17,7 @@ from tests.fakes.stories import (
     grow,
     outcomes,
     outside_of,
-    refuse_unfinished,
+    reject_unfinished,
     run,
     settings_of,
 )
@@ -67,7 +67,7 @@ def test_an_offset_above_the_end_of_its_log_is_not_followed_whoever_has_the_log_
     grow(outside, 1, 1, 1)
     outside.owners, outside.logs[LOGS[1]].has_leader = {}, True
     run(outside, settings)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_an_offset_of_a_topic_that_is_not_named_any_longer_is_left_alone_until_i
         assert caught.value.check.endswith(f"set it back to 2: {RESTORE}")
         outside.move_offset(orders, 2)
         run(outside, both)
-        refuse_unfinished(outside)
+        reject_unfinished(outside)
     else:
         assert outcomes(run(outside, both)) == [
             Outcome.FOLLOWED,
@@ -127,7 +127,7 @@ def test_an_offset_that_was_left_alone_and_is_set_back_is_ours_again() -> None:
     assert outcomes(run(outside, one)) == [Outcome.NOTHING_NEW]
     outside.logs[orders].end = 9
     assert outcomes(run(outside, both)) == [Outcome.INGESTED]
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_follow_without_new_records_is_kept_in_a_plan_too() -> None:

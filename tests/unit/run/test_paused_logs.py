@@ -33,8 +33,8 @@ from tests.fakes.stories import (
     of_both_kinds,
     outcomes,
     outside_of,
-    refuse_broken,
-    refuse_unfinished,
+    reject_broken,
+    reject_unfinished,
     run,
     set_to,
     settings_for,
@@ -88,7 +88,7 @@ def test_a_paused_log_keeps_its_position_while_the_others_go_on_and_is_read_on_f
     assert outside.offsets[log] == before and rows_of(outside, log) == rows
     outside.pauses = ()
     assert not paused_in(run(outside))
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_where_all_that_is_new_is_paused_nothing_is_new_and_the_pause_is_told() -> None:
@@ -111,12 +111,12 @@ def test_wherever_a_driver_dies_beside_a_paused_log_its_rows_come_once_and_only_
         run(outside, at=crash_at(step, when))
     except Crash:
         pass
-    refuse_broken(outside)
+    reject_broken(outside)
     run(outside)
     assert rows_of(outside, log) == 3
     outside.pauses = ()
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize("moment", range(0, 22))
@@ -131,14 +131,14 @@ def test_wherever_a_driver_is_when_a_log_is_paused_behind_it_the_stored_plan_is_
     was_planned = bool(outside.plans)
     log = pause(outside)
     run(outside)
-    refuse_broken(outside)
+    reject_broken(outside)
     assert rows_of(outside, log) == (3 if was_planned else 0)
     grow(outside, 2, 2, 2)
     run(outside)
     assert rows_of(outside, log) == (3 if was_planned else 0)
     outside.pauses = ()
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_stored_plan_that_reads_a_log_which_is_paused_since_is_executed_whole_and_says_so() -> (
@@ -169,7 +169,7 @@ def test_a_plan_in_the_place_of_a_stored_one_leaves_a_log_out_that_is_paused_sin
     outside.pauses = ()
     run(outside, skipping)
     assert rows_of(outside, log) == 3 and rows_of(outside, LOGS[0]) == 3
-    refuse_broken(outside)
+    reject_broken(outside)
 
 
 @pytest.mark.parametrize("happens", ["expired", "no leader"])
@@ -190,7 +190,7 @@ def test_what_became_of_a_paused_log_that_a_stored_plan_reads_decides_over_the_p
     outside.pauses, outside.logs[log].has_leader = (), True
     run(outside, settings)
     assert rows_of(outside, log) == (1 if happens == "expired" else 3)
-    refuse_broken(outside)
+    reject_broken(outside)
 
 
 def test_a_topic_that_is_paused_before_the_first_run_keeps_the_start_that_was_decided_then() -> (
@@ -222,7 +222,7 @@ def test_a_partition_that_is_new_in_a_topic_that_is_paused_as_a_whole_is_paused_
     assert rows_of(outside, LOGS[2]) == 0
     outside.pauses = ()
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_paused_log_without_a_leader_stops_no_run() -> None:
@@ -314,7 +314,7 @@ def test_a_replay_that_names_a_paused_log_replaces_its_rows() -> None:
         and {r.log for r in plan.ranges} == {log}
         and rows_of(outside, log) == 3
     )
-    refuse_broken(outside)
+    reject_broken(outside)
 
 
 def load(outside: Outside, request: Request, settings: Settings) -> Report:

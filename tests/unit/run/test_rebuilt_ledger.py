@@ -17,8 +17,8 @@ from tests.fakes.stories import (
     of_both_kinds,
     outcomes,
     outside_of,
-    refuse_broken,
-    refuse_unfinished,
+    reject_broken,
+    reject_unfinished,
     run,
 )
 from tests.fakes.world import Crash, When
@@ -63,7 +63,7 @@ def test_a_ledger_that_was_lost_or_restored_from_an_old_copy_is_rebuilt_from_the
     report = run(outside)
     assert outcomes(report) == [Outcome.REBUILT, Outcome.REPAIRED, Outcome.INGESTED]
     assert sorted(outside.plans) == [1, 2, 3, 4]
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @of_both_kinds
@@ -77,9 +77,9 @@ def test_a_crash_while_the_ledger_is_rebuilt_loses_and_doubles_nothing(
     grow(outside, 1, 1, 1)
     with pytest.raises(Crash):
         run(outside, at=crash_at(step, when))
-    refuse_broken(outside)
+    reject_broken(outside)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_rebuilt_ledger_keeps_the_uid_of_the_table() -> None:

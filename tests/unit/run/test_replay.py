@@ -33,8 +33,8 @@ from tests.fakes.stories import (
     outcomes,
     outside_of,
     physical_outside_of,
-    refuse_broken,
-    refuse_unfinished,
+    reject_broken,
+    reject_unfinished,
     run,
     settings_for,
     settings_of,
@@ -89,7 +89,7 @@ def loaded(*ends: int) -> Outside:
     return outside
 
 
-def refuse_other_rows(
+def reject_other_rows(
     outside: Outside,
     before: dict[Any, int],
     number: int,
@@ -115,9 +115,9 @@ def test_a_replay_takes_these_steps_and_its_rows_alone_are_new() -> None:
         {LOGS[0]: 4},
         "why",
     )
-    refuse_other_rows(outside, before, 3, LOGS[0], 1, 5)
+    reject_other_rows(outside, before, 3, LOGS[0], 1, 5)
     assert outside.offsets == offsets
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
     assert report.outcomes == [
         (Outcome.REPLACED, "plan 3: 4 records took the place of 4 at version 3")
     ]
@@ -131,12 +131,12 @@ def test_after_a_crash_the_next_run_executes_what_was_stored_and_every_row_is_th
     before = outside.writers()
     with pytest.raises(Crash):
         replayed(outside, at=crash_at(step, when))
-    refuse_broken(outside)
+    reject_broken(outside)
     assert outside.writers().keys() == before.keys()
     was_stored = 3 in outside.plans
     grow(outside, 1, 0, 0)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
     there = {row: by for row, by in outside.writers().items() if row in before}
     assert there == {row: 3 if was_stored and row in INTERVAL else by for row, by in before.items()}
 
@@ -152,7 +152,7 @@ def test_a_replay_that_is_said_again_after_a_crash_ends_with_the_plan_that_was_s
     plan = replayed(outside)
     assert plan.number == (4 if is_done else 3)
     assert {by for row, by in outside.writers().items() if row in INTERVAL} == {plan.number}
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize("first", range(0, 2 * len(STEPS), 3))
@@ -162,10 +162,10 @@ def test_crashes_one_after_the_other_lose_and_double_nothing(first: int) -> None
         for moment in (first, second):
             with contextlib.suppress(Crash):
                 replayed(outside, at=crash_at_moment(moment))
-            refuse_broken(outside)
+            reject_broken(outside)
             assert len(outside.writers()) == 12
         run(outside)
-        refuse_unfinished(outside)
+        reject_unfinished(outside)
 
 
 @pytest.mark.parametrize(("step", "when"), CRASHES)
@@ -183,9 +183,9 @@ def test_a_second_driver_in_the_middle_of_a_replay_loses_and_doubles_nothing(
 
     with contextlib.suppress(EtlError):
         replayed(outside, at=beside)
-    refuse_broken(outside)
+    reject_broken(outside)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
     assert done
 
 
@@ -203,7 +203,7 @@ def test_two_replays_at_the_same_time_lose_and_double_nothing(step: str, when: W
     with contextlib.suppress(EtlError):
         replayed(outside, at=beside)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
     assert len(outside.writers()) == 12
 
 
@@ -215,7 +215,7 @@ def test_a_plan_that_an_earlier_run_left_is_executed_before_the_replay() -> None
     report = new_report()
     assert replayed(outside, wanted(5, 7), report=report).number == 4
     assert outcomes(report) == [Outcome.REPLAYED, Outcome.INGESTED, Outcome.REPLACED]
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_stored_replay_whose_records_expired_meanwhile_is_given_up_and_its_rows_stand() -> None:
@@ -255,7 +255,7 @@ def test_a_replay_whose_records_go_while_it_reads_is_given_up_at_once_and_told(
     assert outside.writers() == before and not outside.losses
     log.log_start, log.lost = 0, set()
     assert run(outside, settings).outcomes == [(Outcome.NOTHING_NEW, "nothing new to read")]
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_replay_that_is_superseded_by_hand_is_given_up_and_what_is_new_is_loaded() -> None:
@@ -273,7 +273,7 @@ def test_a_replay_that_is_superseded_by_hand_is_given_up_and_what_is_new_is_load
     world.supersede(instead, snapshot.ledger)
     run(outside)
     assert {row: by for row, by in outside.writers().items() if row in before} == before
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_conf_that_shapes_rows_in_another_way_stops_a_stored_replay_with_the_command_that_leads_out() -> (
@@ -293,7 +293,7 @@ def test_fewer_rows_come_than_went_where_the_log_was_compacted_and_the_ledger_kn
     replayed(outside, wanted(0, 4), report=report)
     assert report.outcomes[-1][1].startswith("plan 3: 3 records took the place of 4")
     assert FakeWorld(outside, SETTINGS).loaded().intervals[LOGS[0]][0].rows == 4
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_an_interval_by_time_ends_where_the_pipeline_is_and_covers_each_partition() -> None:
@@ -308,7 +308,7 @@ def test_an_interval_by_time_ends_where_the_pipeline_is_and_covers_each_partitio
         (LOGS[2], 2, 4),
     ]
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_physical_logs_are_replayed_by_offsets_at_which_an_entry_begins() -> None:
@@ -321,7 +321,7 @@ def test_physical_logs_are_replayed_by_offsets_at_which_an_entry_begins() -> Non
         PHYSICAL_LOGS[0]
     }
     assert outside.writers().keys() == before.keys()
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def _time(seconds: int) -> Timestamp:
@@ -381,7 +381,7 @@ def test_what_was_never_loaded_is_refused_and_nothing_is_stored(
     with pytest.raises(error, match=says):
         replayed(outside, what)
     assert sorted(outside.plans) == [1, 2]
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_before_the_first_run_there_is_nothing_to_replay() -> None:
@@ -409,7 +409,7 @@ def test_rows_whose_records_are_gone_are_never_taken_out(from_: Any, until: Any)
         replayed(outside, wanted(from_, until))
     assert outside.writers() == before
     plan = replayed(outside, wanted(from_, until, only_retained=True))
-    refuse_other_rows(outside, before, plan.number, LOGS[0], 2, plan.ranges[-1].until_offset)
+    reject_other_rows(outside, before, plan.number, LOGS[0], 2, plan.ranges[-1].until_offset)
 
 
 def test_rows_of_an_earlier_life_of_the_log_are_refused() -> None:
@@ -455,7 +455,7 @@ def test_a_ledger_of_before_the_replay_learns_it_from_the_table() -> None:
     report = run(outside)
     assert outcomes(report) == [Outcome.REBUILT, Outcome.NOTHING_NEW]
     assert outside.newest_plan() == plan
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_an_offset_that_somebody_moved_is_decided_about_by_the_next_run_and_not_by_a_replay() -> (
@@ -480,5 +480,5 @@ def test_the_ledger_still_loads_behind_a_replay_and_a_replay_behind_that() -> No
         replayed(outside, wanted(turn, 5 + turn))
         grow(outside, 1, 1, 1)
         run(outside)
-        refuse_unfinished(outside)
+        reject_unfinished(outside)
     assert [one.rows for one in FakeWorld(outside, SETTINGS).loaded().intervals[LOGS[0]]] == [8]

@@ -11,7 +11,7 @@ import pytest
 from etl.decide.next_step import steps_ahead
 from etl.decide.run_requests import KEYS_KEPT, with_key
 from etl.errors import EtlError, NeedsDecision, Owned, SettingsError
-from etl.model.plans import Bound, Bounds, KeptKey, Request
+from etl.model.plans import Bound, Bounds, Request, RunKeyRecord
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
@@ -366,9 +366,9 @@ def test_a_ledger_that_is_lost_with_its_keys_loads_nothing_twice() -> None:
 
 
 def test_of_forgotten_keys_nothing_is_loaded_twice_and_no_more_are_kept_than_the_bound() -> None:
-    kept = tuple(KeptKey(str(n), n) for n in range(KEYS_KEPT))
-    assert with_key(kept, KeptKey("new", 7)) == (*kept[1:], KeptKey("new", 7))
-    assert with_key(kept, KeptKey("3", 9, is_empty=True))[-1].number == 9
+    kept = tuple(RunKeyRecord(str(n), n) for n in range(KEYS_KEPT))
+    assert with_key(kept, RunKeyRecord("new", 7)) == (*kept[1:], RunKeyRecord("new", 7))
+    assert with_key(kept, RunKeyRecord("3", 9, is_empty=True))[-1].number == 9
     out = outside()
     load(out)
     load(out, None)
@@ -467,7 +467,7 @@ def test_what_a_run_would_do_is_decided_by_what_it_was_asked_for() -> None:
     ]
     load(out)
     steps = steps_ahead(FakeWorld(out, SETTINGS, request=K).observe(), SETTINGS, now_ms=1, uid="u")
-    assert [step.done_before for step in steps] == [KeptKey("2026-01-31T00", 1, "until T")]
+    assert [step.done_before for step in steps] == [RunKeyRecord("2026-01-31T00", 1, "until T")]
 
 
 def test_a_log_that_appears_under_a_key_that_caps_cut_is_left_to_a_later_run() -> None:

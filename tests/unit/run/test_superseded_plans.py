@@ -8,7 +8,7 @@ import contextlib
 
 import pytest
 
-from etl.decide.replacement import plan_instead
+from etl.decide.replacement import replacement_plan
 from etl.errors import DataLoss, Owned
 from etl.ledger.plan_document import with_id
 from etl.model.plans import Loss, LossReason
@@ -24,8 +24,8 @@ from tests.fakes.stories import (
     grow,
     outcomes,
     outside_of,
-    refuse_broken,
-    refuse_unfinished,
+    reject_broken,
+    reject_unfinished,
     run,
 )
 from tests.fakes.world import Crash, FakeWorld, When
@@ -50,7 +50,7 @@ def test_a_stored_plan_whose_range_expired_is_superseded_where_policy_lets_the_g
         (Loss(LOGS[0], 0, 2, LossReason.EXPIRED),),
     )
     assert new.reason == "clicks 0: its range starts at 0, and the log at 2 by now"
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_stored_plan_whose_range_expired_stops_the_run_under_fail_and_stays() -> None:
@@ -72,10 +72,10 @@ def test_a_crash_while_a_plan_is_superseded_loses_and_doubles_nothing(
     outside = expired_plan()
     with pytest.raises(Crash):
         run(outside, SKIPPING, at=crash_at(step, when))
-    refuse_broken(outside)
+    reject_broken(outside)
     grow(outside, 1, 2, 3)
     run(outside, SKIPPING)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def skipped_by_hand(outside: Outside, *skips: Loss) -> None:
@@ -85,7 +85,9 @@ def skipped_by_hand(outside: Outside, *skips: Loss) -> None:
     newest = outside.newest_plan()
     assert newest is not None
     world.supersede(
-        with_id(plan_instead(Supersede(newest, "corrupt", skips), snapshot, SKIPPING, now_ms=1)),
+        with_id(
+            replacement_plan(Supersede(newest, "corrupt", skips), snapshot, SKIPPING, now_ms=1)
+        ),
         snapshot.ledger,
     )
 
@@ -127,7 +129,7 @@ def test_a_zombie_that_appends_the_plan_after_it_was_superseded_wins_and_the_nex
     run(outside, SKIPPING, at=at)
     report = run(outside, SKIPPING)
     assert outcomes(report)[:1] == [Outcome.ADOPTED]
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_two_drivers_cannot_both_supersede_a_plan() -> None:
@@ -139,4 +141,4 @@ def test_two_drivers_cannot_both_supersede_a_plan() -> None:
 
     with pytest.raises(Owned, match="changed this plan"):
         run(outside, SKIPPING, at=at)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)

@@ -21,7 +21,7 @@ from tests.fakes.stories import (
     new_report,
     outcomes,
     outside_of,
-    refuse_unfinished,
+    reject_unfinished,
     run,
 )
 from tests.fakes.world import Crash, FakeWorld, When
@@ -60,7 +60,7 @@ def test_a_run_whose_table_another_pipeline_makes_meanwhile_goes_on_by_another_p
     outside = outside_of(5, 3, 4)
     assert outcomes(run_in(Arriving(outside, SETTINGS))) == [Outcome.SUPERSEDED, Outcome.INGESTED]
     assert len(outside.table or ()) == 1
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_table_of_which_nobody_knows_what_it_holds_stops_the_run_before_anything_is_read_again() -> (
@@ -88,7 +88,7 @@ def test_a_driver_that_still_holds_the_old_plan_and_appends_it_first_is_adopted(
     world = Arriving(outside, SETTINGS, at)
     world.found = OTHER_PIPELINES
     assert Outcome.APPLIED_BY_ANOTHER in outcomes(run_in(world))
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def append_behind_its_back(outside: Outside, plan: Plan) -> None:

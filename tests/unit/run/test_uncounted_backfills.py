@@ -31,7 +31,7 @@ from tests.fakes.world import Crash, FakeWorld, When
 class Unreadable(FakeWorld):
     """Somebody renamed the columns that tell where a row is from."""
 
-    def receipts_of_today(self, plan: Plan) -> Sequence[RangeResult] | None:  # type: ignore[override]
+    def results_from_table(self, plan: Plan) -> Sequence[RangeResult] | None:  # type: ignore[override]
         """See World."""
         return None
 
@@ -39,7 +39,7 @@ class Unreadable(FakeWorld):
 class Transformed(FakeWorld):
     """A transform made the rows."""
 
-    def receipts_of_today(self, plan: Plan) -> list[RangeResult]:
+    def results_from_table(self, plan: Plan) -> list[RangeResult]:
         """See World."""
         return [RangeResult(None, behind_transform=True) for _ in plan.ranges]
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from etl.errors import SettingsError
-from etl.settings.load import changed, load_settings, parse_change, told_changes
+from etl.settings.load import changed, describe_overrides, load_settings, parse_change
 from etl.settings.schema import MEANINGS
 
 LEAST = {
@@ -122,7 +122,7 @@ def test_a_report_tells_changes_and_none_that_may_be_a_secret() -> None:
         "zookeeper.connect=host:2181",
         "source.bootstrap=host:9092",
     )
-    assert told_changes([parse_change(word) for word in said]) == {
+    assert describe_overrides([parse_change(word) for word in said]) == {
         "limits.max_records_per_run": "1000",
         "group": "${env:GROUP}",
         "spark.hadoop.fs.s3a.secret.key": None,

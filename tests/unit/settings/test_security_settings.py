@@ -33,7 +33,7 @@ from etl.model.security import (
     parse_reference,
 )
 from etl.settings.conf_file import read_document
-from etl.settings.load import load_settings, parse_change, parse_settings, told_changes
+from etl.settings.load import describe_overrides, load_settings, parse_change, parse_settings
 from etl.settings.secrets import login_text, place_of_file, resolve_secret
 from tests.builders import plain_settings
 
@@ -254,7 +254,7 @@ def test_what_is_wrong_with_a_plain_secret_is_told_without_it(login: Login) -> N
 
 def test_what_is_set_for_one_run_is_not_in_its_report() -> None:
     change = parse_change(f"source.security.sasl.password={SECRET}")
-    assert told_changes([change]) == {"source.security.sasl.password": None}
+    assert describe_overrides([change]) == {"source.security.sasl.password": None}
 
 
 def test_a_secret_that_is_not_there_is_told_with_its_key_the_machine_and_the_place(

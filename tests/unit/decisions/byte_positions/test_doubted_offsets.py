@@ -6,14 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decide.byte_offsets import doubted_offsets, none_named, put_right, refuse_inside_entries
+from etl.decide.byte_offsets import (
+    none_named,
+    put_right,
+    reject_misaligned_offsets,
+    unverified_offsets,
+)
 from etl.decide.next_step import plan_superseding, steps_ahead
 from etl.errors import OffsetInsideMessage, OffsetMoved, SettingsError
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import Committed, DoubtedOffset, LookedAt, PartitionOffsets
+from etl.model.partitions import Committed, LookedAt, PartitionOffsets, UnverifiedOffset
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan
 from etl.model.snapshot import Supersede, Table
-from etl.report.plan_json import read_snapshot, saw_as_json
+from etl.report.plan_json import read_snapshot, snapshots_as_json
 from tests.builders import plain_plan
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import PhysicalLog
@@ -22,7 +27,7 @@ from tests.fakes.stories import (
     PHYSICAL_LOGS,
     PHYSICAL_SETTINGS,
     physical_outside_of,
-    refuse_unfinished,
+    reject_unfinished,
     run,
     settings_of,
 )
@@ -43,7 +48,7 @@ def doubted(
     table = Table("t", 1, plan.number if plan and in_table else None)
     return [
         one.offset
-        for one in doubted_offsets(plan, table, {ONE: Committed(offset, 3)}, {ONE: extent})
+        for one in unverified_offsets(plan, table, {ONE: Committed(offset, 3)}, {ONE: extent})
     ]
 
 
@@ -89,24 +94,26 @@ def test_an_offset_of_a_log_that_was_never_read_is_looked_at_but_where_the_broke
     assert doubted(None, 17) == [17] == doubted(plain_plan(positions={TWO: 5}), 17)
     assert doubted(None, 40) == doubted(None, 0) == doubted(None, 100) == doubted(None, None) == []
     assert doubted(None, 130) == []  # above the end: another error
-    assert doubted_offsets(None, None, {A: Committed(17, 1)}, {A: PartitionOffsets(0, 100)}) == ()
+    assert (
+        unverified_offsets(None, None, {A: Committed(17, 1)}, {A: PartitionOffsets(0, 100)}) == ()
+    )
 
 
 def test_an_offset_that_was_moved_is_looked_at_and_none_at_which_a_plan_of_ours_ended() -> None:
     plan = plain_plan(4, positions={ONE: 55}, seen={ONE: Committed(20, 2)})
     assert doubted(plan, 55) == doubted(plan, 20) == []
     assert doubted(plan, 60) == [60]
-    assert doubted_offsets(plan, Table("t", 1, 4), {ONE: Committed(60, 3)}, {ONE: EXTENT}) == (
-        DoubtedOffset(ONE, 60, 55, 100),
+    assert unverified_offsets(plan, Table("t", 1, 4), {ONE: Committed(60, 3)}, {ONE: EXTENT}) == (
+        UnverifiedOffset(ONE, 60, 55, 100),
     )
 
 
 def test_an_offset_that_is_looked_at_comes_with_where_its_segment_ends() -> None:
-    assert doubted_offsets(None, None, {ONE: Committed(17, 3)}, {ONE: EXTENT}) == (
-        DoubtedOffset(ONE, 17, 0, 40),
+    assert unverified_offsets(None, None, {ONE: Committed(17, 3)}, {ONE: EXTENT}) == (
+        UnverifiedOffset(ONE, 17, 0, 40),
     )
-    assert doubted_offsets(None, None, {ONE: Committed(60, 3)}, {ONE: EXTENT}) == (
-        DoubtedOffset(ONE, 60, 40, 100),
+    assert unverified_offsets(None, None, {ONE: Committed(60, 3)}, {ONE: EXTENT}) == (
+        UnverifiedOffset(ONE, 60, 40, 100),
     )
 
 
@@ -118,8 +125,11 @@ def test_of_a_plan_that_is_left_its_start_is_looked_at_and_the_offset_of_now() -
         losses=(Loss(ONE, 45, 50, LossReason.MOVED),),
     )
     assert doubted(plan, 50, in_table=False) == [50]
-    found = doubted_offsets(plan, None, {ONE: Committed(47, 3)}, {ONE: EXTENT})
-    assert found == (DoubtedOffset(ONE, 50, 45, 100, is_kept=True), DoubtedOffset(ONE, 47, 45, 100))
+    found = unverified_offsets(plan, None, {ONE: Committed(47, 3)}, {ONE: EXTENT})
+    assert found == (
+        UnverifiedOffset(ONE, 50, 45, 100, is_kept=True),
+        UnverifiedOffset(ONE, 47, 45, 100),
+    )
 
 
 def test_an_offset_that_was_moved_inside_a_message_stops_a_run_before_anything_is_stored() -> None:
@@ -147,7 +157,7 @@ def test_an_offset_that_was_moved_inside_a_message_stops_a_run_before_anything_i
     assert others in refused.value.check
     outside.move_offset(ONE, ours)
     run(outside, FOLLOWING)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_an_offset_inside_a_message_at_the_first_run_stops_it_and_either_end_of_that_message_will_do() -> (
@@ -213,7 +223,7 @@ def test_a_plan_that_was_stored_with_such_an_offset_says_so_before_anything_is_r
     assert (instead.supersedes, instead.losses) == (plan.id, ())
     assert min(r.from_offset for r in instead.ranges if r.log == ONE) == ours
     run(outside, FOLLOWING)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_stored_plan_is_put_right_to_a_later_message_and_what_lies_before_it_is_told_lost() -> (
@@ -289,10 +299,10 @@ def test_a_skip_that_ends_inside_a_message_is_refused_before_it_is_stored() -> N
 
 def test_what_an_operator_names_is_walked_to_also_where_a_plan_that_is_left_begins() -> None:
     plan = plain_plan(4, positions={ONE: 90}, ranges=(OffsetRange(ONE, 50, 90),))
-    found = doubted_offsets(
+    found = unverified_offsets(
         plan, None, {ONE: Committed(50, 3)}, {ONE: EXTENT}, lambda log: [50, 40, 130]
     )
-    assert found == (DoubtedOffset(ONE, 50, 40, 100),)
+    assert found == (UnverifiedOffset(ONE, 50, 40, 100),)
 
 
 def test_a_first_plan_is_put_right_as_well_and_a_log_that_was_read_before_without_being_moved_is_not() -> (
@@ -332,7 +342,7 @@ def test_where_a_stored_plan_begins_in_a_log_that_was_read_before_it_may_be_the_
     with pytest.raises(
         OffsetInsideMessage, match="where it begins in this log: its magic would be 9"
     ) as refused:
-        refuse_inside_entries({ONE: 37}, seen, plan, is_left=True)
+        reject_misaligned_offsets({ONE: 37}, seen, plan, is_left=True)
     assert refused.value.check.endswith(
         "If nobody set it: where the log is another one, or lost its end and was written on since (compare its records with the "
         "table's by etl peek), etl plans accept-log CONF clicks:1-0 --at OFFSET --reason ... goes on from up to where they are the same, "
@@ -346,6 +356,6 @@ def test_what_was_looked_at_is_kept_in_a_report() -> None:
     seen = FakeWorld(outside, PHYSICAL_SETTINGS).observe()
     assert seen.looked_at[ONE][0].before == 0
     assert (
-        read_snapshot(saw_as_json(seen, seen, 1, PHYSICAL_SETTINGS)["first"]).looked_at
+        read_snapshot(snapshots_as_json(seen, seen, 1, PHYSICAL_SETTINGS)["first"]).looked_at
         == seen.looked_at
     )

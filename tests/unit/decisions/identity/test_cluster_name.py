@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.plans import preview_of
-from etl.decide.inherit_pipeline import taken_from
+from etl.decide.inherit_pipeline import predecessor_of
 from etl.decide.partition_identity import ClusterName, cluster_name
 from etl.errors import NeedsDecision, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
@@ -182,16 +182,18 @@ def test_a_pipeline_of_the_name_before_the_upgrade_is_taken_over_by_one_of_the_i
     the id.
     """
     snapshot = replace(snapshot_of(loaded_by_another(6, 6, 6)), cluster=ID)
-    assert taken_from(old_pipeline(cluster=CLUSTER), {}, snapshot, SETTINGS).positions == ENDED
+    assert predecessor_of(old_pipeline(cluster=CLUSTER), {}, snapshot, SETTINGS).positions == ENDED
     unnamed = SETTINGS.model_copy(update={"cluster": None})
     assert (
-        taken_from(old_pipeline(cluster=CLUSTER, cluster_id=ID), {}, snapshot, unnamed).positions
+        predecessor_of(
+            old_pipeline(cluster=CLUSTER, cluster_id=ID), {}, snapshot, unnamed
+        ).positions
         == ENDED
     )
     with pytest.raises(NeedsDecision, match="`cluster: cluster-1`"):
-        taken_from(old_pipeline(cluster=CLUSTER), {}, replace(snapshot, topic_ids={}), unnamed)
+        predecessor_of(old_pipeline(cluster=CLUSTER), {}, replace(snapshot, topic_ids={}), unnamed)
     with pytest.raises(NeedsDecision, match="another table.path"):
-        taken_from(
+        predecessor_of(
             old_pipeline(cluster=CLUSTER, cluster_id=OTHER_ID),
             {},
             replace(snapshot, topic_ids={}),

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decide.partition_identity import compared_ids, kept_creations
+from etl.decide.partition_identity import compared_ids, creations_to_record
 from etl.errors import NeedsDecision, SettingsError
 from tests.builders import plain_plan, plain_snapshot
 from tests.fakes.outside import Outside
@@ -128,6 +128,6 @@ def test_ids_of_two_kinds_say_nothing() -> None:
 
 def test_beside_ids_is_kept_the_newest_creation_of_topics_that_have_ids_of_their_own() -> None:
     ids = {"a": "id-1", "b": "zxid-2"}
-    assert kept_creations(
+    assert creations_to_record(
         ids, {"a": "zxid-1", "b": "zxid-2", "gone": "zxid-7"}, {"a": "zxid-3"}
     ) == {"a": "zxid-3"}

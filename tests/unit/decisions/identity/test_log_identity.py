@@ -9,11 +9,11 @@ import pytest
 from etl.decide.partition_identity import (
     EPOCHS_KEPT,
     Cut,
-    cut_logs,
     epochs_to_ask,
     joined,
     record_epochs,
-    refuse_other_logs,
+    reject_recreated_or_truncated,
+    truncated_partitions,
 )
 from etl.decide.plan import plan_next
 from etl.errors import LogTruncated, NeedsDecision, NotYetReadable
@@ -66,7 +66,7 @@ def seen(
 
 
 def cuts(plan: Plan, snapshot: Snapshot) -> list[Cut]:
-    return cut_logs(plan, snapshot, plan.positions)
+    return truncated_partitions(plan, snapshot, plan.positions)
 
 
 def test_a_log_that_is_longer_again_after_it_was_cut_is_known_by_the_epoch_of_its_leader() -> None:
@@ -114,8 +114,8 @@ def test_of_a_stored_plan_the_epochs_before_it_tell_where_its_log_was_cut() -> N
         record_epochs={A: ((0, 0),)},
     )
     assert cuts(plan, seen(200, EpochEnd(1, 0, 60))) == [Cut(A, 120, 60)]
-    assert cut_logs(plan, seen(200, EpochEnd(1, 0, 60)), {A: 60}) == []
-    assert cut_logs(plan, seen(200, EpochEnd(1, 0, 50)), {A: 60}) == [Cut(A, 60, 50)]
+    assert truncated_partitions(plan, seen(200, EpochEnd(1, 0, 60)), {A: 60}) == []
+    assert truncated_partitions(plan, seen(200, EpochEnd(1, 0, 50)), {A: 60}) == [Cut(A, 60, 50)]
 
 
 def test_the_epochs_of_plan_after_plan_are_joined_and_the_newest_kept() -> None:
@@ -235,7 +235,9 @@ def test_where_the_cut_is_not_known_the_message_asks_for_the_offset() -> None:
 def test_every_topic_made_anew_at_once_may_be_another_ensemble_and_the_message_says_so() -> None:
     plan = last_plan({A: 7}, topic_ids={"clicks": "zxid-5"})
     with pytest.raises(NeedsDecision, match="made again") as caught:
-        refuse_other_logs(plan, snapshot_of({A: (0, 10)}, topic_ids={"clicks": "zxid-6"}))
+        reject_recreated_or_truncated(
+            plan, snapshot_of({A: (0, 10)}, topic_ids={"clicks": "zxid-6"})
+        )
     assert "etl plans accept-log CONF clicks --reason" in caught.value.check
     assert "--same-log" in caught.value.check
 

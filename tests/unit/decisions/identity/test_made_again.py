@@ -13,7 +13,7 @@ import pytest
 from etl.commands.lag import offsets_of
 from etl.commands.plans import preview_of
 from etl.decide.accept_partitions import told_of
-from etl.decide.partition_identity import kept_ids
+from etl.decide.partition_identity import topic_ids_to_record
 from etl.errors import (
     BrokerUnreachable,
     LogTruncated,
@@ -87,17 +87,17 @@ def expire_what_was_read(outside: Outside, log: BrokerPartition) -> None:
         found.expire_segment()
 
 
-def refuse_broken(outside: Outside) -> None:
+def reject_broken(outside: Outside) -> None:
     """No record is there twice, and none under a key of another's."""
     assert not [record for record, times in outside.records().items() if times > 1]
     assert not [key for key, times in outside.keys().items() if times > 1]
 
 
-def refuse_unfinished(outside: Outside) -> None:
+def reject_unfinished(outside: Outside) -> None:
     """Every message that the logs hold is there, and the offsets are at the ends."""
-    refuse_broken(outside)
+    reject_broken(outside)
     there = {
-        (log, kept.life_of(offset_of(place)), place)
+        (log, kept.incarnation_of(offset_of(place)), place)
         for log, kept in outside.logs.items()
         for place in kept.read(kept.log_start, kept.end)
     }
@@ -150,7 +150,7 @@ def test_the_new_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_no
     plan = accept(outside, "clicks:2-0")
     assert (plan.positions[TWO], plan.log_epochs[TWO], plan.log_topic_ids) == (0, 1, {})
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_kept_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_read_on() -> None:
@@ -168,7 +168,7 @@ def test_a_kept_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_rea
     plan = accept(outside, "clicks:2-0", is_same_log=True)
     assert (plan.log_epochs, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
     assert TWO not in {log for log, life, _ in outside.keys() if life}
 
 
@@ -194,7 +194,7 @@ def test_a_log_that_its_broker_kept_goes_on_where_it_was_when_its_topic_is_accep
     assert (plan.log_epochs, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
     assert {one.log for one in plan.vanished} == {ONE, ALSO_ONE}
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_the_logs_of_a_topic_may_be_decided_one_after_the_other_and_each_life_is_counted_once() -> (
@@ -212,7 +212,7 @@ def test_the_logs_of_a_topic_may_be_decided_one_after_the_other_and_each_life_is
     assert (plan.log_epochs, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
     assert {one.log for one in plan.vanished} == {ONE, ALSO_ONE}
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize("is_same_log", [True, False])
@@ -244,7 +244,7 @@ def test_a_topic_that_was_copied_to_another_ensemble_goes_on_where_it_was() -> N
     plan = accept(outside, "clicks", is_same_log=True)
     assert (plan.log_epochs, plan.vanished, plan.log_topic_ids) == ({}, (), {})
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
@@ -269,7 +269,7 @@ def test_a_log_of_which_nothing_tells_must_be_named_itself_and_whoever_does_is_b
     accept(outside, "clicks:2-0", is_same_log=is_kept)
     accept(outside, "clicks")
     run(outside, settings_of(dialect="jafka", on_data_loss="skip"))
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_kept_log_that_lost_its_end_is_named_with_the_offset_up_to_which_its_broker_kept_it() -> (
@@ -293,7 +293,7 @@ def test_a_kept_log_that_lost_its_end_is_named_with_the_offset_up_to_which_its_b
     )
     accept(outside, "clicks")
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_log_that_is_shorter_than_it_was_read_is_another_whatever_it_holds() -> None:
@@ -303,7 +303,7 @@ def test_a_log_that_is_shorter_than_it_was_read_is_another_whatever_it_holds() -
     plan = accept(outside, "clicks")
     assert set(plan.positions.values()) == {0}
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_partition_that_its_broker_lacks_since_the_topic_was_made_again_starts_at_0() -> None:
@@ -322,7 +322,7 @@ def test_a_log_of_which_nothing_was_read_need_not_be_decided() -> None:
     outside.logs[TWO].grow(3)
     accept(outside, "clicks:1-0", "clicks:1-1")
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_where_every_broker_of_a_topic_is_away_there_is_nothing_to_accept_and_nothing_stops_a_run() -> (
@@ -362,7 +362,7 @@ def test_a_topic_that_is_made_again_twice_before_a_broker_comes_back_needs_one_d
     away(outside, TWO, is_away=False)
     accept(outside, "clicks")
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -379,7 +379,7 @@ def test_a_crash_at_any_step_between_accepting_a_topic_and_deciding_its_last_log
         accept(outside, "clicks")
     with contextlib.suppress(Crash):
         run(outside, at=crash_at(step, when))
-    refuse_broken(outside)
+    reject_broken(outside)
     away(outside, TWO, is_away=False)
     with contextlib.suppress(Crash):
         accept_logs(outside, "clicks:2-0", settings=PHYSICAL_SETTINGS, at=crash_at(step, when))
@@ -387,9 +387,9 @@ def test_a_crash_at_any_step_between_accepting_a_topic_and_deciding_its_last_log
         accept(outside, "clicks:2-0")
     with contextlib.suppress(Crash):
         run(outside, at=crash_at(step, when))
-    refuse_broken(outside)
+    reject_broken(outside)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_log_that_was_made_again_on_one_broker_while_another_keeps_the_topic_stops_every_run_however_long_it_is() -> (
@@ -415,7 +415,7 @@ def test_a_log_that_was_made_again_on_one_broker_while_another_keeps_the_topic_s
         run(outside)
     accept(outside, "clicks:1-1", at_offset=0)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_log_that_lost_its_end_and_is_longer_again_stops_every_run() -> None:
@@ -429,7 +429,7 @@ def test_a_log_that_lost_its_end_and_is_longer_again_stops_every_run() -> None:
         run(outside)
     accept(outside, "clicks:1-0", at_offset=cut)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 class WithoutBytes(PhysicalLog):
@@ -466,7 +466,7 @@ def test_a_log_in_which_no_entry_begins_at_our_position_is_accepted_as_another_a
         accept(outside, "clicks:1-0", is_same_log=True)
     assert accept(outside, "clicks:1-0", at_offset=at).vanished == (Vanished(ONE, at, position),)
     run(outside)
-    refuse_broken(outside)
+    reject_broken(outside)
     assert {place for found, place in outside.rows() if found == ONE} >= set(log.read(at, log.end))
 
 
@@ -484,7 +484,7 @@ def test_a_log_that_is_made_again_while_it_is_read_stops_the_run_before_the_appe
         accept(outside, "clicks:1-0")
     accept(outside, "clicks:1-0", at_offset=0)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])
@@ -502,7 +502,7 @@ def test_a_log_under_a_stored_plan_that_was_made_again_stops_the_run_also_where_
     accept(outside, "clicks:1-0", at_offset=0)
     if policy == "skip":
         run(outside, settings)
-        refuse_unfinished(outside)
+        reject_unfinished(outside)
 
 
 def test_where_one_log_under_a_stored_plan_is_accepted_the_other_that_was_made_again_still_stops_the_run() -> (
@@ -519,7 +519,7 @@ def test_where_one_log_under_a_stored_plan_is_accepted_the_other_that_was_made_a
     assert refused.value.where["partition"] == 1
     accept(outside, "clicks:1-1", at_offset=0)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_broker_that_went_away_under_a_stored_plan_and_comes_back_with_another_log_stops_the_run() -> (
@@ -537,7 +537,7 @@ def test_a_broker_that_went_away_under_a_stored_plan_and_comes_back_with_another
         run(outside)
     accept(outside, "clicks:2-0", at_offset=0)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_stored_plan_whose_log_lost_its_end_gives_its_place_and_the_log_is_read_on() -> None:
@@ -556,7 +556,7 @@ def test_a_stored_plan_whose_log_lost_its_end_gives_its_place_and_the_log_is_rea
         outside.offsets[ONE][0],
     )
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_log_that_a_cap_did_not_let_begin_may_be_made_again_as_often_as_its_broker_likes() -> (
@@ -569,8 +569,8 @@ def test_a_log_that_a_cap_did_not_let_begin_may_be_made_again_as_often_as_its_br
     unread = next(log for log, position in plan.positions.items() if not position) if plan else ONE
     make_again(outside, [unread], entries=20)
     while Outcome.INGESTED in outcomes(run(outside, capped)):
-        refuse_broken(outside)
-    refuse_unfinished(outside)
+        reject_broken(outside)
+    reject_unfinished(outside)
 
 
 def test_a_log_that_was_cut_inside_a_stored_plan_may_have_been_made_again_so_a_person_says_where() -> (
@@ -587,7 +587,7 @@ def test_a_log_that_was_cut_inside_a_stored_plan_may_have_been_made_again_so_a_p
         accept(outside, "clicks:1-0")
     accept(outside, "clicks:1-0", at_offset=0)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_log_that_a_cap_left_in_its_middle_is_known_again_by_what_lies_before_its_end() -> None:
@@ -612,7 +612,7 @@ def test_logs_of_messages_that_are_all_alike_are_told_apart_by_the_topics_id_alo
             accept(outside, log)
         accept(outside, log, at_offset=0)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize(
@@ -671,5 +671,5 @@ def test_who_accepts_hears_of_each_log_whether_its_bytes_or_his_word_decided_it(
 def test_the_ids_of_logs_are_kept_only_where_they_are_not_their_topics() -> None:
     outside = made_again_while_two_was_away()
     plan = accept(outside, "clicks")
-    assert kept_ids(plan, (), plan.positions, {"clicks": "zxid-9"}) == {TWO: "zxid-5"}
-    assert kept_ids(plan, [TWO], plan.positions, {"clicks": "zxid-9"}) == {}
+    assert topic_ids_to_record(plan, (), plan.positions, {"clicks": "zxid-9"}) == {TWO: "zxid-5"}
+    assert topic_ids_to_record(plan, [TWO], plan.positions, {"clicks": "zxid-9"}) == {}

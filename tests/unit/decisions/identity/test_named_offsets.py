@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decide.byte_offsets import refuse_named
+from etl.decide.byte_offsets import reject_misaligned_offset
 from etl.decide.next_step import plan_superseding
 from etl.errors import OffsetInsideMessage, SettingsError
 from etl.ledger.plan_document import with_id
@@ -52,7 +52,7 @@ def starts_in(outside: Outside, log: BrokerPartition) -> list[int]:
     return [start for start, _ in found.entries]
 
 
-def refuse_doubled(outside: Outside) -> None:
+def reject_doubled(outside: Outside) -> None:
     """No record is there twice, and none under a key of another's."""
     assert not [record for record, times in outside.records().items() if times > 1]
     assert not [key for key, times in outside.keys().items() if times > 1]
@@ -85,7 +85,9 @@ def test_an_offset_of_which_nobody_can_tell_is_refused_with_those_that_the_broke
         SettingsError,
         match="nobody can tell whether a message begins at .*: its broker gives nothing",
     ) as refused:
-        refuse_named(TWO, untold.offset, replace(seen, looked_at={TWO: (untold,)}), key="--at")
+        reject_misaligned_offset(
+            TWO, untold.offset, replace(seen, looked_at={TWO: (untold,)}), key="--at"
+        )
     assert f"the broker names {bounds[1]} below it and {bounds[2]} above it" in refused.value.check
 
 
@@ -133,7 +135,7 @@ def test_a_stored_reset_that_begins_inside_a_message_is_said_again_as_the_messag
     )
     assert accept(outside, "clicks:1-0", at_offset=starts[1]).positions[ONE] == starts[1]
     run(outside)
-    refuse_doubled(outside)
+    reject_doubled(outside)
     assert outside.offsets[ONE][0] == outside.logs[ONE].end
 
 
@@ -157,5 +159,5 @@ def test_or_its_message_is_skipped_as_the_message_says() -> None:
     )
     world.supersede(plan, snapshot.ledger)
     run(outside)
-    refuse_doubled(outside)
+    reject_doubled(outside)
     assert outside.offsets[ONE][0] == outside.logs[ONE].end

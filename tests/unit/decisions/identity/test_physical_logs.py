@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.lag import offsets_of
-from etl.decide.inherit_pipeline import taken_from
+from etl.decide.inherit_pipeline import predecessor_of
 from etl.decide.offsets import pending_starts
 from etl.decide.reconcile import where_we_stand
 from etl.errors import DataLoss, LedgersDisagree, LogTruncated, OffsetMoved, Owned, SettingsError
@@ -35,8 +35,8 @@ from tests.fakes.stories import (
     outcomes,
     outside_of,
     physical_outside_of,
-    refuse_broken,
-    refuse_unfinished,
+    reject_broken,
+    reject_unfinished,
     run,
     settings_of,
 )
@@ -70,7 +70,7 @@ def test_logs_of_a_broker_that_is_away_are_told_and_left_alone_and_read_on_when_
     assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.NOTHING_NEW]
     outside.logs[TWO].has_leader = True
     assert outcomes(run(outside)) == [Outcome.INGESTED]
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_partition_that_its_broker_counts_no_more_is_told_and_if_it_is_made_again_it_is_known_as_another() -> (
@@ -107,7 +107,7 @@ def test_a_stored_plan_over_a_broker_that_went_away_does_not_hold_up_the_others(
     assert {log for log, _ in outside.rows()} == {ONE, ALSO_ONE}
     outside.logs[TWO].has_leader = True
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize("most_bytes", [1, 30, 90, 1000])
@@ -117,8 +117,8 @@ def test_capped_runs_read_every_log_to_its_end_in_whole_entries(most_bytes: int)
         dialect="jafka", limits={"max_bytes_per_run": most_bytes, "target_task_bytes": 25}
     )
     while Outcome.INGESTED in outcomes(run(outside, settings)):
-        refuse_broken(outside)
-    refuse_unfinished(outside)
+        reject_broken(outside)
+    reject_unfinished(outside)
 
 
 def test_what_a_cap_leaves_is_told_in_bytes() -> None:
@@ -148,7 +148,7 @@ def test_a_stored_plan_whose_segment_expired_gives_way_to_one_that_begins_at_the
     assert outcomes(report)[:2] == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST]
     assert f"clicks 1-0: {gone} bytes (0 to {gone}) had expired" in report.outcomes[1][1]
     assert [loss for _, loss in outside.losses] == [Loss(ONE, 0, gone, LossReason.EXPIRED)]
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_log_that_its_broker_lost_the_tail_of_needs_a_decision_and_goes_on_as_another_life() -> (
@@ -255,7 +255,7 @@ def test_where_only_the_table_knows_the_pipeline_another_family_of_brokers_is_re
 def test_the_place_of_a_pipeline_of_another_family_is_not_taken() -> None:
     plan = with_id(plain_plan(1, positions={A: 5}, dialect=BrokerFamily.KAFKA))
     with pytest.raises(SettingsError, match="has loaded from kafka brokers"):
-        taken_from(
+        predecessor_of(
             OtherPipeline("offset-range-etl/c/g/other", 1, 1, plan),
             {},
             snapshot_of({}),
@@ -334,5 +334,5 @@ def test_another_driver_in_the_middle_of_a_capped_run_doubles_no_message() -> No
     with contextlib.suppress(Owned):
         run(outside, settings, at=at)
     while Outcome.INGESTED in outcomes(run(outside, settings)):
-        refuse_broken(outside)
-    refuse_unfinished(outside)
+        reject_broken(outside)
+    reject_unfinished(outside)

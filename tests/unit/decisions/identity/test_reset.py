@@ -28,17 +28,17 @@ from tests.fakes.world import Crash, FakeWorld, When
 A, B, C = LOGS
 
 
-def refuse_broken(outside: Outside) -> None:
+def reject_broken(outside: Outside) -> None:
     """No record is there twice, none under a key of another's."""
     assert not [record for record, times in outside.records().items() if times > 1]
     assert not [key for key, times in outside.keys().items() if times > 1]
 
 
-def refuse_unfinished(outside: Outside) -> None:
+def reject_unfinished(outside: Outside) -> None:
     """Every record that the logs hold is there, and the offsets are at the ends."""
-    refuse_broken(outside)
+    reject_broken(outside)
     there = {
-        (log, kept.life_of(offset_of(n)), n)
+        (log, kept.incarnation_of(offset_of(n)), n)
         for log, kept in outside.logs.items()
         for n in kept.read(kept.log_start, kept.end)
     }
@@ -80,7 +80,7 @@ def test_a_leader_that_was_elected_cleanly_stops_nothing() -> None:
     outside.logs[A].epochs[4] = 15
     outside.logs[A].end = 20
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize("end", [10, 12, 20])
@@ -101,7 +101,7 @@ def test_an_accepted_log_goes_on_where_it_was_cut_and_what_is_gone_is_named(end:
         "rows of offsets 10 to 15 with log_epoch 0 are of records that are gone"
         in report.outcomes[1][1]
     )
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
     assert sum(outside.records().values()) == 22 + end - 10
 
 
@@ -115,17 +115,17 @@ def test_a_crash_while_a_log_is_accepted_or_gone_on_with_loses_and_doubles_nothi
     outside = cut_and_longer()
     with contextlib.suppress(Crash):
         accept(outside, "clicks:0", at=crash_at(step, when))
-    refuse_broken(outside)
+    reject_broken(outside)
     with contextlib.suppress(
         SettingsError
     ):  # nothing is wrong with it any more where the plan was stored
         accept(outside, "clicks:0")
     with contextlib.suppress(Crash):
         run(outside, at=crash_at(step, when))
-    refuse_broken(outside)
+    reject_broken(outside)
     outside.logs[B].end += 2
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize("step", ["append", "record", "commit from 0", "commit from 2"])
@@ -137,9 +137,9 @@ def test_a_crash_at_each_step_of_the_reset_itself_is_finished_by_the_next_run(
     accept(outside, "clicks:0")
     with contextlib.suppress(Crash):
         run(outside, at=crash_at(step, when))
-    refuse_broken(outside)
+    reject_broken(outside)
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_ledger_restored_from_a_copy_of_before_a_reset_loses_and_doubles_nothi
         run(outside, at=crash_at("append", When.AFTER) if later == "reset" else None)
     vars(outside).update(kept)
     run(outside, settings_of(on_moved=policy))
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
     assert not outside.losses
 
 
@@ -192,7 +192,7 @@ def test_a_stored_plan_whose_ranges_were_cut_gives_its_place_to_the_reset() -> N
         (),
     )
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
     assert set(outside.keys()) == {
         (log, 0, n) for log, end in ((A, 30), (B, 3), (C, 4)) for n in range(end)
     }
@@ -227,7 +227,7 @@ def test_rows_that_vanished_are_told_of_the_life_that_has_them_where_a_log_is_ac
         "what a run has executed is not said again"
     )
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_zombie_that_appends_the_old_plan_after_all_is_adopted_and_the_cut_is_told_again() -> (
@@ -251,7 +251,7 @@ def test_a_zombie_that_appends_the_old_plan_after_all_is_adopted_and_the_cut_is_
         run(outside)
     accept(outside, "clicks:0")
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_log_that_is_cut_while_it_is_read_stops_the_run_before_the_append() -> None:
@@ -267,7 +267,7 @@ def test_a_log_that_is_cut_while_it_is_read_stops_the_run_before_the_append() ->
         run(outside, at=at)
     accept(outside, "clicks:0")
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_start_that_waits_for_its_partition_waits_through_a_reset() -> None:
@@ -309,7 +309,7 @@ def test_a_log_may_be_cut_again_before_the_reset_was_executed() -> None:
     plan = accept(outside, "clicks:0")
     assert (plan.positions[A], plan.log_epochs) == (7, {A: 2})
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_log_may_be_cut_again_and_again() -> None:
@@ -320,7 +320,7 @@ def test_a_log_may_be_cut_again_and_again() -> None:
     outside.logs[A].end = 50
     accept(outside, "clicks:0")
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
     plan = outside.newest_plan()
     assert plan and plan.log_epochs == {A: 2}
 
@@ -340,7 +340,7 @@ def test_a_ledger_of_before_the_reset_is_rebuilt_from_the_table_with_offsets_tha
     outside.plans, outside.applied, outside.offsets = copies[kept]
     outside.logs[A].end = 20
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_an_offset_that_somebody_else_moved_meanwhile_is_no_resets_doing() -> None:
@@ -377,11 +377,11 @@ def test_a_topic_that_was_made_again_is_read_from_its_start_once_it_is_accepted(
     assert (plan.positions, plan.log_epochs) == ({A: 0, B: 0, C: 0}, {A: 1, B: 1, C: 1})
     assert plan.vanished == (Vanished(A, 0, 15), Vanished(B, 0, 3), Vanished(C, 0, 4))
     run(outside)
-    refuse_broken(outside)
+    reject_broken(outside)
     assert {key for key in outside.keys() if key[1] == 1} == {
         (log, 1, n) for log, end in zip(LOGS, ends) for n in range(end)
     }
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_partition_that_a_topic_lacks_since_it_was_made_again_is_read_from_its_start_once_it_is_there() -> (
@@ -393,7 +393,7 @@ def test_a_partition_that_a_topic_lacks_since_it_was_made_again_is_read_from_its
     run(outside)
     outside.logs[C] = FakeLog(6, lives=[(0, 1)])
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_a_topic_that_was_made_again_starts_where_policy_says() -> None:
@@ -412,7 +412,7 @@ def test_topics_that_are_the_same_in_another_ensemble_are_gone_on_with_where_the
     plan = accept(outside, "clicks", is_same_log=True)
     assert (plan.log_epochs, plan.vanished, plan.topic_ids) == ({}, (), {"clicks": "zxid-1f"})
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
     assert not [key for key in outside.keys() if key[1]]
 
 
@@ -475,7 +475,7 @@ def test_where_brokers_tell_no_epochs_the_operator_says_where_the_log_was_cut() 
         accept(outside, "clicks:0", at_offset=13)
     assert accept(outside, "clicks:0", at_offset=10).positions[A] == 10
     run(outside)
-    refuse_unfinished(outside)
+    reject_unfinished(outside)
 
 
 def test_where_brokers_tell_the_cut_nobody_else_says_it() -> None:

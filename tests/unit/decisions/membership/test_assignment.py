@@ -10,10 +10,10 @@ from etl.decide.group_assignment import (
     AssignmentContext,
     Strategy,
     assign,
+    assignment_of,
     context_of,
     java_hash,
     java_order,
-    share_of,
 )
 from etl.errors import SettingsError
 from etl.ledger.registrations import parse_registration
@@ -149,11 +149,11 @@ def test_a_member_by_filter_counts_for_each_topic_that_exists_and_passes_and_mor
         "g_b-c-1": 1,
         "g_b-c-2": 0,
     }
-    assert share_of("g_b-c", found) == {
+    assert assignment_of("g_b-c", found) == {
         BrokerPartition("orders", 1): "g_b-c-0",
         BrokerPartition("orders", 2): "g_b-c-1",
     }
-    assert share_of("g_b", found) == {}
+    assert assignment_of("g_b", found) == {}
 
 
 def test_a_hash_is_that_of_java_and_texts_are_ordered_by_units_of_utf_16() -> None:

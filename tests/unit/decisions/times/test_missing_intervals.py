@@ -7,10 +7,10 @@ from datetime import timedelta
 from etl.commands.lag import Intervals
 from etl.decide.loaded_intervals import (
     Excused,
-    IncompleteStretch,
     MissingOffsets,
+    TableGap,
     excused,
-    incomplete_stretches,
+    find_gaps,
     missing_of,
 )
 from etl.decide.run_requests import divided, interval_between
@@ -26,8 +26,7 @@ BOUNDS = {A: [100, 110, 120, 130], B: [0, 5, 5, 9]}
 def missing(loaded: dict[BrokerPartition, list[tuple[int, int]]]) -> list[tuple[int, int]]:
     """Of each interval that is not whole its number and the offsets that it lacks."""
     return [
-        (HOURS.index(one.interval), one.missing)
-        for one in incomplete_stretches(HOURS, BOUNDS, loaded, {})
+        (HOURS.index(one.interval), one.missing) for one in find_gaps(HOURS, BOUNDS, loaded, {})
     ]
 
 
@@ -48,14 +47,14 @@ def test_where_nothing_was_loaded_every_hour_with_records_is_missing_and_one_wit
     None
 ):
     assert missing({}) == [(0, 15), (1, 10), (2, 14)]
-    assert [one.logs[0].log for one in incomplete_stretches(HOURS, {B: BOUNDS[B]}, {}, {})] == [
+    assert [one.logs[0].log for one in find_gaps(HOURS, {B: BOUNDS[B]}, {}, {})] == [
         B,
         B,
     ]
 
 
 def test_what_retention_has_deleted_is_told_apart_for_no_run_brings_it() -> None:
-    [first, *_] = incomplete_stretches(HOURS, BOUNDS, {B: [(0, 9)]}, {A: 104})
+    [first, *_] = find_gaps(HOURS, BOUNDS, {B: [(0, 9)]}, {A: 104})
     assert (first.missing, first.gone) == (10, 4)
     assert missing_of(A, (100, 110), [(102, 104), (106, 108)], 107) == MissingOffsets(
         A, 100, 102, 6, 4
@@ -63,7 +62,7 @@ def test_what_retention_has_deleted_is_told_apart_for_no_run_brings_it() -> None
 
 
 def test_times_out_of_order_make_no_interval_run_backwards() -> None:
-    [one] = incomplete_stretches(HOURS[:2], {A: [100, 90, 110]}, {}, {})
+    [one] = find_gaps(HOURS[:2], {A: [100, 90, 110]}, {}, {})
     assert (one.interval, one.missing) == (HOURS[1], 20)
 
 
@@ -77,7 +76,7 @@ def test_what_was_let_go_and_what_lies_before_the_start_is_counted_apart_and_onc
 
 
 def told(
-    *incomplete: IncompleteStretch,
+    *incomplete: TableGap,
     let_go: int = 0,
     before: int = 0,
     unled: tuple[BrokerPartition, ...] = (),

@@ -11,8 +11,8 @@ from etl.decide.run_requests import (
     TimeInterval,
     divided,
     interval_between,
+    intervals_looked_back_at,
     length,
-    looked_back_at,
     milliseconds,
     moment,
 )
@@ -125,7 +125,7 @@ def test_a_length_that_makes_no_intervals_or_too_many_is_refused(every: timedelt
 def test_intervals_looked_back_at_are_whole_and_none_is_one_that_no_run_may_have_been_for_yet(
     end: str, last: str
 ) -> None:
-    found = looked_back_at(
+    found = intervals_looked_back_at(
         moment(end, "end"),
         behind=timedelta(hours=3),
         back=timedelta(days=7),

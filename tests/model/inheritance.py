@@ -12,7 +12,7 @@ A take-over and a retirement close the number of a plan that is stored and not i
 that reads nothing is stored in its place and committed to the table, so a driver that slept finds
 its number taken.
 
-    python -m tests.model.taking_over
+    python -m tests.model.inheritance
 
 Laws: no offset is in the table twice, also where sessions are lost, unless two pipelines begin a
 topic together; then every pipeline refuses whenever it looks. No offset is left out. While no

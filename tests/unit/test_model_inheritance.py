@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.model import taking_over
-from tests.model.taking_over import (
+from tests.model import inheritance
+from tests.model.inheritance import (
     OPERATOR,
     SCENARIOS,
     At,
@@ -43,7 +43,7 @@ def broken(title: str) -> str:
 def test_an_operator_who_does_not_wait_for_the_old_driver_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    as_it_is: Any = taking_over.rule
+    as_it_is: Any = inheritance.rule
 
     def rule(scenario: Scenario, s: State, found: Operator) -> Iterator[tuple[str, State]]:
         holder = None if found.at is At.IDLE else OPERATOR
@@ -60,7 +60,7 @@ def test_an_operator_who_does_not_wait_for_the_old_driver_is_found_out(
                 ),
             )
 
-    monkeypatch.setattr(taking_over, "RULE", rule)
+    monkeypatch.setattr(inheritance, "RULE", rule)
     assert "gn may not go on" in broken("renamed")
 
 
@@ -73,9 +73,11 @@ def without_heirs(plan: Plan) -> Plan:
 def test_who_takes_over_a_pipeline_without_what_that_one_took_over_may_not_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    as_it_is: Callable[..., Plan] = taking_over.take_over_plan
+    as_it_is: Callable[..., Plan] = inheritance.take_over_plan
     monkeypatch.setattr(
-        taking_over, "take_over_plan", lambda *given: without_heirs(as_it_is(*given))
+        inheritance,
+        "take_over_plan",
+        lambda *given: without_heirs(as_it_is(*given)),
     )
     assert "gm may not go on" in broken("renamed twice")
     assert "m may not go on" in broken("merged")
@@ -84,7 +86,7 @@ def test_who_takes_over_a_pipeline_without_what_that_one_took_over_may_not_go_on
 def test_a_take_over_or_retirement_that_does_not_close_a_stored_number_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(taking_over, "CLOSING", lambda *_: None)
+    monkeypatch.setattr(inheritance, "CLOSING", lambda *_: None)
     assert "rows are doubled" in broken("renamed")
     assert "rows are doubled" in broken("retired")
 
@@ -96,7 +98,7 @@ def behind_its_own(s: State, name: str, *_: object) -> int:
 def test_a_pipeline_that_does_not_know_what_the_table_held_when_it_planned_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(taking_over, "known_by", behind_its_own)
+    monkeypatch.setattr(inheritance, "known_by", behind_its_own)
     assert "goes on" in broken("at once")
     assert "rows are doubled" in broken("two heirs")
 
@@ -104,12 +106,12 @@ def test_a_pipeline_that_does_not_know_what_the_table_held_when_it_planned_is_fo
 def test_two_pipelines_that_take_one_place_without_seeing_each_other_are_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    as_it_is: Any = taking_over.loads
+    as_it_is: Any = inheritance.loads
 
     def loads(scenario: Scenario, name: str, plan: Plan | None, commit: Commit) -> bool:
         return bool(
             as_it_is(scenario, name, plan, commit._replace(plan=commit.plan._replace(took=None)))
         )
 
-    monkeypatch.setattr(taking_over, "loads", loads)
+    monkeypatch.setattr(inheritance, "loads", loads)
     assert "rows are doubled" in broken("two heirs")

@@ -1,15 +1,17 @@
-"""Exactly-once batches from any Kafka into Delta Lake, on PySpark, with the ledger in ZooKeeper.
+"""Load Kafka topics into Delta tables in batches, exactly once.
 
-What users import, all of it:
+The public names, all imported from here:
 
-    from etl import OffsetRanges    # the data source, for `spark.dataSource.register`
-    from etl import SimpleConsumer  # one blocking connection to one broker
-    from etl import Messages        # the records of a fetched partition, one by one
-    from etl import Cluster         # real ZooKeeper and Kafka on this machine, for your own tests
+    from etl import OffsetRanges       # data source, for `spark.dataSource.register`
+    from etl import SimpleConsumer     # one blocking connection to one broker
+    from etl import Messages           # iterate over the records of a fetched partition
+    from etl import Consumer           # consumer of all partitions, alone or as member of a group
+    from etl import ConsumerConnector  # streams of records for several threads
+    from etl import EmbeddedCluster    # real ZooKeeper and Kafka on this machine, for tests
 
-Each is loaded when it is first asked for, so `import etl` loads nothing else. Where a class lives
-below may change, these names do not. To read the code, start at `etl.run.ingest` for the story of a
-run, at `etl.model.plans` for its nouns, at `etl.cli` for the commands.
+A name is imported on first access, so `import etl` loads no other module. Modules below may move;
+these names do not. Start reading at `etl.run.ingest` (the story of a run), `etl.model.plans` (its
+values) and `etl.cli` (the commands).
 """
 
 from importlib import import_module
@@ -19,21 +21,47 @@ if TYPE_CHECKING:
     from etl.io.brokers.client import SimpleConsumer
     from etl.reader.source import OffsetRanges
     from etl.records.decode import Messages
-    from etl.testkit.cluster import Cluster
+    from etl.streams.conf import ConsumerConfig, Group, RebalanceListener
+    from etl.streams.connector import ConsumerConnector, ConsumerTimeout, MessageStream
+    from etl.streams.consumer import Consumer
+    from etl.streams.records import Record
+    from etl.testkit.cluster import EmbeddedCluster
 
 __version__ = "0.1.0"
-__all__ = ["Cluster", "Messages", "OffsetRanges", "SimpleConsumer", "__version__"]
+__all__ = [
+    "Consumer",
+    "ConsumerConfig",
+    "ConsumerConnector",
+    "ConsumerTimeout",
+    "EmbeddedCluster",
+    "Group",
+    "MessageStream",
+    "Messages",
+    "OffsetRanges",
+    "RebalanceListener",
+    "Record",
+    "SimpleConsumer",
+    "__version__",
+]
 
 _HOMES = {
-    "Cluster": "etl.testkit.cluster",
+    "Consumer": "etl.streams.consumer",
+    "ConsumerConfig": "etl.streams.conf",
+    "ConsumerConnector": "etl.streams.connector",
+    "ConsumerTimeout": "etl.streams.connector",
+    "EmbeddedCluster": "etl.testkit.cluster",
+    "Group": "etl.streams.conf",
+    "MessageStream": "etl.streams.connector",
     "Messages": "etl.records.decode",
     "OffsetRanges": "etl.reader.source",
+    "RebalanceListener": "etl.streams.conf",
+    "Record": "etl.streams.records",
     "SimpleConsumer": "etl.io.brokers.client",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """The public name, imported from where it lives (PEP 562)."""
+    """Import a public name from its module (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_HOMES[name]), name)
@@ -41,5 +69,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names beside the module's own."""
+    """Return the names of the module, public ones included."""
     return sorted({*globals(), *__all__})

@@ -382,7 +382,7 @@ class Meaning(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class BrokerRefusal:
     """Why a broker does not do what it is asked. Each generation has a table of its own."""
 
     code: int

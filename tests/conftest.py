@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from etl.decide.table_storage import is_ours, packages, settings_for
 from etl.io.spark.log_store import jar_path
 from etl.io.spark.session import build_session
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.java import store_jars
 from etl.testkit.spark import set_spark_environment, spark_settings
 from tests.units_of_work import by_units, turn_of, unit_of
@@ -111,16 +111,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
     """One embedded ZooKeeper and one Kafka broker. Tests share it, so each uses its own topics and
     groups.
     """
-    with Cluster(folder=tmp_path_factory.mktemp("cluster")) as running:
+    with EmbeddedCluster(folder=tmp_path_factory.mktemp("cluster")) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def topic(cluster: Cluster) -> TopicFactory:
+def topic(cluster: EmbeddedCluster) -> TopicFactory:
     """`topic(partitions=8)` gives the name of a new topic."""
 
     def create(partitions: int = 1, *, config: Mapping[str, str] | None = None) -> str:

@@ -512,7 +512,7 @@ def _take_out(intervals: Iterable[Interval], beyond: NDArray[numpy.bool_], start
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class EntryInterval:
     """The rows found of one log whose entries begin between two neighbours of its `edges_of`."""
 
     number: int
@@ -544,7 +544,7 @@ def edges_of(audited: AuditedLog, expected: Expected) -> tuple[int, ...]:
 
 def audit_entries(
     expected: Mapping[AuditedLog, Expected],
-    found: Iterable[tuple[AuditedLog, Stretch]],
+    found: Iterable[tuple[AuditedLog, EntryInterval]],
 ) -> Iterator[LogFindings]:
     """Compare log by log. `found` holds each log's stretches together and in ascending order; the
     logs may come in any order.
@@ -562,7 +562,7 @@ def audit_entries(
 
 
 def audit_log_of_entries(
-    audited: AuditedLog, expected: Expected, stretches: Sequence[Stretch]
+    audited: AuditedLog, expected: Expected, stretches: Sequence[EntryInterval]
 ) -> LogFindings:
     """Compare one log."""
     pieces, edges = (
@@ -571,8 +571,8 @@ def audit_log_of_entries(
     )
     starts, of_pieces, beyond = (
         [piece.from_offset for piece in pieces],
-        list[tuple[Piece, Stretch]](),
-        list[Stretch](),
+        list[tuple[Piece, EntryInterval]](),
+        list[EntryInterval](),
     )
     for stretch in stretches:
         at = bisect_right(starts, edges[stretch.number - 1]) - 1 if stretch.number else -1

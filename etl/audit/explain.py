@@ -129,7 +129,7 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class UnprovenOffsets:
     """Offsets of one log without a row of which nobody can say whether the log held a record there."""
 
     offsets: int = 0
@@ -172,7 +172,7 @@ class LogProof:
     findings: LogFindings
     gaps: Gaps = Gaps()
     missing: Missing = Missing()
-    doubt: Doubt = Doubt()
+    doubt: UnprovenOffsets = UnprovenOffsets()
 
     @property
     def is_right(self) -> bool:
@@ -237,17 +237,17 @@ def doubt_of(
     pruned: int,
     accepted: int,
     is_physical: bool = False,
-) -> Doubt:
+) -> UnprovenOffsets:
     """What cannot be proven of one log.
 
     `plans` are the numbers of the kept plans by interval, `pruned` is the newest doubtful one of
     the others, and up to plan `accepted` an operator accepted the table as it is.
     """
     if not unproven:
-        return Doubt()
+        return UnprovenOffsets()
     numbers = sorted({plans.get((s.from_offset, s.until_offset), pruned) for s in unproven})
     first = min((s.from_offset, s.until_offset) for s in unproven)
-    return Doubt(
+    return UnprovenOffsets(
         sum(s.missing for s in unproven),
         tuple(numbers),
         first,

@@ -41,8 +41,8 @@ from etl.cli.common_options import (
 from etl.errors import SettingsError
 
 if TYPE_CHECKING:
-    from etl.decide.backfill import Asked
-    from etl.decide.replay import Wanted
+    from etl.decide.backfill import BackfillRequest
+    from etl.decide.replay import ReplayRequest
     from etl.model.plans import Plan
     from etl.report.run_report import Report
     from etl.run.services import RunContext
@@ -213,7 +213,7 @@ def _once_more(found: dict[str, Any]) -> str:
 def _confirm_backfill(
     settings: Settings,
     name: str,
-    asked: Asked,
+    asked: BackfillRequest,
     context: RunContext,
     *,
     dry_run: bool,
@@ -320,7 +320,7 @@ def _reject_unattended(as_json: bool) -> None:
 
 
 def _confirm_replay(
-    settings: Settings, wanted: Wanted, context: RunContext, *, dry_run: bool, as_json: bool
+    settings: Settings, wanted: ReplayRequest, context: RunContext, *, dry_run: bool, as_json: bool
 ) -> Plan:
     """What is shown, and agreed to unless it is a dry run."""
     from etl.cli.screens import show_replay
@@ -334,7 +334,7 @@ def _confirm_replay(
 
 
 def _into(
-    settings: Settings, wanted: Wanted, path: str, context: RunContext, *, as_json: bool
+    settings: Settings, wanted: ReplayRequest, path: str, context: RunContext, *, as_json: bool
 ) -> None:
     from etl.cli.screens import show_sentence
     from etl.commands.replay import replay_into

@@ -103,7 +103,7 @@ def offsets_set(
 
     settings, wanted = (
         table_settings_of(conf),
-        setting.Wanted(parse_named(log), parse_position(to, "--to")),
+        setting.SetOffsetsRequest(parse_named(log), parse_position(to, "--to")),
     )
     foreseen = setting.look(settings, wanted)
     if foreseen.moves:

@@ -108,12 +108,14 @@ def init(
 ) -> None:
     """Ask the brokers and write a first conf, each key with why it is so."""
     from etl.cli.screens import show_first_conf
-    from etl.commands.init import Asked, first_conf
+    from etl.commands.init import InitRequest, first_conf
     from etl.settings.load import parse_change
 
     said = tuple(map(parse_change, keys or ()))
     written = first_conf(
-        Asked(zookeeper, bootstrap, tuple(topic or ()), table, out, pipeline, group, cluster, said)
+        InitRequest(
+            zookeeper, bootstrap, tuple(topic or ()), table, out, pipeline, group, cluster, said
+        )
     )
     show(as_json, written.as_json(), lambda: show_first_conf(written), is_done=True)
 

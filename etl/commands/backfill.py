@@ -19,7 +19,7 @@ from typing import Any
 
 from etl.commands.replay import parse_bound
 from etl.commands.run import reported
-from etl.decide.backfill import Asked
+from etl.decide.backfill import BackfillRequest
 from etl.decide.reservations import reject_table_without_backfill
 from etl.decide.tasks import cost_of
 from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, SettingsError
@@ -50,7 +50,7 @@ def parse_asked(
     *,
     only_retained: bool = False,
     only_missing: bool = False,
-) -> Asked:
+) -> BackfillRequest:
     """What the options say. Raises SettingsError."""
     if partitions and topic is None:
         raise SettingsError(
@@ -83,7 +83,7 @@ def parse_asked(
     said = f"from {words[0]} until {words[1]}{of}" + (
         f", only {' and '.join(kinds)}" if kinds else ""
     )
-    return Asked(named, *bounds, only_retained, said, only_missing)
+    return BackfillRequest(named, *bounds, only_retained, said, only_missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class BackfillPreview:
 
 
 def preview_backfill(
-    settings: Settings, name: str, asked: Asked, run_context: RunContext = ALONE
+    settings: Settings, name: str, asked: BackfillRequest, run_context: RunContext = ALONE
 ) -> BackfillPreview | None:
     """What it would load; nothing is stored. None: it is begun already. Raises as
     `etl.run.backfill`.
@@ -174,7 +174,7 @@ def preview_backfill(
 def run_backfill(
     settings: Settings,
     name: str,
-    asked: Asked | None,
+    asked: BackfillRequest | None,
     run_context: RunContext = ALONE,
     *,
     conf: str | None = None,

@@ -29,7 +29,14 @@ from etl.decide.table_changes import is_accepted, known_in_table
 from etl.errors import LedgersDisagree, Owned
 from etl.model.columns import names_of_key
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, Plan, PlanKind, RangeResult
-from etl.model.snapshot import Coverage, Interval, Ledger, Reservation, ReservationState, Table
+from etl.model.snapshot import (
+    Interval,
+    Ledger,
+    LoadedIntervals,
+    Reservation,
+    ReservationState,
+    Table,
+)
 from etl.report.describe import describe_jafka_proof, describe_vanished
 from etl.run.live import LiveServices
 from etl.run.services import ALONE
@@ -47,7 +54,7 @@ class BothLedgers:
     table: Table | None
     kept: tuple[tuple[Plan, CommitResult | None], ...]
     """The kept plans, and the record of each."""
-    coverage: Coverage
+    coverage: LoadedIntervals
 
 
 def read_both_ledgers(world: LiveServices) -> BothLedgers:
@@ -122,7 +129,7 @@ def loaded_plans(
     return found, led
 
 
-def _covered(coverage: Coverage, table: Table, led: Ancestry) -> dict[AuditedLog, Expected]:
+def _covered(coverage: LoadedIntervals, table: Table, led: Ancestry) -> dict[AuditedLog, Expected]:
     """What pruned plans loaded; where they did not all lead to this table nobody knows any more
     which of it should be there.
     """

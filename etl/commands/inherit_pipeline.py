@@ -30,7 +30,7 @@ from etl.decide.group_ownership import (
 )
 from etl.decide.inherit_pipeline import (
     Loaded,
-    Taken,
+    Predecessor,
     plan_inheritance,
     predecessor_of,
     reject_unloaded_gap,
@@ -56,8 +56,8 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import Plan
 from etl.model.snapshot import (
-    Coverage,
     FirstRun,
+    LoadedIntervals,
     OtherPipeline,
     PipelineState,
     RebuildFromTable,
@@ -313,10 +313,10 @@ def _resumed(world: LiveServices, place: str, snapshot: Snapshot, run_id: str) -
 
 def _reject_unloaded_gap(
     world: LiveServices,
-    taken: Taken,
+    taken: Predecessor,
     state: PipelineState,
     snapshot: Snapshot,
-    theirs: Coverage | None,
+    theirs: LoadedIntervals | None,
 ) -> None:
     """Asked only where both know a partition. Where the other's plans are lost, its rows tell where
     it ended and nothing else.
@@ -333,11 +333,13 @@ def _reject_unloaded_gap(
         state,
         snapshot,
         ours,
-        _loaded(theirs or Coverage(), loaded_by(path, taken.other.app_id)),
+        _loaded(theirs or LoadedIntervals(), loaded_by(path, taken.other.app_id)),
     )
 
 
-def _loaded_by_all(theirs: PlanLedger, other: OtherPipeline, table: Table | None) -> Coverage:
+def _loaded_by_all(
+    theirs: PlanLedger, other: OtherPipeline, table: Table | None
+) -> LoadedIntervals:
     """What the pipeline and the backfills beside it have loaded into this table; of an older copy
     of it, what that holds of the plans.
 
@@ -357,7 +359,7 @@ def _loaded_by_all(theirs: PlanLedger, other: OtherPipeline, table: Table | None
     )
 
 
-def _loaded(coverage: Coverage, in_log: Loaded) -> Loaded:
+def _loaded(coverage: LoadedIntervals, in_log: Loaded) -> Loaded:
     found = {log: list(known) for log, known in in_log.items()}
     for intervals in (coverage.intervals, coverage.given_up):
         for log, some in intervals.items():

@@ -98,7 +98,7 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class InitRequest:
     """What a person says; the rest is found out. `zookeeper` and `bootstrap` as in a conf."""
 
     zookeeper: str
@@ -150,7 +150,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class InitFindings:
     """What there is."""
 
     dialect: BrokerFamily
@@ -168,7 +168,7 @@ class Seen:
     """Why the first run would load nothing: the table holds rows of these topics."""
 
 
-def choose(asked: Asked, seen: Seen) -> tuple[Chosen, ...]:
+def choose(asked: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
     """The keys of the conf, in its order, each with why. Raises SettingsError for a name that the
     brokers make pointless.
     """
@@ -186,7 +186,7 @@ def choose(asked: Asked, seen: Seen) -> tuple[Chosen, ...]:
     )
 
 
-def _found(asked: Asked, seen: Seen) -> tuple[Chosen, ...]:
+def _found(asked: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
     is_jafka = seen.dialect is BrokerFamily.JAFKA
     unit = "byte" if is_jafka else "offset"
     topics = ", ".join(
@@ -262,13 +262,13 @@ def _found(asked: Asked, seen: Seen) -> tuple[Chosen, ...]:
     )
 
 
-def _appended(seen: Seen) -> str:
+def _appended(seen: InitFindings) -> str:
     if seen.rows_before is None:
         return "rows are appended to it"
     return f"the first run stops, for {seen.rows_before.what}. Check {seen.rows_before.check}"
 
 
-def _bootstrap(asked: Asked) -> list[Chosen]:
+def _bootstrap(asked: InitRequest) -> list[Chosen]:
     return (
         [Chosen("source.bootstrap", asked.bootstrap, "brokers are found here, not by ZooKeeper")]
         if asked.bootstrap
@@ -276,7 +276,7 @@ def _bootstrap(asked: Asked) -> list[Chosen]:
     )
 
 
-def _cluster(asked: Asked, seen: Seen) -> list[Chosen]:
+def _cluster(asked: InitRequest, seen: InitFindings) -> list[Chosen]:
     if seen.cluster_id is None:
         return [
             Chosen(
@@ -291,7 +291,7 @@ def _cluster(asked: Asked, seen: Seen) -> list[Chosen]:
     return []
 
 
-def _seen_from_conf(asked: Asked) -> str:
+def _seen_from_conf(asked: InitRequest) -> str:
     folder = folder_of(asked.table)
     return asked.table if folder is None or os.path.isabs(folder) else _from_conf(folder, asked)
 
@@ -333,7 +333,7 @@ def proposed_for_zookeeper(key: str) -> str:
     return " ".join(f"--set {word}" for word in words)
 
 
-def _as_conf_sees(change: Change, asked: Asked) -> Any:
+def _as_conf_sees(change: Change, asked: InitRequest) -> Any:
     """A file that is named from where the command runs, as the conf names it from its own folder;
     also one that a reference names.
     """
@@ -345,7 +345,7 @@ def _as_conf_sees(change: Change, asked: Asked) -> Any:
     return _from_conf(change.value, asked) if change.key in FILE_KEYS else change.value
 
 
-def _from_conf(path: str, asked: Asked) -> str:
+def _from_conf(path: str, asked: InitRequest) -> str:
     return path if os.path.isabs(path) else os.path.relpath(path, asked.path.parent)
 
 
@@ -370,7 +370,7 @@ class FirstConf:
         }
 
 
-def first_conf(asked: Asked) -> FirstConf:
+def first_conf(asked: InitRequest) -> FirstConf:
     """Ask, choose, write. Raises SettingsError for a file that is there and for what only a person
     can know, and what brokers, ZooKeeper and a table raise; then no file is written."""
     path = asked.path
@@ -404,7 +404,7 @@ def _write(path: Path, text: str) -> None:
         raise
 
 
-def look(asked: Asked) -> Seen:
+def look(asked: InitRequest) -> InitFindings:
     """Ask ZooKeeper, the brokers and the table's folder. Nothing is changed."""
     if not asked.zookeeper:
         what = "a pipeline keeps its plans and offsets in a ZooKeeper, and no broker tells of one for that"
@@ -432,7 +432,7 @@ def look(asked: Asked) -> Seen:
                 if asked.bootstrap or settings.source.is_physical
                 else read_cluster_id(zookeeper)
             )
-            return Seen(
+            return InitFindings(
                 settings.source.dialect,
                 told.cluster_id or in_zookeeper,
                 {name: len(topic.partitions) for name, topic in sorted(ours.topics.items())},
@@ -457,7 +457,7 @@ def _rows_before(settings: Settings, topics: Collection[str]) -> NeedsDecision |
 
 
 @contextlib.contextmanager
-def _entered(asked: Asked, settings: Settings) -> Iterator[ZooKeeper]:
+def _entered(asked: InitRequest, settings: Settings) -> Iterator[ZooKeeper]:
     """The session. Where the way in is not said, the error has the words by which it is said."""
     timeout_s, access = settings.zookeeper.connect_timeout_s, settings.zookeeper.access
     with contextlib.ExitStack() as session:
@@ -477,7 +477,7 @@ def _entered(asked: Asked, settings: Settings) -> Iterator[ZooKeeper]:
 
 
 @contextlib.contextmanager
-def _describe_missing_security(asked: Asked, zookeeper: ZooKeeper) -> Iterator[None]:
+def _describe_missing_security(asked: InitRequest, zookeeper: ZooKeeper) -> Iterator[None]:
     """Where the way in is not said, or is another one: with the words by which it is said. No
     secret is among them.
     """
@@ -502,7 +502,7 @@ def _describe_missing_security(asked: Asked, zookeeper: ZooKeeper) -> Iterator[N
         raise type(error)(error.what, check=check, **error.where) from error
 
 
-def _settings(asked: Asked, dialect: BrokerFamily) -> Settings:
+def _settings(asked: InitRequest, dialect: BrokerFamily) -> Settings:
     """As a conf would say it, to ask by."""
     return parse_settings(
         changed(

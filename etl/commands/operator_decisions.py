@@ -66,7 +66,7 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import (
     FORM_OF_PARTITION,
     BrokerPartition,
-    Share,
+    MemberAssignment,
     parse_interval,
     parse_named,
 )
@@ -208,7 +208,7 @@ def _looked_for(world: LiveServices, plan: Plan) -> tuple[RangeResult, ...]:
 
 
 @contextlib.contextmanager
-def as_member(world: Services, settings: Settings) -> Iterator[Share | None]:
+def as_member(world: Services, settings: Settings) -> Iterator[MemberAssignment | None]:
     """Inside, what the share names is ours; None: commands by this conf are no members. Raises as
     `Member.join`.
     """

@@ -44,6 +44,7 @@ from typing import Any
 
 from etl.errors import (
     BrokerError,
+    BrokerRefusal,
     BrokerUnreachable,
     CorruptData,
     EtlError,
@@ -52,7 +53,6 @@ from etl.errors import (
     MessageTooLarge,
     OffsetInsideMessage,
     RanOutBeforeUntil,
-    Refusal,
     SettingsError,
     TopicMissing,
 )
@@ -74,7 +74,7 @@ from etl.run.shell import open_cluster
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
 from etl.settings.source import SourceSettings, Timestamp
-from etl.streams.conf import Conf, Group, Listener
+from etl.streams.conf import ConsumerConfig, Group, RebalanceListener
 from etl.streams.consumer import Consumer
 from etl.streams.records import Record
 
@@ -197,7 +197,7 @@ class PeekedLog:
             raise failure
         return None
 
-    def _failure(self, refusal: Refusal | None) -> EtlError | None:
+    def _failure(self, refusal: BrokerRefusal | None) -> EtlError | None:
         """What a refusal comes to once nobody asks again; raised where that would not help."""
         if refusal is None:
             return None
@@ -427,7 +427,7 @@ class FollowedLog(PeekedLog):
         `Consumer.poll`.
         """
         source, log = self._source, self.log
-        conf = Conf(
+        conf = ConsumerConfig(
             isolation=source.isolation,
             broker_version=source.broker_version,
             fetch_max_bytes=source.fetch_max_bytes,
@@ -582,7 +582,7 @@ def open_tail(settings: Settings, wanted: TailRequest) -> Iterator[TailedGroup]:
         )
     topics = wanted.topics or _topics(settings)
     consumer = Consumer(
-        **{name: getattr(conf_of(settings, wanted), name) for name in Conf.__slots__}
+        **{name: getattr(conf_of(settings, wanted), name) for name in ConsumerConfig.__slots__}
     )
     with consumer:
         tailed = TailedGroup(consumer, topics, wanted)
@@ -590,7 +590,7 @@ def open_tail(settings: Settings, wanted: TailRequest) -> Iterator[TailedGroup]:
         tailed.commit()
 
 
-def conf_of(settings: Settings, wanted: TailRequest) -> Conf:
+def conf_of(settings: Settings, wanted: TailRequest) -> ConsumerConfig:
     """How the conf's brokers are asked, and the group found."""
     source = settings.source
     membership = wanted.membership or (
@@ -606,7 +606,7 @@ def conf_of(settings: Settings, wanted: TailRequest) -> Conf:
         rebalance_timeout_s=settings.ownership.rebalance_timeout_s,
     )
     zookeeper = settings.zookeeper if in_zookeeper or source.bootstrap is None else None
-    return Conf(
+    return ConsumerConfig(
         source.bootstrap,
         zookeeper.connect if zookeeper else None,
         group,
@@ -636,7 +636,7 @@ def _topics(settings: Settings) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-class TailedGroup(Listener):
+class TailedGroup(RebalanceListener):
     """A group that is looked at as its member."""
 
     def __init__(self, consumer: Consumer, topics: tuple[str, ...], wanted: TailRequest) -> None:
@@ -693,16 +693,16 @@ class TailedGroup(Listener):
         self._shown.clear()
 
     def assigned(self, logs: Collection[BrokerPartition]) -> None:
-        """See `Listener`. What the group took to settle is no time in which records could have
+        """See `RebalanceListener`. What the group took to settle is no time in which records could have
         come.
         """
         self._idle_since = time.monotonic()
 
     def revoked(self, logs: Collection[BrokerPartition]) -> None:
-        """See `Listener`."""
+        """See `RebalanceListener`."""
         self.commit()
 
     def lost(self, logs: Collection[BrokerPartition]) -> None:
-        """See `Listener`."""
+        """See `RebalanceListener`."""
         for log in logs:
             self._shown.pop(log, None)

@@ -22,7 +22,7 @@ from typing import Any
 from etl.commands.run import new_run_id, reported
 from etl.decide.loaded_intervals import spans_of
 from etl.decide.next_step import NextStep, foreseen, next_step
-from etl.decide.replay import Bound, Wanted
+from etl.decide.replay import Bound, ReplayRequest
 from etl.decide.table_changes import name_of
 from etl.decide.table_storage import settings_for
 from etl.errors import SettingsError, VerifyFailed
@@ -124,14 +124,14 @@ class ReplayPreview:
 
 def parse_wanted(
     topic: str, partitions: tuple[str, ...], from_: str, until: str, *, only_retained: bool = False
-) -> Wanted:
+) -> ReplayRequest:
     """What the options say. Raises SettingsError."""
     whole = parse_named(topic)
     if whole.log is not None:
         check = f"--topic {shlex.quote(whole.topic)} --partition {whole.log.key}"
         raise SettingsError(f"{topic!r} is a partition, and no topic", key="--topic", check=check)
     named = tuple(parse_partition(whole.topic, one) for one in partitions)
-    return Wanted(
+    return ReplayRequest(
         named or (whole,),
         parse_bound(from_, key="--from"),
         parse_bound(until, key="--until"),
@@ -158,7 +158,7 @@ def parse_bound(text: str, *, key: str) -> Bound:
 
 
 def preview_replay(
-    settings: Settings, wanted: Wanted, run_context: RunContext = ALONE
+    settings: Settings, wanted: ReplayRequest, run_context: RunContext = ALONE
 ) -> ReplayPreview:
     """What `replay` would do; nothing is stored, read or replaced. Starts Spark, which counts the
     rows that stand. Raises as it does.
@@ -170,7 +170,7 @@ def preview_replay(
 
 
 def preview_of(
-    world: Services, snapshot: Snapshot, settings: Settings, wanted: Wanted
+    world: Services, snapshot: Snapshot, settings: Settings, wanted: ReplayRequest
 ) -> ReplayPreview:
     """The same by what was seen."""
     step, left = step_after_stored_plan(snapshot, settings)
@@ -202,7 +202,7 @@ def step_after_stored_plan(snapshot: Snapshot, settings: Settings) -> tuple[Next
 
 def replay_rows(
     settings: Settings,
-    wanted: Wanted,
+    wanted: ReplayRequest,
     run_context: RunContext = ALONE,
     *,
     reason: str | None = None,
@@ -256,7 +256,7 @@ class Copied:
 
 
 def replay_into(
-    settings: Settings, wanted: Wanted, path: str, run_context: RunContext = ALONE
+    settings: Settings, wanted: ReplayRequest, path: str, run_context: RunContext = ALONE
 ) -> Copied:
     """Read the wanted offsets again and replace their rows in the table at `path`, which is made
     where there is none.

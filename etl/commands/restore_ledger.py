@@ -39,7 +39,7 @@ from etl.decide.restore_ledger import (
     Difference,
     Foreseen,
     Lost,
-    Told,
+    PartitionSources,
     apart,
     as_members_see,
     describe_each_move,
@@ -404,7 +404,7 @@ def sides_of(
     return Sides(document, None if stops is None or stops.retriable else stops)
 
 
-def means(told: Told, foreseen: Foreseen, newest: Plan | None) -> str | None:
+def means(told: PartitionSources, foreseen: Foreseen, newest: Plan | None) -> str | None:
     """What a difference means, in one sentence; None where there is none."""
     number = newest.number if newest else 0
     state = foreseen.step.state
@@ -424,7 +424,7 @@ def means(told: Told, foreseen: Foreseen, newest: Plan | None) -> str | None:
     return said
 
 
-def next_run(told: Told, foreseen: Foreseen) -> str | None:
+def next_run(told: PartitionSources, foreseen: Foreseen) -> str | None:
     """What the next run does about a difference, the end of a sentence that begins with it; None
     where there is none.
     """
@@ -466,7 +466,7 @@ def next_run(told: Told, foreseen: Foreseen) -> str | None:
     return ", then ".join(did)
 
 
-def _begins(told: Told, foreseen: Foreseen) -> str:
+def _begins(told: PartitionSources, foreseen: Foreseen) -> str:
     plan = foreseen.step.plan if foreseen.step.action is Action.STORE else None
     start = (
         min(
@@ -483,7 +483,7 @@ def _begins(told: Told, foreseen: Foreseen) -> str:
     )
 
 
-def _finishes(told: Told, foreseen: Foreseen) -> str:
+def _finishes(told: PartitionSources, foreseen: Foreseen) -> str:
     """Of a plan that is stored and not in the table."""
     step = foreseen.step
     if step.refusal:

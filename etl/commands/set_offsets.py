@@ -86,7 +86,7 @@ time, or an offset.
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SetOffsetsRequest:
     """What an operator says."""
 
     named: Named
@@ -128,7 +128,7 @@ class Foreseen:
         ]
 
 
-def look(settings: Settings, wanted: Wanted) -> Foreseen:
+def look(settings: Settings, wanted: SetOffsetsRequest) -> Foreseen:
     """What it would come to; nothing is stored, moved or locked. Raises what `offsets_set` would
     refuse.
     """
@@ -217,7 +217,7 @@ def _stands(world: LiveServices, snapshot: Snapshot) -> Standing:
 
 
 def _targets(
-    world: LiveServices, wanted: Wanted, stands: Standing, snapshot: Snapshot
+    world: LiveServices, wanted: SetOffsetsRequest, stands: Standing, snapshot: Snapshot
 ) -> dict[BrokerPartition, int]:
     """The logs that are named, and where each of them is set to. Raises SettingsError, and what
     `position_now` raises.

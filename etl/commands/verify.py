@@ -24,7 +24,7 @@ from etl.audit.audit import (
     more_than_before,
     rows_before_of,
 )
-from etl.audit.explain import Doubt, LogProof, Origin, blame, doubt_of, gaps_of, origin_of
+from etl.audit.explain import LogProof, Origin, UnprovenOffsets, blame, doubt_of, gaps_of, origin_of
 from etl.commands.expected_rows import (
     BothLedgers,
     Loaded,
@@ -296,11 +296,13 @@ def _explained(
             f,
             gaps,
             blame(mine, removals, allowed),
-            _doubt(told, table, loaded, f) if f.unproven else Doubt(),
+            _doubt(told, table, loaded, f) if f.unproven else UnprovenOffsets(),
         )
 
 
-def _doubt(told: BothLedgers, table: Table, loaded: Sequence[Loaded], found: LogFindings) -> Doubt:
+def _doubt(
+    told: BothLedgers, table: Table, loaded: Sequence[Loaded], found: LogFindings
+) -> UnprovenOffsets:
     acknowledgement = told.ledger.acknowledged
     accepted = (
         acknowledgement.number if acknowledgement and acknowledgement.table_id == table.id else 0

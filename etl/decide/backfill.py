@@ -30,7 +30,7 @@ from etl.decide.loaded_intervals import OFFSETS_END, without
 from etl.decide.offsets import starts_of
 from etl.decide.partition_identity import record_epochs, reject_recreated_or_truncated
 from etl.decide.plan import divide_caps, reading_of, shape_of_rows
-from etl.decide.replay import Found, Wanted
+from etl.decide.replay import Found, ReplayRequest
 from etl.decide.reservations import Stretches, reject_other_incarnation
 from etl.decide.tasks import boundaries_of, split_ranges
 from etl.errors import (
@@ -315,7 +315,7 @@ def _reject_unavailable(
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Wanted):
+class BackfillRequest(ReplayRequest):
     """What is to be backfilled. Without names: all partitions of the conf's topics."""
 
     asked: str = ""
@@ -328,7 +328,7 @@ class Asked(Wanted):
         return not self.named or any(one.covers(log) for one in self.named)
 
 
-def logs_of(asked: Asked, live: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
+def logs_of(asked: BackfillRequest, live: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
     """The logs that are meant; all can be read now, and the live pipeline has begun them. Raises
     SettingsError, BrokerUnreachable.
     """
@@ -356,7 +356,7 @@ def logs_of(asked: Asked, live: Plan, snapshot: Snapshot) -> list[BrokerPartitio
 
 
 def intervals_of(
-    asked: Asked,
+    asked: BackfillRequest,
     logs: Iterable[BrokerPartition],
     found: Found,
     snapshot: Snapshot,
@@ -394,7 +394,7 @@ def intervals_of(
     return intervals
 
 
-def _retained(log: BrokerPartition, low: int, asked: Asked, snapshot: Snapshot) -> int:
+def _retained(log: BrokerPartition, low: int, asked: BackfillRequest, snapshot: Snapshot) -> int:
     """Where the interval begins. A broker tells the first record at a time of those that it still
     has, so earlier ones may be meant.
     """
@@ -415,7 +415,7 @@ def _retained(log: BrokerPartition, low: int, asked: Asked, snapshot: Snapshot) 
 
 
 def _reject_above_all_ends(
-    asked: Asked, logs: Iterable[BrokerPartition], snapshot: Snapshot
+    asked: BackfillRequest, logs: Iterable[BrokerPartition], snapshot: Snapshot
 ) -> None:
     """What is not there yet is the live pipeline's, but an interval of which no log has anything is
     meant otherwise.
@@ -436,7 +436,9 @@ def _reject_above_all_ends(
         )
 
 
-def _reject_above_end(log: BrokerPartition, high: int, asked: Asked, snapshot: Snapshot) -> None:
+def _reject_above_end(
+    log: BrokerPartition, high: int, asked: BackfillRequest, snapshot: Snapshot
+) -> None:
     extent = snapshot.extents[log]
     if high <= extent.end_offset or asked.only_missing:  # what lies there is the live pipeline's
         return
@@ -452,7 +454,7 @@ def _reject_above_end(log: BrokerPartition, high: int, asked: Asked, snapshot: S
 
 
 def reserved_intervals(
-    asked: Asked,
+    asked: BackfillRequest,
     intervals: Mapping[BrokerPartition, tuple[int, int]],
     live: Stretches,
     lives: Mapping[BrokerPartition, int],

@@ -89,7 +89,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Generic, TypeVar
 
-from etl.errors import Meaning, Refusal, SettingsError
+from etl.errors import BrokerRefusal, Meaning, SettingsError
 from etl.ledger.registrations import Registration, consumer_of, thread_id
 from etl.model.partitions import BrokerFamily, BrokerPartition
 
@@ -633,7 +633,7 @@ _MEANS: Mapping[Meaning, Answered] = {
 }
 
 
-def answered(refusal: Refusal | None) -> Answered:
+def answered(refusal: BrokerRefusal | None) -> Answered:
     """What a coordinator's answer means; see the table of the module."""
     if refusal is None:
         return Answered(Next.GO_ON)

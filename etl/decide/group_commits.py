@@ -90,9 +90,9 @@ from etl.model.partitions import (
     NOTHING_COMMITTED,
     BrokerPartition,
     Committed,
+    MemberAssignment,
     Membership,
     OffsetsStorage,
-    Share,
 )
 from etl.model.plans import Plan, PlanKind, ReadByOthers
 from etl.model.snapshot import Ledger, PipelineState, RebuildFromTable, Replay, Snapshot, UpToDate
@@ -186,7 +186,8 @@ def as_if_alone(snapshot: Snapshot, settings: Settings) -> Snapshot:
         return snapshot
     every = frozenset((*snapshot.extents, *snapshot.leaderless))
     return replace(
-        snapshot, share=Share("", settings.membership or Membership.ZOOKEEPER, "", None, every)
+        snapshot,
+        share=MemberAssignment("", settings.membership or Membership.ZOOKEEPER, "", None, every),
     )
 
 

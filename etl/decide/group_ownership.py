@@ -59,7 +59,7 @@ from etl.model.partitions import (
     KafkaGroup,
     Membership,
     OffsetsStorage,
-    Void,
+    RejectedCommit,
     render_log,
 )
 from etl.model.plans import Plan, ReadByOthers
@@ -395,7 +395,7 @@ def reject_unrecorded_commit(state: PipelineState, snapshot: Snapshot, settings:
         )
 
 
-def reject_fenced_plan(void: Void | None, done: str = "") -> None:
+def reject_fenced_plan(void: RejectedCommit | None, done: str = "") -> None:
     """The plan was not stored: somebody came between the look and the hand-over. `done`: what was
     done before that. Raises Owned.
     """

@@ -51,7 +51,7 @@ from etl.settings.sections import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Predecessor:
     """What is taken: the other pipeline, and where it ended in the topics that the conf names."""
 
     other: OtherPipeline
@@ -64,7 +64,7 @@ def predecessor_of(
     rows_until: Mapping[BrokerPartition, tuple[int, int]],
     snapshot: Snapshot,
     settings: Settings,
-) -> Taken:
+) -> Predecessor:
     """The other's positions in topics of ours; where nobody knows its plan any more, `rows_until`:
     the life of each log and where it ends.
 
@@ -105,7 +105,7 @@ def predecessor_of(
         )
     if other.plan and not is_same_cluster(other.plan, snapshot, settings.cluster):
         _reject_another_cluster(other.plan, sorted({log.topic for log in positions}), snapshot)
-    return Taken(
+    return Predecessor(
         other, positions, {log: epoch for log, epoch in epochs.items() if log in positions}
     )
 
@@ -152,7 +152,7 @@ def ours_apart(snapshot: Snapshot) -> UpToDate | Replay | None:
 
 
 def plan_inheritance(
-    taken: Taken,
+    taken: Predecessor,
     state: PipelineState | None,
     snapshot: Snapshot,
     settings: Settings,
@@ -268,7 +268,7 @@ def _reject_committed_above(
 
 
 def _as_the_other_read(
-    theirs: Collection[BrokerPartition], taken: Taken, last: Plan | None, us: str
+    theirs: Collection[BrokerPartition], taken: Predecessor, last: Plan | None, us: str
 ) -> set[str]:
     """Topics whose ids are those that the other knows: made again since, they are noticed.
 
@@ -298,7 +298,7 @@ def _predecessors_of(last: Plan | None, other: OtherPipeline, us: str) -> tuple[
 
 
 def reject_unloaded_gap(
-    taken: Taken,
+    taken: Predecessor,
     state: PipelineState,
     snapshot: Snapshot,
     ours: Loaded,
@@ -429,7 +429,7 @@ def _where(
     return state.last, state.last.positions, max(state.last.number, in_table) + 1
 
 
-def _outlived(taken: Taken, last: Plan | None) -> set[str]:
+def _outlived(taken: Predecessor, last: Plan | None) -> set[str]:
     """Topics that were made again since the other read them, and that we have gone on with: what it
     knows of them is of the past.
     """

@@ -31,7 +31,7 @@ from etl.decide.run_requests import TimeInterval, is_reached, run_key_to_record,
 from etl.errors import LedgersDisagree
 from etl.model.partitions import BrokerPartition, in_order
 from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult, ReadByOthers
-from etl.model.snapshot import Coverage, ForeignCommit, Interval
+from etl.model.snapshot import ForeignCommit, Interval, LoadedIntervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,13 +255,13 @@ def ancestry(versions: Mapping[int, int], transaction_version: int) -> Ancestry:
 
 
 def fold(
-    coverage: Coverage,
+    coverage: LoadedIntervals,
     plan: Plan,
     applied: CommitResult,
     *,
     is_given_up: bool = False,
     reached: Mapping[BrokerPartition, int] = MappingProxyType({}),
-) -> Coverage:
+) -> LoadedIntervals:
     """Coverage with one more plan folded in; one that is in it already changes nothing.
 
     What was given up is kept apart, whether it is this plan or, as this plan tells, those before
@@ -317,10 +317,10 @@ def fold(
 
 
 def fold_all(
-    coverage: Coverage,
+    coverage: LoadedIntervals,
     recorded: Sequence[tuple[Plan, CommitResult]],
     transaction_version: int | None,
-) -> Coverage:
+) -> LoadedIntervals:
     """Coverage with all these plans folded in, ascending, for a table at this transaction version:
     what did not lead to it is given up.
 
@@ -338,7 +338,9 @@ def fold_all(
     return coverage
 
 
-def with_backfills(live: Coverage, beside: Iterable[Coverage], table_id: str) -> Coverage:
+def with_backfills(
+    live: LoadedIntervals, beside: Iterable[LoadedIntervals], table_id: str
+) -> LoadedIntervals:
     """What a pipeline and the backfills beside it have loaded into this table, as that of one
     pipeline. What went elsewhere is left out.
     """
@@ -355,14 +357,14 @@ OFFSETS_END = 2**63 - 1
 
 
 def take_in(
-    coverage: Coverage,
-    theirs: Coverage | None,
+    coverage: LoadedIntervals,
+    theirs: LoadedIntervals | None,
     taken: Mapping[BrokerPartition, int],
     *,
     table_id: str,
     known: Collection[BrokerPartition],
     lives: Mapping[BrokerPartition, int] = MappingProxyType({}),
-) -> Coverage:
+) -> LoadedIntervals:
     """Coverage that has in it what another pipeline loaded into the table up to `taken`; taking it
     in twice changes nothing.
 
@@ -497,7 +499,7 @@ def interval_of(r: OffsetRange, receipt: RangeResult, log_epoch: int = 0) -> Int
     return Interval(r.from_offset, r.until_offset, receipt.rows, *counts, log_epoch, unproven)
 
 
-def note(coverage: Coverage, removals: Iterable[ForeignCommit]) -> Coverage:
+def note(coverage: LoadedIntervals, removals: Iterable[ForeignCommit]) -> LoadedIntervals:
     """Coverage that tells of these commits of others too; the newest `REMOVALS_KEPT` are kept."""
     known = {found.delta_version for found in coverage.removals}
     new = tuple(found for found in removals if found.delta_version not in known)

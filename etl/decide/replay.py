@@ -31,7 +31,7 @@ from etl.decide.tasks import boundaries_of, split_ranges
 from etl.errors import BrokerUnreachable, DataLoss, NeedsDecision, SettingsError
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Named
 from etl.model.plans import NO_BOUNDS, OffsetRange, Plan, PlanKind
-from etl.model.snapshot import Coverage, Snapshot, UpToDate
+from etl.model.snapshot import LoadedIntervals, Snapshot, UpToDate
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 
@@ -47,7 +47,7 @@ there is none.
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReplayRequest:
     """What is to be replayed."""
 
     named: tuple[Named, ...]
@@ -84,7 +84,7 @@ class Wanted:
         )
 
 
-def wanted_logs(wanted: Wanted, last: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
+def wanted_logs(wanted: ReplayRequest, last: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
     """The logs that are meant, of those that the pipeline knows; all can be read now.
 
     Raises SettingsError for a name that stands for none of them, BrokerUnreachable, Owned.
@@ -117,7 +117,7 @@ def wanted_logs(wanted: Wanted, last: Plan, snapshot: Snapshot) -> list[BrokerPa
 
 
 def moments_of(
-    wanted: Wanted, logs: Iterable[BrokerPartition]
+    wanted: ReplayRequest, logs: Iterable[BrokerPartition]
 ) -> list[tuple[BrokerPartition, int]]:
     """What is to be asked: the log, and milliseconds since the epoch. Raises SettingsError where
     logs tell no times.
@@ -133,12 +133,12 @@ def moments_of(
 
 
 def intervals_of(
-    wanted: Wanted,
+    wanted: ReplayRequest,
     logs: Iterable[BrokerPartition],
     found: Found,
     last: Plan,
     snapshot: Snapshot,
-    loaded: Coverage,
+    loaded: LoadedIntervals,
 ) -> dict[BrokerPartition, tuple[int, int]]:
     """From and until of each log that is read again. Raises as the table of the module's docstring
     says.
@@ -184,10 +184,10 @@ def intervals_of(
 def _lost_from(
     log: BrokerPartition,
     low: int,
-    wanted: Wanted,
+    wanted: ReplayRequest,
     last: Plan,
     snapshot: Snapshot,
-    loaded: Coverage,
+    loaded: LoadedIntervals,
 ) -> int | None:
     """The first offset that may be meant, has a row, and lies below the log's start.
 
@@ -234,7 +234,7 @@ def _reject_claimed(
 
 
 def _reject_unloaded(
-    log: BrokerPartition, low: int, high: int, last: Plan, loaded: Coverage
+    log: BrokerPartition, low: int, high: int, last: Plan, loaded: LoadedIntervals
 ) -> None:
     position, life = last.positions[log], last.log_epochs.get(log, 0)
     if high > position:

@@ -53,9 +53,9 @@ from etl.model.plans import (
     RangeResult,
 )
 from etl.model.snapshot import (
-    Coverage,
     Interval,
     Ledger,
+    LoadedIntervals,
     Replay,
     Reservation,
     Reservations,
@@ -148,7 +148,7 @@ def reject_restart_of_reserved_partition(
 def held_by_live(
     state: UpToDate | Replay | Supersede,
     stored: Sequence[tuple[Plan, bool]],
-    coverage: Coverage,
+    coverage: LoadedIntervals,
     transaction_version: int,
 ) -> dict[BrokerPartition, list[tuple[int, int]]]:
     """What the live pipeline claims, of the life that each log has now.
@@ -186,7 +186,7 @@ def held_by_live(
 
 
 def read_by_others_now(
-    state: UpToDate | Replay | Supersede, coverage: Coverage
+    state: UpToDate | Replay | Supersede, coverage: LoadedIntervals
 ) -> dict[BrokerPartition, list[tuple[int, int]]]:
     """What other members of the group read, of the life that each log has now: nobody claims it,
     and who asks for what is missing does not mean it.
@@ -261,7 +261,7 @@ class Held:
     """That it gave; None where nobody knows it of this part alone."""
 
 
-def held_parts(stretches: Stretches, loaded: Coverage) -> tuple[Held, ...]:
+def held_parts(stretches: Stretches, loaded: LoadedIntervals) -> tuple[Held, ...]:
     """All that is claimed, cut where what is known of it ends."""
     return tuple(
         part
@@ -271,7 +271,9 @@ def held_parts(stretches: Stretches, loaded: Coverage) -> tuple[Held, ...]:
     )
 
 
-def _parts_of(log: BrokerPartition, stretch: tuple[int, int], loaded: Coverage) -> Iterator[Held]:
+def _parts_of(
+    log: BrokerPartition, stretch: tuple[int, int], loaded: LoadedIntervals
+) -> Iterator[Held]:
     start, until = stretch
     known = [
         one for intervals in (loaded.intervals, loaded.given_up) for one in intervals.get(log, ())
@@ -304,7 +306,7 @@ def still_there(
 
 
 def given_up_of(
-    stretches: Stretches, loaded: Coverage
+    stretches: Stretches, loaded: LoadedIntervals
 ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
     """What of these was loaded into a state of the table that an operator gave up, and not again
     since.
@@ -360,17 +362,17 @@ def as_claimed(
     )
 
 
-def covered_as_claimed(coverage: Coverage, claim: Reservation) -> Coverage:
+def covered_as_claimed(coverage: LoadedIntervals, claim: Reservation) -> LoadedIntervals:
     """The same of plans that were pruned."""
     kept, doubtful = _split(coverage, claim)
     return replace(coverage, intervals=kept, given_up=_joined(coverage.given_up, doubtful))
 
 
 def loaded_as_claimed(
-    pruned: Coverage,
+    pruned: LoadedIntervals,
     recorded: Iterable[tuple[Plan, CommitResult]],
     claim: Reservation,
-) -> tuple[Coverage, list[tuple[Plan, CommitResult]]]:
+) -> tuple[LoadedIntervals, list[tuple[Plan, CommitResult]]]:
     """The same of all its plans, pruned or not, for who takes in what it loaded.
 
     Some rows of what nobody can judge may be there: that is loaded, so that nobody loads it again,
@@ -398,7 +400,7 @@ def loaded_as_claimed(
 _Intervals = Mapping[BrokerPartition, tuple[Interval, ...]]
 
 
-def _split(coverage: Coverage, claim: Reservation) -> tuple[_Intervals, _Intervals]:
+def _split(coverage: LoadedIntervals, claim: Reservation) -> tuple[_Intervals, _Intervals]:
     """What is left of the intervals, and what is left of those of which nobody knows how many rows
     that has.
     """

@@ -270,7 +270,7 @@ class PlanStands(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PartitionSources:
     """What the three tell of one partition."""
 
     log: BrokerPartition
@@ -331,7 +331,7 @@ def plan_stands(base: PipelineState | None, ledger: Ledger, table: Table | None)
     return PlanStands.NOT_RECORDED if ledger.applied is None else PlanStands.RECORDED
 
 
-def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Told]:
+def differences(snapshot: Snapshot, base: PipelineState | None) -> list[PartitionSources]:
     """Each partition that any of the three knows, in order; `base` is `state_by_ledgers` the same
     snapshot.
     """
@@ -363,7 +363,7 @@ def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Told]:
                     else _BY_PLAN[stands]
                 )
             )
-        found.append(Told(log, in_zookeeper, in_plan, in_rows, difference))
+        found.append(PartitionSources(log, in_zookeeper, in_plan, in_rows, difference))
     return found
 
 
@@ -444,7 +444,7 @@ def _behind(plan: Plan, seen: Snapshot, settings: Settings) -> Mapping[BrokerPar
     return {}
 
 
-def as_members_see(told: Told, foreseen: Foreseen) -> Told:
+def as_members_see(told: PartitionSources, foreseen: Foreseen) -> PartitionSources:
     """The difference as it is for runs that are members of the group: an offset that others moved
     on is what they read.
     """

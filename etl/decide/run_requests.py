@@ -61,7 +61,7 @@ from enum import Enum
 from etl.errors import EtlError, NeedsDecision, SettingsError, family
 from etl.model.partitions import BrokerPartition, PartitionOffsets, in_order
 from etl.model.plans import NO_BOUNDS, Bound, Bounds, Plan, Request, RunKeyRecord
-from etl.model.snapshot import Asked, Snapshot
+from etl.model.snapshot import ResolvedRequest, Snapshot
 
 KEYS_KEPT = 1000
 """Run keys of plans that are not kept any more. One that is forgotten loads nothing twice: the
@@ -107,7 +107,7 @@ def bounds_to_find(request: Request, newest: Plan | None, plan: Plan | None) -> 
     return of_key.bounds if of_key else request.bounds
 
 
-def request_of_key(asked: Asked | None, last: Plan | None) -> Plan | RunKeyRecord | None:
+def request_of_key(asked: ResolvedRequest | None, last: Plan | None) -> Plan | RunKeyRecord | None:
     """What the ledger has of the key, `last` being the pipeline's newest plan in force; None
     without a key, and of one that is new.
     """
@@ -116,7 +116,9 @@ def request_of_key(asked: Asked | None, last: Plan | None) -> Plan | RunKeyRecor
     return last if last and last.run_key == asked.request.run_key else asked.plan or asked.key
 
 
-def done_before(asked: Asked | None, last: Plan | None, snapshot: Snapshot) -> RunKeyRecord | None:
+def done_before(
+    asked: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot
+) -> RunKeyRecord | None:
     """The key whose run is done, `last` being in the table; None where there is something to do, or
     a log is waited for.
 
@@ -139,7 +141,7 @@ def done_before(asked: Asked | None, last: Plan | None, snapshot: Snapshot) -> R
 
 
 def left_under_key(
-    asked: Asked | None, last: Plan | None, snapshot: Snapshot
+    asked: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot
 ) -> dict[BrokerPartition, int | None]:
     """Of a key with a plan the logs that are not loaded up to its bound, `last` being in the table,
     and that bound; None: unknown.
@@ -155,7 +157,7 @@ def left_under_key(
     }
 
 
-def is_found_out(asked: Asked | None, last: Plan | None) -> bool:
+def is_found_out(asked: ResolvedRequest | None, last: Plan | None) -> bool:
     """Whether a key that is done had a log of which nobody knew the bound: then it is kept, for
     what comes there later is not the key's.
     """
@@ -169,7 +171,7 @@ def is_found_out(asked: Asked | None, last: Plan | None) -> bool:
 
 
 def _end_now(
-    log: BrokerPartition, end: int | None, plan: Plan, asked: Asked, snapshot: Snapshot
+    log: BrokerPartition, end: int | None, plan: Plan, asked: ResolvedRequest, snapshot: Snapshot
 ) -> int | None:
     """The bound that the key's plan knows of a log, or, where that could not be read, the one that
     is found now; None: still not.
@@ -195,7 +197,7 @@ def run_key_to_record(plan: Plan) -> RunKeyRecord:
     return RunKeyRecord(plan.run_key or "", plan.number, plan.bounds.said)
 
 
-def key_without_plan(asked: Asked | None, last: Plan | None) -> RunKeyRecord | None:
+def key_without_plan(asked: ResolvedRequest | None, last: Plan | None) -> RunKeyRecord | None:
     """What is kept of a key under which there was nothing to read; None without a key, and of one
     that made plans.
     """
@@ -213,7 +215,7 @@ def with_key(keys: tuple[RunKeyRecord, ...], more: RunKeyRecord) -> tuple[RunKey
     return (*(one for one in keys if one.key != more.key), more)[-KEYS_KEPT:]
 
 
-def asking_of(asked: Asked | None, last: Plan | None, snapshot: Snapshot) -> Asking:
+def asking_of(asked: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot) -> Asking:
     """What the next plan is made under; the key is not done."""
     if asked is None:
         return NOTHING_ASKED
@@ -250,7 +252,7 @@ def asking_of(asked: Asked | None, last: Plan | None, snapshot: Snapshot) -> Ask
     )
 
 
-def _open_logs(until: Bound | None, asked: Asked, logs: Iterable[BrokerPartition]) -> int:
+def _open_logs(until: Bound | None, asked: ResolvedRequest, logs: Iterable[BrokerPartition]) -> int:
     return (
         sum(asked.untils.get(log) is None for log in logs)
         if until and until.at_ms is not None
@@ -259,7 +261,7 @@ def _open_logs(until: Bound | None, asked: Asked, logs: Iterable[BrokerPartition
 
 
 def _waited_for(
-    asked: Asked, last: Plan | None, snapshot: Snapshot
+    asked: ResolvedRequest, last: Plan | None, snapshot: Snapshot
 ) -> dict[BrokerPartition, int | None]:
     """The logs that the first plan of a key leaves out; the bound of one that is known, and has an
     owner or is paused, is known, too.
@@ -347,7 +349,7 @@ def left_of_key(
     return {**waits, **away, **capped}
 
 
-def reject_start_by_offset_count(asked: Asked | None, last: Plan | None) -> None:
+def reject_start_by_offset_count(asked: ResolvedRequest | None, last: Plan | None) -> None:
     """Refuse a first run that is to begin so many offsets before the end: a start is a time, or a
     policy. Raises SettingsError.
     """
@@ -359,7 +361,7 @@ def reject_start_by_offset_count(asked: Asked | None, last: Plan | None) -> None
 
 
 def reject_unread_offsets_before(
-    asked: Asked | None, known: Mapping[BrokerPartition, int], snapshot: Snapshot
+    asked: ResolvedRequest | None, known: Mapping[BrokerPartition, int], snapshot: Snapshot
 ) -> None:
     """Refuse a run that is to begin at a bound before which this pipeline has not read all. Raises
     NeedsDecision.

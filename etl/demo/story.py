@@ -40,7 +40,7 @@ from etl.errors import EtlError
 from etl.io.brokers.client import SimpleConsumer
 from etl.model.partitions import BrokerFamily
 from etl.testkit.brokers import JAFKA
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.spark import SHORT_RUN
 
 RECORDS_PER_BATCH = 500
@@ -181,13 +181,13 @@ class Source(Protocol):
     """The conf's section."""
     partition_by: str
 
-    def cluster(self, folder: Path) -> Cluster:
+    def cluster(self, folder: Path) -> EmbeddedCluster:
         """The servers, not yet started."""
 
-    def create(self, cluster: Cluster) -> None:
+    def create(self, cluster: EmbeddedCluster) -> None:
         """Make the topic."""
 
-    def produce(self, cluster: Cluster, first: int, count: int) -> None:
+    def produce(self, cluster: EmbeddedCluster, first: int, count: int) -> None:
         """The events from number `first` on."""
 
 
@@ -200,13 +200,13 @@ class KafkaClicks:
     source = f'{{topics: {{allow: ["{TOPIC}"]}}}}'
     partition_by = "event_date"
 
-    def cluster(self, folder: Path) -> Cluster:
-        return Cluster(folder=folder)
+    def cluster(self, folder: Path) -> EmbeddedCluster:
+        return EmbeddedCluster(folder=folder)
 
-    def create(self, cluster: Cluster) -> None:
+    def create(self, cluster: EmbeddedCluster) -> None:
         cluster.create_topic(TOPIC, LOGS)
 
-    def produce(self, cluster: Cluster, first: int, count: int) -> None:
+    def produce(self, cluster: EmbeddedCluster, first: int, count: int) -> None:
         with SimpleConsumer("127.0.0.1", cluster.brokers[0].port) as broker:
             for partition, batch in click_batches(
                 first, count, partitions=LOGS, began_ms=int(time.time() * 1000)
@@ -226,8 +226,8 @@ class JafkaClicks:
     source = f'{{dialect: jafka, topics: {{allow: ["{TOPIC}"]}}}}'
     partition_by = "broker_id"
 
-    def cluster(self, folder: Path) -> Cluster:
-        return Cluster(
+    def cluster(self, folder: Path) -> EmbeddedCluster:
+        return EmbeddedCluster(
             self.brokers,
             version=JAFKA,
             chroot="/jafka",
@@ -235,10 +235,10 @@ class JafkaClicks:
             properties={"log.file.size": str(4 << 20)},
         )
 
-    def create(self, cluster: Cluster) -> None:
+    def create(self, cluster: EmbeddedCluster) -> None:
         cluster.create_topic(TOPIC, LOGS // self.brokers)
 
-    def produce(self, cluster: Cluster, first: int, count: int) -> None:
+    def produce(self, cluster: EmbeddedCluster, first: int, count: int) -> None:
         consumers = [
             SimpleConsumer("127.0.0.1", broker.port, generation=BrokerFamily.JAFKA.value)
             for broker in cluster.brokers
@@ -301,7 +301,9 @@ def conf_of(source: Source, zookeeper: str, home: Path) -> str:
 
 
 class _Story:
-    def __init__(self, cluster: Cluster, source: Source, home: Path, screen: Console) -> None:
+    def __init__(
+        self, cluster: EmbeddedCluster, source: Source, home: Path, screen: Console
+    ) -> None:
         self._cluster, self._source, self._home, self._screen = cluster, source, home, screen
         self._conf = home / "clicks.yaml"
         self._conf.write_text(conf_of(source, cluster.zookeeper_connect, home))

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from etl.report.run_state import Told
+from etl.report.run_state import AttemptProgress
 
 _FORM = struct.Struct(">16sIIQQQ")
 """Token, task, attempt, offsets, records, bytes."""
@@ -48,7 +48,7 @@ class ProgressPort:
         """`planned`: offsets by task. `bind`: the driver's own address, None for no port; `host`:
         the one that executors know it by.
         """
-        self.told: dict[int, Told] = {}
+        self.told: dict[int, AttemptProgress] = {}
         """The last that each task told."""
         self.began: float | None = None
         """When the first task told that it began, by `time.monotonic`."""
@@ -90,7 +90,7 @@ class ProgressPort:
         before = self.told.get(task)
         if before is None or attempt >= before.attempt:
             most = self._planned[task]
-            self.told[task] = Told(attempt, min(offsets, most), min(records, most), size)
+            self.told[task] = AttemptProgress(attempt, min(offsets, most), min(records, most), size)
         if self.began is None:
             self.began = time.monotonic()
 

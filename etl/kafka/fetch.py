@@ -32,7 +32,7 @@ from uuid import UUID
 
 from kafka.protocol.producer import ProduceRequest
 
-from etl.errors import Refusal, SettingsError
+from etl.errors import BrokerRefusal, SettingsError
 from etl.kafka.messages import FetchAnswer, FetchedPartition, FetchTarget, in_serving_order
 from etl.kafka.primitives import Reader, Writer
 from etl.kafka.small_messages import isolation_level, or_minus_one, or_none
@@ -287,7 +287,7 @@ class _Response(Reader):
             self.span(self.unsigned_varint(), "a tagged field")
 
 
-_NOT_TAKEN = Refusal(
+_NOT_TAKEN = BrokerRefusal(
     NONE,
     "it names no offset for what was sent, so it took nothing of it, and tells no error",
     False,
@@ -332,7 +332,7 @@ def produce_fields(log: BrokerPartition, record_batch: bytes, timeout_ms: int) -
     }
 
 
-def parse_produce(response: Any) -> dict[BrokerPartition, int | Refusal]:
+def parse_produce(response: Any) -> dict[BrokerPartition, int | BrokerRefusal]:
     """The offset that the first record of each log got."""
     return {
         BrokerPartition(topic.name, each.index): _first_offset(
@@ -343,5 +343,5 @@ def parse_produce(response: Any) -> dict[BrokerPartition, int | Refusal]:
     }
 
 
-def _first_offset(code: int, offset: int | None) -> int | Refusal:
+def _first_offset(code: int, offset: int | None) -> int | BrokerRefusal:
     return _NOT_TAKEN if offset is None and code == NONE else error_of(code) or offset or 0

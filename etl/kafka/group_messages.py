@@ -31,7 +31,7 @@ from kafka.protocol.consumer.metadata import (
     ConsumerProtocolSubscription,
 )
 
-from etl.errors import CorruptData, Refusal
+from etl.errors import BrokerRefusal, CorruptData
 from etl.kafka import small_messages
 from etl.kafka.messages import (
     ConsumerHeartbeat,
@@ -231,7 +231,7 @@ def heartbeat_fields(identity: MemberIdentity) -> dict[str, Any]:
     return _identity(identity)
 
 
-def parse_heartbeat(response: Any) -> Refusal | None:
+def parse_heartbeat(response: Any) -> BrokerRefusal | None:
     return error_of(response.error_code)
 
 
@@ -243,7 +243,7 @@ def leave_fields(identity: MemberIdentity) -> dict[str, Any]:
     return {"group_id": identity.group, "member_id": identity.member_id, "members": [leaving]}
 
 
-def parse_leave(response: Any) -> Refusal | None:
+def parse_leave(response: Any) -> BrokerRefusal | None:
     """Of the request, or else of the one member that it named."""
     told = error_of(response.error_code)
     return told or next(

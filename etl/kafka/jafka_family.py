@@ -49,11 +49,11 @@ from typing import Any
 
 from etl.errors import (
     BrokerError,
+    BrokerRefusal,
     CorruptData,
     EtlError,
     Meaning,
     PermissionDenied,
-    Refusal,
     SettingsError,
 )
 from etl.kafka.messages import (
@@ -78,14 +78,14 @@ WRONG_PARTITION = 3
 _LOG = "the broker's log around this time"
 
 _TABLE = (
-    Refusal(
+    BrokerRefusal(
         -1,
         "UNKNOWN",
         True,
         BrokerError,
         f"{_LOG}; it also answers so to a topic's name that it does not allow",
     ),
-    Refusal(
+    BrokerRefusal(
         OFFSET_OUT_OF_RANGE,
         "OFFSET_OUT_OF_RANGE",
         False,
@@ -93,25 +93,25 @@ _TABLE = (
         "log start and flushed end of the log",
         Meaning.OUT_OF_RANGE,
     ),
-    Refusal(
+    BrokerRefusal(
         2,
         "INVALID_MESSAGE",
         False,
         CorruptData,
         "the broker's own log and its disks: it found a bad checksum",
     ),
-    Refusal(
+    BrokerRefusal(
         WRONG_PARTITION,
         "WRONG_PARTITION",
         False,
         BrokerError,
         "how many partitions the topic has on this broker (/brokers/topics/[topic]/[broker]): they are fewer",
     ),
-    Refusal(4, "INVALID_FETCH_SIZE", False, EtlError, _LOG),
+    BrokerRefusal(4, "INVALID_FETCH_SIZE", False, EtlError, _LOG),
 )
-_ROWS: dict[int, Refusal] = {row.code: row for row in _TABLE}
+_ROWS: dict[int, BrokerRefusal] = {row.code: row for row in _TABLE}
 
-WRONG_PASSWORD = Refusal(
+WRONG_PASSWORD = BrokerRefusal(
     -1,
     "WRONG_PASSWORD",
     False,
@@ -122,11 +122,11 @@ WRONG_PASSWORD = Refusal(
 """Of a delete request: a number where the answer says how many partitions were deleted."""
 
 
-def error_of(code: int) -> Refusal | None:
+def error_of(code: int) -> BrokerRefusal | None:
     """What a code means that came with an answer; None where nothing was refused. A code that is
     not in the table is final.
     """
-    unknown = Refusal(
+    unknown = BrokerRefusal(
         code,
         f"unknown error code {code}",
         False,
@@ -283,7 +283,7 @@ def encode_offsets(log: BrokerPartition, time: int, *, most: int = ALL) -> bytes
 
 def parse_offsets(
     log: BrokerPartition, answer: memoryview, **place: Any
-) -> tuple[int, ...] | Refusal:
+) -> tuple[int, ...] | BrokerRefusal:
     """The answer to one request, from the bytes behind its size: one offset at least, newest first.
     Raises CorruptData.
     """
@@ -303,7 +303,7 @@ def parse_offsets(
 def read_listed(log: BrokerPartition, time: int, answer: memoryview, **place: Any) -> ListedOffset:
     """The same in the words of all generations."""
     found = parse_offsets(log, answer, **place)
-    if isinstance(found, Refusal):
+    if isinstance(found, BrokerRefusal):
         return ListedOffset(log, found, None, None, None)
     return ListedOffset(
         log, None, found[0], None, None, tuple(reversed(found)) if time == LATEST else None
@@ -368,7 +368,7 @@ def encode_delete(topic: str, password: str) -> bytes:
     return Writer().int16(DELETE).string16(topic).string16(password).framed()
 
 
-def parse_count(answer: memoryview, **place: Any) -> int | Refusal:
+def parse_count(answer: memoryview, **place: Any) -> int | BrokerRefusal:
     """The one number that answers a create or a delete request, from the bytes behind its size:
     partitions made, or deleted.
 
@@ -461,10 +461,10 @@ class JafkaDialect(BrokerProtocol):
 
     def offsets_before(
         self, log: BrokerPartition, time_ms: int, most: int
-    ) -> Request[tuple[int, ...] | Refusal]:
+    ) -> Request[tuple[int, ...] | BrokerRefusal]:
         frame = encode_offsets(log, time_ms, most=most)
 
-        def read(answer: memoryview) -> Reply[tuple[int, ...] | Refusal]:
+        def read(answer: memoryview) -> Reply[tuple[int, ...] | BrokerRefusal]:
             return Reply(parse_offsets(log, answer, broker=self._address))
 
         return Request(lambda number: frame, read, check_if_truncated=_HANGS_UP)
@@ -501,11 +501,11 @@ class JafkaDialect(BrokerProtocol):
         *,
         timestamp_ms: int,
         timeout_ms: int,
-    ) -> Request[int | Refusal | None]:
+    ) -> Request[int | BrokerRefusal | None]:
         messages = records if isinstance(records, bytes) else encode_messages(records)
         frames = encode_produce(log, messages) + encode_offsets(log, LATEST, most=1)
 
-        def read(answer: memoryview) -> Reply[int | Refusal | None]:
+        def read(answer: memoryview) -> Reply[int | BrokerRefusal | None]:
             return Reply(read_listed(log, LATEST, answer, broker=self._address).refusal)
 
         return Request(
@@ -514,14 +514,14 @@ class JafkaDialect(BrokerProtocol):
             check_if_truncated=f"that a message is not larger than max.message.size; {_HANGS_UP}",
         )
 
-    def create_topic(self, topic: str, partitions: int) -> Request[int | Refusal]:
+    def create_topic(self, topic: str, partitions: int) -> Request[int | BrokerRefusal]:
         return self._count(encode_create(topic, partitions))
 
-    def delete_topic(self, topic: str, password: str) -> Request[int | Refusal]:
+    def delete_topic(self, topic: str, password: str) -> Request[int | BrokerRefusal]:
         return self._count(encode_delete(topic, password))
 
-    def _count(self, frame: bytes) -> Request[int | Refusal]:
-        def read(answer: memoryview) -> Reply[int | Refusal]:
+    def _count(self, frame: bytes) -> Request[int | BrokerRefusal]:
+        def read(answer: memoryview) -> Reply[int | BrokerRefusal]:
             return Reply(parse_count(answer, broker=self._address))
 
         return Request(lambda number: frame, read, check_if_truncated=_HANGS_UP)

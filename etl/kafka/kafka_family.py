@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from etl.errors import OtherRelease, Refusal, SettingsError
+from etl.errors import BrokerRefusal, OtherRelease, SettingsError
 from etl.kafka import fetch as produce
 from etl.kafka import group_messages, many_partitions, small_messages, versions
 from etl.kafka.fetch import (
@@ -312,7 +312,7 @@ class KafkaDialect(BrokerProtocol):
 
     def segments_before(
         self, log: BrokerPartition, time_ms: int
-    ) -> Request[tuple[int, ...] | Refusal]:
+    ) -> Request[tuple[int, ...] | BrokerRefusal]:
         """Version 0, which brokers before 4.0 speak, knows segments only."""
         fields = small_messages.list_offsets_fields({log: time_ms}, Isolation.READ_UNCOMMITTED, {})
         return self._request(
@@ -324,7 +324,7 @@ class KafkaDialect(BrokerProtocol):
 
     def offsets_before(
         self, log: BrokerPartition, time_ms: int, most: int
-    ) -> Request[tuple[int, ...] | Refusal]:
+    ) -> Request[tuple[int, ...] | BrokerRefusal]:
         """All versions answer it; what a time finds differs."""
         fields = small_messages.list_offsets_fields(
             {log: time_ms}, Isolation.READ_UNCOMMITTED, {}, most
@@ -494,7 +494,7 @@ class KafkaDialect(BrokerProtocol):
             least=_static(identity),
         )
 
-    def heartbeat(self, identity: MemberIdentity) -> Request[Refusal | None]:
+    def heartbeat(self, identity: MemberIdentity) -> Request[BrokerRefusal | None]:
         return self._request(
             Api.HEARTBEAT,
             group_messages.heartbeat_fields(identity),
@@ -502,7 +502,7 @@ class KafkaDialect(BrokerProtocol):
             least=_static(identity),
         )
 
-    def leave_group(self, identity: MemberIdentity) -> Request[Refusal | None]:
+    def leave_group(self, identity: MemberIdentity) -> Request[BrokerRefusal | None]:
         return self._request(
             Api.LEAVE_GROUP, group_messages.leave_fields(identity), group_messages.parse_leave
         )
@@ -518,7 +518,7 @@ class KafkaDialect(BrokerProtocol):
 
     def commit_offsets(
         self, commit: OffsetsCommit, *, in_zookeeper: bool = False
-    ) -> Request[dict[BrokerPartition, Refusal | None]]:
+    ) -> Request[dict[BrokerPartition, BrokerRefusal | None]]:
         bounds = _bounds_of(in_zookeeper, commit.offsets, commit.topic_ids)
         if commit.member and commit.member.instance_id is not None:
             bounds["least"] = many_partitions.FIRST_STATIC
@@ -548,7 +548,7 @@ class KafkaDialect(BrokerProtocol):
         *,
         timestamp_ms: int,
         timeout_ms: int,
-    ) -> Request[int | Refusal | None]:
+    ) -> Request[int | BrokerRefusal | None]:
         magic = produce.magic_of(self.version_of(Api.PRODUCE))
         encoded = (
             records
@@ -567,7 +567,7 @@ class KafkaDialect(BrokerProtocol):
         self,
         version: int,
         encode: Callable[..., bytes],
-        parse: Callable[..., many_partitions.Told[Answer]],
+        parse: Callable[..., many_partitions.ThrottledAnswer[Answer]],
     ) -> Request[Answer]:
         def frame(number: int) -> bytes:
             return encode(version, correlation_id=number, client_id=self._client_id)

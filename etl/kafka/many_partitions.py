@@ -27,7 +27,7 @@ from uuid import UUID
 
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
-from etl.errors import CorruptData, Refusal
+from etl.errors import BrokerRefusal, CorruptData
 from etl.kafka.messages import (
     ClusterMetadata,
     CommittedOffset,
@@ -64,7 +64,7 @@ _LISTED, _LISTED_WITH_EPOCH, _EPOCH_END, _SIZE, _LED = (
 _MAX_PORT = 65535
 
 
-class Told(NamedTuple, Generic[Answer]):
+class ThrottledAnswer(NamedTuple, Generic[Answer]):
     """An answer, and for how long the broker throttles us."""
 
     answer: Answer
@@ -109,7 +109,7 @@ def parse_offsets(
     *,
     is_last_stable: bool = False,
     **place: Any,
-) -> Told[dict[BrokerPartition, ListedOffset]]:
+) -> ThrottledAnswer[dict[BrokerPartition, ListedOffset]]:
     """`is_last_stable`: what `ListedOffset` says of it, of all of them. Raises CorruptData."""
     reader, is_flexible = _answer(Api.LIST_OFFSETS, version, answer, place)
     throttled_ms = reader.int32() if version >= 2 else 0
@@ -127,7 +127,7 @@ def parse_offsets(
                 or_none(epoch[0] if version >= 4 else None),
                 is_last_stable=is_last_stable,
             )
-    return Told(found, _ended(reader, throttled_ms, is_flexible))
+    return ThrottledAnswer(found, _ended(reader, throttled_ms, is_flexible))
 
 
 def encode_epoch_ends(
@@ -153,7 +153,9 @@ def encode_epoch_ends(
     )
 
 
-def parse_epoch_ends(version: int, answer: memoryview, **place: Any) -> Told[EpochEndsResponse]:
+def parse_epoch_ends(
+    version: int, answer: memoryview, **place: Any
+) -> ThrottledAnswer[EpochEndsResponse]:
     """Where epochs end. Raises CorruptData."""
     reader, is_flexible = _answer(Api.OFFSET_FOR_LEADER_EPOCH, version, answer, place)
     throttled_ms, found = reader.int32(), EpochEndsResponse()
@@ -162,7 +164,7 @@ def parse_epoch_ends(version: int, answer: memoryview, **place: Any) -> Told[Epo
             found[BrokerPartition(topic, index)] = EpochEndResponse(
                 error_of(code) if code else None, or_none(epoch), or_none(end)
             )
-    return Told(found, _ended(reader, throttled_ms, is_flexible))
+    return ThrottledAnswer(found, _ended(reader, throttled_ms, is_flexible))
 
 
 def encode_log_dirs(
@@ -177,7 +179,7 @@ def encode_log_dirs(
 
 def parse_log_dirs(
     version: int, answer: memoryview, **place: Any
-) -> Told[dict[BrokerPartition, int]]:
+) -> ThrottledAnswer[dict[BrokerPartition, int]]:
     """Bytes of the segments of each log on that broker; a copy that is being moved to another disk
     is left out. Raises CorruptData.
     """
@@ -200,12 +202,12 @@ def parse_log_dirs(
         if version >= 4:
             reader.span(16, "the disk's size")
         _tags(reader, is_flexible)
-    return Told(found, _ended(reader, throttled_ms, is_flexible))
+    return ThrottledAnswer(found, _ended(reader, throttled_ms, is_flexible))
 
 
 def parse_cluster(
     version: int, answer: memoryview, chosen: Collection[str] | None = None, **place: Any
-) -> Told[ClusterMetadata]:
+) -> ThrottledAnswer[ClusterMetadata]:
     """The answer to Metadata from `FIRST_CLUSTER` on; `chosen` as in
     `small_messages.parse_metadata`. Raises CorruptData.
     """
@@ -224,7 +226,7 @@ def parse_cluster(
     if version <= _LAST_WITH_OPERATIONS:
         reader.int32()
     _ended(reader, throttled_ms, True)
-    return Told(
+    return ThrottledAnswer(
         ClusterMetadata(
             cluster_id, brokers, of_chosen({topic.topic: topic for topic in topics}, chosen)
         ),
@@ -422,7 +424,7 @@ def commit_fields(commit: OffsetsCommit) -> dict[str, Any]:
 
 def parse_commit(
     response: Any, commit: OffsetsCommit | None = None
-) -> dict[BrokerPartition, Refusal | None]:
+) -> dict[BrokerPartition, BrokerRefusal | None]:
     """`commit`: what was asked for. Raises CorruptData for an answer about other logs: it would
     pass for their consent.
     """

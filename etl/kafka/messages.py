@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from etl.errors import Refusal
+from etl.errors import BrokerRefusal
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 
 LATEST = -1
@@ -149,7 +149,7 @@ class FetchedPartition:
 
     topic: str
     partition: int
-    refusal: Refusal | None
+    refusal: BrokerRefusal | None
     high_watermark: int | None
     """None: the generation's answers have no such field."""
     last_stable_offset: int | None
@@ -181,7 +181,7 @@ class FetchAnswer:
     """One Fetch response. The records of its partitions are slices of the buffer it was read from."""
 
     throttle_ms: int
-    refusal: Refusal | None
+    refusal: BrokerRefusal | None
     """Of the whole request."""
     partitions: tuple[FetchedPartition, ...]
 
@@ -191,7 +191,7 @@ class PartitionMetadata:
     """One log and who leads it now."""
 
     log: BrokerPartition
-    refusal: Refusal | None
+    refusal: BrokerRefusal | None
     leader: Leader | None
     """None: no leader at the moment, wait and ask again."""
 
@@ -201,7 +201,7 @@ class TopicMetadata:
     """One topic, or why the broker does not tell of it."""
 
     topic: str
-    refusal: Refusal | None
+    refusal: BrokerRefusal | None
     topic_id: str | None
     """None where brokers have no topic ids (before 2.8)."""
     is_internal: bool
@@ -244,7 +244,7 @@ class ListedOffset:
     """What a broker answered for one log and one time."""
 
     log: BrokerPartition
-    refusal: Refusal | None
+    refusal: BrokerRefusal | None
     offset: int | None
     """None: no record that late."""
     timestamp_ms: int | None
@@ -263,7 +263,7 @@ class ListedOffset:
 class EpochEndResponse:
     """What a broker answered of one log and one epoch."""
 
-    refusal: Refusal | None
+    refusal: BrokerRefusal | None
     epoch: int | None
     end_offset: int | None
     """None: the leader's log knows no such epoch (an epoch above its own, or a log without epochs).
@@ -277,7 +277,7 @@ EpochEndsResponse = dict[BrokerPartition, EpochEndResponse]
 class CoordinatorResponse:
     """Who keeps the offsets of a group, or why nobody can be named."""
 
-    refusal: Refusal | None
+    refusal: BrokerRefusal | None
     broker: Broker
 
 
@@ -287,7 +287,7 @@ class MembersResponse:
     known.
     """
 
-    refusal: Refusal | None
+    refusal: BrokerRefusal | None
     members: Mapping[str, frozenset[BrokerPartition] | None]
 
 
@@ -345,7 +345,7 @@ class CommittedOffset:
     forgotten.
     """
 
-    refusal: Refusal | None
+    refusal: BrokerRefusal | None
     offset: int | None
     metadata: str = ""
     """What whoever stored it wrote beside it."""
@@ -357,7 +357,7 @@ class CommittedOffset:
 class CommittedOffsets:
     """What a group's coordinator told of its offsets."""
 
-    refusal: Refusal | None
+    refusal: BrokerRefusal | None
     """Of the whole request."""
     offsets: Mapping[BrokerPartition, CommittedOffset]
 
@@ -408,7 +408,7 @@ class JoinRequest:
 class Joined:
     """What a join came to."""
 
-    refusal: Refusal | None
+    refusal: BrokerRefusal | None
     member_id: str | None
     """Also told with a refusal that asks for it (KIP-394)."""
     generation: int
@@ -437,7 +437,7 @@ class MemberIdentity:
 class Synced:
     """What a member was assigned."""
 
-    refusal: Refusal | None
+    refusal: BrokerRefusal | None
     logs: frozenset[BrokerPartition]
 
 
@@ -496,7 +496,7 @@ WILL_BE_BACK = -2
 class ConsumerHeartbeatAnswer:
     """What it came to."""
 
-    refusal: Refusal | None
+    refusal: BrokerRefusal | None
     said: str
     """The broker's own words about a refusal."""
     member_id: str | None

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NoReturn, Protocol, TypeVar
 
-from etl.errors import OtherRelease, Refusal, SettingsError
+from etl.errors import BrokerRefusal, OtherRelease, SettingsError
 from etl.kafka.messages import (
     ClusterMetadata,
     CommittedOffsets,
@@ -131,7 +131,7 @@ class BrokerProtocol(Protocol):
 
     def offsets_before(
         self, log: BrokerPartition, time_ms: int, most: int
-    ) -> Request[tuple[int, ...] | Refusal]:
+    ) -> Request[tuple[int, ...] | BrokerRefusal]:
         """Offsets of one log for LATEST, EARLIEST or milliseconds since 1970, newest first, at most
         so many.
 
@@ -141,7 +141,7 @@ class BrokerProtocol(Protocol):
         """
         request = self.list_offsets({log: time_ms}, Isolation.READ_UNCOMMITTED, {})
 
-        def read(answer: memoryview) -> Reply[tuple[int, ...] | Refusal]:
+        def read(answer: memoryview) -> Reply[tuple[int, ...] | BrokerRefusal]:
             reply = request.read(answer)
             listed = reply.answer[log]
             named = listed.boundaries or (() if listed.offset is None else (listed.offset,))
@@ -168,7 +168,7 @@ class BrokerProtocol(Protocol):
 
     def segments_before(
         self, log: BrokerPartition, time_ms: int
-    ) -> Request[tuple[int, ...] | Refusal]:
+    ) -> Request[tuple[int, ...] | BrokerRefusal]:
         """Where the newest segment of one log begins that was written by then, by its broker's
         clock; nothing where none was.
         """
@@ -265,11 +265,11 @@ class BrokerProtocol(Protocol):
         """What we were assigned; the leader tells it of everybody, by member id."""
         self._cannot("have members in a group")
 
-    def heartbeat(self, identity: MemberIdentity) -> Request[Refusal | None]:
+    def heartbeat(self, identity: MemberIdentity) -> Request[BrokerRefusal | None]:
         """We are alive; a refusal says what became of the group."""
         self._cannot("have members in a group")
 
-    def leave_group(self, identity: MemberIdentity) -> Request[Refusal | None]:
+    def leave_group(self, identity: MemberIdentity) -> Request[BrokerRefusal | None]:
         """We are no member any more."""
         self._cannot("have members in a group")
 
@@ -279,7 +279,7 @@ class BrokerProtocol(Protocol):
 
     def commit_offsets(
         self, commit: OffsetsCommit, *, in_zookeeper: bool = False
-    ) -> Request[dict[BrokerPartition, Refusal | None]]:
+    ) -> Request[dict[BrokerPartition, BrokerRefusal | None]]:
         """Store next offsets of a group: its coordinator keeps them, or any broker writes them to
         ZooKeeper for us, as old consumers do.
         """
@@ -298,17 +298,17 @@ class BrokerProtocol(Protocol):
         *,
         timestamp_ms: int,
         timeout_ms: int,
-    ) -> Request[int | Refusal | None]:
+    ) -> Request[int | BrokerRefusal | None]:
         """Append encoded records, or keys and values: the offset of the first; None where the
         broker does not tell.
         """
         self._cannot("take records from us")
 
-    def create_topic(self, topic: str, partitions: int) -> Request[int | Refusal]:
+    def create_topic(self, topic: str, partitions: int) -> Request[int | BrokerRefusal]:
         """Make a topic on this broker, or enlarge it: how many partitions it has then."""
         self._cannot("make topics for us")
 
-    def delete_topic(self, topic: str, password: str) -> Request[int | Refusal]:
+    def delete_topic(self, topic: str, password: str) -> Request[int | BrokerRefusal]:
         """Delete a topic on this broker: how many partitions it had."""
         self._cannot("delete topics for us")
 
@@ -401,7 +401,7 @@ class TokenAnswer:
     """What comes of a token."""
 
     token: bytes = b""
-    refusal: Refusal | None = None
+    refusal: BrokerRefusal | None = None
     """Why the login came to nothing; None: it goes on, or is done."""
     is_wrong: bool = False
     """Whether the refusal is of who we say we are; any other one says nothing of that."""

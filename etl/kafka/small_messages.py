@@ -85,7 +85,7 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
-from etl.errors import CorruptData, Refusal
+from etl.errors import BrokerRefusal, CorruptData
 from etl.kafka.messages import (
     ClusterMetadata,
     ListedOffset,
@@ -533,7 +533,7 @@ def parse_list_offsets(response: Any) -> dict[BrokerPartition, ListedOffset]:
     return {each.log: each for each in listed}
 
 
-def parse_offsets_before(response: Any, most: int) -> tuple[int, ...] | Refusal:
+def parse_offsets_before(response: Any, most: int) -> tuple[int, ...] | BrokerRefusal:
     """The offsets of the one log that was asked for, at most so many."""
     partitions = [each for topic in response.topics for each in topic.partitions]
     if len(partitions) != 1:

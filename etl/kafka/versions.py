@@ -6,7 +6,7 @@ release speak.
 The error codes of Kafka 0.8 and later: name, whether asking again may help, which of our errors
 each one is, and what it means.
 
-Owns the table (Kafka protocol, error codes). Answers carry its rows (`errors.Refusal`), so nobody
+Owns the table (Kafka protocol, error codes). Answers carry its rows (`errors.BrokerRefusal`), so nobody
 above knows a number. The codes of the 0.7 family have the same numbers and other meanings, and are
 not here.
 """
@@ -21,13 +21,13 @@ from typing import Any
 
 from etl.errors import (
     BrokerError,
+    BrokerRefusal,
     CorruptData,
     EtlError,
     Meaning,
     MembershipLost,
     Owned,
     PermissionDenied,
-    Refusal,
     SettingsError,
     TopicMissing,
 )
@@ -188,9 +188,9 @@ _MEMBERS = "the group's members: while it has some, nobody else commits its offs
 _COORDINATOR = "the group's coordinator, and __consumer_offsets"
 
 _TABLE = (
-    Refusal(-1, "UNKNOWN_SERVER_ERROR", True, BrokerError, _OVERLOAD, Meaning.UNSAID),
-    Refusal(0, "NONE", False, EtlError, "nothing: it is no error"),
-    Refusal(
+    BrokerRefusal(-1, "UNKNOWN_SERVER_ERROR", True, BrokerError, _OVERLOAD, Meaning.UNSAID),
+    BrokerRefusal(0, "NONE", False, EtlError, "nothing: it is no error"),
+    BrokerRefusal(
         1,
         "OFFSET_OUT_OF_RANGE",
         False,
@@ -198,14 +198,14 @@ _TABLE = (
         "log start and end of the partition; a moved leader also answers so",
         Meaning.OUT_OF_RANGE,
     ),
-    Refusal(
+    BrokerRefusal(
         2,
         "CORRUPT_MESSAGE",
         True,
         CorruptData,
         "the broker's own log of that partition and its disks: it found a bad checksum",
     ),
-    Refusal(
+    BrokerRefusal(
         3,
         "UNKNOWN_TOPIC_OR_PARTITION",
         True,
@@ -213,22 +213,22 @@ _TABLE = (
         "the topic's name, and whether it was deleted",
         Meaning.UNKNOWN_TOPIC,
     ),
-    Refusal(4, "INVALID_FETCH_SIZE", False, EtlError, _BUG),
-    Refusal(5, "LEADER_NOT_AVAILABLE", True, BrokerError, _LEADER),
-    Refusal(6, "NOT_LEADER_OR_FOLLOWER", True, BrokerError, _LEADER),
-    Refusal(7, "REQUEST_TIMED_OUT", True, BrokerError, _OVERLOAD),
-    Refusal(8, "BROKER_NOT_AVAILABLE", False, BrokerError, _OVERLOAD),
-    Refusal(9, "REPLICA_NOT_AVAILABLE", True, BrokerError, _LEADER),
-    Refusal(10, "MESSAGE_TOO_LARGE", False, SettingsError, "max.message.bytes of the topic"),
-    Refusal(
+    BrokerRefusal(4, "INVALID_FETCH_SIZE", False, EtlError, _BUG),
+    BrokerRefusal(5, "LEADER_NOT_AVAILABLE", True, BrokerError, _LEADER),
+    BrokerRefusal(6, "NOT_LEADER_OR_FOLLOWER", True, BrokerError, _LEADER),
+    BrokerRefusal(7, "REQUEST_TIMED_OUT", True, BrokerError, _OVERLOAD),
+    BrokerRefusal(8, "BROKER_NOT_AVAILABLE", False, BrokerError, _OVERLOAD),
+    BrokerRefusal(9, "REPLICA_NOT_AVAILABLE", True, BrokerError, _LEADER),
+    BrokerRefusal(10, "MESSAGE_TOO_LARGE", False, SettingsError, "max.message.bytes of the topic"),
+    BrokerRefusal(
         12,
         "OFFSET_METADATA_TOO_LARGE",
         False,
         SettingsError,
         "offset.metadata.max.bytes of the brokers",
     ),
-    Refusal(13, "NETWORK_EXCEPTION", True, BrokerError, _OVERLOAD),
-    Refusal(
+    BrokerRefusal(13, "NETWORK_EXCEPTION", True, BrokerError, _OVERLOAD),
+    BrokerRefusal(
         14,
         "COORDINATOR_LOAD_IN_PROGRESS",
         True,
@@ -236,21 +236,21 @@ _TABLE = (
         _COORDINATOR,
         Meaning.NO_COORDINATOR_YET,
     ),
-    Refusal(
+    BrokerRefusal(
         15, "COORDINATOR_NOT_AVAILABLE", True, BrokerError, _COORDINATOR, Meaning.NO_COORDINATOR_YET
     ),
-    Refusal(16, "NOT_COORDINATOR", True, BrokerError, _COORDINATOR, Meaning.NOT_COORDINATOR),
-    Refusal(
+    BrokerRefusal(16, "NOT_COORDINATOR", True, BrokerError, _COORDINATOR, Meaning.NOT_COORDINATOR),
+    BrokerRefusal(
         17,
         "INVALID_TOPIC_EXCEPTION",
         False,
         TopicMissing,
         "the topic's name: the broker allows none like it",
     ),
-    Refusal(19, "NOT_ENOUGH_REPLICAS", True, BrokerError, _LEADER),
-    Refusal(20, "NOT_ENOUGH_REPLICAS_AFTER_APPEND", True, BrokerError, _LEADER),
-    Refusal(22, "ILLEGAL_GENERATION", False, BrokerError, _MEMBERS, Meaning.OLD_GENERATION),
-    Refusal(
+    BrokerRefusal(19, "NOT_ENOUGH_REPLICAS", True, BrokerError, _LEADER),
+    BrokerRefusal(20, "NOT_ENOUGH_REPLICAS_AFTER_APPEND", True, BrokerError, _LEADER),
+    BrokerRefusal(22, "ILLEGAL_GENERATION", False, BrokerError, _MEMBERS, Meaning.OLD_GENERATION),
+    BrokerRefusal(
         23,
         "INCONSISTENT_GROUP_PROTOCOL",
         False,
@@ -258,24 +258,24 @@ _TABLE = (
         "by which strategies the group's other members divide it: all need one in common, and to be consumers",
         Meaning.NO_COMMON_STRATEGY,
     ),
-    Refusal(24, "INVALID_GROUP_ID", False, SettingsError, "the group's name"),
-    Refusal(25, "UNKNOWN_MEMBER_ID", False, BrokerError, _MEMBERS, Meaning.UNKNOWN_MEMBER),
-    Refusal(
+    BrokerRefusal(24, "INVALID_GROUP_ID", False, SettingsError, "the group's name"),
+    BrokerRefusal(25, "UNKNOWN_MEMBER_ID", False, BrokerError, _MEMBERS, Meaning.UNKNOWN_MEMBER),
+    BrokerRefusal(
         26,
         "INVALID_SESSION_TIMEOUT",
         False,
         SettingsError,
         "the session time-out, and the broker's bounds: group.min.session.timeout.ms and group.max.session.timeout.ms",
     ),
-    Refusal(27, "REBALANCE_IN_PROGRESS", True, BrokerError, _MEMBERS, Meaning.REBALANCING),
-    Refusal(
+    BrokerRefusal(27, "REBALANCE_IN_PROGRESS", True, BrokerError, _MEMBERS, Meaning.REBALANCING),
+    BrokerRefusal(
         28,
         "INVALID_COMMIT_OFFSET_SIZE",
         False,
         SettingsError,
         "message.max.bytes of the brokers: one commit is one batch of theirs",
     ),
-    Refusal(
+    BrokerRefusal(
         29,
         "TOPIC_AUTHORIZATION_FAILED",
         False,
@@ -283,7 +283,7 @@ _TABLE = (
         "the broker's ACLs for this topic",
         Meaning.NOT_ALLOWED,
     ),
-    Refusal(
+    BrokerRefusal(
         30,
         "GROUP_AUTHORIZATION_FAILED",
         False,
@@ -291,7 +291,7 @@ _TABLE = (
         "the broker's ACLs for this group",
         Meaning.NOT_ALLOWED,
     ),
-    Refusal(
+    BrokerRefusal(
         31,
         "CLUSTER_AUTHORIZATION_FAILED",
         False,
@@ -299,9 +299,9 @@ _TABLE = (
         "the broker's ACLs for the cluster",
         Meaning.NOT_ALLOWED,
     ),
-    Refusal(33, "UNSUPPORTED_SASL_MECHANISM", False, SettingsError, _LOGIN),
-    Refusal(34, "ILLEGAL_SASL_STATE", False, SettingsError, _LOGIN),
-    Refusal(
+    BrokerRefusal(33, "UNSUPPORTED_SASL_MECHANISM", False, SettingsError, _LOGIN),
+    BrokerRefusal(34, "ILLEGAL_SASL_STATE", False, SettingsError, _LOGIN),
+    BrokerRefusal(
         35,
         "UNSUPPORTED_VERSION",
         False,
@@ -309,8 +309,8 @@ _TABLE = (
         "the broker's version, message.downconversion.enable, and for the consumer protocol its feature group.version",
         Meaning.SWITCHED_OFF,
     ),
-    Refusal(42, "INVALID_REQUEST", False, EtlError, _BUG),
-    Refusal(
+    BrokerRefusal(42, "INVALID_REQUEST", False, EtlError, _BUG),
+    BrokerRefusal(
         43,
         "UNSUPPORTED_FOR_MESSAGE_FORMAT",
         False,
@@ -318,17 +318,17 @@ _TABLE = (
         "the topic's message format: too old to search by time",
         Meaning.NO_SEARCH,
     ),
-    Refusal(44, "POLICY_VIOLATION", False, PermissionDenied, "the broker's policies"),
-    Refusal(
+    BrokerRefusal(44, "POLICY_VIOLATION", False, PermissionDenied, "the broker's policies"),
+    BrokerRefusal(
         53,
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
         False,
         PermissionDenied,
         "the broker's ACLs for transactional ids",
     ),
-    Refusal(56, "KAFKA_STORAGE_ERROR", True, BrokerError, "the broker's disks"),
-    Refusal(58, "SASL_AUTHENTICATION_FAILED", False, PermissionDenied, _LOGIN),
-    Refusal(
+    BrokerRefusal(56, "KAFKA_STORAGE_ERROR", True, BrokerError, "the broker's disks"),
+    BrokerRefusal(58, "SASL_AUTHENTICATION_FAILED", False, PermissionDenied, _LOGIN),
+    BrokerRefusal(
         69,
         "GROUP_ID_NOT_FOUND",
         False,
@@ -336,9 +336,9 @@ _TABLE = (
         "whether the group has members of the other protocol (classic, consumer), and group.consumer.migration.policy of the broker",
         Meaning.NO_SUCH_GROUP,
     ),
-    Refusal(70, "FETCH_SESSION_ID_NOT_FOUND", True, BrokerError, _OVERLOAD),
-    Refusal(71, "INVALID_FETCH_SESSION_EPOCH", True, BrokerError, _OVERLOAD),
-    Refusal(
+    BrokerRefusal(70, "FETCH_SESSION_ID_NOT_FOUND", True, BrokerError, _OVERLOAD),
+    BrokerRefusal(71, "INVALID_FETCH_SESSION_EPOCH", True, BrokerError, _OVERLOAD),
+    BrokerRefusal(
         72,
         "LISTENER_NOT_FOUND",
         True,
@@ -346,25 +346,25 @@ _TABLE = (
         "the listeners of all brokers: one lacks the listener that we came by",
         Meaning.NO_LISTENER,
     ),
-    Refusal(74, "FENCED_LEADER_EPOCH", True, BrokerError, _LEADER),
-    Refusal(75, "UNKNOWN_LEADER_EPOCH", True, BrokerError, _LEADER),
-    Refusal(
+    BrokerRefusal(74, "FENCED_LEADER_EPOCH", True, BrokerError, _LEADER),
+    BrokerRefusal(75, "UNKNOWN_LEADER_EPOCH", True, BrokerError, _LEADER),
+    BrokerRefusal(
         76,
         "UNSUPPORTED_COMPRESSION_TYPE",
         False,
         SettingsError,
         "the broker's version: zstd is given out from Kafka 2.1 on",
     ),
-    Refusal(78, "OFFSET_NOT_AVAILABLE", True, BrokerError, _LEADER),
-    Refusal(79, "MEMBER_ID_REQUIRED", True, BrokerError, _MEMBERS, Meaning.ID_REQUIRED),
-    Refusal(
+    BrokerRefusal(78, "OFFSET_NOT_AVAILABLE", True, BrokerError, _LEADER),
+    BrokerRefusal(79, "MEMBER_ID_REQUIRED", True, BrokerError, _MEMBERS, Meaning.ID_REQUIRED),
+    BrokerRefusal(
         81,
         "GROUP_MAX_SIZE_REACHED",
         True,
         Owned,
         "group.max.size of the broker, and how many members the group has",
     ),
-    Refusal(
+    BrokerRefusal(
         82,
         "FENCED_INSTANCE_ID",
         False,
@@ -372,7 +372,7 @@ _TABLE = (
         "whether another process is a member under the same name (group.instance.id)",
         Meaning.FENCED,
     ),
-    Refusal(
+    BrokerRefusal(
         88,
         "UNSTABLE_OFFSET_COMMIT",
         True,
@@ -380,8 +380,8 @@ _TABLE = (
         "who left a transaction open that commits offsets",
         Meaning.UNSTABLE,
     ),
-    Refusal(89, "THROTTLING_QUOTA_EXCEEDED", True, BrokerError, "the quotas of our client"),
-    Refusal(
+    BrokerRefusal(89, "THROTTLING_QUOTA_EXCEEDED", True, BrokerError, "the quotas of our client"),
+    BrokerRefusal(
         100,
         "UNKNOWN_TOPIC_ID",
         True,
@@ -389,7 +389,7 @@ _TABLE = (
         "whether the topic was deleted, or made again",
         Meaning.ANOTHER_TOPIC,
     ),
-    Refusal(
+    BrokerRefusal(
         103,
         "INCONSISTENT_TOPIC_ID",
         True,
@@ -397,39 +397,41 @@ _TABLE = (
         "whether the topic was deleted, or made again",
         Meaning.ANOTHER_TOPIC,
     ),
-    Refusal(106, "FETCH_SESSION_TOPIC_ID_ERROR", True, BrokerError, _OVERLOAD),
-    Refusal(
+    BrokerRefusal(106, "FETCH_SESSION_TOPIC_ID_ERROR", True, BrokerError, _OVERLOAD),
+    BrokerRefusal(
         109,
         "OFFSET_MOVED_TO_TIERED_STORAGE",
         False,
         EtlError,
         "the broker's log: only a follower is answered so",
     ),
-    Refusal(110, "FENCED_MEMBER_EPOCH", False, BrokerError, _MEMBERS, Meaning.FENCED_EPOCH),
-    Refusal(
+    BrokerRefusal(110, "FENCED_MEMBER_EPOCH", False, BrokerError, _MEMBERS, Meaning.FENCED_EPOCH),
+    BrokerRefusal(
         111,
         "UNRELEASED_INSTANCE_ID",
         True,
         Owned,
         "which process is a member under the same name (group.instance.id)",
     ),
-    Refusal(
+    BrokerRefusal(
         112, "UNSUPPORTED_ASSIGNOR", False, SettingsError, "group.consumer.assignors of the broker"
     ),
-    Refusal(113, "STALE_MEMBER_EPOCH", True, BrokerError, _MEMBERS, Meaning.STALE_EPOCH),
+    BrokerRefusal(113, "STALE_MEMBER_EPOCH", True, BrokerError, _MEMBERS, Meaning.STALE_EPOCH),
 )
-CODES: dict[int, Refusal] = {row.code: row for row in _TABLE}
+CODES: dict[int, BrokerRefusal] = {row.code: row for row in _TABLE}
 UNKNOWN_SERVER_ERROR = CODES[-1]
 UNKNOWN_TOPIC = CODES[3]
 
 
-def error_of(code: int) -> Refusal | None:
+def error_of(code: int) -> BrokerRefusal | None:
     """What a code means that came with an answer; None where nothing was refused. A code that is
     not in the table is final.
     """
     return None if code == NONE else _row(code)
 
 
-def _row(code: int) -> Refusal:
+def _row(code: int) -> BrokerRefusal:
     unknown = "the broker's version and log: this table is older"
-    return CODES.get(code) or Refusal(code, f"unknown error code {code}", False, EtlError, unknown)
+    return CODES.get(code) or BrokerRefusal(
+        code, f"unknown error code {code}", False, EtlError, unknown
+    )

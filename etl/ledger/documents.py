@@ -42,9 +42,9 @@ from etl.model.plans import (
 )
 from etl.model.snapshot import (
     Acknowledgement,
-    Coverage,
     ForeignCommit,
     Interval,
+    LoadedIntervals,
     NamedTable,
     Pause,
     Reservation,
@@ -286,7 +286,7 @@ def applied_of(document: dict[str, Any]) -> CommitResult:
     )
 
 
-def render_loaded_intervals(coverage: Coverage) -> bytes:
+def render_loaded_intervals(coverage: LoadedIntervals) -> bytes:
     """The znode of merged intervals."""
     logs, left = in_order(coverage.intervals), in_order(coverage.given_up)
     removals = [[f.delta_version, f.operation, f.why] for f in coverage.removals]
@@ -333,18 +333,18 @@ def _render_intervals(found: Iterable[Interval]) -> list[list[int | None]]:
     ]
 
 
-def parse_loaded_intervals(payload: bytes, *, path: str) -> Coverage:
+def parse_loaded_intervals(payload: bytes, *, path: str) -> LoadedIntervals:
     """Merged intervals. Raises LedgersDisagree when the znode does not hold them."""
     return parsed(payload, path, _coverage)
 
 
-def _coverage(document: dict[str, Any]) -> Coverage:
+def _coverage(document: dict[str, Any]) -> LoadedIntervals:
     removals = tuple(ForeignCommit(*found) for found in document.get("removals", ()))
     vanished = tuple(
         Vanished(log_of(topic, key), *found) for topic, key, *found in document.get("vanished", ())
     )
     given_up = _parse_intervals(document["given_up"]) if "given_up" in document else {}
-    return Coverage(
+    return LoadedIntervals(
         document["through"],
         _parse_intervals(document),
         removals,

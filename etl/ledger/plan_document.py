@@ -50,9 +50,9 @@ from etl.model.partitions import (
     BrokerPartition,
     Committed,
     Leader,
+    MemberAssignment,
     Membership,
     OffsetsStorage,
-    Share,
     Tail,
     in_order,
 )
@@ -356,7 +356,9 @@ def _rows_before(found: Mapping[str, Any]) -> RowsBefore:
     )
 
 
-def _assignment_content(share: Share, index: Mapping[BrokerPartition, int]) -> dict[str, Any]:
+def _assignment_content(
+    share: MemberAssignment, index: Mapping[BrokerPartition, int]
+) -> dict[str, Any]:
     return {
         "member_id": share.member_id,
         "membership": share.membership.value,
@@ -367,9 +369,9 @@ def _assignment_content(share: Share, index: Mapping[BrokerPartition, int]) -> d
     }
 
 
-def _share(found: Mapping[str, Any], logs: Sequence[BrokerPartition]) -> Share:
+def _share(found: Mapping[str, Any], logs: Sequence[BrokerPartition]) -> MemberAssignment:
     owned = frozenset(logs[i] for i in found["logs"])
-    return Share(
+    return MemberAssignment(
         found["member_id"],
         Membership(found["membership"]),
         found["strategy"],

@@ -484,7 +484,7 @@ class GroupProtocol(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class MemberAssignment:
     """What one member of a group owns after a rebalance has settled."""
 
     member_id: str
@@ -536,7 +536,7 @@ class RebalanceStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class Void:
+class RejectedCommit:
     """A hand-over that was refused: nothing was moved, and nothing will be fetched. In ZooKeeper
     nothing was stored either.
     """

@@ -35,8 +35,8 @@ from etl.model.partitions import (
     Committed,
     Leader,
     Lineage,
+    MemberAssignment,
     OffsetsStorage,
-    Share,
     Tail,
 )
 
@@ -366,7 +366,7 @@ class Plan:
     """It reads nothing and takes a number away from a driver that may still execute a plan with it:
     of a pipeline that was retired or taken over, or of a backfill that was given up with this plan,
     whatever an older copy of its claim says."""
-    share: Share | None = None
+    share: MemberAssignment | None = None
     """What the run that made it owned, of the logs of `positions`; None: it was no member of its
     group.
     """

@@ -26,12 +26,12 @@ from etl.model.partitions import (
     EpochEnd,
     Leader,
     LookedAt,
+    MemberAssignment,
     OffsetsStorage,
     OldestRecord,
     OpenTransaction,
     PartitionOffsets,
     Retention,
-    Share,
     Tail,
 )
 from etl.model.plans import (
@@ -283,7 +283,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
+class LoadedIntervals:
     """What pruned plans leave: the loaded intervals per log, merged."""
 
     through: int = 0
@@ -470,7 +470,7 @@ class Snapshot:
     """Where `committed` is from."""
     cluster_id: str | None = None
     """The id of a cluster that goes by the conf's name (`etl.decide.partition_identity`)."""
-    asked: Asked | None = None
+    asked: ResolvedRequest | None = None
     """None: the run is asked for nothing beside its conf."""
     claims: Reservations = NO_CLAIMS
     """What backfills claim beside this pipeline."""
@@ -485,7 +485,7 @@ class Snapshot:
     extents_of_paused: Mapping[BrokerPartition, PartitionOffsets] = field(default_factory=dict)
     oldest_of_paused: Mapping[BrokerPartition, OldestRecord] = field(default_factory=dict)
     """The oldest unread record of each paused log that has one, where messages have times."""
-    share: Share | None = None
+    share: MemberAssignment | None = None
     """What the run owns as a member of its group; None: it is none."""
     time_zone: str | None = None
     """The session time zone that Spark has in this run."""
@@ -499,7 +499,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ResolvedRequest:
     """What a run is asked for beside its conf, and what was looked up for it."""
 
     request: Request

@@ -57,13 +57,13 @@ import pyarrow as pa
 from etl.decide.partition_identity import EPOCHS_KEPT
 from etl.errors import (
     BrokerError,
+    BrokerRefusal,
     CorruptData,
     EtlError,
     ExpiredOffsets,
     Meaning,
     MessageTooLarge,
     RanOutBeforeUntil,
-    Refusal,
 )
 from etl.kafka.messages import EntryLayout, FetchedPartition
 from etl.model.columns import raw_columns
@@ -370,7 +370,7 @@ class Cursor:
     def _place(self) -> dict[str, object]:
         return {**self.range.log.place, "offset": self.position}
 
-    def _refused(self, fetched: FetchedPartition, refusal: Refusal) -> EtlError:
+    def _refused(self, fetched: FetchedPartition, refusal: BrokerRefusal) -> EtlError:
         if refusal.meaning is Meaning.OUT_OF_RANGE:
             return self._out_of_range(fetched)
         return refusal.error("fetch", **self._place)

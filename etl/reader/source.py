@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from etl.io.brokers.cluster import Cluster
-    from etl.io.brokers.offsets import Extents
+    from etl.io.brokers.offsets import OffsetsAndLeaders
 
 
 def tasks_of(reading: Reading) -> list[Task]:
@@ -208,7 +208,7 @@ def _logs_now(
     return [*mine, *(log for log in reading.chosen.among(there) if log not in task.others_than)]
 
 
-def _reject_truncated(cluster: Cluster, task: QueryTask, found: Extents) -> None:
+def _reject_truncated(cluster: Cluster, task: QueryTask, found: OffsetsAndLeaders) -> None:
     """Raises LogTruncated for a log that lost offsets at its end since the tasks were planned. None
     did whose epoch is the same.
     """
@@ -285,7 +285,7 @@ def _there(metadata: ClusterMetadata, reading: Reading) -> set[BrokerPartition]:
 
 def _bound(
     cluster: Cluster, reading: Reading, logs: Sequence[BrokerPartition], metadata: ClusterMetadata
-) -> tuple[_Wanted, Extents]:
+) -> tuple[_Wanted, OffsetsAndLeaders]:
     """What the options come to on these logs now."""
     found = cluster.extents(logs, isolation=reading.isolation, metadata=metadata)
     if found.leaderless:

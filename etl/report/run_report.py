@@ -103,7 +103,7 @@ class _Look:
         return lag_of(log, self.snapshot, self.reached, self.settings)
 
 
-class Looks:
+class SnapshotPair:
     """Of all looks of a run the first and the last."""
 
     def __init__(self) -> None:
@@ -271,7 +271,7 @@ class Report:
     """By which the run decides; None: what it saw is not kept."""
     request: Request | None = None
     """What the run is asked for beside its conf."""
-    looks: Looks = field(default_factory=Looks)
+    looks: SnapshotPair = field(default_factory=SnapshotPair)
     paused: tuple[Resting, ...] = ()
     asked_by_driver: ByBroker = field(default_factory=dict)
     membership: RebalanceStatistics | None = None

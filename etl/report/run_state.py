@@ -173,7 +173,7 @@ _LEAST_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AttemptProgress:
     """What one attempt of a task has read by now."""
 
     attempt: int
@@ -204,9 +204,11 @@ class Reckoning:
         self._left = {task[0]: tuple(task) for task in tasks}
         self.planned = {task[0]: sum(ranges[i].size for i in task) for task in tasks}
         """Offsets by task."""
-        self._ended = Told(0, 0, 0, 0)
+        self._ended = AttemptProgress(0, 0, 0, 0)
 
-    def reached(self, receipts: Mapping[int, RangeResult], told: Mapping[int, Told]) -> ReadSoFar:
+    def reached(
+        self, receipts: Mapping[int, RangeResult], told: Mapping[int, AttemptProgress]
+    ) -> ReadSoFar:
         """Where the tasks are by these receipts (by range) and by what they told (by task)."""
         for number in [
             number for number, task in self._left.items() if all(i in receipts for i in task)
@@ -214,7 +216,7 @@ class Reckoning:
             came = [receipts[i] for i in self._left.pop(number)]
             self._ended = _and(
                 self._ended,
-                Told(
+                AttemptProgress(
                     0,
                     self.planned[number],
                     sum(r.rows or 0 for r in came),
@@ -234,8 +236,8 @@ class Reckoning:
         )
 
 
-def _and(a: Told, b: Told) -> Told:
-    return Told(0, a.offsets + b.offsets, a.records + b.records, a.bytes + b.bytes)
+def _and(a: AttemptProgress, b: AttemptProgress) -> AttemptProgress:
+    return AttemptProgress(0, a.offsets + b.offsets, a.records + b.records, a.bytes + b.bytes)
 
 
 class Pace:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from etl.decide.backfill import (
-    Asked,
+    BackfillRequest,
     closing_plan,
     first_backfill_plan,
     intervals_of,
@@ -54,7 +54,7 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import (
-    Coverage,
+    LoadedIntervals,
     RebuildFromTable,
     Replay,
     Reservation,
@@ -89,7 +89,9 @@ class Beginning:
     """How many of the offsets other members of the group read."""
 
 
-def estimate_backfill(live: Services, settings: Settings, own: Settings, asked: Asked) -> Beginning:
+def estimate_backfill(
+    live: Services, settings: Settings, own: Settings, asked: BackfillRequest
+) -> Beginning:
     """What a backfill would claim; nothing is stored. `settings` are the live pipeline's, `own` the
     backfill's.
 
@@ -182,7 +184,7 @@ def backfill(
     own: Settings,
     settings: Settings,
     report: Report,
-    asked: Asked | None,
+    asked: BackfillRequest | None,
 ) -> Reservation | None:
     """Begin it, unless it is begun, and load all that is left of it; what it claims. None: nothing
     of the interval is missing.
@@ -249,7 +251,7 @@ def backfill(
     return claim
 
 
-def describe_whole(claim: Reservation, loaded: Coverage) -> str:
+def describe_whole(claim: Reservation, loaded: LoadedIntervals) -> str:
     """That nothing of it is left to load, and how much of it was let go. `loaded`: by its plans."""
     unit = next((log.unit for log in claim.stretches), "offset")
     plans = [
@@ -271,7 +273,12 @@ def describe_whole(claim: Reservation, loaded: Coverage) -> str:
 
 
 def _reject_missing_rows(
-    world: Services, claim: Reservation, own: Settings, loaded: Coverage, *, is_there: bool = True
+    world: Services,
+    claim: Reservation,
+    own: Settings,
+    loaded: LoadedIntervals,
+    *,
+    is_there: bool = True,
 ) -> None:
     """Refuse to call whole what has no row in the table, since a state of it without them was
     accepted. Raises NeedsDecision.
@@ -309,7 +316,7 @@ def with_rows(
     claim: Reservation,
     newest: Plan,
     stretches: Kept,
-    coverage: Coverage,
+    coverage: LoadedIntervals,
     own: Settings,
 ) -> Kept:
     """What of these stretches the table has rows of. Raises NeedsDecision where nobody can tell."""
@@ -477,7 +484,7 @@ def _ended(
     return _settled(world, claim, kept, reason)
 
 
-def _continued_in_older_copy(world: Services, coverage: Coverage) -> bool:
+def _continued_in_older_copy(world: Services, coverage: LoadedIntervals) -> bool:
     """Whether a plan came behind an older copy of the table that lacked one before it: of a plan
     without a record the next one tells it.
     """
@@ -540,7 +547,7 @@ def _is_shut_out(world: Services, snapshot: Snapshot) -> bool:
     )
 
 
-def _loaded(world: Services, claim: Reservation, coverage: Coverage) -> Kept:
+def _loaded(world: Services, claim: Reservation, coverage: LoadedIntervals) -> Kept:
     """What the plans of the backfill loaded of its claim; none is stored that may come into the
     table.
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from etl.decide.group_commits import is_left_open, is_left_to_execute, taken
 from etl.decide.next_step import Action, NextStep
 from etl.errors import Owned
-from etl.model.partitions import Membership, Share, Void
+from etl.model.partitions import MemberAssignment, Membership, RejectedCommit
 from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Snapshot
 from etl.report.describe import describe_read_by_others
@@ -51,7 +51,7 @@ class Joining:
         self._has_joined = self._is_over = self._has_handed_over = False
         self._looks_unjoined = 0
         self._voids = 0
-        self.share: Share | None = None
+        self.share: MemberAssignment | None = None
         self.is_void = False
         """Whether the last plan was refused, so that another one is made of what is owned then."""
 
@@ -94,7 +94,7 @@ class Joining:
             self._settle(self._member)
         return snapshot
 
-    def was_void(self, void: Void) -> None:
+    def was_void(self, void: RejectedCommit) -> None:
         """The hand-over was refused, and nothing was moved. Raises Owned once that has come too
         often.
         """

@@ -40,7 +40,7 @@ from etl.decide.table_changes import reject_changes_by_others, unacknowledged
 from etl.decide.table_storage import describe_time_zones, in_time_zone
 from etl.errors import DataLoss, ExpiredOffsets, MissingOffsets, Owned, TableAppeared
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import Void, parse_intervals
+from etl.model.partitions import RejectedCommit, parse_intervals
 from etl.model.plans import CommitResult, Loss, LossReason, Plan, PlanKind
 from etl.model.snapshot import (
     Acknowledgement,
@@ -268,7 +268,7 @@ def _one_plan(
         return None
     with report.timed(Verb.PLAN):
         plan = _store(world, step, report)
-    if isinstance(plan, Void):
+    if isinstance(plan, RejectedCommit):
         joining.was_void(plan)
         return None
     if plan is None:
@@ -365,7 +365,7 @@ def _tell(
         report_dropped_offsets(step.state, report)
 
 
-def _store(world: Services, step: NextStep, report: Report) -> Plan | Void | None:
+def _store(world: Services, step: NextStep, report: Report) -> Plan | RejectedCommit | None:
     """The plan to execute, stored and handed over when this returns; None: nothing new; Void: not
     so. Raises what the step stops with.
     """
@@ -385,7 +385,7 @@ def _store(world: Services, step: NextStep, report: Report) -> Plan | Void | Non
         if void:
             return void
     handed = world.hand_over(plan)
-    if isinstance(handed, Void):
+    if isinstance(handed, RejectedCommit):
         return handed
     plan = handed
     if step.action is Action.SUPERSEDE:

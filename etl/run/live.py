@@ -66,10 +66,10 @@ from etl.model.partitions import (
     BrokerPartition,
     Committed,
     GroupProtocol,
+    MemberAssignment,
     Membership,
     OffsetsStorage,
-    Share,
-    Void,
+    RejectedCommit,
 )
 from etl.model.plans import CommitResult, Plan, Request, RunKeyRecord
 from etl.model.snapshot import (
@@ -87,7 +87,7 @@ from etl.model.snapshot import (
 from etl.report.run_state import Phases, Stopwatch, Verb
 from etl.run.discovery import Discovery, configured_family
 from etl.run.loaded_rows import LoadedRows, adopt_commits, applied_in_run
-from etl.run.observe import GroupOffsets, Observer, Seen, observe_table
+from etl.run.observe import GroupOffsets, ObservedState, Observer, observe_table
 from etl.run.rows import (
     Following,
     check_rows,
@@ -119,7 +119,7 @@ class ClaimsOfRun:
         """What this pipeline claims, which is a backfill's."""
         self._newest: Plan | None = None
 
-    def saw(self, seen: Seen) -> None:
+    def saw(self, seen: ObservedState) -> None:
         """What one look found."""
         self.seen, self.own, self._newest = (
             seen.snapshot.claims,
@@ -361,7 +361,7 @@ class MembershipVerbs:
                 replace(plan, handed_over=True) if is_taken else replace(plan, is_void=True),
             )
 
-    def hand_over(self, plan: Plan) -> Plan | Void:
+    def hand_over(self, plan: Plan) -> Plan | RejectedCommit:
         """See `services.Services`. A commit of which an answer was lost may still be under way, so that
         its membership ends then.
         """
@@ -385,7 +385,7 @@ class MembershipVerbs:
         """Whether this run or command is to be one of the group's members."""
         return self._registered is not None or self._coordinated is not None
 
-    def current_assignment(self) -> Share | None:
+    def current_assignment(self) -> MemberAssignment | None:
         """What a coordinator's member owns by now, where the run is one: nobody else may commit
         while the group has members.
         """
@@ -394,7 +394,7 @@ class MembershipVerbs:
             return None
         return member.renew() if holds_assignment(self.settings) else member.rejoin()
 
-    def unbroken(self, share: Share) -> Share | None:
+    def unbroken(self, share: MemberAssignment) -> MemberAssignment | None:
         """The share of a plan as its epoch is by now, where this run has held all of it since; else
         None.
         """
@@ -425,7 +425,7 @@ class PlanStore(MembershipVerbs):
         """Refuse what could not be finished."""
         raise NotImplementedError
 
-    def store(self, plan: Plan) -> Void | None:
+    def store(self, plan: Plan) -> RejectedCommit | None:
         """See `services.Services`. Refuses a table that cannot be written and a transform that fails: a
         plan is stored to be executed.
         """
@@ -446,7 +446,7 @@ class PlanStore(MembershipVerbs):
 
         return self._written(plan, write, is_handed_over=bool(plan.handed_over))
 
-    def supersede(self, plan: Plan, ledger: Ledger) -> Void | None:
+    def supersede(self, plan: Plan, ledger: Ledger) -> RejectedCommit | None:
         """See `services.Services`."""
         version = ledger.newest_version
         if version is None:
@@ -471,7 +471,7 @@ class PlanStore(MembershipVerbs):
 
     def _written(
         self, plan: Plan, write: Callable[[Sequence[Part]], None], *, is_handed_over: bool
-    ) -> Void | None:
+    ) -> RejectedCommit | None:
         """`is_handed_over`: in the same step."""
         hand_over = HandOver(self.zookeeper, self.settings.group, self._lock)
         if is_handed_over and plan.offsets_in is OffsetsStorage.ZOOKEEPER:
@@ -549,7 +549,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         """See `services.Services`."""
         return self._saw(self._observer.observe_ledgers())
 
-    def _saw(self, seen: Seen) -> Snapshot:
+    def _saw(self, seen: ObservedState) -> Snapshot:
         self._cluster_name, self._seen_ledger, self._pipelines_version = (
             seen.snapshot.cluster,
             seen.snapshot.ledger,

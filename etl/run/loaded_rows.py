@@ -27,7 +27,7 @@ from etl.ledger.plan_document import parse_plan, results_of
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import GAPS_KEPT, CommitResult, Plan, RangeResult
-from etl.model.snapshot import CommitMetadata, Coverage, Ledger, Snapshot
+from etl.model.snapshot import CommitMetadata, Ledger, LoadedIntervals, Snapshot
 from etl.run.discovery import Discovery
 from etl.run.observe import observe_table
 from etl.run.rows import format_rows, read_rows, translating_transform_errors
@@ -168,7 +168,7 @@ class LoadedRows:
         counted = recount_rows(plan, None, self.settings, gaps_max=GAPS_TOLD)
         return None if counted.uncounted else counted.receipts
 
-    def loaded(self, transaction_version: int | None = None) -> Coverage:
+    def loaded(self, transaction_version: int | None = None) -> LoadedIntervals:
         """See `services.Services`."""
         return ledger_records.read_all_loaded_intervals(self.ledger, transaction_version)
 

@@ -38,7 +38,7 @@ from etl.decide.table_rules import error_of, gone, topics_to_check
 from etl.errors import MembershipLost, NotOurTable, OffsetMoved, SettingsError
 from etl.io.brokers.cluster import Cluster, chosen_topics, names_of_topics, unknown_topics
 from etl.io.brokers.group_offsets import FencedOffsetCommit, StoredOffsets
-from etl.io.brokers.offsets import Extents, read_tails
+from etl.io.brokers.offsets import OffsetsAndLeaders, read_tails
 from etl.io.brokers.times import read_oldest
 from etl.io.delta import table_state
 from etl.io.delta.scan import unaccounted_rows
@@ -57,20 +57,20 @@ from etl.model.partitions import (
     Committed,
     Isolation,
     KafkaGroup,
+    MemberAssignment,
     OffsetsStorage,
+    RejectedCommit,
     Retention,
-    Share,
     Tail,
-    Void,
 )
 from etl.model.plans import Bound, Plan, Request
 from etl.model.snapshot import (
     NO_CLAIMS,
-    Asked,
     Claimed,
     Ledger,
     Pause,
     Reservations,
+    ResolvedRequest,
     Snapshot,
     Table,
     live_and_name,
@@ -84,9 +84,9 @@ def look_up(
     ledger: PlanLedger,
     newest: Plan | None,
     cluster: Cluster,
-    found: Extents,
+    found: OffsetsAndLeaders,
     isolation: Isolation,
-) -> Asked | None:
+) -> ResolvedRequest | None:
     """What the ledger knows of the key, `newest` having been read before, and where the bounds lie
     in the logs that can be read.
 
@@ -109,7 +109,7 @@ def look_up(
         else (None, None)
     )
     bounds = bounds_to_find(request, newest, plan)
-    return Asked(request, kept, plan, offsets(bounds.start), offsets(bounds.until))
+    return ResolvedRequest(request, kept, plan, offsets(bounds.start), offsets(bounds.until))
 
 
 class GroupOffsets:
@@ -154,7 +154,7 @@ class GroupOffsets:
             for log in {**zookeeper, **kafka}
         }
 
-    def hand_over(self, plan: Plan, *, unsure: Callable[[], None]) -> Void | None:
+    def hand_over(self, plan: Plan, *, unsure: Callable[[], None]) -> RejectedCommit | None:
         """Move the offsets of a plan of a coordinator's member, all of them or none; see
         `FencedOffsetCommit.hand_over`.
         """
@@ -166,7 +166,7 @@ class GroupOffsets:
         plan: Plan,
         logs: Collection[BrokerPartition] | None = None,
         *,
-        share: Callable[[], Share | None] = lambda: None,
+        share: Callable[[], MemberAssignment | None] = lambda: None,
     ) -> Mapping[BrokerPartition, Committed]:
         """Move the offsets of `logs` (all that change, by default) to the plan's positions, and say
         what they are now.
@@ -200,8 +200,8 @@ class GroupOffsets:
         plan: Plan,
         logs: Collection[BrokerPartition] | None,
         *,
-        share: Callable[[], Share | None],
-        unbroken: Callable[[Share], Share | None],
+        share: Callable[[], MemberAssignment | None],
+        unbroken: Callable[[MemberAssignment], MemberAssignment | None],
         unsure: Callable[[], None],
     ) -> Mapping[BrokerPartition, Committed]:
         """The same of a plan of a member that moves them behind its append, and of those alone that
@@ -241,7 +241,7 @@ class GroupOffsets:
         self,
         cluster: Cluster,
         plan: Plan,
-        unbroken: Callable[[Share], Share | None],
+        unbroken: Callable[[MemberAssignment], MemberAssignment | None],
         unsure: Callable[[], None],
     ) -> bool:
         """Whether the coordinator takes the plan's offsets. An epoch passes when others come or go;
@@ -280,7 +280,7 @@ _LOOKS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedState:
     """What one look found."""
 
     snapshot: Snapshot
@@ -317,7 +317,7 @@ class Observer:
         self._live, self._backfill = live_and_name(settings.pipeline)
         self._claims = ClaimsBeside(zookeeper, settings.group, self._live)
 
-    def observe(self, named: Named = none_named) -> Seen:
+    def observe(self, named: Named = none_named) -> ObservedState:
         """Look, and look again when another driver planned meanwhile: what was seen of the ledger
         is then older than the rest.
 
@@ -330,7 +330,7 @@ class Observer:
                 break
         return seen
 
-    def observe_ledgers(self) -> Seen:
+    def observe_ledgers(self) -> ObservedState:
         """ZooKeeper and the table alone: the logs that they know are there, and nobody tells where
         one starts, ends, or is led.
 
@@ -344,7 +344,7 @@ class Observer:
                 break
         return seen
 
-    def _observe_ledgers(self) -> Seen:
+    def _observe_ledgers(self) -> ObservedState:
         claims, claimed, ledger, live = self._observe_reservations()
         admits, newest = self._settings.source.topics.admits, ledger.newest
         called = (
@@ -362,7 +362,7 @@ class Observer:
         logs |= set(in_force.positions if (in_force := plan_in_force(ledger, table)) else ())
         read = frozenset(log for log in logs if admits(log.topic))
         is_live = self._backfill is None
-        return Seen(
+        return ObservedState(
             Snapshot(
                 cluster=called.name,
                 cluster_id=called.cluster_id,
@@ -410,7 +410,7 @@ class Observer:
         """The session time zone of Spark in this run."""
         return time_zone(self._settings.spark).name
 
-    def _look(self, named: Named) -> Seen:
+    def _look(self, named: Named) -> ObservedState:
         """Extents last: logs only grow, so no offset of a sound pipeline can lie above an end that
         is asked for after it.
         """
@@ -502,7 +502,7 @@ class Observer:
                 else cluster.members_of(self._settings.group, metadata.brokers.values())
             )
         creation_ids = self._discovery.creation_ids(metadata)
-        return Seen(
+        return ObservedState(
             Snapshot(
                 cluster=called.name,
                 cluster_id=called.cluster_id,
@@ -552,7 +552,7 @@ class Observer:
         return read_pauses(self._ledger) if self._backfill is None else ()
 
     def _fetch_tails(
-        self, cluster: Cluster, found: Extents, plan: Plan | None
+        self, cluster: Cluster, found: OffsetsAndLeaders, plan: Plan | None
     ) -> dict[BrokerPartition, tuple[Tail, ...]]:
         """What physical logs hold before their ends, and where the plan knows them: that last, so
         that it vouches for the other.
@@ -567,7 +567,7 @@ class Observer:
     def _fetch_retention(
         self,
         cluster: Cluster,
-        found: Extents,
+        found: OffsetsAndLeaders,
         ledger: Ledger,
         left: Collection[str],
     ) -> tuple[dict[str, Retention], dict[BrokerPartition, int]]:

@@ -15,16 +15,16 @@ from dataclasses import replace
 
 from etl.decide.loaded_intervals import fold, spans_of
 from etl.decide.next_step import NextStep, repaired
-from etl.decide.replay import Wanted, intervals_of, moments_of, plan_replay, wanted_logs
+from etl.decide.replay import ReplayRequest, intervals_of, moments_of, plan_replay, wanted_logs
 from etl.decide.set_offsets import with_paused
 from etl.decide.table_storage import describe_replaced_time_zones
 from etl.errors import NeedsDecision, Owned, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import (
-    Coverage,
     FirstRun,
     Ledger,
+    LoadedIntervals,
     RebuildFromTable,
     Replay,
     Snapshot,
@@ -43,7 +43,7 @@ def replay(
     world: Services,
     settings: Settings,
     report: Report,
-    wanted: Wanted,
+    wanted: ReplayRequest,
     reason: str | None,
     *,
     shown: Plan | None = None,
@@ -100,7 +100,7 @@ def is_left(step: NextStep) -> bool:
 
 
 def next_replay(
-    world: Services, step: NextStep, settings: Settings, wanted: Wanted, reason: str | None
+    world: Services, step: NextStep, settings: Settings, wanted: ReplayRequest, reason: str | None
 ) -> Plan:
     """The plan of the replay behind what is in the table, without its id and without the rows that
     stand. Stores nothing.
@@ -122,7 +122,7 @@ def next_replay(
     return plan_replay(state, intervals, snapshot, settings, reason=reason, now_ms=world.now_ms())
 
 
-def _loaded(world: Services, ledger: Ledger) -> Coverage:
+def _loaded(world: Services, ledger: Ledger) -> LoadedIntervals:
     """What the pipeline has loaded, or, where it is only foreseen that its newest plan is executed,
     will have by then.
     """

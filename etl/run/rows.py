@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from etl.reader.spark_tasks import PlannedFiles
 
 
-class Receipts(Protocol):
+class RangeResults(Protocol):
     """The receipts of a reading, on their way from its tasks."""
 
     @property
@@ -97,7 +97,7 @@ class Following:
         self._reckoning = Reckoning(ranges, tasks)
         self._one_at_a_time = threading.Lock()
         self.port = ProgressPort(self._reckoning.planned, bind=bind, host=host)
-        self.receipts: Receipts | None = None
+        self.receipts: RangeResults | None = None
         self.ends: Callable[[], None] = _nothing
         """Ends what reads, where that does not end by itself."""
 

@@ -19,13 +19,19 @@ from typing import Any, Protocol
 
 from etl.decide.byte_offsets import Named, none_named
 from etl.decide.loaded_intervals import Span
-from etl.model.partitions import BrokerPartition, Committed, RebalanceStatistics, Share, Void
+from etl.model.partitions import (
+    BrokerPartition,
+    Committed,
+    MemberAssignment,
+    RebalanceStatistics,
+    RejectedCommit,
+)
 from etl.model.plans import CommitResult, Plan, RangeResult, RunKeyRecord
 from etl.model.snapshot import (
     Claimed,
-    Coverage,
     ForeignCommit,
     Ledger,
+    LoadedIntervals,
     Reservation,
     Snapshot,
     Table,
@@ -43,7 +49,7 @@ class Member(Protocol):
     hand-over nothing of the plan depends on membership any more.
     """
 
-    def join(self) -> Share:
+    def join(self) -> MemberAssignment:
         """Register, and rebalance until the group has settled.
 
         The share may be empty. Raises Owned where it does not settle in time; MembershipLost where
@@ -51,7 +57,7 @@ class Member(Protocol):
         together. Then nothing of ours is registered any more, and nobody is stranded.
         """
 
-    def rejoin(self) -> Share:
+    def rejoin(self) -> MemberAssignment:
         """Let go, and settle again: after `is_current` was False, or a hand-over was void. Raises
         as `join`.
         """
@@ -105,13 +111,13 @@ class Services(Protocol):
     def member(self) -> Member | None:
         """The membership of a run of this pipeline, not joined yet; None where its conf is of none."""
 
-    def store(self, plan: Plan) -> Void | None:
+    def store(self, plan: Plan) -> RejectedCommit | None:
         """Keep the plan before its first fetch, put-if-absent. One that is handed over moves the
         group's offsets in the same step; where others came before, nothing is done, and it is said
         why. Raises Owned where another driver stored that number.
         """
 
-    def hand_over(self, plan: Plan) -> Plan | Void:
+    def hand_over(self, plan: Plan) -> Plan | RejectedCommit:
         """Move the group's offsets with the stored plan, where that is a step of its own, and write
         that down: the plan as it is then.
 
@@ -132,7 +138,7 @@ class Services(Protocol):
         Owned where a plan was stored since.
         """
 
-    def supersede(self, plan: Plan, ledger: Ledger) -> Void | None:
+    def supersede(self, plan: Plan, ledger: Ledger) -> RejectedCommit | None:
         """Put the plan in the place of the ledger's newest one, if that is still there; handed over
         as in `store` where that was not.
         """
@@ -193,7 +199,7 @@ class Services(Protocol):
         owns; what was moved.
         """
 
-    def loaded(self, transaction_version: int | None = None) -> Coverage:
+    def loaded(self, transaction_version: int | None = None) -> LoadedIntervals:
         """All that the recorded plans of this pipeline loaded, and what of it was given up: all
         that did not lead to the table as it is.
 

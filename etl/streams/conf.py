@@ -161,7 +161,7 @@ class Subscription:
         )
 
 
-class Listener:
+class RebalanceListener:
     """Who hears what a consumer owns: called within its `poll`, `unsubscribe` and `close`. What it
     raises comes out of these; it may not call them itself, nor `subscribe` (ConsumerInUse)."""
 
@@ -222,7 +222,7 @@ ZooKeeperAccessInput = Access | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Conf:
+class ConsumerConfig:
     """Each is what `Consumer` says of it. Words may stand for enums."""
 
     bootstrap: str | Sequence[str] | None = None

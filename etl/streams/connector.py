@@ -1,6 +1,6 @@
-"""How does a `Connector` feed streams, each read by a thread of its own?
+"""How does a `ConsumerConnector` feed streams, each read by a thread of its own?
 
-`Connector`: streams of a group's records, each for a thread of its own, as consumers of Jafka
+`ConsumerConnector`: streams of a group's records, each for a thread of its own, as consumers of Jafka
 and of Kafka 0.8 give them.
 
 One stream of a connector: records of its partitions, one by one, for one thread.
@@ -37,7 +37,7 @@ from etl.ledger.topic_filters import FilterKind
 from etl.model.partitions import BrokerPartition
 from etl.reader.cursor import RangeProgress
 from etl.settings.choices import MIB
-from etl.streams.conf import Conf, Listener, Subscription, by_filter, by_names
+from etl.streams.conf import ConsumerConfig, RebalanceListener, Subscription, by_filter, by_names
 from etl.streams.fetches import Fetches
 from etl.streams.group_member import Subscribed, open_cluster
 from etl.streams.positions import Positions
@@ -325,7 +325,7 @@ class ConsumerTimeout(Exception):
 
 
 class MessageStream(Iterator[Record]):
-    """Made by a `Connector`. `next` waits for a record; it ends with the connector's `shutdown`.
+    """Made by a `ConsumerConnector`. `next` waits for a record; it ends with the connector's `shutdown`.
 
     timeout_s   how long `next` waits before it raises ConsumerTimeout, behind which it may be called
     again; None: without end
@@ -426,11 +426,11 @@ class MessageStream(Iterator[Record]):
                 pump.positions.note_done(answer.log, answer.end)
 
 
-class Connector:
+class ConsumerConnector:
     """One member of a group, that gives its share in streams; made once for each connector, and
     ended by `shutdown`.
 
-    conf            see `Conf`; with a group queue_records   how many records wait for a stream
+    conf            see `ConsumerConfig`; with a group queue_records   how many records wait for a stream
     before no more is asked for queue_bytes     the same in bytes, as columns. Beyond both a stream
     holds one answer of each of its partitions at most. listener        hears what the group takes
     and gives, in the thread that fetches; it may not call the connector
@@ -445,11 +445,11 @@ class Connector:
 
     def __init__(
         self,
-        conf: Conf,
+        conf: ConsumerConfig,
         *,
         queue_records: int = 100_000,
         queue_bytes: int = 4 * MIB,
-        listener: Listener | None = None,
+        listener: RebalanceListener | None = None,
     ) -> None:
         """Raises SettingsError."""
         if conf.checked() is None:

@@ -22,9 +22,9 @@ from etl.io.brokers.cluster import Cluster
 from etl.model.partitions import BrokerFamily, BrokerPartition, Isolation, OffsetsStorage
 from etl.settings.choices import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S, StartAt
 from etl.streams.conf import (
-    Conf,
+    ConsumerConfig,
     Group,
-    Listener,
+    RebalanceListener,
     SecurityInput,
     ZooKeeperAccessInput,
     by_filter,
@@ -32,7 +32,7 @@ from etl.streams.conf import (
 )
 from etl.streams.fetches import Fetches
 from etl.streams.group_member import Opened, Subscribed, open_cluster
-from etl.streams.positions import Kept, Positions, reject_no_offset
+from etl.streams.positions import OffsetStore, Positions, reject_no_offset
 from etl.streams.records import Decoder, Record
 
 
@@ -123,7 +123,7 @@ class Consumer:
         """Raises SettingsError, and what finding the brokers in ZooKeeper does. Brokers are asked
         with the first question.
         """
-        conf = Conf(
+        conf = ConsumerConfig(
             bootstrap,
             zookeeper,
             group,
@@ -144,7 +144,7 @@ class Consumer:
             self._begin(open_cluster(conf, until), conf, until, key_decoder, value_decoder)
 
     @classmethod
-    def on(cls, cluster: Cluster, conf: Conf) -> Self:
+    def on(cls, cluster: Cluster, conf: ConsumerConfig) -> Self:
         """One without a group that asks a cluster which is open, and stays so when it is closed."""
         made = cls.__new__(cls)
         made._begin(Opened(cluster), conf, ExitStack(), None, None)
@@ -153,7 +153,7 @@ class Consumer:
     def _begin(
         self,
         opened: Opened,
-        conf: Conf,
+        conf: ConsumerConfig,
         until: ExitStack,
         key_decoder: Decoder | None,
         value_decoder: Decoder | None,
@@ -221,7 +221,7 @@ class Consumer:
         topics: Collection[str] = (),
         *,
         pattern: str | None = None,
-        listener: Listener | None = None,
+        listener: RebalanceListener | None = None,
     ) -> None:
         """Be a member of the group from the next `poll` on, and read what it gives of these topics,
         or of all that match a pattern of Java's from end to end, those that are made later, too.
@@ -366,7 +366,7 @@ class Consumer:
             if wanted:
                 self._group.commit(wanted)
 
-    def _group_offsets(self) -> Kept:
+    def _group_offsets(self) -> OffsetStore:
         if self._kept is None:
             raise SettingsError(
                 "the consumer has no group, so nobody keeps its offsets",

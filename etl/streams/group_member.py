@@ -43,20 +43,20 @@ from etl.model.partitions import (
     BrokerFamily,
     BrokerPartition,
     GroupProtocol,
+    MemberAssignment,
     Membership,
     OffsetsStorage,
-    Share,
 )
 from etl.model.security import Access
-from etl.streams.conf import Conf, Group, Listener, Subscription
-from etl.streams.positions import KafkaOffsetStore, Kept, Positions, ZooKeeperOffsetStore
+from etl.streams.conf import ConsumerConfig, Group, RebalanceListener, Subscription
+from etl.streams.positions import KafkaOffsetStore, OffsetStore, Positions, ZooKeeperOffsetStore
 
 _PIPELINE = "~streams"
 """As what our nodes in ZooKeeper name a consumer, so that the next one does away with those of one
 that died on this host. No pipeline may be called so."""
 
 
-class Told(Protocol):
+class MembershipEvents(Protocol):
     """Who hears what becomes of a share."""
 
     def let_go(self, logs: frozenset[BrokerPartition]) -> None:
@@ -69,23 +69,23 @@ class Told(Protocol):
 class GroupMember(Protocol):
     """One membership. Only the consumer that has it calls it, one thread at a time."""
 
-    def join(self) -> Share:
+    def join(self) -> MemberAssignment:
         """Be a member, with a share of the group; see `run.services.Member.join`."""
 
     @property
     def is_called(self) -> bool:
         """Whether the group may divide its logs anew, or we are members no more."""
 
-    def settle(self) -> Share:
+    def settle(self) -> MemberAssignment:
         """Let go of what the group wants, and take what it gives. What it raises ends the
         membership; with SessionLost it had ended.
         """
 
     @property
-    def share(self) -> Share | None:
+    def share(self) -> MemberAssignment | None:
         """By what commits are fenced; None: by nothing, for we are members no more."""
 
-    def renewed(self, share: Share) -> Share | None:
+    def renewed(self, share: MemberAssignment) -> MemberAssignment | None:
         """Once a commit by that share was refused: the one by which its logs are ours all the same,
         if there is one.
         """
@@ -111,7 +111,7 @@ class MemberInZooKeeper:
         group: Group,
         dialect: BrokerFamily,
         wanted: Subscription,
-        told: Told,
+        told: MembershipEvents,
     ) -> None:
         self._session = ZooKeeper(
             connect, session_timeout_s=group.session_timeout_s or 10.0, access=access
@@ -131,10 +131,10 @@ class MemberInZooKeeper:
         self._member.before_let_go(
             lambda: told.let_go(self.share.logs if self.share else frozenset())
         )
-        self.share: Share | None = None
+        self.share: MemberAssignment | None = None
         """See `GroupMember`."""
 
-    def join(self) -> Share:
+    def join(self) -> MemberAssignment:
         """See `GroupMember`. Raises what ZooKeeper does, too."""
         self._session.__enter__()
         try:
@@ -149,12 +149,12 @@ class MemberInZooKeeper:
         """See `GroupMember`."""
         return not self._member.is_current
 
-    def settle(self) -> Share:
+    def settle(self) -> MemberAssignment:
         """See `GroupMember`."""
         self.share = self._member.rejoin()
         return self.share
 
-    def renewed(self, share: Share) -> Share | None:
+    def renewed(self, share: MemberAssignment) -> MemberAssignment | None:
         """See `GroupMember`."""
         return None
 
@@ -182,7 +182,7 @@ class MemberWithCoordinator:
         cluster: Cluster,
         group: Group,
         wanted: Subscription,
-        told: Told,
+        told: MembershipEvents,
         *,
         timeout_s: float,
         generation: str | None,
@@ -194,15 +194,15 @@ class MemberWithCoordinator:
         self._looked_at = 0.0
         self._member: CoordinatedMember | None = None
         """None while no topic passes the filter."""
-        self._taken: Share | None = None
+        self._taken: MemberAssignment | None = None
         self._lost = 0
 
-    def join(self) -> Share:
+    def join(self) -> MemberAssignment:
         """See `GroupMember`. Raises what brokers do, too."""
         group = self._group
         self._topics, self._has_other_topics = self._names(), False
         if not self._topics:
-            return Share("", Membership.COORDINATOR, group.strategy, None, frozenset())
+            return MemberAssignment("", Membership.COORDINATOR, group.strategy, None, frozenset())
         terms = MemberTerms(
             group.name,
             tuple(sorted(self._topics)),
@@ -237,7 +237,7 @@ class MemberWithCoordinator:
             or not self._member.is_current
         )
 
-    def settle(self) -> Share:
+    def settle(self) -> MemberAssignment:
         """See `GroupMember`."""
         if self._member is None:
             return self.join()
@@ -262,14 +262,14 @@ class MemberWithCoordinator:
         return self._taken
 
     @property
-    def share(self) -> Share | None:
+    def share(self) -> MemberAssignment | None:
         """The newest one: by it the epoch of a commit is no older than the coordinator knows it."""
         newest = self._member.newest if self._member is not None else None
         return (
             None if self._is_lost else newest or self._taken
         )  # in this order: one that is behind a loss is none of ours
 
-    def renewed(self, share: Share) -> Share | None:
+    def renewed(self, share: MemberAssignment) -> MemberAssignment | None:
         """In the consumer protocol whoever comes or goes makes another epoch, and logs that are not
         asked back stay where they are.
         """
@@ -319,7 +319,7 @@ class MemberWithCoordinator:
             self._told.lose()
 
 
-OpenMember = Callable[[Subscription, Told], GroupMember]
+OpenMember = Callable[[Subscription, MembershipEvents], GroupMember]
 """A new membership, of whoever is told what becomes of its share."""
 
 
@@ -328,14 +328,14 @@ class Opened:
     """What a consumer stands on."""
 
     cluster: Cluster
-    kept: Kept | None = None
+    kept: OffsetStore | None = None
     """The group's offsets, where there is a group."""
     group: Group | None = None
     open_member: OpenMember | None = None
     """A membership of it."""
 
 
-def open_cluster(conf: Conf, until: ExitStack) -> Opened:
+def open_cluster(conf: ConsumerConfig, until: ExitStack) -> Opened:
     """The cluster, and the group where there is one; both end with `until`. Raises SettingsError,
     and what ZooKeeper and its registrations do."""
     group = conf.checked()
@@ -363,11 +363,11 @@ def open_cluster(conf: Conf, until: ExitStack) -> Opened:
     if group is None:
         return Opened(cluster)
     if conf.storage is OffsetsStorage.KAFKA or zookeeper is None:
-        kept: Kept = KafkaOffsetStore(cluster, group.name)
+        kept: OffsetStore = KafkaOffsetStore(cluster, group.name)
     else:
         kept = ZooKeeperOffsetStore(zookeeper, group.name, physical=conf.is_physical)
 
-    def open_member(wanted: Subscription, told: Told) -> GroupMember:
+    def open_member(wanted: Subscription, told: MembershipEvents) -> GroupMember:
         if group.membership is Membership.ZOOKEEPER:
             return MemberInZooKeeper(
                 conf.zookeeper or "", conf.access, group, BrokerFamily(conf.dialect), wanted, told
@@ -400,7 +400,7 @@ class Subscribed:
         self._commits_by_itself = (
             opened.group is not None and opened.group.auto_commit_s is not None
         )
-        self._listener = Listener()
+        self._listener = RebalanceListener()
         self._member: GroupMember | None = None
         self._one_at_a_time = threading.RLock()
         """Whoever touches the member: this consumer's thread, also within a listener of its, or who
@@ -423,7 +423,7 @@ class Subscribed:
         """Which of our threads owns each log; None where the group knows none."""
         return self._member.threads if self._member else None
 
-    def subscribe(self, wanted: Subscription, listener: Listener | None) -> None:
+    def subscribe(self, wanted: Subscription, listener: RebalanceListener | None) -> None:
         """With the next `tend`. Raises SettingsError without a group."""
         if self._open_member is None:
             what = "the consumer has no group, and only members of one subscribe"
@@ -434,7 +434,7 @@ class Subscribed:
         self.unsubscribe()
         self._wanted, self._listener, self._polled_at = (
             wanted,
-            listener or Listener(),
+            listener or RebalanceListener(),
             time.monotonic(),
         )
         self._ended = threading.Event()
@@ -489,7 +489,7 @@ class Subscribed:
         with self._one_at_a_time:
             self._commit_as_member(self._kept, offsets)
 
-    def _commit_as_member(self, kept: Kept, offsets: Mapping[BrokerPartition, int]) -> None:
+    def _commit_as_member(self, kept: OffsetStore, offsets: Mapping[BrokerPartition, int]) -> None:
         member = self._member
         share = None if self._is_stale or member is None else member.share
         if share is None or member is None:
@@ -567,7 +567,7 @@ class Subscribed:
             raise
         self._take(share, member)
 
-    def _take(self, share: Share, member: GroupMember) -> None:
+    def _take(self, share: MemberAssignment, member: GroupMember) -> None:
         self._member = member
         before = frozenset(self._at.rotation.assigned)
         self._at.assign(sorted(share.logs))

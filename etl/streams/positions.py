@@ -45,7 +45,13 @@ from etl.io.zookeeper.session import (
 )
 from etl.ledger.paths import GroupPaths
 from etl.ledger.registrations import render_offset
-from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, Membership, Share
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Committed,
+    MemberAssignment,
+    Membership,
+)
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor, RangeProgress
 from etl.settings.choices import StartAt
@@ -56,13 +62,15 @@ from etl.streams.records import Answer, Decoder, Record, records_of
 _ANY_VERSION = -1
 
 
-class Kept(Protocol):
+class OffsetStore(Protocol):
     """Where they are kept."""
 
     def committed(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
         """The next offset of each log that has one."""
 
-    def commit(self, offsets: Mapping[BrokerPartition, int], share: Share | None) -> None:
+    def commit(
+        self, offsets: Mapping[BrokerPartition, int], share: MemberAssignment | None
+    ) -> None:
         """Store next offsets; as the member that has this share, where there is one. Raises
         OffsetMoved, Owned, CommitUnknown, PermissionDenied, and MembershipLost where that share is
         over."""
@@ -80,7 +88,9 @@ class KafkaOffsetStore:
         )
         return {log: one.offset for log, one in told.items() if one.offset is not None}
 
-    def commit(self, offsets: Mapping[BrokerPartition, int], share: Share | None) -> None:
+    def commit(
+        self, offsets: Mapping[BrokerPartition, int], share: MemberAssignment | None
+    ) -> None:
         if share is None or share.membership is Membership.ZOOKEEPER:
             self._cluster.first(lambda consumer: consumer.commit_offsets(self._group, offsets))
         else:
@@ -111,7 +121,9 @@ class ZooKeeperOffsetStore:
         self._seen.update({log: found.get(log, NOTHING_COMMITTED) for log in logs})
         return {log: one.offset for log, one in found.items() if one.offset is not None}
 
-    def commit(self, offsets: Mapping[BrokerPartition, int], share: Share | None) -> None:
+    def commit(
+        self, offsets: Mapping[BrokerPartition, int], share: MemberAssignment | None
+    ) -> None:
         if unseen := offsets.keys() - self._seen.keys():
             self.committed(unseen)
         wanted = sorted(log for log, offset in offsets.items() if self._seen[log].offset != offset)
@@ -148,7 +160,7 @@ class ZooKeeperOffsetStore:
         self,
         logs: Collection[BrokerPartition],
         offsets: Mapping[BrokerPartition, int],
-        share: Share | None,
+        share: MemberAssignment | None,
     ) -> Changes:
         changes = Changes(self._zookeeper)
         if (
@@ -226,7 +238,7 @@ class Positions:
     def __init__(
         self,
         cluster: Cluster,
-        kept: Kept | None,
+        kept: OffsetStore | None,
         start: StartAt | None,
         sizes: FetchSizes,
         key_decoder: Decoder | None,

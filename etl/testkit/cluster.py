@@ -100,7 +100,7 @@ class ZooKeeper(Server):
             return False
 
 
-class Cluster:
+class EmbeddedCluster:
     """`with Cluster(brokers=1) as cluster:` gives a running cluster, and nothing of it is left
     afterwards.
 

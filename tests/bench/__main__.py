@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.bench.whole.apart import encrypted, planning, small
 from tests.bench.whole.document import PAGE, Document, render_again
 from tests.bench.whole.kinds import KINDS, ORDER, PEER, RUNS, SESSION
@@ -55,7 +55,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if set(parts) & set(OF_TOPICS):
         with (
             tempfile.TemporaryDirectory(prefix="etl-bench-") as name,
-            Cluster(folder=Path(name, "cluster")) as cluster,
+            EmbeddedCluster(folder=Path(name, "cluster")) as cluster,
         ):
             rounds, cold = (2, 1) if asked.quick else (3, 2)
             what = Asked(

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.bench.small_runs import PARTITIONS, RECORDS, RUNS, conf_of, produce
 
 KIND = "etl run, spark"
@@ -60,7 +60,7 @@ def recorded(folder: Path, every_ms: int) -> Path:
     """Play three runs; what the third one's JVM recorded."""
     (folder / "events.jfc").write_text(_EVENTS.format(every=every_ms))
     record = folder / "run.jfr"
-    with Cluster() as cluster:
+    with EmbeddedCluster() as cluster:
         cluster.create_topic("clicks", partitions=PARTITIONS)
         conf = conf_of(folder, cluster, "cold", RUNS[KIND])
         for number in range(3):

@@ -41,7 +41,7 @@ import yaml
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.spark.session import build_session
 from etl.testkit.brokers import JAFKA, release_jars
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.java import find_java
 from etl.testkit.spark import jar_settings, set_spark_environment, spark_settings
 from tests.said import describe_failure_of
@@ -67,7 +67,7 @@ def payload(number: int) -> bytes:
     )
 
 
-def fill(cluster: Cluster, messages: int, partitions: int) -> None:
+def fill(cluster: EmbeddedCluster, messages: int, partitions: int) -> None:
     """As many messages in each partition."""
     with SimpleConsumer("127.0.0.1", cluster.brokers[0].port, generation="jafka") as broker:
         for at in range(messages // _SET):
@@ -96,7 +96,9 @@ class JafkaReader:
     asked.
     """
 
-    def __init__(self, cluster: Cluster, folder: Path, messages: int, partitions: int) -> None:
+    def __init__(
+        self, cluster: EmbeddedCluster, folder: Path, messages: int, partitions: int
+    ) -> None:
         java, jars = find_java(), ":".join(map(str, release_jars(JAFKA)))
         subprocess.run(
             [str(java.with_name("javac")), "-cp", jars, "-d", str(folder), str(SOURCE)], check=True
@@ -161,7 +163,7 @@ class Spent:
 
 
 def run_once(
-    cluster: Cluster, folder: Path, messages: int, number: int, table: Mapping[str, str]
+    cluster: EmbeddedCluster, folder: Path, messages: int, number: int, table: Mapping[str, str]
 ) -> Spent:
     """A run of a group and a table of its own, which reads all messages."""
     conf = folder / f"conf-{number}.yaml"
@@ -253,7 +255,7 @@ def main() -> None:
     )
     with (
         tempfile.TemporaryDirectory() as name,
-        Cluster(version=JAFKA, chroot="/old", folder=Path(name, "cluster")) as cluster,
+        EmbeddedCluster(version=JAFKA, chroot="/old", folder=Path(name, "cluster")) as cluster,
     ):
         cluster.create_topic(TOPIC, asked.partitions)
         fill(cluster, asked.messages, asked.partitions)

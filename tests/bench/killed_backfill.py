@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from etl.demo.story import click_batches
 from etl.io.brokers.client import SimpleConsumer
 from etl.settings.choices import split_address
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.chaos.cases_backfill import PARTITIONS, begun_late, killed_at_random
 from tests.conftest import small_session
 from tests.system.driving import Pipeline
@@ -28,7 +28,7 @@ from tests.traffic.modern import took
 TOPIC = "clicks"
 
 
-def fill(cluster: Cluster, records: int) -> None:
+def fill(cluster: EmbeddedCluster, records: int) -> None:
     """Click events, as many in each partition."""
     host, port = split_address(cluster.bootstrap)
     with SimpleConsumer(host, port) as broker:
@@ -49,7 +49,7 @@ def main() -> None:
     asked = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="etl-backfill-") as name,
-        Cluster(folder=Path(name, "cluster")) as cluster,
+        EmbeddedCluster(folder=Path(name, "cluster")) as cluster,
     ):
         pipeline = Pipeline(cluster, Path(name), TOPIC, "group")
         pipeline.traffic.create_topic(cluster, TOPIC, PARTITIONS, replication_factor=1, config=None)

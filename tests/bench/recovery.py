@@ -13,7 +13,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.conftest import small_session
 from tests.said import Said
 from tests.system.driving import Pipeline, broken_off_before
@@ -33,7 +33,7 @@ def main() -> None:
     asked = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as name,
-        Cluster(folder=Path(name, "cluster")) as cluster,
+        EmbeddedCluster(folder=Path(name, "cluster")) as cluster,
         small_session(Path(name, "spark")),
     ):
         cluster.create_topic("clicks", 4)

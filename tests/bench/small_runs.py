@@ -32,7 +32,7 @@ import yaml
 from kafka import KafkaProducer
 from pyarrow import parquet
 
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.java import delta_jars
 from etl.testkit.spark import set_spark_environment
 
@@ -69,7 +69,7 @@ def append_bare(rows: str, table: str) -> None:
     spark.stop()
 
 
-def conf_of(folder: Path, cluster: Cluster, name: str, more: dict[str, Any]) -> Path:
+def conf_of(folder: Path, cluster: EmbeddedCluster, name: str, more: dict[str, Any]) -> Path:
     """A pipeline of that name, with a group and a table of its own."""
     path = folder / f"{name}.yaml"
     path.write_text(
@@ -89,7 +89,7 @@ def conf_of(folder: Path, cluster: Cluster, name: str, more: dict[str, Any]) -> 
     return path
 
 
-def produce(cluster: Cluster, first: int) -> None:
+def produce(cluster: EmbeddedCluster, first: int) -> None:
     """So many records more, no two alike."""
     with contextlib.closing(KafkaProducer(bootstrap_servers=cluster.bootstrap)) as producer:
         for n in range(first, first + RECORDS):
@@ -145,7 +145,10 @@ def measured(rounds: int, *, cold: int = 1) -> Iterator[tuple[str, float]]:
 
 
 def _played(rounds: int) -> Iterator[tuple[int, str, Took]]:
-    with tempfile.TemporaryDirectory(prefix="etl-bench-") as temporary, Cluster() as cluster:
+    with (
+        tempfile.TemporaryDirectory(prefix="etl-bench-") as temporary,
+        EmbeddedCluster() as cluster,
+    ):
         folder = Path(temporary)
         cluster.create_topic("clicks", partitions=PARTITIONS)
         confs = {

@@ -37,7 +37,7 @@ from etl.settings.choices import (
     MAX_RECORD_BYTES,
     TARGET_TASK_BYTES,
 )
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.bench.whole.topics import filled
 from tests.bench.whole.workloads import PARTITIONS, WORKLOADS, Workload
 
@@ -82,7 +82,7 @@ def peak_mb() -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-def tasks_of(cluster: Cluster, workload: Workload) -> list[Task]:
+def tasks_of(cluster: EmbeddedCluster, workload: Workload) -> list[Task]:
     """One for each partition, from its start to its end."""
     logs = [BrokerPartition(workload.topic, partition) for partition in range(PARTITIONS)]
     host, port = cluster.bootstrap.split(":")
@@ -117,7 +117,7 @@ def main() -> None:
     workload = WORKLOADS[asked.workload].of(asked.records)
     for part, (owner, name) in PARTS.items():
         setattr(owner, name, timed(part, getattr(owner, name)))
-    with Cluster() as cluster, filled(cluster, workload):
+    with EmbeddedCluster() as cluster, filled(cluster, workload):
         host, port = cluster.bootstrap.split(":")
         reading = Reading(
             ((host, int(port)),),

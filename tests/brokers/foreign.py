@@ -18,7 +18,7 @@ from typing import Self
 
 from etl.model.partitions import BrokerPartition
 from etl.testkit.brokers import JAFKA, Kafka, release_jars
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.java import find_java
 from tests.brokers.compiling import SOURCES, compiled
 
@@ -149,7 +149,7 @@ class Process:
 class JafkaClients(Process):
     """Jafka's producer, simple consumer and high-level consumer."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, cluster: EmbeddedCluster, folder: Path) -> None:
         super().__init__("Jafka", JAFKA, folder, cluster.zookeeper_connect)
 
     def send(
@@ -218,7 +218,7 @@ class JafkaClients(Process):
 class ScalaClients(Process):
     """Kafka's producer, simple consumer and high-level consumer in Scala, of 0.8 to 1.1."""
 
-    def __init__(self, cluster: Cluster, version: str, folder: Path) -> None:
+    def __init__(self, cluster: EmbeddedCluster, version: str, folder: Path) -> None:
         super().__init__(
             "ScalaClients", version, folder, cluster.bootstrap, cluster.zookeeper_connect
         )
@@ -280,7 +280,7 @@ class JavaProducer(Process):
     """Kafka's producer in Java, 0.8.2 on."""
 
     def __init__(
-        self, cluster: Cluster, version: str, folder: Path, *, name: str = "JavaProducer"
+        self, cluster: EmbeddedCluster, version: str, folder: Path, *, name: str = "JavaProducer"
     ) -> None:
         super().__init__(name, version, folder, cluster.bootstrap)
 
@@ -300,7 +300,7 @@ class JavaProducer(Process):
 class JavaClients(JavaProducer):
     """With Kafka's consumer in Java, 0.9 on."""
 
-    def __init__(self, cluster: Cluster, version: str, folder: Path) -> None:
+    def __init__(self, cluster: EmbeddedCluster, version: str, folder: Path) -> None:
         super().__init__(cluster, version, folder, name="JavaClients")
 
     def read(self, topic: str, partition: int) -> list[Seen]:

@@ -13,8 +13,8 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from etl.errors import BrokerUnreachable, Owned, SettingsError
 from etl.io.brokers.group_member import CoordinatedMember
 from etl.io.brokers.member_state import MemberTerms
-from etl.model.partitions import BrokerPartition, GroupProtocol, Share
-from etl.testkit.cluster import Cluster
+from etl.model.partitions import BrokerPartition, GroupProtocol, MemberAssignment
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import HOST, wait_until
 from tests.brokers.foreign import JavaClients
 from tests.brokers.stage import PARTITIONS, KafkaStage
@@ -29,7 +29,7 @@ _STRATEGIES = {
 }
 
 
-def with_consumer_protocol(cluster: Cluster) -> None:
+def with_consumer_protocol(cluster: EmbeddedCluster) -> None:
     """Have a cluster of 4.0 or later take members of the consumer protocol: one that Kafka's own
     tool did not format begins without.
     """
@@ -54,7 +54,7 @@ def with_consumer_protocol(cluster: Cluster) -> None:
     assert wait_until(is_on, WITHIN_S), "the feature is on, and the broker does not know it"
 
 
-def with_session(cluster: Cluster, group: str, seconds: int) -> None:
+def with_session(cluster: EmbeddedCluster, group: str, seconds: int) -> None:
     """Have a coordinator wait so long for members of one group of the consumer protocol, which do
     not say that themselves.
     """
@@ -106,7 +106,9 @@ class Group:
         )
 
     @contextlib.contextmanager
-    def joined(self, instance_id: str | None = None) -> Iterator[tuple[CoordinatedMember, Share]]:
+    def joined(
+        self, instance_id: str | None = None
+    ) -> Iterator[tuple[CoordinatedMember, MemberAssignment]]:
         """One of ours."""
         member = self.member(instance_id)
         try:
@@ -142,7 +144,7 @@ class Group:
             self.java.owns(name)
         )
 
-    def ours(self, member: CoordinatedMember, count: int) -> Share:
+    def ours(self, member: CoordinatedMember, count: int) -> MemberAssignment:
         """The share of one of ours, once it is so large."""
         deadline = time.monotonic() + WITHIN_S
         share = member.rejoin()
@@ -152,7 +154,7 @@ class Group:
             share = share if member.is_current else member.rejoin()
         return share
 
-    def divided(self, member: CoordinatedMember, name: str = "java") -> Share:
+    def divided(self, member: CoordinatedMember, name: str = "java") -> MemberAssignment:
         """The share of one of ours, once it and the release's own own one half each."""
         share = self.ours(member, PARTITIONS // 2)
         self.theirs(self.logs - share.logs, name)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from etl.testkit.brokers import JAFKA, Kafka
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
 from tests.brokers.compiling import number_of, programs
 from tests.brokers.foreign import (
@@ -37,7 +37,7 @@ class Stage(Protocol):
     has_keys: bool
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> EmbeddedCluster:
         """Its servers."""
 
     @property
@@ -66,10 +66,10 @@ class KafkaStage:
     has_keys = True
 
     def __init__(
-        self, version: str, folder: Path, running: ExitStack, cluster: Cluster | None
+        self, version: str, folder: Path, running: ExitStack, cluster: EmbeddedCluster | None
     ) -> None:
         self.cluster = cluster or running.enter_context(
-            Cluster(version=version, folder=folder / "cluster")
+            EmbeddedCluster(version=version, folder=folder / "cluster")
         )
         self.version = version
         self.release = release = number_of(version)
@@ -128,7 +128,9 @@ class JafkaStage:
     has_keys = False
 
     def __init__(self, folder: Path, running: ExitStack) -> None:
-        self.cluster = running.enter_context(Cluster(2, version=JAFKA, folder=folder / "cluster"))
+        self.cluster = running.enter_context(
+            EmbeddedCluster(2, version=JAFKA, folder=folder / "cluster")
+        )
         self.conf: Mapping[str, Any] = {"source": {"dialect": "jafka"}, "cluster": "tests"}
         self.clients = running.enter_context(JafkaClients(self.cluster, folder))
         self.writers: dict[str, Writer] = {"plain": self._writer(0), "gzip": self._writer(1)}
@@ -172,7 +174,7 @@ class JafkaStage:
 
 
 def begin(
-    version: str, folder: Path, running: ExitStack, cluster: Cluster | None = None
+    version: str, folder: Path, running: ExitStack, cluster: EmbeddedCluster | None = None
 ) -> KafkaStage | JafkaStage:
     """Start the clients, and servers where no `cluster` of Kafka runs already; what was started
     ends with `running`.

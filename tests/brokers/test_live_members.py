@@ -14,7 +14,7 @@ import pytest
 
 from etl.io.brokers.member_state import MemberTerms
 from etl.model.partitions import GroupProtocol
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import HOST
 from tests.brokers.groups import Group, with_consumer_protocol
 from tests.brokers.stage import KafkaStage
@@ -55,12 +55,12 @@ def test_a_run_stops_for_a_live_member_of_either_protocol_and_goes_on_once_it_ha
     ],
     ids=str,
 )
-def release(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, GroupProtocol]]:
+def release(request: pytest.FixtureRequest) -> Iterator[tuple[EmbeddedCluster, GroupProtocol]]:
     """A broker and a protocol that its groups speak. Before 3.2 it does not tell a static leader
     that it came back.
     """
     version, protocol = request.param
-    with Cluster(version=version) as cluster:
+    with EmbeddedCluster(version=version) as cluster:
         if protocol is GroupProtocol.CONSUMER:
             with_consumer_protocol(cluster)
         yield cluster, protocol
@@ -71,7 +71,7 @@ class TestMembersOfOtherReleases(member_contract.MemberContract):
     """The contract."""
 
     @pytest.fixture
-    def stage(self, release: tuple[Cluster, GroupProtocol]) -> member_contract.Stage:
+    def stage(self, release: tuple[EmbeddedCluster, GroupProtocol]) -> member_contract.Stage:
         cluster, protocol = release
         group = member_contract.new_group()
         cluster.create_topic(group, member_contract.PARTITIONS)

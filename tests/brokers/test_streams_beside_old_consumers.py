@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.streams import Conf, Connector, Consumer
-from etl.streams import Group as StreamsGroup
+from etl import Consumer, ConsumerConfig, ConsumerConnector
+from etl import Group as StreamsGroup
 from etl.testkit.server_process import wait_until
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
 from tests.brokers.zookeeper_groups import SETTLES_S, Group, of_both_families
@@ -29,9 +29,9 @@ def group(stage: JafkaStage | KafkaStage, unused_group: str) -> Iterator[Group]:
 class Streams:
     """A connector of one stream, and the thread that reads it."""
 
-    def __init__(self, conf: Conf, topic: str) -> None:
+    def __init__(self, conf: ConsumerConfig, topic: str) -> None:
         self.values: list[bytes | None] = []
-        self._connector = Connector(conf)
+        self._connector = ConsumerConnector(conf)
         (stream,) = self._connector.create_message_streams({topic: 1})[topic]
 
         def run() -> None:
@@ -76,7 +76,7 @@ def test_beside_the_originals_each_record_is_read_once_while_all_come_and_go(
         assert group.has(a=2, z=2)
         more()
         by_itself = StreamsGroup(group.name, join_timeout_s=SETTLES_S, auto_commit_s=3600)
-        streams = Streams(Conf(**where, group=by_itself), group.topic)  # type: ignore[arg-type]
+        streams = Streams(ConsumerConfig(**where, group=by_itself), group.topic)  # type: ignore[arg-type]
         try:
             assert group.has(a=2, etl=1, z=1)
             read = Counter[bytes | None](group.close("a"))

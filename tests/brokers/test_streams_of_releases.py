@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from etl import Consumer, Group, Record
 from etl.model.partitions import BrokerPartition
-from etl.streams import Consumer, Group, Record
 from etl.testkit.brokers import JAFKA, RELEASES
 from tests.brokers.groups import with_consumer_protocol
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage

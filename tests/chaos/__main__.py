@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.chaos.collected import ALL
 from tests.chaos.on_stores import cases_on
 from tests.chaos.published import Published
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     with (
         tempfile.TemporaryDirectory(prefix="etl-chaos-") as folder,
-        Cluster(folder=Path(folder, "cluster")) as cluster,
+        EmbeddedCluster(folder=Path(folder, "cluster")) as cluster,
         _stored(asked.store, Path(folder, "store")) as (store, way),
         small_session(Path(folder, "warehouse"), for_path=store.url("x") if store else None),
     ):

@@ -15,7 +15,7 @@ from typing import Any
 
 from kafka.errors import KafkaError
 
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
 from tests.chaos.driver import Driver
 from tests.chaos.holding import TRANSFORM, Hold
@@ -33,9 +33,9 @@ _PREFERRED = 0
 _SOON_S = 90.0
 
 
-def three_brokers(folder: Path) -> Cluster:
+def three_brokers(folder: Path) -> EmbeddedCluster:
     """Whose leaders move only when a case says so."""
-    return Cluster(
+    return EmbeddedCluster(
         3,
         folder=folder,
         properties={"auto.leader.rebalance.enable": "false"},

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from functools import partial
 
 from etl.testkit.brokers import Kafka
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.chaos.cases_brokers import leader_of, wait_for_all
 from tests.chaos.driver import Driver
 from tests.chaos.lives import accepted, finish, second_life
@@ -162,7 +162,7 @@ def tail_lost_of_one(stage: Stage) -> Told:
     )
 
 
-def loaded_on(stage: Stage, cluster: Cluster) -> tuple[Pipeline, Counter[Row], str]:
+def loaded_on(stage: Stage, cluster: EmbeddedCluster) -> tuple[Pipeline, Counter[Row], str]:
     pipeline = stage.pipeline(cluster=cluster)
     pipeline.produce(480)
     pipeline.ran()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from etl.testkit.brokers import JAFKA
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.chaos import cases_kill, cases_zombie
 from tests.chaos.kept import kept
 from tests.chaos.stage import Case, Stage, Told
@@ -21,7 +21,7 @@ _AGAIN = (*cases_kill.CASES, *cases_zombie.two_drivers(started=2, stored=2, appe
 
 def played_on(stage: Stage, *, version: str, case: Case) -> Told:
     """A case on brokers of that version; all cases share them."""
-    cluster = kept(version, lambda folder: Cluster(2, version=version, folder=folder))
+    cluster = kept(version, lambda folder: EmbeddedCluster(2, version=version, folder=folder))
     with Stage(cluster, stage.folder, writer=stage.writer) as other:
         return case.play(other)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from kazoo.exceptions import NoNodeError
 
 from etl.testkit.brokers import JAFKA
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
 from tests.chaos import cases_zombie
 from tests.chaos.cases_generations import played_on
@@ -48,7 +48,7 @@ def unflushed(stage: Stage, *, is_lost: bool) -> Told:
     the broker, which may lose that tail.
     """
     cluster = stage.at_end.enter_context(
-        Cluster(
+        EmbeddedCluster(
             version=JAFKA,
             folder=stage.folder / "jafka",
             properties={"log.flush.interval": str(_FLUSHED), **_NEVER_BY_TIME},
@@ -77,7 +77,7 @@ def unflushed(stage: Stage, *, is_lost: bool) -> Told:
 def deleted_below_a_reader(stage: Stage, *, on_data_loss: str) -> Told:
     """Retention deletes the first files of one log while tasks that read it stand still."""
     cluster = stage.at_end.enter_context(
-        Cluster(version=JAFKA, folder=stage.folder / "jafka", properties=_BY_AGE)
+        EmbeddedCluster(version=JAFKA, folder=stage.folder / "jafka", properties=_BY_AGE)
     )
     pipeline = stage.pipeline(
         2,

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from etl.cli import main
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
 from tests.chaos.driver import Driver
 from tests.chaos.kept import kept
@@ -43,7 +43,7 @@ _ALL_EXPIRE = {"retention.ms": "1000", "segment.bytes": "1048576"}
 
 
 def prepared(
-    stage: Stage, *, loaded: bool, cluster: Cluster | None = None, **source: Any
+    stage: Stage, *, loaded: bool, cluster: EmbeddedCluster | None = None, **source: Any
 ) -> Pipeline:
     pipeline = stage.pipeline(source=source, cluster=cluster)
     pipeline.produce(240)
@@ -216,7 +216,7 @@ def during_fetch(
 
 
 def recreated(
-    stage: Stage, *, records: int, stored: bool = False, cluster: Cluster | None = None
+    stage: Stage, *, records: int, stored: bool = False, cluster: EmbeddedCluster | None = None
 ) -> Told:
     """The topic is made again, with fewer or more records than before; nothing of it may be loaded
     by the old plans.

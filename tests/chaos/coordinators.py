@@ -10,7 +10,7 @@ from typing import Any
 
 from etl.io.brokers.client import SimpleConsumer
 from etl.testkit.brokers import Kafka
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.chaos.cases_zombie import prepare
 from tests.chaos.driver import Driver, send
 from tests.chaos.kept import kept
@@ -21,9 +21,9 @@ from tests.system.driving import Pipeline
 from tests.system.live_consumers import offsets_of
 
 
-def two_coordinators(folder: Path) -> Cluster:
+def two_coordinators(folder: Path) -> EmbeddedCluster:
     """Two brokers, each of which keeps the offsets of all groups."""
-    return Cluster(
+    return EmbeddedCluster(
         2,
         folder=folder,
         properties={"offsets.topic.replication.factor": "2"},

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from etl.testkit.brokers import Kafka
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import HOST, free_port
 from tests.fakes.frames import read_frame
 
@@ -262,7 +262,7 @@ def reset(part: float) -> Spoil:
     return spoil
 
 
-class ProxiedCluster(Cluster):
+class ProxiedCluster(EmbeddedCluster):
     """A cluster of one broker with a second listener that clients can only reach through `proxy`."""
 
     def __init__(self, folder: Path, properties: Mapping[str, str] | None = None) -> None:

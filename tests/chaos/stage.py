@@ -25,7 +25,7 @@ from typing import Any, Protocol, Self
 
 from kafka.errors import KafkaError
 
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.chaos.writes import WRITES
 from tests.said import Said
 from tests.stores.pipeline import StoredPipeline
@@ -96,7 +96,7 @@ class Stage:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: EmbeddedCluster,
         folder: Path,
         *,
         writer: str = "spark",
@@ -123,17 +123,19 @@ class Stage:
 
     def another_cluster(
         self, brokers: int = 1, *, properties: Mapping[str, str] | None = None
-    ) -> Cluster:
+    ) -> EmbeddedCluster:
         """ZooKeeper and brokers of the case's own, to be broken at will."""
         folder = self.folder / f"cluster-{next(_numbers)}"
-        return self.at_end.enter_context(Cluster(brokers, folder=folder, properties=properties))
+        return self.at_end.enter_context(
+            EmbeddedCluster(brokers, folder=folder, properties=properties)
+        )
 
     def pipeline(
         self,
         partitions: int = 4,
         config: Mapping[str, str] | None = None,
         *,
-        cluster: Cluster | None = None,
+        cluster: EmbeddedCluster | None = None,
         replication_factor: int = 1,
         **settings: Any,
     ) -> Pipeline:

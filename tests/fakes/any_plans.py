@@ -11,9 +11,9 @@ from etl.model.partitions import (
     BrokerPartition,
     Committed,
     Leader,
+    MemberAssignment,
     Membership,
     OffsetsStorage,
-    Share,
     Tail,
 )
 from etl.model.plans import (
@@ -174,7 +174,7 @@ def plans(draw: st.DrawFn) -> Plan:
             share=draw(
                 st.none()
                 | st.builds(
-                    Share,
+                    MemberAssignment,
                     st.text(max_size=5),
                     st.sampled_from(Membership),
                     st.text(max_size=5),

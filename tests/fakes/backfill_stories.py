@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import replace
 from typing import Any
 
-from etl.decide.backfill import Asked
+from etl.decide.backfill import BackfillRequest
 from etl.decide.table_changes import acknowledging, is_told
 from etl.model.partitions import parse_named
 from etl.model.plans import CommitResult
@@ -31,9 +31,9 @@ def asked(
     *names: str,
     only_retained: bool = False,
     only_missing: bool = False,
-) -> Asked:
+) -> BackfillRequest:
     named = tuple(map(parse_named, names))
-    return Asked(
+    return BackfillRequest(
         named,
         from_,
         until,
@@ -60,7 +60,7 @@ def nothing(step: str, when: When) -> None:
 
 def filled(
     outside: Outside,
-    what: Asked | None = asked(),
+    what: BackfillRequest | None = asked(),
     at: At = nothing,
     *,
     name: str = "old",

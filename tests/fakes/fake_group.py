@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 from etl.errors import Owned
 from etl.ledger import plan_document
-from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, Share, Void
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Committed,
+    MemberAssignment,
+    RejectedCommit,
+)
 from etl.model.plans import Plan
 
 if TYPE_CHECKING:
@@ -38,16 +44,16 @@ class FakeGroup:
             self.members.remove(member_id)
             self.generation += 1
 
-    def fences(self, share: Share) -> bool:
+    def fences(self, share: MemberAssignment) -> bool:
         """Whether a commit of that share is refused."""
         return share.member_id not in self.members or share.generation != self.generation
 
 
-def commit_fenced(out: Outside, plan: Plan) -> Void | None:
+def commit_fenced(out: Outside, plan: Plan) -> RejectedCommit | None:
     """One commit with the word of the plan, all of it or nothing."""
     assert plan.share
     if out.group.fences(plan.share):
-        return Void("the coordinator does not take us for its member any more")
+        return RejectedCommit("the coordinator does not take us for its member any more")
     out.kept.update({log: (plan.positions[log], plan.word) for log in plan.offsets_to_commit})
     return None
 

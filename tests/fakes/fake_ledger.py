@@ -14,9 +14,15 @@ from etl.decide.run_requests import is_reached, run_key_to_record, with_key
 from etl.errors import CommitUnknown, LedgersDisagree, OffsetMoved, Owned
 from etl.ledger import documents, plan_document
 from etl.ledger.documents import parse_claim, render_claim
-from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, OffsetsStorage, Void
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Committed,
+    OffsetsStorage,
+    RejectedCommit,
+)
 from etl.model.plans import CommitResult, Plan, RunKeyRecord
-from etl.model.snapshot import Claimed, Coverage, Ledger, Reservation, Reservations
+from etl.model.snapshot import Claimed, Ledger, LoadedIntervals, Reservation, Reservations
 from tests.fakes.fake_table import receipt_of
 from tests.fakes.outside import Beside, FakeCommit, Outside
 
@@ -129,7 +135,9 @@ class ClaimsSeen:
     newest: Plan | None = None
 
 
-def hand_over(out: Outside, plan: Plan, name: str, write: Callable[[], None]) -> Void | None:
+def hand_over(
+    out: Outside, plan: Plan, name: str, write: Callable[[], None]
+) -> RejectedCommit | None:
     """Plan and offsets in one transaction; why nothing of it is done. A plan that is not handed
     over is written alone.
     """
@@ -141,9 +149,9 @@ def hand_over(out: Outside, plan: Plan, name: str, write: Callable[[], None]) ->
     )
     for log in () if is_there else logs:
         if out.owners.get(log) != name:
-            return Void(f"{log} is not ours any more")
+            return RejectedCommit(f"{log} is not ours any more")
         if out.committed().get(log, NOTHING_COMMITTED) != plan.seen[log]:
-            return Void(f"the offset of {log} was moved since it was read")
+            return RejectedCommit(f"the offset of {log} was moved since it was read")
     write()
     for log in logs:
         moved = plan.moved(log)
@@ -331,7 +339,7 @@ def stored_plans(out: Outside) -> list[tuple[Plan, bool]]:
     return [(plan, _record_of(out, plan.number, plan.id) is not None) for plan in plans]
 
 
-def loaded(out: Outside, transaction_version: int | None) -> Coverage:
+def loaded(out: Outside, transaction_version: int | None) -> LoadedIntervals:
     """All that the recorded plans loaded."""
     plans = [
         plan_document.parse_plan(payload, path="plans") for _, payload in sorted(out.plans.items())
@@ -339,4 +347,4 @@ def loaded(out: Outside, transaction_version: int | None) -> Coverage:
     recorded = [
         (plan, applied) for plan in plans if (applied := _record_of(out, plan.number, plan.id))
     ]
-    return fold_all(Coverage(), recorded, transaction_version)
+    return fold_all(LoadedIntervals(), recorded, transaction_version)

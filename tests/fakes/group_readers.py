@@ -9,14 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
+from etl import Consumer, RebalanceListener
 from etl.model.partitions import BrokerPartition
-from etl.streams import Consumer, Listener
 from etl.testkit.server_process import wait_until
 
 WITHIN_S = 60
 
 
-class GroupReader(Listener):
+class GroupReader(RebalanceListener):
     """Polls until it is ended. It commits when something is taken from it, as a careful program
     does, and at its end.
     """

@@ -15,7 +15,7 @@ import pytest
 
 from etl.io.brokers.group_member import CoordinatedMember
 from etl.io.brokers.member_state import MemberTerms
-from etl.model.partitions import BrokerPartition, GroupProtocol, Share
+from etl.model.partitions import BrokerPartition, GroupProtocol, MemberAssignment
 
 PARTITIONS = 4
 _WITHIN_S = 60
@@ -47,7 +47,7 @@ class Stage:
         )
 
     @contextlib.contextmanager
-    def joined(self, **changed: Any) -> Iterator[tuple[CoordinatedMember, Share]]:
+    def joined(self, **changed: Any) -> Iterator[tuple[CoordinatedMember, MemberAssignment]]:
         """A member that has joined, and leaves in the end."""
         member = self.member(**changed)
         try:
@@ -65,7 +65,9 @@ def new_group() -> str:
     return f"members-{next(_numbers)}-{time.time_ns()}"
 
 
-def eventually(member: CoordinatedMember, is_so: Callable[[Share], bool]) -> Share:
+def eventually(
+    member: CoordinatedMember, is_so: Callable[[MemberAssignment], bool]
+) -> MemberAssignment:
     """The share once it is so: a member of ours looks again whenever it is told."""
     deadline = time.monotonic() + _WITHIN_S
     share = member.rejoin()

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from etl.errors import Owned
 from etl.model.partitions import (
     BrokerPartition,
+    MemberAssignment,
     Membership,
     OffsetsStorage,
     RebalanceStatistics,
-    Share,
 )
 from etl.run.services import Member
 from tests.fakes.outside import Outside
@@ -69,11 +69,11 @@ class FakeMember:
         self.overtaken = 0
         """How many of the next looks a rebalance overtakes."""
 
-    def join(self) -> Share:
+    def join(self) -> MemberAssignment:
         """See Member."""
         return self._settle("join")
 
-    def rejoin(self) -> Share:
+    def rejoin(self) -> MemberAssignment:
         """See Member."""
         return self._settle("rejoin")
 
@@ -102,7 +102,7 @@ class FakeMember:
         """See Member."""
         return RebalanceStatistics(lost=self.lost)
 
-    def _settle(self, how: str) -> Share:
+    def _settle(self, how: str) -> MemberAssignment:
         self.said.append(how)
         self._let_go()
         logs = self._shares.pop(0) if self._shares[1:] else self._shares[0]
@@ -111,12 +111,12 @@ class FakeMember:
         outside = self._world.outside
         outside.owners.update(dict.fromkeys(logs, self._world.name))
         if outside.offsets_in is not OffsetsStorage.KAFKA:
-            return Share("m", Membership.ZOOKEEPER, "range", None, frozenset(logs))
+            return MemberAssignment("m", Membership.ZOOKEEPER, "range", None, frozenset(logs))
         if self._member_id is None:
             outside.group.made += 1
             self._member_id = f"ours-{outside.group.made}"
         generation = outside.group.join(self._member_id)
-        return Share(
+        return MemberAssignment(
             self._member_id,
             Membership.COORDINATOR,
             "range",

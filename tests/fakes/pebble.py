@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from etl.errors import BrokerError, Meaning, Refusal, TopicMissing
+from etl.errors import BrokerError, BrokerRefusal, Meaning, TopicMissing
 from etl.kafka.messages import (
     EARLIEST,
     ClusterMetadata,
@@ -32,8 +32,8 @@ from tests.fakes.listening import listening
 
 HELLO = b"pebble at your service"
 REFUSALS = {
-    "gone": Refusal(1, "gone", True, TopicMissing, "the topic's name", Meaning.UNKNOWN_TOPIC),
-    "outside": Refusal(2, "outside", False, BrokerError, "the offset", Meaning.OUT_OF_RANGE),
+    "gone": BrokerRefusal(1, "gone", True, TopicMissing, "the topic's name", Meaning.UNKNOWN_TOPIC),
+    "outside": BrokerRefusal(2, "outside", False, BrokerError, "the offset", Meaning.OUT_OF_RANGE),
 }
 
 

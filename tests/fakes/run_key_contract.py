@@ -8,7 +8,7 @@ import pytest
 
 from etl.errors import Owned
 from etl.model.plans import Request, RunKeyRecord
-from etl.model.snapshot import Asked
+from etl.model.snapshot import ResolvedRequest
 from tests.fakes.world_stage import Stage, plan_for, stored
 
 K = Request("2026-01-31T00")
@@ -19,7 +19,7 @@ class RunKeyContract:
 
     def test_of_a_key_that_nobody_asked_for_the_ledger_has_nothing(self, stage: Stage) -> None:
         stored(stage.world(), {stage.logs[0]: 2}, run_key="another")
-        assert stage.world("run-2", K).observe().asked == Asked(K)
+        assert stage.world("run-2", K).observe().asked == ResolvedRequest(K)
         assert stage.world("run-2").observe().asked is None
 
     def test_a_key_is_found_in_the_plan_that_was_made_under_it_however_many_came_later(
@@ -28,10 +28,10 @@ class RunKeyContract:
         world, asking = stage.world(), stage.world("run-2", K)
         plan = stored(world, {}, run_key=K.run_key)
         seen = asking.observe()
-        assert seen.ledger.newest == plan and seen.asked == Asked(K)
+        assert seen.ledger.newest == plan and seen.asked == ResolvedRequest(K)
         stored(world, {}, run_key="the next")
         stored(world, {})
-        assert asking.observe().asked == Asked(K, plan=plan)
+        assert asking.observe().asked == ResolvedRequest(K, plan=plan)
 
     def test_a_key_that_had_nothing_to_read_is_kept_as_often_as_it_is_said(
         self, stage: Stage
@@ -42,7 +42,7 @@ class RunKeyContract:
         )
         for _ in range(2):
             world.remember(key, behind=0)
-            assert world.observe().asked == Asked(K, key)
+            assert world.observe().asked == ResolvedRequest(K, key)
 
     def test_a_key_that_had_nothing_to_read_is_not_kept_once_the_next_plan_is_stored(
         self, stage: Stage
@@ -54,6 +54,6 @@ class RunKeyContract:
         other.store(plan)
         with pytest.raises(Owned):
             world.remember(RunKeyRecord("another", 1, is_empty=True), behind=1)
-        assert stage.plans()[2] == plan.id and world.observe().asked == Asked(
+        assert stage.plans()[2] == plan.id and world.observe().asked == ResolvedRequest(
             K, RunKeyRecord("2026-01-31T00", 1, is_empty=True)
         )

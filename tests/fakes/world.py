@@ -26,16 +26,22 @@ from etl.decide.reservations import incarnations_of
 from etl.decide.run_requests import bounds_to_find
 from etl.errors import Owned
 from etl.ledger import registrations
-from etl.model.partitions import BrokerPartition, Committed, Membership, OffsetsStorage, Void
+from etl.model.partitions import (
+    BrokerPartition,
+    Committed,
+    Membership,
+    OffsetsStorage,
+    RejectedCommit,
+)
 from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult, Request, RunKeyRecord
 from etl.model.snapshot import (
     NO_CLAIMS,
-    Asked,
     Claimed,
-    Coverage,
     ForeignCommit,
     Ledger,
+    LoadedIntervals,
     Reservation,
+    ResolvedRequest,
     Snapshot,
     Table,
 )
@@ -219,7 +225,7 @@ class FakeWorld:
             missing_topics=frozenset(topics_left_to_read(ledger) - {log.topic for log in out.logs}),
         )
 
-    def _asked(self, ledger: Ledger, logs: Mapping[BrokerPartition, FakeLog]) -> Asked:
+    def _asked(self, ledger: Ledger, logs: Mapping[BrokerPartition, FakeLog]) -> ResolvedRequest:
         assert self._request is not None
         key, newest = self._request.run_key, ledger.newest
         plan, kept = (
@@ -234,7 +240,7 @@ class FakeWorld:
             else {}
             for bound in (bounds.start, bounds.until)
         ]
-        return Asked(self._request, kept, plan, *found)
+        return ResolvedRequest(self._request, kept, plan, *found)
 
     def _begins(self) -> Mapping[BrokerPartition, int]:
         newest = self._ledger().newest
@@ -278,7 +284,7 @@ class FakeWorld:
         self._is_member = self._member is not None
         return self._member(self) if self._member else None
 
-    def store(self, plan: Plan) -> Void | None:
+    def store(self, plan: Plan) -> RejectedCommit | None:
         """See World."""
         return self._handed_over(
             "store plan", plan, lambda: fake_ledger.store_plan(self.outside, plan, self.claims)
@@ -288,7 +294,7 @@ class FakeWorld:
         """See World."""
         self._do("remember", lambda: fake_ledger.remember(self.outside, key, behind))
 
-    def supersede(self, plan: Plan, ledger: Ledger) -> Void | None:
+    def supersede(self, plan: Plan, ledger: Ledger) -> RejectedCommit | None:
         """See World."""
 
         def write() -> None:
@@ -299,18 +305,20 @@ class FakeWorld:
         self._do("supersede", write)
         return None
 
-    def _handed_over(self, step: str, plan: Plan, write: Callable[[], None]) -> Void | None:
-        void: Void | None = self._do(
+    def _handed_over(
+        self, step: str, plan: Plan, write: Callable[[], None]
+    ) -> RejectedCommit | None:
+        void: RejectedCommit | None = self._do(
             step, lambda: fake_ledger.hand_over(self.outside, plan, self._name, write)
         )
         return void
 
-    def hand_over(self, plan: Plan) -> Plan | Void:
+    def hand_over(self, plan: Plan) -> Plan | RejectedCommit:
         """See World."""
         if plan.share is None or plan.share.membership is not Membership.COORDINATOR:
             return plan
         if plan.is_open:
-            refused: Void | None = self._do(
+            refused: RejectedCommit | None = self._do(
                 "hand over", lambda: fake_group.commit_fenced(self.outside, plan)
             )
             if refused:
@@ -484,7 +492,7 @@ class FakeWorld:
             moved.update({log: plan.moved(log) for log in self._do(f"commit from {start}", commit)})
         return moved
 
-    def loaded(self, transaction_version: int | None = None) -> Coverage:
+    def loaded(self, transaction_version: int | None = None) -> LoadedIntervals:
         """See World."""
         return fake_ledger.loaded(self.outside, transaction_version)
 

@@ -41,7 +41,7 @@ from etl.kafka.versions import Api
 from etl.ledger import plan_document
 from etl.model.partitions import Broker, BrokerPartition, Committed, Leader
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, PlanKind, RangeResult
-from etl.model.snapshot import Acknowledgement, Coverage, Interval
+from etl.model.snapshot import Acknowledgement, Interval, LoadedIntervals
 from tests.builders import plain_plan
 from tests.fakes.batches import Batch, Codec, Rec, control, encode
 from tests.fakes.message_sets import Entry, Msg, Wrapper, encode_logical, encode_physical, inside
@@ -707,7 +707,9 @@ APPLIED = CommitResult(
     "t1",
     (RangeResult(3, 100, 1, 0, 0, ((6, 7),)), RangeResult(0, None, 0, 2, 2, ((0, 4),), False)),
 )
-COVERAGE = Coverage(6, {LOG: (Interval(0, 5, 5),), OTHER: (Interval(0, 1, 1), Interval(3, 4, 0))})
+COVERAGE = LoadedIntervals(
+    6, {LOG: (Interval(0, 5, 5),), OTHER: (Interval(0, 1, 1), Interval(3, 4, 0))}
+)
 ACKNOWLEDGEMENT = Acknowledgement(
     "t1",
     12,

@@ -20,7 +20,7 @@ from unittest import mock
 
 from etl import errors
 from etl.commands.operator_decisions import parse_skip
-from etl.errors import Refusal
+from etl.errors import BrokerRefusal
 from etl.io.delta.log import parse_added, parse_commit, parse_removed, parse_shape
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.kafka import (
@@ -152,7 +152,7 @@ _PARSERS: dict[Api, Callable[[Any], object]] = {
     Api.CONSUMER_GROUP_HEARTBEAT: group_messages.parse_consumer_heartbeat,
     Api.CONSUMER_GROUP_DESCRIBE: group_messages.parse_consumer_group,
 }
-_PARSERS_OF_MANY_LOGS: dict[Api, Callable[..., many_partitions.Told[Any]]] = {
+_PARSERS_OF_MANY_LOGS: dict[Api, Callable[..., many_partitions.ThrottledAnswer[Any]]] = {
     Api.LIST_OFFSETS: many_partitions.parse_offsets,
     Api.OFFSET_FOR_LEADER_EPOCH: many_partitions.parse_epoch_ends,
     Api.DESCRIBE_LOG_DIRS: many_partitions.parse_log_dirs,
@@ -165,7 +165,7 @@ _FIRST_OF_MANY_LOGS = {
 
 
 def _about_logs(
-    api: Api, parse: Callable[..., many_partitions.Told[Any]]
+    api: Api, parse: Callable[..., many_partitions.ThrottledAnswer[Any]]
 ) -> Callable[[bytes], object]:
     lowest, highest = max(api.value[1], _FIRST_OF_MANY_LOGS.get(api, 0)), api.value[2]
 
@@ -191,7 +191,7 @@ def _numbers(content: bytes) -> object:
     return [calls[reader.int8() % len(calls)]() for _ in range(reader.count("calls", item_bytes=1))]
 
 
-def _code(error_of: Callable[[int], Refusal | None]) -> Callable[[bytes], object]:
+def _code(error_of: Callable[[int], BrokerRefusal | None]) -> Callable[[bytes], object]:
     def read(content: bytes) -> object:
         refusal = error_of(int.from_bytes(content[:2], "big", signed=True))
         return refusal and (

@@ -18,7 +18,7 @@ from etl.io.brokers.member_state import MemberTerms
 from etl.kafka import small_messages
 from etl.kafka.versions import Api
 from etl.model.partitions import GroupProtocol
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import HOST
 from tests.brokers.groups import with_consumer_protocol
 from tests.groups.answers import PARSERS, RELEASES, said
@@ -45,7 +45,10 @@ def take(version: str) -> list[dict[str, Any]]:
         return found
 
     decode = small_messages.decode
-    with Cluster(version=version) as cluster, mock.patch.object(small_messages, "decode", decoded):
+    with (
+        EmbeddedCluster(version=version) as cluster,
+        mock.patch.object(small_messages, "decode", decoded),
+    ):
         cluster.create_topic("clicks", 4)
         for protocol in GroupProtocol if version >= "4" else [GroupProtocol.CLASSIC]:
             terms = MemberTerms(f"golden-{protocol.value}", ("clicks",), session_timeout_s=6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etl.streams import Consumer
+from etl import Consumer
 from tests.system.driving import Pipeline
 
 

@@ -15,7 +15,7 @@ from confluent_kafka.admin._scram import (
     UserScramCredentialUpsertion,
 )
 
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import free_port
 from tests.networks.certificates import Authority
 from tests.networks.secured_zookeeper import SecuredZooKeeper, broker_options, variable_of
@@ -62,7 +62,7 @@ class Secured:
         }
         self.ports = {name: free_port() for name in LISTENERS}
         self.plain_port = free_port()
-        self.cluster = Cluster(
+        self.cluster = EmbeddedCluster(
             chroot=CHROOT,
             folder=folder / "cluster",
             properties=self._properties(),

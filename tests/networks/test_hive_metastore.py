@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.conftest import TopicFactory
 from tests.networks.commands import command, command_with
 from tests.networks.metastore import NAMED, metastore_in, said
@@ -23,7 +23,9 @@ pytestmark = [pytest.mark.networks]
 
 
 @pytest.fixture
-def pipeline(cluster: Cluster, topic: TopicFactory, unused_group: str, tmp_path: Path) -> Pipeline:
+def pipeline(
+    cluster: EmbeddedCluster, topic: TopicFactory, unused_group: str, tmp_path: Path
+) -> Pipeline:
     """One whose table is called so in a schema `lake`, in a metastore of its own; the schema's
     folder is the pipeline's.
     """

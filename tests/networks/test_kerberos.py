@@ -17,7 +17,7 @@ import pytest
 from etl.errors import PermissionDenied
 from etl.io.brokers.client import SimpleConsumer
 from etl.settings.load import security_of
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import free_port
 from tests.said import refused
 from tests.system.driving import ROOT, WITHOUT_SPARK, Pipeline
@@ -91,7 +91,7 @@ def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def kerberized(
     kdc: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Cluster, int]]:
+) -> Iterator[tuple[EmbeddedCluster, int]]:
     """A broker, and the port of its listener that takes tickets."""
     module = "com.sun.security.auth.module.Krb5LoginModule"
     entered, plain = free_port(), free_port()
@@ -105,7 +105,7 @@ def kerberized(
         "sasl.kerberos.service.name": "kafka",
         "listener.name.kerberos.gssapi.sasl.jaas.config": keytab,
     }
-    cluster = Cluster(
+    cluster = EmbeddedCluster(
         folder=tmp_path_factory.mktemp("cluster"),
         properties=with_listener,
         java_options=[f"-Djava.security.krb5.conf={kdc}/krb5.conf"],
@@ -116,13 +116,13 @@ def kerberized(
 
 
 @pytest.fixture
-def port(kerberized: tuple[Cluster, int]) -> int:
+def port(kerberized: tuple[EmbeddedCluster, int]) -> int:
     """Of that listener."""
     return kerberized[1]
 
 
 @pytest.fixture
-def pipeline(kerberized: tuple[Cluster, int], tmp_path: Path) -> Pipeline:
+def pipeline(kerberized: tuple[EmbeddedCluster, int], tmp_path: Path) -> Pipeline:
     """On a new topic, by that listener."""
     name = f"topic-{uuid.uuid4().hex[:8]}"
     kerberized[0].create_topic(name, 2)

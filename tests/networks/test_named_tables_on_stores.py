@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.conftest import TopicFactory
 from tests.networks.commands import command
 from tests.networks.metastore import NAMED, metastore_in, said
@@ -40,7 +40,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
 @pytest.fixture
 def pipeline(
     store: StoreServer,
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     topic: TopicFactory,
     unused_group: str,
     tmp_path: Path,

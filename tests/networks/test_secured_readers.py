@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from etl import OffsetRanges
-from etl.streams import Consumer
+from etl import Consumer, OffsetRanges
 from tests.networks.loading import consume
 from tests.networks.secured import PASSWORD, MakePipeline, Secured
 from tests.said import describe_failure_of, refused

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from etl import OffsetRanges
-from etl.streams import Consumer, Group
+from etl import Consumer, Group, OffsetRanges
 from tests.networks.loading import consume, loads, peeks
 from tests.networks.secured import CHROOT, MakePipeline, Secured
 from tests.networks.secured_zookeeper import USERS

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.conftest import TopicFactory
 from tests.stores.servers import SECRET_VARIABLE, Moto
 from tests.system.driving import ROOT, WITHOUT_SPARK, Pipeline
@@ -53,7 +53,7 @@ def test_the_key_of_a_store_is_not_in_the_event_log_of_a_session_that_was_there_
 
 
 def test_rows_of_a_local_table_are_replayed_into_one_on_s3_by_the_log_that_keeps_writers_apart(
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     topic: TopicFactory,
     unused_group: str,
     tmp_path: Path,

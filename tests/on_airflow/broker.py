@@ -24,14 +24,14 @@ from typing import Any
 from deltalake import DeltaTable
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.spark import SHORT_RUN, jar_settings, set_spark_environment
 
 
 class Broker:
     """What is asked of it."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: EmbeddedCluster) -> None:
         self.cluster = cluster
         self._numbers, self._is_still = itertools.count(), threading.Event()
         self._flowing: threading.Thread | None = None
@@ -102,7 +102,7 @@ class Broker:
 def main() -> int:
     """Until standard input ends."""
     set_spark_environment()
-    with Cluster(folder=Path(sys.argv[1])) as cluster:
+    with EmbeddedCluster(folder=Path(sys.argv[1])) as cluster:
         broker = Broker(cluster)
         print(
             json.dumps(

@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 from etl.decide import loaded_intervals
 from etl.errors import ExpiredOffsets
 from etl.io import process
-from etl.io.brokers.offsets import Extents
+from etl.io.brokers.offsets import OffsetsAndLeaders
 from etl.io.delta import append, losses
 from etl.io.delta import log as delta_log
 from etl.io.delta.append import Destination, Load, Takes
@@ -105,15 +105,15 @@ class MemoryCluster:
     def describe_when_known(self, topics: Collection[str] | None, **_: Any) -> ClusterMetadata:
         return self.describe(topics)
 
-    def extents(self, logs: Collection[BrokerPartition], **_: Any) -> Extents:
+    def extents(self, logs: Collection[BrokerPartition], **_: Any) -> OffsetsAndLeaders:
         """See `io.brokers.cluster.Cluster`."""
 
-        def ask() -> Extents:
+        def ask() -> OffsetsAndLeaders:
             found = {
                 log: PartitionOffsets(self._logs[log].log_start, self._logs[log].end)
                 for log in logs
             }
-            return Extents(found, {log: Leader(BROKER, 0) for log in logs}, frozenset())
+            return OffsetsAndLeaders(found, {log: Leader(BROKER, 0) for log in logs}, frozenset())
 
         return through("list offsets", ask)
 
@@ -122,7 +122,7 @@ class MemoryCluster:
         return {}
 
     def retained_from(
-        self, found: Extents, since_ms: Mapping[BrokerPartition, int], **_: Any
+        self, found: OffsetsAndLeaders, since_ms: Mapping[BrokerPartition, int], **_: Any
     ) -> dict[BrokerPartition, int]:
         """See `io.brokers.cluster.Cluster`."""
         return {}
@@ -142,7 +142,7 @@ class MemoryCluster:
         """These brokers have no epochs."""
         return {}
 
-    def open_transactions(self, found: Extents) -> dict[BrokerPartition, OpenTransaction]:
+    def open_transactions(self, found: OffsetsAndLeaders) -> dict[BrokerPartition, OpenTransaction]:
         """There is none."""
         return {}
 
@@ -150,7 +150,7 @@ class MemoryCluster:
         """Nobody is in it."""
         return KafkaGroup()
 
-    def bytes_per_offset(self, found: Extents) -> dict[BrokerPartition, float]:
+    def bytes_per_offset(self, found: OffsetsAndLeaders) -> dict[BrokerPartition, float]:
         """See `io.brokers.cluster.Cluster`."""
         return dict.fromkeys(found.extents, 100.0)
 

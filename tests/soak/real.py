@@ -30,7 +30,7 @@ from kafka import KafkaProducer
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.ledger import PlanLedger
 from etl.io.zookeeper.session import ZooKeeper
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.chaos.driver import Driver, send
 from tests.chaos.stage import Checked, Writer, checked, complete_files, said_in_short
 from tests.processes import command
@@ -291,7 +291,7 @@ def main(*, seed: int, kills: int) -> int:
     """
     print(f"seed {seed}: python -m tests.soak --kills {kills} --seed {seed}", flush=True)
     folder, began = Path(tempfile.mkdtemp(prefix="etl-soak-")), time.monotonic()
-    with Cluster(folder=folder / "cluster") as cluster:
+    with EmbeddedCluster(folder=folder / "cluster") as cluster:
         cluster.create_topic("soak", _PARTITIONS)
         soak = Soak(Pipeline(cluster, folder, "soak", "soak", _SETTINGS), seed)
         try:

@@ -36,7 +36,7 @@ from tests.spark.appending import append_rows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from etl.testkit.cluster import Cluster
+    from etl.testkit.cluster import EmbeddedCluster
 
 CLICKS = BrokerPartition("clicks", 2)
 
@@ -190,7 +190,7 @@ def test_a_task_that_is_tried_again_has_less_patience(monkeypatch: pytest.Monkey
 
 
 @pytest.fixture(scope="module")
-def filled(cluster: Cluster, topic: Any) -> str:
+def filled(cluster: EmbeddedCluster, topic: Any) -> str:
     """A topic with three partitions of 40 records each."""
     from kafka import KafkaProducer
 
@@ -211,7 +211,7 @@ def filled(cluster: Cluster, topic: Any) -> str:
 
 
 def test_a_topic_is_a_dataframe_without_any_of_the_rest(
-    spark: SparkSession, cluster: Cluster, filled: str
+    spark: SparkSession, cluster: EmbeddedCluster, filled: str
 ) -> None:
     from pyspark.sql.types import StructType
 
@@ -235,7 +235,7 @@ def test_a_topic_is_a_dataframe_without_any_of_the_rest(
 
 
 def test_exact_ranges_and_chosen_columns(
-    spark: SparkSession, cluster: Cluster, filled: str
+    spark: SparkSession, cluster: EmbeddedCluster, filled: str
 ) -> None:
     spark.dataSource.register(OffsetRanges)
     ranges = [
@@ -255,7 +255,7 @@ def test_exact_ranges_and_chosen_columns(
 
 
 def test_what_was_written_for_sparks_own_source_reads_the_same(
-    spark: SparkSession, cluster: Cluster, filled: str
+    spark: SparkSession, cluster: EmbeddedCluster, filled: str
 ) -> None:
     spark.dataSource.register(OffsetRanges)
     reader = (
@@ -283,7 +283,7 @@ def test_what_was_written_for_sparks_own_source_reads_the_same(
 
 
 def test_nothing_to_read_is_an_empty_dataframe(
-    spark: SparkSession, cluster: Cluster, topic: Any
+    spark: SparkSession, cluster: EmbeddedCluster, topic: Any
 ) -> None:
     spark.dataSource.register(OffsetRanges)
     assert (
@@ -297,7 +297,7 @@ def test_nothing_to_read_is_an_empty_dataframe(
 
 
 def test_a_missing_topic_and_a_wrong_option_are_told_by_what_they_are(
-    spark: SparkSession, cluster: Cluster
+    spark: SparkSession, cluster: EmbeddedCluster
 ) -> None:
     spark.dataSource.register(OffsetRanges)
     reader = spark.read.format(NAME).option("bootstrap", cluster.bootstrap)
@@ -309,7 +309,7 @@ def test_a_missing_topic_and_a_wrong_option_are_told_by_what_they_are(
 
 def test_a_partition_and_an_offset_that_are_not_there_are_told_when_the_query_is_planned(
     spark: SparkSession,
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     filled: str,
 ) -> None:
     spark.dataSource.register(OffsetRanges)
@@ -324,7 +324,7 @@ def test_a_partition_and_an_offset_that_are_not_there_are_told_when_the_query_is
 
 
 def test_logs_that_change_after_a_query_is_planned_are_told_or_read_as_the_option_says(
-    cluster: Cluster, topic: Any
+    cluster: EmbeddedCluster, topic: Any
 ) -> None:
     from kafka import KafkaProducer, TopicPartition
     from kafka.admin import KafkaAdminClient
@@ -372,7 +372,7 @@ def test_logs_that_change_after_a_query_is_planned_are_told_or_read_as_the_optio
             list(reader.read(planned))
 
 
-def _produce(cluster: Cluster, topic: str, count: int, *, partition: int = 0) -> None:
+def _produce(cluster: EmbeddedCluster, topic: str, count: int, *, partition: int = 0) -> None:
     from kafka import KafkaProducer
 
     with contextlib.closing(KafkaProducer(bootstrap_servers=cluster.bootstrap)) as producer:
@@ -380,7 +380,7 @@ def _produce(cluster: Cluster, topic: str, count: int, *, partition: int = 0) ->
             producer.send(topic, b"v", partition=partition)
 
 
-def _delete_below(cluster: Cluster, topic: str, offset: int) -> None:
+def _delete_below(cluster: EmbeddedCluster, topic: str, offset: int) -> None:
     from kafka import TopicPartition
     from kafka.admin import KafkaAdminClient
 
@@ -388,7 +388,7 @@ def _delete_below(cluster: Cluster, topic: str, offset: int) -> None:
         admin.delete_records({TopicPartition(topic, 0): offset})
 
 
-def _add_partitions(cluster: Cluster, topic: str, count: int) -> None:
+def _add_partitions(cluster: EmbeddedCluster, topic: str, count: int) -> None:
     from kafka.admin import KafkaAdminClient, NewPartitions
 
     with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
@@ -396,7 +396,7 @@ def _add_partitions(cluster: Cluster, topic: str, count: int) -> None:
     assert wait_until(lambda: len(_partitions_of(cluster, topic)) == count, 30)
 
 
-def _partitions_of(cluster: Cluster, topic: str) -> set[int]:
+def _partitions_of(cluster: EmbeddedCluster, topic: str) -> set[int]:
     from kafka import KafkaConsumer
 
     with contextlib.closing(KafkaConsumer(bootstrap_servers=cluster.bootstrap)) as consumer:
@@ -409,7 +409,7 @@ def _offsets_of(frame: DataFrame) -> list[int]:
 
 def test_each_query_of_a_dataframe_and_of_its_views_reads_up_to_the_end_of_the_log_at_that_time(
     spark: SparkSession,
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     topic: Any,
 ) -> None:
     spark.dataSource.register(OffsetRanges)
@@ -440,7 +440,7 @@ def test_each_query_of_a_dataframe_and_of_its_views_reads_up_to_the_end_of_the_l
 
 
 def test_queries_of_a_dataframe_of_many_spark_partitions_read_each_offset_once(
-    spark: SparkSession, cluster: Cluster, topic: Any
+    spark: SparkSession, cluster: EmbeddedCluster, topic: Any
 ) -> None:
     spark.dataSource.register(OffsetRanges)
     name = topic(config={"retention.ms": "-1"})
@@ -455,7 +455,7 @@ def test_queries_of_a_dataframe_of_many_spark_partitions_read_each_offset_once(
 
 
 def test_ends_and_starts_that_are_given_as_offsets_stay_as_they_are(
-    spark: SparkSession, cluster: Cluster, topic: Any
+    spark: SparkSession, cluster: EmbeddedCluster, topic: Any
 ) -> None:
     spark.dataSource.register(OffsetRanges)
     name = topic(config={"retention.ms": "-1"})
@@ -473,7 +473,7 @@ def test_ends_and_starts_that_are_given_as_offsets_stay_as_they_are(
 
 
 def test_bounds_that_are_times_are_looked_up_for_each_query(
-    spark: SparkSession, cluster: Cluster, topic: Any
+    spark: SparkSession, cluster: EmbeddedCluster, topic: Any
 ) -> None:
     from kafka import KafkaProducer
 
@@ -498,7 +498,7 @@ def test_bounds_that_are_times_are_looked_up_for_each_query(
 
 def test_partitions_and_topics_that_come_after_the_first_query_are_read_by_the_next(
     spark: SparkSession,
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     topic: Any,
 ) -> None:
     spark.dataSource.register(OffsetRanges)
@@ -529,7 +529,7 @@ def test_partitions_and_topics_that_come_after_the_first_query_are_read_by_the_n
 
 
 def test_a_pattern_of_javas_is_read_as_java_reads_it_or_refused_by_name(
-    spark: SparkSession, cluster: Cluster, topic: Any
+    spark: SparkSession, cluster: EmbeddedCluster, topic: Any
 ) -> None:
     spark.dataSource.register(OffsetRanges)
     name = topic(config={"retention.ms": "-1"})
@@ -549,7 +549,7 @@ def test_a_pattern_of_javas_is_read_as_java_reads_it_or_refused_by_name(
         reader.option("subscribePattern", "clicks|or[c-e&&[^c]]ers").load().count()
 
 
-def _led(cluster: Cluster, topic: str, *bounds: tuple[int, int, int]) -> list[OffsetRange]:
+def _led(cluster: EmbeddedCluster, topic: str, *bounds: tuple[int, int, int]) -> list[OffsetRange]:
     host, _, port = cluster.bootstrap.partition(":")
     leader = Leader(Broker(0, host, int(port)))
     return [
@@ -560,7 +560,7 @@ def _led(cluster: Cluster, topic: str, *bounds: tuple[int, int, int]) -> list[Of
 @pytest.mark.parametrize("padding", [0, 3_000], ids=["few ranges", "many"])
 def test_a_plans_rows_reach_the_table_and_its_receipts_come_back(
     spark: SparkSession,
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     filled: str,
     make_plan: Callable[..., Plan],
     tmp_path: Path,
@@ -646,7 +646,7 @@ def test_each_task_says_that_it_begins_and_its_rows_are_those_that_the_transform
 
 
 def test_a_range_that_is_read_twice_has_one_receipt(
-    spark: SparkSession, cluster: Cluster, filled: str
+    spark: SparkSession, cluster: EmbeddedCluster, filled: str
 ) -> None:
     ranges = _led(cluster, filled, (0, 0, 40))
     frame, received = read(spark, cluster.bootstrap, ranges, [[0]])
@@ -655,7 +655,7 @@ def test_a_range_that_is_read_twice_has_one_receipt(
 
 
 def test_a_task_that_is_tried_again_asks_for_the_leader(
-    spark: SparkSession, cluster: Cluster, filled: str
+    spark: SparkSession, cluster: EmbeddedCluster, filled: str
 ) -> None:
     gone = Leader(Broker(9, "127.0.0.1", 1))
     ranges = [OffsetRange(BrokerPartition(filled, 0), 0, 40, gone)]
@@ -669,7 +669,7 @@ def test_a_task_that_is_tried_again_asks_for_the_leader(
 
 def test_a_failure_in_a_task_comes_back_as_itself(
     spark: SparkSession,
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     filled: str,
     make_plan: Callable[..., Plan],
     tmp_path: Path,

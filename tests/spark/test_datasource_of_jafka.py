@@ -14,7 +14,7 @@ import pytest
 
 from etl import OffsetRanges
 from etl.testkit.brokers import JAFKA
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.traffic.jafka import JafkaTraffic
 from tests.traffic.rows import Row, hash_of
 
@@ -27,11 +27,11 @@ TOPIC = "clicks"
 
 
 @pytest.fixture(scope="module")
-def jafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def jafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
     """Two brokers with two logs each, of several segments, with plain and nested compressed
     entries.
     """
-    with Cluster(
+    with EmbeddedCluster(
         2,
         version=JAFKA,
         folder=tmp_path_factory.mktemp("jafka"),
@@ -42,7 +42,7 @@ def jafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-def frame_of(spark: SparkSession, cluster: Cluster, **options: str) -> DataFrame:
+def frame_of(spark: SparkSession, cluster: EmbeddedCluster, **options: str) -> DataFrame:
     spark.dataSource.register(OffsetRanges)
     chosen = {} if "ranges" in options or "assign" in options else {"topics": TOPIC}
     said = {"dialect": "jafka", "zookeeper": cluster.zookeeper_connect, **chosen, **options}
@@ -56,14 +56,16 @@ def rows_of(frame: DataFrame) -> Counter[Row]:
     )
 
 
-def test_every_message_of_every_broker_is_a_row_once(spark: SparkSession, jafka: Cluster) -> None:
+def test_every_message_of_every_broker_is_a_row_once(
+    spark: SparkSession, jafka: EmbeddedCluster
+) -> None:
     expected = TRAFFIC.in_topic(jafka, TOPIC)
     assert sum(expected.values()) == 2_000
     assert rows_of(frame_of(spark, jafka)) == expected
 
 
 def test_many_small_tasks_read_the_same_as_one_for_each_log(
-    spark: SparkSession, jafka: Cluster
+    spark: SparkSession, jafka: EmbeddedCluster
 ) -> None:
     cut = frame_of(spark, jafka, target_task_bytes="4096", fetch_max_bytes="1024")
     assert cut.rdd.getNumPartitions() > 4
@@ -71,7 +73,7 @@ def test_many_small_tasks_read_the_same_as_one_for_each_log(
 
 
 def test_exact_ranges_meet_at_a_segments_start_and_share_no_message(
-    spark: SparkSession, jafka: Cluster
+    spark: SparkSession, jafka: EmbeddedCluster
 ) -> None:
     log = TRAFFIC.logs(jafka, TOPIC)[0]
     starts = [start for start, _ in log.files(".jafka")]
@@ -101,7 +103,7 @@ def test_exact_ranges_meet_at_a_segments_start_and_share_no_message(
 
 
 def test_an_offset_inside_a_message_is_an_error_that_names_it(
-    spark: SparkSession, jafka: Cluster
+    spark: SparkSession, jafka: EmbeddedCluster
 ) -> None:
     log = TRAFFIC.logs(jafka, TOPIC)[0]
     name = f"{log.broker.broker_id}-{log.partition}"
@@ -116,7 +118,7 @@ def test_an_offset_inside_a_message_is_an_error_that_names_it(
 
 
 def test_rows_of_jafka_go_into_delta_and_back(
-    spark: SparkSession, jafka: Cluster, tmp_path: Path
+    spark: SparkSession, jafka: EmbeddedCluster, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "table")
     frame_of(spark, jafka).write.format("delta").save(path)

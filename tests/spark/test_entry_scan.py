@@ -12,7 +12,7 @@ import pyarrow
 import pytest
 from deltalake import write_deltalake
 
-from etl.audit.audit import AuditedLog, Expected, LogFindings, Stretch
+from etl.audit.audit import AuditedLog, EntryInterval, Expected, LogFindings
 from etl.errors import SettingsError
 from etl.io.delta.scan import EntryScan, rows_in_intervals
 from etl.model.partitions import BrokerPartition
@@ -162,7 +162,7 @@ def test_of_a_table_whose_rows_lie_as_they_were_read_no_message_is_counted_alone
 
     def count(
         scan: EntryScan, keys: DataFrame, edges: dict[AuditedLog, Sequence[int]]
-    ) -> Iterator[tuple[AuditedLog, Stretch]]:
+    ) -> Iterator[tuple[AuditedLog, EntryInterval]]:
         counted.extend(edges)
         return iter(())
 

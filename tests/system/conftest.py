@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from etl.io.zookeeper.session import ZooKeeper
 from etl.testkit import cluster as embedded
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.conftest import TopicFactory
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
@@ -76,7 +76,7 @@ def without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def make_pipeline(
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     topic: TopicFactory,
     unused_group: str,
     tmp_path: Path,

@@ -26,7 +26,7 @@ from etl.demo.crash_run import Dying
 from etl.model.plans import Request
 from etl.run.services import Services
 from etl.settings.load import load_settings
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.spark import SHORT_RUN
 from tests.said import Said, describe_failure_of, refused
 from tests.system.sessions import session_at
@@ -47,7 +47,7 @@ class Pipeline:
     what `under` makes.
     """
 
-    cluster: Cluster
+    cluster: EmbeddedCluster
     folder: Path
     topic: str
     group: str

@@ -24,7 +24,7 @@ from etl.commands.backfill import parse_asked, run_backfill
 from etl.commands.run import run
 from etl.settings.load import load_settings
 from etl.settings.sections import Settings
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.pages import ROOT
 from tests.said import Said, describe_failure_of, entered
 from tests.system.driving import WITHOUT_SPARK, Before, BrokenOff
@@ -44,7 +44,7 @@ time in each partition otherwise.
 """
 
 
-def fill(cluster: Cluster) -> None:
+def fill(cluster: EmbeddedCluster) -> None:
     """The topics `clicks` and `orders`: December is offsets 0 to 4800 of partition 3, then come
     January, its last day, and February.
     """
@@ -94,7 +94,7 @@ class PageWorld:
     conf in `conf/clicks.yaml`.
     """
 
-    def __init__(self, cluster: Cluster, groups: str) -> None:
+    def __init__(self, cluster: EmbeddedCluster, groups: str) -> None:
         self.cluster = cluster
         self.groups = groups
         self.group = ""

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from kafka import KafkaProducer
 
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.java import delta_jars
 from etl.testkit.spark import StandaloneSpark, submit_environment
 from tests.conftest import TopicFactory
@@ -33,7 +33,7 @@ report: {{path: "../reports"}}
 """
 
 
-def produce(cluster: Cluster, topic: str) -> None:
+def produce(cluster: EmbeddedCluster, topic: str) -> None:
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
     for n in range(RECORDS):
         producer.send(topic, value=b"%d" % n, partition=n % 2)
@@ -42,7 +42,7 @@ def produce(cluster: Cluster, topic: str) -> None:
 
 @pytest.mark.long
 def test_the_page_is_typed_from_the_zip_to_a_table_that_a_cluster_wrote(
-    cluster: Cluster, topic: TopicFactory, python_without_the_package: Path, tmp_path: Path
+    cluster: EmbeddedCluster, topic: TopicFactory, python_without_the_package: Path, tmp_path: Path
 ) -> None:
     """Delta's jars are named by their place, as the command that `etl package` prints has them on a
     machine where they are.

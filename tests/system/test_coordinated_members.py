@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from etl.io.brokers.member_state import MemberTerms
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import HOST
 from tests.conftest import TopicFactory
 from tests.fakes.member_contract import PARTITIONS, MemberContract, Stage, new_group
@@ -18,12 +18,12 @@ class TestMembers(MemberContract):
     """The contract."""
 
     @pytest.fixture
-    def stage(self, cluster: Cluster, topic: TopicFactory) -> Stage:
+    def stage(self, cluster: EmbeddedCluster, topic: TopicFactory) -> Stage:
         name = topic(PARTITIONS)
         return stage_on(cluster, name)
 
 
-def stage_on(cluster: Cluster, topic: str) -> Stage:
+def stage_on(cluster: EmbeddedCluster, topic: str) -> Stage:
     terms = MemberTerms(
         new_group(), (topic,), session_timeout_s=6, rebalance_timeout_s=20, join_timeout_s=60
     )

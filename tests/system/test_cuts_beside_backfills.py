@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.chaos.cases_brokers import wait_for_all
 from tests.chaos.cases_cut_logs import unclean
 from tests.chaos.lives import Lives, second_life
@@ -35,7 +35,7 @@ def replicated(tmp_path: Path, spark: SparkSession, unused_group: str) -> Iterat
     """A pipeline on two brokers of its own, whose leaders move only when the test says so; it
     begins at the ends of its logs.
     """
-    with Cluster(
+    with EmbeddedCluster(
         2, folder=tmp_path / "cluster", properties={"auto.leader.rebalance.enable": "false"}
     ) as cluster:
         cluster.create_topic("clicks", len(ALL), replication_factor=2, config=UNCLEAN)

@@ -17,7 +17,7 @@ from kazoo.client import KazooClient
 
 from etl.errors import SettingsError, Unreachable
 from etl.testkit.brokers import Kafka
-from etl.testkit.cluster import Cluster, ZooKeeper
+from etl.testkit.cluster import EmbeddedCluster, ZooKeeper
 from etl.testkit.server_process import answers, wait_until
 from etl.testkit.spark import StandaloneSpark
 from tests.processes import is_running, that_mention
@@ -71,7 +71,7 @@ def test_a_broker_keeps_its_records_over_restart_and_kill(zookeeper: ZooKeeper) 
 
 @pytest.mark.long
 def test_a_cluster_leaves_no_process_and_no_folder() -> None:
-    with Cluster() as cluster:
+    with EmbeddedCluster() as cluster:
         pids = [cluster.zookeeper.pid, cluster.brokers[0].pid]
         mentioned = that_mention(str(cluster.folder))
         assert set(pids) <= set(mentioned)
@@ -81,7 +81,7 @@ def test_a_cluster_leaves_no_process_and_no_folder() -> None:
 
 @pytest.mark.long
 def test_two_brokers_are_one_number_more() -> None:
-    with Cluster(brokers=2) as cluster:
+    with EmbeddedCluster(brokers=2) as cluster:
         cluster.create_topic(
             "shared", partitions=4, replication_factor=2, config={"retention.ms": "-1"}
         )

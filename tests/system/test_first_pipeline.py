@@ -17,7 +17,7 @@ from etl.commands import init as first_conf
 from etl.io.zookeeper.session import ZooKeeper
 from etl.report.metrics import PREFIX
 from etl.settings.schema import SCHEMA_FILE, conf_schema
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.conftest import TopicFactory
 from tests.said import Said, describe_failure_of, refused
 
@@ -25,7 +25,7 @@ RECORDS = 40
 
 
 @pytest.fixture
-def filled(cluster: Cluster, topic: TopicFactory) -> str:
+def filled(cluster: EmbeddedCluster, topic: TopicFactory) -> str:
     name = topic(4)
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
     for n in range(RECORDS):
@@ -89,7 +89,7 @@ def in_metrics(file: Path) -> None:
 
 
 def test_a_first_conf_is_written_by_asking_passes_the_doctor_and_loads_every_record(
-    cluster: Cluster, filled: str, spark: SparkSession, tmp_path: Path
+    cluster: EmbeddedCluster, filled: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     said = init(tmp_path, "--zookeeper", cluster.zookeeper_connect, "--topic", filled)
     assert said.code == 0, said.err
@@ -125,7 +125,7 @@ def test_a_first_conf_is_written_by_asking_passes_the_doctor_and_loads_every_rec
 
 
 def test_brokers_may_be_named_with_a_ledger_of_ones_own_elsewhere(
-    cluster: Cluster, filled: str, spark: SparkSession, tmp_path: Path
+    cluster: EmbeddedCluster, filled: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     ledger = f"{cluster.zookeeper_connect.partition('/')[0]}/ledger-of-{filled}"
     said = init(
@@ -136,7 +136,7 @@ def test_brokers_may_be_named_with_a_ledger_of_ones_own_elsewhere(
 
 
 def test_what_the_servers_do_not_know_is_refused_with_what_they_know_and_nothing_is_written(
-    cluster: Cluster, filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: EmbeddedCluster, filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         first_conf, "ZooKeeper", lambda connect, **_: ZooKeeper(connect, connect_timeout_s=2)

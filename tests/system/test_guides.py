@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.conftest import TopicFactory
 from tests.said import describe_failure_of
 
@@ -43,7 +43,7 @@ def steps(page: str, until: str = "") -> Iterator[str]:
 
 @pytest.fixture
 def follow(
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     topic: TopicFactory,
     spark: SparkSession,
     tmp_path: Path,

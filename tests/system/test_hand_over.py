@@ -25,10 +25,10 @@ from etl.model.partitions import (
     NOTHING_COMMITTED,
     BrokerPartition,
     Committed,
+    MemberAssignment,
     Membership,
     OffsetsStorage,
-    Share,
-    Void,
+    RejectedCommit,
 )
 from etl.model.plans import OffsetRange, Plan
 from etl.run.live import PlanStore
@@ -54,7 +54,9 @@ class Driver:
         self.lock = DriverLock(zookeeper, "g", "clicks")
         self._retire_predecessor = HandOver(zookeeper, "g", self.lock)
 
-    def store(self, plan: Plan, *, meanwhile: Callable[[], object] = lambda: None) -> Void | None:
+    def store(
+        self, plan: Plan, *, meanwhile: Callable[[], object] = lambda: None
+    ) -> RejectedCommit | None:
         """Hand the plan over; `meanwhile` is what others do at the last moment."""
         checks = [Check(PATHS.owner(log), OURS) for log in plan.offsets_to_commit]
 
@@ -69,7 +71,7 @@ class Driver:
         committed = self.group.committed(logs)
         seen = {log: committed.get(log, NOTHING_COMMITTED) for log in logs}
         starts = {log: found.offset or 0 for log, found in seen.items()}
-        share = Share("m", Membership.ZOOKEEPER, "range", None, frozenset(logs))
+        share = MemberAssignment("m", Membership.ZOOKEEPER, "range", None, frozenset(logs))
         return with_id(
             plain_plan(
                 ranges=tuple(OffsetRange(log, start, start + 10) for log, start in starts.items()),
@@ -125,7 +127,7 @@ def test_behind_a_hand_over_the_commit_of_its_plan_moves_nothing(driver: Driver)
 
 def test_what_a_plan_handed_over_in_kafka_moves_no_offset_here(driver: Driver) -> None:
     """A person cut it down to the part that was taken."""
-    share = Share("m-1", Membership.COORDINATOR, "range", 1, frozenset(LOGS))
+    share = MemberAssignment("m-1", Membership.COORDINATOR, "range", 1, frozenset(LOGS))
     plan = with_id(replace(driver.plan(), offsets_in=OffsetsStorage.KAFKA, share=share))
     store = PlanStore()
     store.settings, store.zookeeper, store.ledger, store._lock = (
@@ -185,7 +187,7 @@ def test_where_others_came_before_nothing_is_stored_and_nothing_moves(
 ) -> None:
     driver.zookeeper.client.create(PATHS.offset(LOGS[1]), b"0", makepath=True)
     plan, before = driver.plan(), offsets(driver)
-    assert driver.store(plan, meanwhile=lambda: meanwhile(driver.zookeeper)) == Void(says)
+    assert driver.store(plan, meanwhile=lambda: meanwhile(driver.zookeeper)) == RejectedCommit(says)
     after = offsets(driver)
     assert [log for log in range(3) if after[log] != before[log]] in (
         [],

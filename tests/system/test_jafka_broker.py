@@ -11,14 +11,14 @@ from etl.errors import BrokerError
 from etl.kafka.messages import LATEST
 from etl.records.decode import Messages
 from etl.testkit.brokers import JAFKA
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.fakes.jafka import entry
 from tests.fakes.jafka_contract import PARTITIONS, SEGMENT_BYTES, JafkaContract, ServedJafka
 
 _SETTINGS = {"num.partitions": str(PARTITIONS), "log.file.size": str(SEGMENT_BYTES)}
 
 
-def served_by(cluster: Cluster, name: str) -> ServedJafka:
+def served_by(cluster: EmbeddedCluster, name: str) -> ServedJafka:
     host, _, port = cluster.bootstrap.rpartition(":")
     numbers = count()
     return ServedJafka(host, int(port), lambda: f"{name}-{next(numbers)}")
@@ -26,7 +26,7 @@ def served_by(cluster: Cluster, name: str) -> ServedJafka:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[ServedJafka]:
-    with Cluster(version=JAFKA, properties=_SETTINGS) as cluster:
+    with EmbeddedCluster(version=JAFKA, properties=_SETTINGS) as cluster:
         yield served_by(cluster, "topic")
 
 
@@ -42,7 +42,7 @@ def test_what_is_not_flushed_is_neither_told_nor_given_by_a_real_one() -> None:
         "log.default.flush.scheduler.interval.ms": "3600000",
     }
     with (
-        Cluster(version=JAFKA, properties={**_SETTINGS, **never}) as cluster,
+        EmbeddedCluster(version=JAFKA, properties={**_SETTINGS, **never}) as cluster,
         served_by(cluster, "unflushed").consumer() as consumer,
     ):
         for _ in range(6):

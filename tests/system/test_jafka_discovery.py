@@ -39,7 +39,7 @@ from etl.run.shell import open_services
 from etl.settings.load import load_settings
 from etl.settings.sections import Settings
 from etl.testkit.brokers import JAFKA
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
 from tests.builders import plain_settings
 from tests.said import describe_failure_of
@@ -49,17 +49,17 @@ GONE_WITHIN_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def jafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def jafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
     """Small segments, so that there is something to cut at."""
     folder = tmp_path_factory.mktemp("jafka")
-    with Cluster(
+    with EmbeddedCluster(
         2, version=JAFKA, chroot="/old", folder=folder, properties={"log.file.size": "4096"}
     ) as running:
         yield running
 
 
 @pytest.fixture
-def topic(jafka: Cluster) -> str:
+def topic(jafka: EmbeddedCluster) -> str:
     """A topic of its own for each test, with two partitions on each broker and 500 events in all."""
     name = f"topic-{uuid.uuid4().hex}"
     jafka.create_topic(name, 2)
@@ -68,12 +68,12 @@ def topic(jafka: Cluster) -> str:
 
 
 @pytest.fixture
-def zookeeper(jafka: Cluster) -> Iterator[ZooKeeper]:
+def zookeeper(jafka: EmbeddedCluster) -> Iterator[ZooKeeper]:
     with ZooKeeper(jafka.zookeeper_connect) as session:
         yield session
 
 
-def produce(jafka: Cluster, topic: str, count: int) -> None:
+def produce(jafka: EmbeddedCluster, topic: str, count: int) -> None:
     for number, messages in click_messages(0, count, partitions=4, messages_per_set=10):
         with SimpleConsumer(
             "127.0.0.1", jafka.brokers[number % 2].port, generation="jafka"
@@ -81,7 +81,7 @@ def produce(jafka: Cluster, topic: str, count: int) -> None:
             broker.produce(topic, number // 2, messages)
 
 
-def settings_of(jafka: Cluster, topic: str, folder: Path, **source: Any) -> Settings:
+def settings_of(jafka: EmbeddedCluster, topic: str, folder: Path, **source: Any) -> Settings:
     return plain_settings(
         cluster="old",
         zookeeper={"connect": jafka.zookeeper_connect},
@@ -93,7 +93,7 @@ def settings_of(jafka: Cluster, topic: str, folder: Path, **source: Any) -> Sett
 
 
 def test_a_plan_reads_both_brokers_from_themselves_and_is_cut_at_segments(
-    jafka: Cluster, topic: str, tmp_path: Path
+    jafka: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     settings = settings_of(jafka, topic, tmp_path)
     seen = preview(
@@ -113,7 +113,7 @@ def test_a_plan_reads_both_brokers_from_themselves_and_is_cut_at_segments(
 
 
 def test_a_first_conf_is_written_by_what_these_brokers_registered_and_the_doctor_has_nothing_against_it(
-    jafka: Cluster, topic: str, tmp_path: Path
+    jafka: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     conf, table = tmp_path / "conf" / "old.yaml", str(tmp_path / "table")
     asked = (
@@ -141,7 +141,7 @@ def test_a_first_conf_is_written_by_what_these_brokers_registered_and_the_doctor
 
 
 def test_a_table_is_behind_both_brokers_by_bytes_and_of_times_and_limits_nothing_is_guessed(
-    jafka: Cluster, topic: str, tmp_path: Path
+    jafka: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     settings = settings_of(jafka, topic, tmp_path)
     behind = lag(settings)
@@ -157,7 +157,7 @@ def test_a_table_is_behind_both_brokers_by_bytes_and_of_times_and_limits_nothing
 
 
 def test_the_rows_of_a_query_without_a_pipeline_are_those_that_were_sent(
-    jafka: Cluster, topic: str
+    jafka: EmbeddedCluster, topic: str
 ) -> None:
     options = {
         "dialect": "jafka",
@@ -180,7 +180,7 @@ def test_the_rows_of_a_query_without_a_pipeline_are_those_that_were_sent(
 
 @pytest.mark.parametrize("frozen", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_broker_that_dies_or_freezes_is_away_once_its_session_ended_and_read_again_when_it_is_back(
-    jafka: Cluster, topic: str, zookeeper: ZooKeeper, tmp_path: Path, frozen: bool
+    jafka: EmbeddedCluster, topic: str, zookeeper: ZooKeeper, tmp_path: Path, frozen: bool
 ) -> None:
     settings, second, away = (
         settings_of(jafka, topic, tmp_path),
@@ -215,7 +215,7 @@ def test_a_broker_that_dies_or_freezes_is_away_once_its_session_ended_and_read_a
 
 
 def test_a_topic_that_was_deleted_on_both_brokers_and_made_again_is_another_one(
-    jafka: Cluster, topic: str, zookeeper: ZooKeeper
+    jafka: EmbeddedCluster, topic: str, zookeeper: ZooKeeper
 ) -> None:
     before = read_creation_ids(zookeeper, [topic])
     for broker in jafka.brokers:
@@ -228,7 +228,7 @@ def test_a_topic_that_was_deleted_on_both_brokers_and_made_again_is_another_one(
 
 
 def test_a_topic_that_is_nowhere_is_told_missing_and_the_wrong_family_with_the_right_one(
-    jafka: Cluster, tmp_path: Path
+    jafka: EmbeddedCluster, tmp_path: Path
 ) -> None:
     with pytest.raises(TopicMissing, match="not there"):
         preview(settings_of(jafka, "no-such-topic", tmp_path))
@@ -242,7 +242,7 @@ def test_a_topic_that_is_nowhere_is_told_missing_and_the_wrong_family_with_the_r
 
 
 def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_that_has_one_is_put_right(
-    jafka: Cluster, topic: str, zookeeper: ZooKeeper, tmp_path: Path
+    jafka: EmbeddedCluster, topic: str, zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:
     settings, log = settings_of(jafka, topic, tmp_path), BrokerPartition(topic, 0, 1)
     znode = f"/consumers/group-{topic}/offsets/{topic}/1-0"
@@ -293,7 +293,7 @@ def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_th
 
 
 def test_a_log_whose_topic_is_deleted_while_it_is_read_is_told_without_waiting(
-    jafka: Cluster, topic: str, tmp_path: Path
+    jafka: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
     ranges = [
         r for r in preview(settings_of(jafka, topic, tmp_path)).ranges if r.log.broker_id == 1

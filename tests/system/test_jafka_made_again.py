@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.zookeeper.session import ZooKeeper
 from etl.testkit.brokers import JAFKA
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
 from tests.said import refused
 from tests.system.driving import Pipeline
@@ -29,21 +29,21 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def jafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(
+def jafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(
         2, version=JAFKA, chroot="/old", folder=tmp_path_factory.mktemp("jafka")
     ) as running:
         yield running
 
 
 @pytest.fixture
-def zookeeper(jafka: Cluster) -> Iterator[ZooKeeper]:
+def zookeeper(jafka: EmbeddedCluster) -> Iterator[ZooKeeper]:
     with ZooKeeper(jafka.zookeeper_connect) as session:
         yield session
 
 
 @pytest.fixture
-def pipeline(jafka: Cluster, spark: SparkSession, tmp_path: Path) -> Pipeline:
+def pipeline(jafka: EmbeddedCluster, spark: SparkSession, tmp_path: Path) -> Pipeline:
     """A topic of one partition on each broker, with a hundred messages of one size in each, all of
     them loaded.
     """

@@ -24,10 +24,10 @@ from etl.model.partitions import Broker, BrokerPartition, Committed, Leader
 from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult, RunKeyRecord
 from etl.model.snapshot import (
     Acknowledgement,
-    Coverage,
     ForeignCommit,
     Interval,
     Ledger,
+    LoadedIntervals,
     Reservation,
     ReservationState,
     Retirement,
@@ -94,7 +94,7 @@ def test_a_pipeline_that_never_ran_has_an_empty_ledger(ledger: PlanLedger) -> No
         ledger.read_plan(1),
         ledger.read_applied(1),
         ledger.read_loaded_intervals(),
-    ) == ([], None, None, Coverage())
+    ) == ([], None, None, LoadedIntervals())
 
 
 def test_the_root_that_the_lock_made_holds_no_uid_yet(
@@ -375,17 +375,17 @@ def test_plans_beyond_those_kept_are_folded_into_coverage_once(
     prune(ledger)
     assert ledger.plan_numbers() == [3, 4, 5]
     assert sorted(zookeeper.children(f"{ROOT}/applied") or []) == ["3", "4", "5"]
-    assert ledger.read_loaded_intervals() == Coverage(
+    assert ledger.read_loaded_intervals() == LoadedIntervals(
         2, {LOG: (Interval(10, 30, 18),)}, table_id="t"
     )
     prune(ledger)
-    assert ledger.read_loaded_intervals() == Coverage(
+    assert ledger.read_loaded_intervals() == LoadedIntervals(
         2, {LOG: (Interval(10, 30, 18),)}, table_id="t"
     )
     fill(ledger, range(6, 8))
     prune(ledger)
     assert ledger.plan_numbers() == [5, 6, 7]
-    assert ledger.read_loaded_intervals() == Coverage(
+    assert ledger.read_loaded_intervals() == LoadedIntervals(
         4, {LOG: (Interval(10, 50, 36),)}, table_id="t"
     )
 
@@ -399,7 +399,7 @@ def test_coverage_that_needs_pieces_replaces_its_old_ones(
     monkeypatch.setattr(documents, "NODE_MAX_BYTES", 50)
     fill(ledger, range(1, 4))
     prune(ledger)
-    assert ledger.read_loaded_intervals() == Coverage(
+    assert ledger.read_loaded_intervals() == LoadedIntervals(
         2, {LOG: (Interval(10, 30, 18),)}, table_id="t"
     )
     named = [
@@ -420,7 +420,7 @@ def test_a_plan_whose_outcome_nobody_knows_is_never_pruned(
     fill(ledger, range(2, 4))
     prune(ledger)
     assert ledger.plan_numbers() == [1, 2, 3]
-    assert ledger.read_loaded_intervals() == Coverage()
+    assert ledger.read_loaded_intervals() == LoadedIntervals()
 
 
 def test_pruning_that_meets_another_driver_folds_no_plan_twice(
@@ -436,7 +436,7 @@ def test_pruning_that_meets_another_driver_folds_no_plan_twice(
         overtake(ledger, monkeypatch, lambda: prune(PlanLedger(session, "g", "clicks")))
         prune(ledger)
     assert ledger.plan_numbers() == [3]
-    assert ledger.read_loaded_intervals() == Coverage(
+    assert ledger.read_loaded_intervals() == LoadedIntervals(
         2, {LOG: (Interval(10, 30, 18),)}, table_id="t"
     )
 
@@ -445,7 +445,7 @@ def overtake(ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch, by: Callable[[
     """Once, right after the ledger has read its coverage, another driver does this."""
     read = ledger.read_loaded_intervals_with_version
 
-    def read_and_be_overtaken() -> tuple[Coverage, int | None]:
+    def read_and_be_overtaken() -> tuple[LoadedIntervals, int | None]:
         found = read()
         monkeypatch.setattr(ledger, "read_loaded_intervals_with_version", read)
         by()

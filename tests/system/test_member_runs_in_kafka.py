@@ -15,7 +15,7 @@ import pytest
 from etl.commands.run import run
 from etl.io.brokers.group_member import CoordinatedMember
 from etl.io.brokers.group_offsets import FencedOffsetCommit
-from etl.model.partitions import Share
+from etl.model.partitions import MemberAssignment
 from etl.run import live
 from etl.settings.load import load_settings
 from tests.said import refused
@@ -43,9 +43,9 @@ def test_beside_a_consumer_that_is_not_ours_each_record_is_read_by_one_of_us_and
     member: Pipeline,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shares = list[Share]()
+    shares = list[MemberAssignment]()
 
-    def joined(share: Share) -> None:
+    def joined(share: MemberAssignment) -> None:
         shares.append(share)
         member.produce(40)
 

@@ -23,7 +23,7 @@ from etl.settings.choices import (
     MAX_RECORD_BYTES,
     TARGET_TASK_BYTES,
 )
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.conftest import TopicFactory
 
 pytestmark = pytest.mark.long
@@ -33,7 +33,7 @@ TIMES = 20
 MOST_MB = 400
 
 
-def fill(cluster: Cluster, topic: str, records: int, size: int, compression: str) -> None:
+def fill(cluster: EmbeddedCluster, topic: str, records: int, size: int, compression: str) -> None:
     """Values of which no two neighbours are alike, in the large record batches of a busy producer."""
     values = [random.Random(number).randbytes(size // 2).hex().encode() for number in range(1000)]
     producer = Producer(
@@ -61,7 +61,7 @@ def peak_mb(worker: Worker) -> float:
     )
 
 
-def peak_of(cluster: Cluster, whole: OffsetRange, size: int, root: Path) -> float:
+def peak_of(cluster: EmbeddedCluster, whole: OffsetRange, size: int, root: Path) -> float:
     """Of one worker that does the tasks of a range one after the other, as a run without Spark
     would cut it.
     """
@@ -99,7 +99,7 @@ def peak_of(cluster: Cluster, whole: OffsetRange, size: int, root: Path) -> floa
 
 @pytest.mark.parametrize(("size", "compression"), [(100, "lz4"), (1000, "zstd")])
 def test_a_range_twenty_times_as_large_takes_a_tenth_more_memory_at_most_and_none_takes_more_than_400_mb(
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     topic: TopicFactory,
     tmp_path: Path,
     size: int,

@@ -11,18 +11,18 @@ import pytest
 from etl.commands.plans import preview
 from etl.errors import OtherRelease
 from etl.settings.sections import Settings
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.builders import plain_settings
 
 
 @pytest.fixture(scope="module")
-def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(version="0.8.2.2", folder=tmp_path_factory.mktemp("old")) as running:
+def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(version="0.8.2.2", folder=tmp_path_factory.mktemp("old")) as running:
         running.create_topic("clicks", 2)
         yield running
 
 
-def settings_of(old: Cluster, folder: Path, **source: object) -> Settings:
+def settings_of(old: EmbeddedCluster, folder: Path, **source: object) -> Settings:
     return plain_settings(
         cluster="old",
         zookeeper={"connect": old.zookeeper_connect},
@@ -34,7 +34,7 @@ def settings_of(old: Cluster, folder: Path, **source: object) -> Settings:
 
 
 def test_a_broker_version_above_the_brokers_own_is_told_as_that_setting(
-    old: Cluster, tmp_path: Path
+    old: EmbeddedCluster, tmp_path: Path
 ) -> None:
     for said in ("0.9", "0.10.0", "0.10.2", "0.11", "1.1", "2.8", "3.9", "4.1"):
         with pytest.raises(

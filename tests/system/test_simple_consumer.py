@@ -11,14 +11,14 @@ from etl.errors import DataLoss, RanOutBeforeUntil
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.conftest import TopicFactory
 from tests.fakes.batches import Batch, Codec, Rec, compress, encode, record_bytes
 from tests.fakes.contract import BrokerContract, Served
 
 
 @pytest.fixture(scope="module")
-def served(cluster: Cluster, topic: TopicFactory) -> Served:
+def served(cluster: EmbeddedCluster, topic: TopicFactory) -> Served:
     host, _, port = cluster.bootstrap.split(",")[0].rpartition(":")
     return Served(host, int(port), topic)
 
@@ -95,7 +95,7 @@ class TestRealBroker(BrokerContract):
         ]
 
     def test_rows_of_a_producer_of_another_library_are_read(
-        self, served: Served, cluster: Cluster
+        self, served: Served, cluster: EmbeddedCluster
     ) -> None:
         name = served.make_topic(1)
         with KafkaProducer(
@@ -109,7 +109,7 @@ class TestRealBroker(BrokerContract):
         ] == list(range(1000))
 
     def test_aborted_transactions_are_left_out_under_read_committed_only(
-        self, served: Served, cluster: Cluster
+        self, served: Served, cluster: EmbeddedCluster
     ) -> None:
         name = served.make_topic(1)
         with KafkaProducer(
@@ -137,7 +137,7 @@ class TestRealBroker(BrokerContract):
         )
 
     def test_a_range_whose_records_were_deleted_is_data_loss_with_the_log_start(
-        self, served: Served, cluster: Cluster
+        self, served: Served, cluster: EmbeddedCluster
     ) -> None:
         name = served.make_topic(1)
         with served.consumer() as consumer:

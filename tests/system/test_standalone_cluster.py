@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from etl.commands.package import package
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
 from etl.testkit.spark import (
     SHORT_RUN,
@@ -74,7 +74,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def filled(cluster: Cluster, topic: TopicFactory) -> str:
+def filled(cluster: EmbeddedCluster, topic: TopicFactory) -> str:
     from kafka import KafkaProducer
 
     name = topic(partitions=PARTITIONS, config={"retention.ms": "-1"})
@@ -87,7 +87,7 @@ def filled(cluster: Cluster, topic: TopicFactory) -> str:
 
 @pytest.mark.parametrize("standalone", [1], indirect=True)
 def test_a_worker_that_has_the_zip_alone_loads_each_record_once_and_compiles_no_kernel(
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     filled: str,
     standalone: StandaloneSpark,
     python_without_the_package: Path,
@@ -108,7 +108,7 @@ def test_a_worker_that_has_the_zip_alone_loads_each_record_once_and_compiles_no_
 @pytest.mark.long
 @pytest.mark.parametrize("standalone", [2], indirect=True)
 def test_a_worker_that_dies_while_it_fetches_leaves_each_record_in_the_table_once(
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     filled: str,
     standalone: StandaloneSpark,
     python_without_the_package: Path,
@@ -166,7 +166,7 @@ def is_loaded(job: subprocess.Popen[str], folder: Path, home: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("standalone", [1], indirect=True)
 def test_a_cluster_that_was_not_given_the_package_says_what_makes_it_and_loads_nothing(
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     filled: str,
     standalone: StandaloneSpark,
     python_without_the_package: Path,
@@ -190,7 +190,9 @@ def test_a_cluster_that_was_not_given_the_package_says_what_makes_it_and_loads_n
     assert not list((tmp_path / "table").rglob("*.parquet"))
 
 
-def conf_in(folder: Path, cluster: Cluster, topic: str, transform: str | None = None) -> Path:
+def conf_in(
+    folder: Path, cluster: EmbeddedCluster, topic: str, transform: str | None = None
+) -> Path:
     conf, more = folder / "clicks.yaml", f"transform: {transform}" if transform else ""
     conf.write_text(
         CONF.format(zookeeper=cluster.zookeeper_connect, topic=topic, folder=folder, more=more)

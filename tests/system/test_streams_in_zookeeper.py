@@ -12,12 +12,20 @@ from contextlib import ExitStack
 
 import pytest
 
+from etl import (
+    Consumer,
+    ConsumerConfig,
+    ConsumerConnector,
+    ConsumerTimeout,
+    Group,
+    RebalanceListener,
+    Record,
+)
 from etl.errors import MembershipLost, OffsetMoved
 from etl.io.zookeeper.group_offsets import ConsumerGroup
 from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.paths import GroupPaths
 from etl.model.partitions import BrokerPartition
-from etl.streams import Conf, Connector, Consumer, ConsumerTimeout, Group, Listener, Record
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
@@ -57,9 +65,9 @@ class Stage:
                     ),
                 )
 
-    def conf(self) -> Conf:
+    def conf(self) -> ConsumerConfig:
         group = Group("g", join_timeout_s=20)
-        return Conf(
+        return ConsumerConfig(
             f"127.0.0.1:{self.broker.port}",
             self.connect,
             group,
@@ -163,7 +171,8 @@ def test_a_late_commit_is_refused_also_where_a_consumer_of_our_own_kind_has_the_
         late = stage.consumer()
         late.subscribe(["clicks"])
         polled(late, 20)
-    lose_session(sessions[0])
+    _, session_of_member = sessions
+    lose_session(session_of_member)
     with stage.consumer() as next_one:
         next_one.subscribe(["clicks"])
         polled(next_one, 4, most=1)
@@ -202,7 +211,7 @@ def test_a_member_whose_session_ended_hears_so_and_joins_again_where_the_group_i
     heard: list[str] = []
     sessions: list[ZooKeeper] = []
 
-    class Told(Listener):
+    class Told(RebalanceListener):
         def assigned(self, logs: Collection[BrokerPartition]) -> None:
             heard.append(f"assigned {len(logs)}")
 
@@ -214,7 +223,6 @@ def test_a_member_whose_session_ended_hears_so_and_joins_again_where_the_group_i
             sessions.append(self)
             return super().__enter__()
 
-    monkeypatch.setattr("etl.streams.group_member.ZooKeeper", Seen)
     monkeypatch.setattr("etl.streams.group_member.ZooKeeper", Seen)
     stage.write("clicks")
     with stage.consumer() as consumer:
@@ -233,7 +241,7 @@ def test_a_member_whose_session_ended_hears_so_and_joins_again_where_the_group_i
 
 def test_each_stream_owns_its_partitions_as_its_thread_and_gives_them(stage: Stage) -> None:
     stage.write("clicks")
-    with Connector(stage.conf()) as connector:
+    with ConsumerConnector(stage.conf()) as connector:
         streams = connector.create_message_streams({"clicks": 2}, timeout_s=20)["clicks"]
         found = [[next(stream).partition for _ in range(10)] for stream in streams]
         assert [set(some) for some in found] == [{0, 1}, {2, 3}]
@@ -247,7 +255,7 @@ def test_each_stream_owns_its_partitions_as_its_thread_and_gives_them(stage: Sta
 def test_a_new_topic_that_passes_the_filter_joins_by_itself_and_is_registered_as_originals_do(
     stage: Stage,
 ) -> None:
-    with Connector(stage.conf()) as connector:
+    with ConsumerConnector(stage.conf()) as connector:
         (stream,) = connector.create_message_streams_by_filter("clicks|ord.*", timeout_s=20)
         assert wait_until(lambda: len(stage.owners()) == PARTITIONS, 20)
         [member] = stage.zookeeper.children(PATHS.consumer_ids) or [""]
@@ -267,7 +275,7 @@ def test_streams_of_two_connectors_share_a_group_and_hand_over_by_what_is_commit
     stage: Stage,
 ) -> None:
     stage.write("clicks")
-    first, second = Connector(stage.conf()), Connector(stage.conf())
+    first, second = ConsumerConnector(stage.conf()), ConsumerConnector(stage.conf())
     with first, second:
         (mine,) = first.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
         read = [next(mine) for _ in range(20)]

@@ -14,13 +14,13 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
+from etl import Consumer, Group
 from etl.errors import OffsetMoved
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import BrokerPartition
 from etl.settings.choices import split_address
-from etl.streams import Consumer, Group
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
 from tests.conftest import TopicFactory
 from tests.fakes.group_readers import GroupReader
@@ -37,7 +37,7 @@ def values(consumer: Consumer, count: int) -> list[int]:
 
 
 @pytest.fixture
-def filled(cluster: Cluster, topic: TopicFactory) -> str:
+def filled(cluster: EmbeddedCluster, topic: TopicFactory) -> str:
     """300 numbers in three partitions."""
     name = topic(3)
     host, _, port = cluster.bootstrap.split(",")[0].rpartition(":")
@@ -50,7 +50,7 @@ def filled(cluster: Cluster, topic: TopicFactory) -> str:
 
 
 def test_every_record_comes_once_and_a_group_of_kafka_goes_on_where_another_client_left_it(
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     filled: str,
     unused_group: str,
 ) -> None:
@@ -74,7 +74,7 @@ def test_every_record_comes_once_and_a_group_of_kafka_goes_on_where_another_clie
 
 
 def test_a_time_is_searched_from_1970_on_and_no_negative_one_comes_to_a_broker(
-    cluster: Cluster, filled: str
+    cluster: EmbeddedCluster, filled: str
 ) -> None:
     with Consumer(cluster.bootstrap) as consumer:
         assert consumer.offsets_for_times({(filled, 0): 0}) == {BrokerPartition(filled, 0): 0}
@@ -85,7 +85,7 @@ def test_a_time_is_searched_from_1970_on_and_no_negative_one_comes_to_a_broker(
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_static_consumer_that_comes_back_reads_what_was_added_to_its_subscription_meanwhile(
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     filled: str,
     unused_group: str,
     strategy: str,
@@ -111,7 +111,7 @@ def test_a_static_consumer_that_comes_back_reads_what_was_added_to_its_subscript
 
 
 @pytest.fixture
-def theirs(cluster: Cluster, filled: str, unused_group: str) -> Iterator[ConfluentReader]:
+def theirs(cluster: EmbeddedCluster, filled: str, unused_group: str) -> Iterator[ConfluentReader]:
     reader = ConfluentReader(cluster.bootstrap, unused_group, filled)
     try:
         yield reader
@@ -168,7 +168,7 @@ class ConfluentReader:
 
 
 def test_beside_another_client_in_a_group_of_kafka_each_record_is_read_once(
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     filled: str,
     unused_group: str,
     theirs: ConfluentReader,
@@ -191,7 +191,7 @@ def test_beside_another_client_in_a_group_of_kafka_each_record_is_read_once(
 
 
 def test_a_group_in_zookeeper_is_kept_there_and_what_another_client_moved_is_not_gone_over_unseen(
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     filled: str,
     unused_group: str,
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.page_commands import TYPED, Section
 from tests.pages import ROOT, meant_by, programs
 from tests.system.page_world import CONF, LARGE, PageWorld, fill
@@ -104,7 +104,7 @@ LONG = (
 
 @pytest.fixture(scope="module")
 def pages(
-    cluster: Cluster, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+    cluster: EmbeddedCluster, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[PageWorld, Path]]:
     fill(cluster)
     yield PageWorld(cluster, "etl-pages"), tmp_path_factory.mktemp("pages")
@@ -149,7 +149,7 @@ def test_what_cron_and_systemd_are_told_to_do_ends_well(
 
 def test_the_programs_of_the_reader_read_what_is_in_the_topic(
     pages: tuple[PageWorld, Path],
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
     spark: SparkSession,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -174,7 +174,7 @@ def test_the_programs_of_the_reader_read_what_is_in_the_topic(
 
 
 def test_the_programs_of_the_streams_read_what_is_in_the_topic(
-    pages: tuple[PageWorld, Path], cluster: Cluster, capsys: pytest.CaptureFixture[str]
+    pages: tuple[PageWorld, Path], cluster: EmbeddedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     polling, subscribing, streaming = programs(ROOT / "docs" / "STREAMS.md")
     for program, told in (

@@ -19,7 +19,7 @@ from kafka import KafkaProducer
 
 from etl import __version__
 from etl.settings.schema import conf_schema
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.java import cache_folder, java_environment
 from etl.testkit.spark import StandaloneSpark
 from tests.conftest import TopicFactory
@@ -106,7 +106,7 @@ def test_the_package_of_the_wheel_answers_where_there_is_no_clone(
 
 
 @pytest.fixture
-def filled(cluster: Cluster, topic: TopicFactory) -> Iterator[str]:
+def filled(cluster: EmbeddedCluster, topic: TopicFactory) -> Iterator[str]:
     name = topic(2)
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
     for n in range(RECORDS):
@@ -166,7 +166,7 @@ CACHE = {"XDG_CACHE_HOME": str(cache_folder().parent)}
 """Where the jars are already."""
 
 
-def first_conf(etl: str, cluster: Cluster, topic: str, folder: Path) -> None:
+def first_conf(etl: str, cluster: EmbeddedCluster, topic: str, folder: Path) -> None:
     words = [
         "--zookeeper",
         cluster.zookeeper_connect,
@@ -182,7 +182,7 @@ def first_conf(etl: str, cluster: Cluster, topic: str, folder: Path) -> None:
 
 @pytest.mark.long
 def test_a_new_environment_with_nothing_but_the_wheel_goes_the_whole_way(
-    installed: Place, cluster: Cluster, filled: str
+    installed: Place, cluster: EmbeddedCluster, filled: str
 ) -> None:
     """By what docs/INSTALL.md says: Delta's jars, a first conf, the doctor and a run; then its
     proof.
@@ -215,7 +215,7 @@ def test_a_new_environment_with_nothing_but_the_wheel_goes_the_whole_way(
 
 @pytest.mark.long
 def test_that_environment_is_packed_and_reads_on_workers_that_have_nothing_by_the_very_command_that_is_printed(
-    installed: Place, cluster: Cluster, filled: str, tmp_path: Path
+    installed: Place, cluster: EmbeddedCluster, filled: str, tmp_path: Path
 ) -> None:
     etl, path = (
         str(installed.programs / "etl"),

@@ -27,7 +27,7 @@ from etl.run.live import LiveServices
 from etl.run.services import RunContext
 from etl.settings.choices import split_address
 from etl.settings.load import settings_of_backfill
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
 from tests.builders import plain_settings
 from tests.conftest import TopicFactory
@@ -180,7 +180,7 @@ class SoaksStage(RealStage):
 
 
 @pytest.fixture(scope="module")
-def filled(cluster: Cluster, topic: TopicFactory) -> str:
+def filled(cluster: EmbeddedCluster, topic: TopicFactory) -> str:
     """A topic whose logs are as large as `SIZES` says. Only the last log of it is ever changed."""
     name = topic(len(SIZES))
     host, port = split_address(cluster.bootstrap)
@@ -194,7 +194,12 @@ def filled(cluster: Cluster, topic: TopicFactory) -> str:
 class TestTheRealWorld(WorldContract):
     @pytest.fixture
     def stage(
-        self, cluster: Cluster, filled: str, unused_group: str, tmp_path: Path, spark: SparkSession
+        self,
+        cluster: EmbeddedCluster,
+        filled: str,
+        unused_group: str,
+        tmp_path: Path,
+        spark: SparkSession,
     ) -> Iterator[RealStage]:
         with contextlib.ExitStack() as opened:
             yield RealStage(
@@ -204,6 +209,8 @@ class TestTheRealWorld(WorldContract):
 
 class TestTheSoaksWorld(WorldContract):
     @pytest.fixture
-    def stage(self, cluster: Cluster, unused_group: str, tmp_path: Path) -> Iterator[SoaksStage]:
+    def stage(
+        self, cluster: EmbeddedCluster, unused_group: str, tmp_path: Path
+    ) -> Iterator[SoaksStage]:
         with in_place_of_brokers_and_spark(), contextlib.ExitStack() as opened:
             yield SoaksStage(cluster.zookeeper_connect, unused_group, tmp_path, opened)

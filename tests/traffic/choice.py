@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from etl.testkit.brokers import JAFKA
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.traffic.jafka import JafkaTraffic
 from tests.traffic.kafka_08 import Kafka08Traffic
 from tests.traffic.modern import ModernTraffic
@@ -30,7 +30,7 @@ class Traffic(Protocol):
 
     def create_topic(
         self,
-        cluster: Cluster,
+        cluster: EmbeddedCluster,
         name: str,
         logs: int,
         *,
@@ -39,25 +39,25 @@ class Traffic(Protocol):
     ) -> None:
         """Return when every log can be written and read."""
 
-    def load(self, cluster: Cluster, topic: str, first: int, count: int, logs: int) -> None:
+    def load(self, cluster: EmbeddedCluster, topic: str, first: int, count: int, logs: int) -> None:
         """Append `count` events from number `first` on, in every codec, spread evenly, and return
         when the brokers have them.
         """
 
     def sending(
-        self, cluster: Cluster, topic: str
+        self, cluster: EmbeddedCluster, topic: str
     ) -> AbstractContextManager[Callable[[Sequence[Message]], None]]:
         """`send(messages)` within the block; at its end all are sent. Raises KafkaError or OSError
         while brokers are away.
         """
 
-    def in_topic(self, cluster: Cluster, topic: str) -> Counter[Row]:
+    def in_topic(self, cluster: EmbeddedCluster, topic: str) -> Counter[Row]:
         """Every readable record of the topic."""
 
 
 _OLD: Mapping[str, Traffic] = {JAFKA: JafkaTraffic(), "0.8.2.2": Kafka08Traffic()}
 
 
-def traffic_of(cluster: Cluster) -> Traffic:
+def traffic_of(cluster: EmbeddedCluster) -> Traffic:
     """By the version of its brokers."""
     return _OLD.get(cluster.brokers[0].version, ModernTraffic())

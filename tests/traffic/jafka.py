@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from etl.testkit.brokers import session
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.fakes.message_sets import Entry, encode_physical
 from tests.traffic.old import OldLog, OldTraffic, asking, string
 from tests.traffic.rows import Message, Row, hash_of
@@ -30,7 +30,7 @@ class JafkaTraffic(OldTraffic):
 
     def create_topic(
         self,
-        cluster: Cluster,
+        cluster: EmbeddedCluster,
         name: str,
         logs: int,
         *,
@@ -43,7 +43,7 @@ class JafkaTraffic(OldTraffic):
             cluster, name, each, replication_factor=replication_factor, config=config
         )
 
-    def logs(self, cluster: Cluster, topic: str) -> list[OldLog]:
+    def logs(self, cluster: EmbeddedCluster, topic: str) -> list[OldLog]:
         with session(cluster.zookeeper_connect) as client:
             counts = {
                 broker: int(client.get(f"/brokers/topics/{topic}/{broker.broker_id}")[0])

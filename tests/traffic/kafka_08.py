@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from kafka.record import MemoryRecords
 
 from etl.testkit.brokers import session
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.fakes.batches import Codec
 from tests.fakes.message_sets import Msg, Wrapper, encode_logical
 from tests.fakes.oracle import codecs
@@ -29,7 +29,7 @@ class Kafka08Traffic(OldTraffic):
     place = ("partition", "offset")
     conf: Mapping[str, object] = {"cluster": "kafka-0-8"}
 
-    def logs(self, cluster: Cluster, topic: str) -> list[OldLog]:
+    def logs(self, cluster: EmbeddedCluster, topic: str) -> list[OldLog]:
         brokers, path = (
             {broker.broker_id: broker for broker in cluster.brokers},
             f"/brokers/topics/{topic}/partitions",

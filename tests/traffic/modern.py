@@ -18,13 +18,13 @@ from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster import Cluster as Brokers
 from etl.model.partitions import Broker
 from etl.settings.choices import split_address
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
 from tests.fakes.oracle import codecs
 from tests.traffic.rows import Message, Row, hash_of
 
 
-def grow_topic(cluster: Cluster, topic: str, partitions: int) -> None:
+def grow_topic(cluster: EmbeddedCluster, topic: str, partitions: int) -> None:
     """Give a topic that many partitions, create it where it does not exist, and wait until each has
     a leader.
     """
@@ -48,7 +48,7 @@ class ModernTraffic:
 
     def create_topic(
         self,
-        cluster: Cluster,
+        cluster: EmbeddedCluster,
         name: str,
         logs: int,
         *,
@@ -57,7 +57,7 @@ class ModernTraffic:
     ) -> None:
         cluster.create_topic(name, logs, replication_factor=replication_factor, config=config)
 
-    def load(self, cluster: Cluster, topic: str, first: int, count: int, logs: int) -> None:
+    def load(self, cluster: EmbeddedCluster, topic: str, first: int, count: int, logs: int) -> None:
         addresses = [split_address(address) for address in cluster.bootstrap.split(",")]
         with Brokers(addresses) as asked, contextlib.ExitStack() as opened:
             leaders = _leaders(asked, topic, logs)
@@ -74,7 +74,7 @@ class ModernTraffic:
                 assert wait_until(is_taken, 60), f"{broker.address} does not lead {partition}"
 
     @contextlib.contextmanager
-    def sending(self, cluster: Cluster, topic: str) -> Iterator[Any]:
+    def sending(self, cluster: EmbeddedCluster, topic: str) -> Iterator[Any]:
         producer = KafkaProducer(
             bootstrap_servers=cluster.bootstrap.split(","), acks="all", max_block_ms=5_000
         )
@@ -88,11 +88,11 @@ class ModernTraffic:
         finally:
             producer.close(timeout=10)
 
-    def in_topic(self, cluster: Cluster, topic: str) -> Counter[Row]:
+    def in_topic(self, cluster: EmbeddedCluster, topic: str) -> Counter[Row]:
         return read(cluster, topic)
 
 
-def read(cluster: Cluster, topic: str, isolation: str = "read_committed") -> Counter[Row]:
+def read(cluster: EmbeddedCluster, topic: str, isolation: str = "read_committed") -> Counter[Row]:
     """Every readable record of the topic, by kafka-python's consumer."""
     rows: Counter[Row] = Counter()
     with (

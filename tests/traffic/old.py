@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.testkit.brokers import Kafka
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import HOST
 from tests.fakes.frames import read_frame
 from tests.traffic.rows import Message, Row
@@ -46,7 +46,7 @@ class OldTraffic(ABC):
     conf: Mapping[str, Any]
 
     @abstractmethod
-    def logs(self, cluster: Cluster, topic: str) -> list[OldLog]:
+    def logs(self, cluster: EmbeddedCluster, topic: str) -> list[OldLog]:
         """All logs of a topic, as ZooKeeper has them."""
 
     @abstractmethod
@@ -63,7 +63,7 @@ class OldTraffic(ABC):
 
     def create_topic(
         self,
-        cluster: Cluster,
+        cluster: EmbeddedCluster,
         name: str,
         logs: int,
         *,
@@ -72,7 +72,7 @@ class OldTraffic(ABC):
     ) -> None:
         cluster.create_topic(name, logs, replication_factor=replication_factor, config=config)
 
-    def load(self, cluster: Cluster, topic: str, first: int, count: int, logs: int) -> None:
+    def load(self, cluster: EmbeddedCluster, topic: str, first: int, count: int, logs: int) -> None:
         assert len(self.logs(cluster, topic)) == logs, (
             f"the topic has {len(self.logs(cluster, topic))} logs"
         )
@@ -87,7 +87,7 @@ class OldTraffic(ABC):
 
     @contextlib.contextmanager
     def sending(
-        self, cluster: Cluster, topic: str
+        self, cluster: EmbeddedCluster, topic: str
     ) -> Iterator[Callable[[Sequence[Message]], None]]:
         logs, numbers = self.logs(cluster, topic), itertools.count()
 
@@ -98,7 +98,7 @@ class OldTraffic(ABC):
 
         yield send
 
-    def in_topic(self, cluster: Cluster, topic: str) -> Counter[Row]:
+    def in_topic(self, cluster: EmbeddedCluster, topic: str) -> Counter[Row]:
         return Counter(row for log in self.logs(cluster, topic) for row in self.rows(log))
 
 

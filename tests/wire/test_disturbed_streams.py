@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from etl.errors import ConsumerInUse, CorruptData, MembershipLost, SettingsError
-from etl.model.partitions import BrokerPartition, Share
-from etl.streams import (
-    Conf,
-    Connector,
+from etl import (
     Consumer,
+    ConsumerConfig,
+    ConsumerConnector,
     ConsumerTimeout,
     Group,
-    Listener,
     MessageStream,
+    RebalanceListener,
     Record,
 )
+from etl.errors import ConsumerInUse, CorruptData, MembershipLost, SettingsError
+from etl.model.partitions import BrokerPartition, MemberAssignment
 from etl.streams.connector import StreamQueue
 from etl.streams.fetches import Fetches
 from etl.streams.positions import KafkaOffsetStore
@@ -48,9 +48,11 @@ def append(broker: FakeCoordinator, partition: int, *values: bytes) -> None:
     )
 
 
-def conf(broker: FakeCoordinator, *, group: dict[str, Any] | None = None, **settings: Any) -> Conf:
+def conf(
+    broker: FakeCoordinator, *, group: dict[str, Any] | None = None, **settings: Any
+) -> ConsumerConfig:
     terms = Group("g", **{"session_timeout_s": 0.6, "join_timeout_s": 20.0, **(group or {})})
-    return Conf(
+    return ConsumerConfig(
         f"127.0.0.1:{broker.port}",
         group=terms,
         **{"start": "earliest", "max_wait_ms": 20, "timeout_s": 5, **settings},
@@ -66,7 +68,7 @@ def opened(
     )
 
 
-def streamed(connector: Connector, **given: Any) -> MessageStream:
+def streamed(connector: ConsumerConnector, **given: Any) -> MessageStream:
     return connector.create_message_streams({"clicks": 1}, **{"timeout_s": 20, **given})["clicks"][
         0
     ]
@@ -141,7 +143,7 @@ def test_a_listener_that_ends_what_calls_it_is_refused_and_no_member_is_left_beh
 ) -> None:
     refused: list[str] = []
 
-    class Ending(Listener):
+    class Ending(RebalanceListener):
         def revoked(self, logs: Collection[BrokerPartition]) -> None:
             if not refused:
                 try:
@@ -165,7 +167,7 @@ def test_what_the_group_takes_while_a_member_only_asks_for_its_epoch_is_told_bef
 ) -> None:
     heard: list[tuple[str, int]] = []
 
-    class Told(Listener):
+    class Told(RebalanceListener):
         def revoked(self, logs: Collection[BrokerPartition]) -> None:
             heard.append(("revoked", len(logs)))
             consumer.commit()
@@ -230,7 +232,7 @@ def test_a_stream_that_ctrl_c_ends_amid_a_record_gives_that_one_next(
     broker: FakeCoordinator,
 ) -> None:
     append(broker, 0, b"0", b"1", b"2", b"3")
-    with Connector(conf(broker)) as here:
+    with ConsumerConnector(conf(broker)) as here:
         stream = streamed(here, value_decoder=Interrupted(b"2"))
         found = [next(stream).offset, next(stream).offset]
         with pytest.raises(KeyboardInterrupt):
@@ -244,7 +246,7 @@ def test_a_last_record_that_no_decoder_reads_takes_no_position_back(
     append(broker, 0, b"0", b"x")
     append(broker, 0, b"2", b"3")
     size = len(broker.log("clicks", 0).batches[0])
-    with Connector(conf(broker, partition_max_bytes=size, max_wait_ms=3000)) as here:
+    with ConsumerConnector(conf(broker, partition_max_bytes=size, max_wait_ms=3000)) as here:
         stream = streamed(here, value_decoder=int)
         assert wait_until(lambda: stream.queue.count == 4, 20)
         found = [next(stream).offset]
@@ -277,12 +279,14 @@ def test_while_what_was_handed_out_is_committed_at_let_go_nothing_more_is(
     append(broker, 0, *[b"%d" % number for number in range(10)])
     meanwhile: list[Record] = []
     commit = KafkaOffsetStore.commit
-    with Connector(conf(broker, group={"auto_commit_s": 3600.0})) as here:
+    with ConsumerConnector(conf(broker, group={"auto_commit_s": 3600.0})) as here:
         stream = streamed(here)
         assert [next(stream).offset for _ in range(3)] == [0, 1, 2]
 
         def commits(
-            kept: KafkaOffsetStore, offsets: Mapping[BrokerPartition, int], share: Share | None
+            kept: KafkaOffsetStore,
+            offsets: Mapping[BrokerPartition, int],
+            share: MemberAssignment | None,
         ) -> None:
             before, stream.timeout_s = stream.timeout_s, 0.0
             try:
@@ -307,7 +311,7 @@ def test_what_a_thread_had_in_its_hands_when_its_partition_went_is_not_committed
     broker: FakeCoordinator,
 ) -> None:
     append(broker, 0, *[b"%d" % number for number in range(10)])
-    with Connector(conf(broker, group={"auto_commit_s": 3600.0})) as here:
+    with ConsumerConnector(conf(broker, group={"auto_commit_s": 3600.0})) as here:
         stream = streamed(here)
         assert [next(stream).offset for _ in range(6)] == [0, 1, 2, 3, 4, 5]
         generation, before = broker.group.generation, stream.queue.head
@@ -325,7 +329,7 @@ def test_what_a_thread_had_in_its_hands_when_its_partition_went_is_not_committed
 
 def test_a_commit_does_not_wait_for_a_group_that_does_not_settle(broker: FakeCoordinator) -> None:
     broker.refusals[JOIN].extend([27] * 100_000)
-    with Connector(conf(broker, group={"join_timeout_s": 0.1})) as here:
+    with ConsumerConnector(conf(broker, group={"join_timeout_s": 0.1})) as here:
         streamed(here)
         thread = threading.Thread(target=here.commit, daemon=True)
         thread.start()
@@ -342,7 +346,7 @@ def test_what_a_commit_fails_with_is_raised_by_it_whatever_it_is(
     def fails(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    with Connector(conf(broker)) as here:
+    with ConsumerConnector(conf(broker)) as here:
         stream = streamed(here)
         next(stream)
         with monkeypatch.context() as patched:
@@ -360,7 +364,7 @@ def test_a_last_commit_that_fails_is_raised_by_shutdown(
     def fails(*_: object) -> None:
         raise MembershipLost("gone")
 
-    here = Connector(conf(broker, group={"auto_commit_s": 3600.0}))
+    here = ConsumerConnector(conf(broker, group={"auto_commit_s": 3600.0}))
     stream = streamed(here)
     next(stream)
     next(stream)
@@ -374,7 +378,7 @@ def test_a_last_commit_that_fails_is_raised_by_shutdown(
 @pytest.mark.parametrize("wrong", [{"name": ""}, {"name": "a", "member_id": ""}])
 def test_what_names_no_group_or_member_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="names no"):
-        Conf("a:1", group=Group(**wrong)).checked()
+        ConsumerConfig("a:1", group=Group(**wrong)).checked()
     for name in ("a/b", "..", "."):
         with pytest.raises(SettingsError, match="names no"):
-            Conf(zookeeper="a:1", group=name).checked()
+            ConsumerConfig(zookeeper="a:1", group=name).checked()

@@ -22,10 +22,10 @@ from etl.model.partitions import (
     BrokerPartition,
     Committed,
     GroupProtocol,
+    MemberAssignment,
     Membership,
     OffsetsStorage,
-    Share,
-    Void,
+    RejectedCommit,
 )
 from etl.model.plans import Plan, PlanKind
 from tests.fakes.broker import FIND_COORDINATOR, OFFSET_COMMIT, FakeBroker, hang_up
@@ -37,7 +37,7 @@ SEEN = Committed(500, None, "theirs")
 
 
 def plan_of(*logs: BrokerPartition) -> Plan:
-    share = Share("m-1", Membership.COORDINATOR, "range", 3, frozenset(logs))
+    share = MemberAssignment("m-1", Membership.COORDINATOR, "range", 3, frozenset(logs))
     positions = dict.fromkeys(logs, 800)
     return with_id(
         Plan(
@@ -82,7 +82,7 @@ def stored(broker: FakeBroker) -> set[tuple[int, str]]:
 
 def hand_over(
     cluster: Cluster, said: list[str], plan: Plan = PLAN, tries_for_s: float = 0
-) -> Void | None:
+) -> RejectedCommit | None:
     return FencedOffsetCommit(KEPT, tries_for_s=tries_for_s).hand_over(
         cluster, plan, unsure=lambda: said.append("unsure")
     )

@@ -10,7 +10,7 @@ import pytest
 
 from etl.errors import BrokerUnreachable
 from etl.io.brokers.cluster import Cluster
-from etl.io.brokers.offsets import MOST_AT_A_TIME, Extents, connections_to_keep
+from etl.io.brokers.offsets import MOST_AT_A_TIME, OffsetsAndLeaders, connections_to_keep
 from etl.io.process import open_files
 from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
 from tests.fakes.many_brokers import (
@@ -36,7 +36,7 @@ def many() -> Iterator[ManyBrokers]:
         yield running
 
 
-def every_question(cluster: Cluster) -> tuple[Extents, Mapping[BrokerPartition, float]]:
+def every_question(cluster: Cluster) -> tuple[OffsetsAndLeaders, Mapping[BrokerPartition, float]]:
     """What a run asks of the brokers."""
     told = cluster.describe(None)
     logs = [each.log for topic in told.topics.values() for each in topic.partitions]

@@ -12,6 +12,14 @@ from typing import Any
 
 import pytest
 
+from etl import (
+    ConsumerConfig,
+    ConsumerConnector,
+    ConsumerTimeout,
+    Group,
+    MessageStream,
+    Record,
+)
 from etl.errors import (
     ConsumerInUse,
     CorruptData,
@@ -21,7 +29,6 @@ from etl.errors import (
     SettingsError,
 )
 from etl.model.partitions import BrokerPartition
-from etl.streams import Conf, Connector, ConsumerTimeout, Group, MessageStream, Record
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, never
@@ -61,14 +68,14 @@ def connector(
     group: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
     **given: Any,
-) -> Connector:
+) -> ConsumerConnector:
     terms = Group("g", **{"session_timeout_s": 0.6, "join_timeout_s": 20.0, **(group or {})})
-    conf = Conf(
+    conf = ConsumerConfig(
         f"127.0.0.1:{broker.port}",
         group=terms,
         **{"start": "earliest", "max_wait_ms": 20, "timeout_s": 5, **(settings or {})},
     )
-    return Connector(conf, **given)
+    return ConsumerConnector(conf, **given)
 
 
 def taken(stream: MessageStream, count: int) -> list[Record]:
@@ -311,9 +318,9 @@ def test_streams_are_made_once_and_of_something(broker: FakeCoordinator) -> None
         with pytest.raises(SettingsError, match="once"):
             here.create_message_streams({"clicks": 1})
     with pytest.raises(SettingsError, match="no group"):
-        Connector(Conf("a:1"))
+        ConsumerConnector(ConsumerConfig("a:1"))
     with pytest.raises(SettingsError, match="queue"):
-        Connector(Conf("a:1", group="g"), queue_records=0)
+        ConsumerConnector(ConsumerConfig("a:1", group="g"), queue_records=0)
 
 
 def test_a_second_thread_on_one_stream_is_refused(broker: FakeCoordinator) -> None:

@@ -17,9 +17,9 @@ from etl.model.partitions import (
     BY_COORDINATOR,
     BrokerPartition,
     Committed,
+    MemberAssignment,
     Membership,
     OffsetsStorage,
-    Share,
 )
 from etl.run.observe import GroupOffsets
 from tests.builders import plain_plan, plain_settings
@@ -64,11 +64,11 @@ def test_behind_an_append_the_plans_membership_commits_by_its_epoch_of_now_and_n
     with FakeBroker() as broker:
         broker.world.generation, broker.world.members, left = 7, {"m-1": b""}, [*epochs]
 
-        def unbroken(share: Share) -> Share | None:
+        def unbroken(share: MemberAssignment) -> MemberAssignment | None:
             epoch = left.pop(0)
             return None if epoch is None else replace(share, generation=epoch)
 
-        share = Share("m-1", Membership.COORDINATOR, BY_COORDINATOR, 3, frozenset({LOG}))
+        share = MemberAssignment("m-1", Membership.COORDINATOR, BY_COORDINATOR, 3, frozenset({LOG}))
         plan = with_id(
             plain_plan(positions={LOG: 42}, offsets_in=OffsetsStorage.KAFKA, share=share)
         )

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from etl import Consumer, Group, Record
 from etl.errors import (
     BrokerUnreachable,
     ConsumerInUse,
@@ -29,9 +30,8 @@ from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster import Cluster
 from etl.kafka.messages import ClusterMetadata, FetchTarget, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
-from etl.streams import Consumer, Group, Record
 from etl.streams import consumer as room
-from etl.streams.conf import Conf
+from etl.streams.conf import ConsumerConfig
 from etl.streams.fetches import FetchSizes
 from etl.streams.group_member import Opened
 from tests.fakes.batches import Batch, Rec, encode
@@ -478,7 +478,7 @@ def test_on_jafka_each_message_of_a_compressed_entry_has_its_index_and_the_next_
                 },
             )
 
-        def open_cluster(conf: Conf, until: ExitStack) -> Opened:
+        def open_cluster(conf: ConsumerConfig, until: ExitStack) -> Opened:
             return Opened(
                 until.enter_context(
                     Cluster(

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from etl import Consumer, Group, RebalanceListener, Record
 from etl.errors import ConsumerInUse, MembershipLost, NotAssigned, Owned, SettingsError
 from etl.model.partitions import BrokerPartition
-from etl.streams import Consumer, Group, Listener, Record
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.coordinator import JOIN, FakeCoordinator, coordinator_of_clicks
@@ -88,7 +88,7 @@ def polled(consumer: Consumer, count: int, *, most: int = 500) -> list[Record]:
     return found
 
 
-class Told(Listener):
+class Told(RebalanceListener):
     """Keeps what it hears."""
 
     def __init__(self) -> None:
@@ -283,7 +283,7 @@ def test_what_is_no_offset_is_neither_sought_nor_committed(
 def test_a_listener_may_commit_and_seek_and_may_not_poll(broker: FakeCoordinator) -> None:
     more(broker)
 
-    class Seeking(Listener):
+    class Seeking(RebalanceListener):
         def assigned(self, logs: Collection[BrokerPartition]) -> None:
             with pytest.raises(ConsumerInUse, match="listener"):
                 consumer.poll()

@@ -27,7 +27,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from etl.errors import BrokerUnreachable, EtlError, PermissionDenied, Refusal, SettingsError
+from etl.errors import BrokerRefusal, BrokerUnreachable, EtlError, PermissionDenied, SettingsError
 from etl.io.brokers.connection import Connection, ImpossibleSize, fresh, not_kafka
 from etl.io.tls import ConnectionBroken
 from etl.kafka.families import login_asked_first
@@ -227,7 +227,7 @@ def log_in(
         ) from None
 
 
-def _refused(login: Login, proof: _Proof, answer: TokenAnswer, refusal: Refusal) -> Exception:
+def _refused(login: Login, proof: _Proof, answer: TokenAnswer, refusal: BrokerRefusal) -> Exception:
     """A token may end on its way to the broker, which does not say so: one more is asked for, on
     the next connection. So is a broker that failed on its own."""
     error = (
@@ -392,7 +392,7 @@ class _Proof:
             what, key=key, broker=self._address, check=f"{check}, and that the broker knows them"
         )
 
-    def failed_at(self, refusal: Refusal, text: str) -> EtlError:
+    def failed_at(self, refusal: BrokerRefusal, text: str) -> EtlError:
         """A code that says nothing of who we are: of a broker that cannot look now, or of a port
         that speaks logins otherwise.
         """

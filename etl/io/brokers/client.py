@@ -40,6 +40,7 @@ from typing import Self
 
 from etl.errors import (
     BrokerError,
+    BrokerRefusal,
     BrokerUnreachable,
     CommitUnknown,
     ConsumerInUse,
@@ -49,7 +50,6 @@ from etl.errors import (
     MembershipLost,
     OtherRelease,
     Owned,
-    Refusal,
     SettingsError,
 )
 from etl.io.brokers.connection import IdleConnections
@@ -272,7 +272,7 @@ class BrokerQuestions:
         SettingsError but for a Jafka.
         """
         made = self._ask(lambda dialect: dialect.create_topic(topic, partitions), may_repeat=False)
-        if isinstance(made, Refusal):
+        if isinstance(made, BrokerRefusal):
             raise made.error("make the topic", topic=topic, broker=self.address)
         return made
 
@@ -281,7 +281,7 @@ class BrokerQuestions:
         for a Jafka.
         """
         gone = self._ask(lambda dialect: dialect.delete_topic(topic, password), may_repeat=False)
-        if isinstance(gone, Refusal):
+        if isinstance(gone, BrokerRefusal):
             raise gone.error("delete the topic", topic=topic, broker=self.address)
         return gone
 
@@ -412,7 +412,7 @@ class GroupOffsets(BrokerQuestions):
         topic_ids: Mapping[str, str] | None = None,
         in_zookeeper: bool = False,
         is_sent_once: bool = False,
-    ) -> dict[BrokerPartition, Refusal | None]:
+    ) -> dict[BrokerPartition, BrokerRefusal | None]:
         """As `commit_offsets`; what one log alone is refused with is told of that log, None for
         those that are stored.
 
@@ -433,9 +433,9 @@ class GroupOffsets(BrokerQuestions):
         wanted = OffsetsCommit(
             group, offsets, metadata, member, leader_epochs or {}, topic_ids or {}
         )
-        answers = list[dict[BrokerPartition, Refusal | None]]()
+        answers = list[dict[BrokerPartition, BrokerRefusal | None]]()
 
-        def commit(broker: GroupOffsets) -> dict[BrokerPartition, Refusal | None]:
+        def commit(broker: GroupOffsets) -> dict[BrokerPartition, BrokerRefusal | None]:
             # Only a member's commit may be sent twice: behind another one, somebody else's offset
             # may lie between the two.
             try:
@@ -491,7 +491,7 @@ class GroupOffsets(BrokerQuestions):
                 lambda dialect: dialect.committed_offsets(question, in_zookeeper=in_zookeeper)
             )
 
-        def refusals(told: CommittedOffsets) -> set[Refusal | None]:
+        def refusals(told: CommittedOffsets) -> set[BrokerRefusal | None]:
             return {told.refusal, *(each.refusal for each in told.offsets.values())}
 
         found = ask(self) if in_zookeeper else self._of_coordinator(group, ask, refusals)
@@ -507,7 +507,7 @@ class GroupOffsets(BrokerQuestions):
         return dict(found.offsets)
 
     def _reject_unsettled(
-        self, wanted: OffsetsCommit, told: Mapping[BrokerPartition, Refusal | None]
+        self, wanted: OffsetsCommit, told: Mapping[BrokerPartition, BrokerRefusal | None]
     ) -> None:
         """Raises for what a coordinator says of the whole commit, in the place of each log; see the
         module's table.
@@ -530,7 +530,7 @@ class GroupOffsets(BrokerQuestions):
                     what, check=f"{refusal.check}; {_READ_IT_BACK}", broker=self.address
                 )
 
-    def _lost(self, group: str, refusal: Refusal) -> MembershipLost:
+    def _lost(self, group: str, refusal: BrokerRefusal) -> MembershipLost:
         what = f"the coordinator of group {group} does not take us for its member any more: {refusal.name} (code {refusal.code})"
         return MembershipLost(what, check=refusal.check, broker=self.address)
 
@@ -538,7 +538,7 @@ class GroupOffsets(BrokerQuestions):
         self,
         group: str,
         ask: Callable[[GroupOffsets], Answer],
-        refusals: Callable[[Answer], Collection[Refusal | None]],
+        refusals: Callable[[Answer], Collection[BrokerRefusal | None]],
     ) -> Answer:
         """What the group's coordinator answers; looked up again while it is not one, or not one
         yet, or does not answer.
@@ -798,7 +798,7 @@ class SimpleConsumer(GroupOffsets):
             if max_offsets > 0
             else ()
         )
-        if isinstance(found, Refusal):
+        if isinstance(found, BrokerRefusal):
             raise found.error("list offsets", topic=topic, partition=partition, broker=self.address)
         return found
 
@@ -816,7 +816,7 @@ class SimpleConsumer(GroupOffsets):
             raise
         except SettingsError:
             found = ()
-        if found and not isinstance(found, Refusal):
+        if found and not isinstance(found, BrokerRefusal):
             return found[0]
         return self.earliest_or_latest_offset(log.topic, log.partition, EARLIEST)
 
@@ -860,6 +860,6 @@ class SimpleConsumer(GroupOffsets):
             ),
             may_repeat=False,
         )
-        if isinstance(appended, Refusal):
+        if isinstance(appended, BrokerRefusal):
             raise appended.error("append", topic=topic, partition=partition, broker=self.address)
         return appended

@@ -41,7 +41,7 @@ from etl.errors import (
     SettingsError,
 )
 from etl.io.brokers.client import SimpleConsumer
-from etl.io.brokers.offsets import Extents, pause
+from etl.io.brokers.offsets import OffsetsAndLeaders, pause
 from etl.io.brokers.times import LogMoments
 from etl.kafka.messages import (
     ClusterMetadata,
@@ -378,7 +378,7 @@ class Cluster(LogMoments):
         known = self.describe(None).topics
         return not known or not known.keys().isdisjoint(topics)
 
-    def open_transactions(self, found: Extents) -> dict[BrokerPartition, OpenTransaction]:
+    def open_transactions(self, found: OffsetsAndLeaders) -> dict[BrokerPartition, OpenTransaction]:
         """What holds back the end of each log that has offsets behind an open transaction, where
         the brokers tell (KIP-664).
 
@@ -424,7 +424,11 @@ class Cluster(LogMoments):
             return {}
 
     def retained_from(
-        self, found: Extents, since_ms: Mapping[BrokerPartition, int], *, isolation: Isolation
+        self,
+        found: OffsetsAndLeaders,
+        since_ms: Mapping[BrokerPartition, int],
+        *,
+        isolation: Isolation,
     ) -> dict[BrokerPartition, int]:
         """The first offset of each log whose record is at that time or later, its end where none
         is: one ListOffsets per broker.
@@ -496,7 +500,7 @@ class Cluster(LogMoments):
                 found[log] = (*found.get(log, ()), looked)
         return found
 
-    def bytes_per_offset(self, found: Extents) -> dict[BrokerPartition, float]:
+    def bytes_per_offset(self, found: OffsetsAndLeaders) -> dict[BrokerPartition, float]:
         """How many bytes one offset costs on average, by the sizes of the leaders' segments: one
         request per broker.
 

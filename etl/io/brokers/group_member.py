@@ -60,12 +60,12 @@ from etl.decide.group_assignment import (
     reconciled,
 )
 from etl.errors import (
+    BrokerRefusal,
     CorruptData,
     EtlError,
     Meaning,
     MembershipLost,
     Owned,
-    Refusal,
     SettingsError,
     Unreachable,
 )
@@ -84,9 +84,9 @@ from etl.model.partitions import (
     BY_COORDINATOR,
     BrokerPartition,
     GroupProtocol,
+    MemberAssignment,
     Membership,
     RebalanceStatistics,
-    Share,
 )
 from etl.model.security import OPEN, Security
 
@@ -105,7 +105,7 @@ class ClassicProtocol:
         self.member_id: str | None = None
         self._identity: MemberIdentity | None = None
         """While we are in a generation."""
-        self._share: Share | None = None
+        self._share: MemberAssignment | None = None
         self._owned: frozenset[BrokerPartition] = frozenset()
         self._generation: int | None = None
         """Of which that is."""
@@ -208,7 +208,7 @@ class ClassicProtocol:
         if revoked and not lets_go:
             return  # they are let go by joining again without them: only then does the leader give them to others
         self._identity = identity
-        self._share = Share(
+        self._share = MemberAssignment(
             identity.member_id,
             Membership.COORDINATOR,
             joined.strategy,
@@ -328,7 +328,7 @@ class ClassicProtocol:
         told = self._connection.topics(sorted(set(topics))).topics
         return {name: len(topic.partitions) for name, topic in told.items() if topic.partitions}
 
-    def _act(self, refusal: Refusal, doing: str, *, told_id: str | None = None) -> None:
+    def _act(self, refusal: BrokerRefusal, doing: str, *, told_id: str | None = None) -> None:
         means = answered(refusal)
         if self._identity is None and refusal.meaning is not Meaning.ID_REQUIRED:
             self._state.note_try()
@@ -453,7 +453,7 @@ class ConsumerProtocol:
                 BrokerPartition(self._names[topic_id], number) for topic_id, number in self._owned
             )
             self._state.settle(
-                Share(
+                MemberAssignment(
                     self.member_id or "",
                     Membership.COORDINATOR,
                     BY_COORDINATOR,
@@ -548,7 +548,7 @@ _NO_SUCH_GROUP = 69
 
 
 def end_membership(
-    connection: CoordinatorConnection, group: str, share: Share, *, within_s: float
+    connection: CoordinatorConnection, group: str, share: MemberAssignment, *, within_s: float
 ) -> None:
     """Leave in the name of this share's member; nothing where it is none. Raises BrokerUnreachable,
     and what it is refused with.
@@ -565,7 +565,9 @@ def end_membership(
         time.sleep(_PAUSE_S)
 
 
-def _leave(connection: CoordinatorConnection, group: str, share: Share) -> Refusal | None:
+def _leave(
+    connection: CoordinatorConnection, group: str, share: MemberAssignment
+) -> BrokerRefusal | None:
     if share.strategy == BY_COORDINATOR:
         beat = ConsumerHeartbeat(group, share.member_id, LEAVES, None, -1, (), None)
         return connection.ask(lambda dialect: dialect.consumer_heartbeat(beat)).refusal
@@ -604,10 +606,10 @@ class CoordinatedMember:
         self._bootstrap, self._terms, self._protocol = tuple(bootstrap), terms, protocol
         self._generation, self._security = generation, security
         self._lives: _Life | None = None
-        self._share: Share | None = None
+        self._share: MemberAssignment | None = None
         self._past = RebalanceStatistics()
 
-    def join(self) -> Share:
+    def join(self) -> MemberAssignment:
         """Become a member, and wait until the group has settled; the share may be empty.
 
         Raises Owned where it does not settle within `join_timeout_s`; SettingsError where the
@@ -625,7 +627,7 @@ class CoordinatedMember:
             self._lives = _Life(self._connection(), self._terms, self._protocol)
         return self._settled(self._lives, float("-inf"))
 
-    def rejoin(self) -> Share:
+    def rejoin(self) -> MemberAssignment:
         """A share that stood after this was called: the same one where nothing was wrong with it.
         Raises as `join`.
         """
@@ -634,7 +636,7 @@ class CoordinatedMember:
         self._lives.state.hold(False)
         return self._settled(self._lives, self._lives.state.poke())
 
-    def renew(self) -> Share:
+    def renew(self) -> MemberAssignment:
         """The same, and what is held stays so: what the group wants back meanwhile is part of it,
         and `release_requested`.
 
@@ -659,11 +661,11 @@ class CoordinatedMember:
         return self._lives is not None and self._lives.state.is_current(self._share)
 
     @property
-    def newest(self) -> Share | None:
+    def newest(self) -> MemberAssignment | None:
         """What stands by the last answer, whether it was taken by `join` or `rejoin` or not."""
         return self._lives.state.newest if self._lives is not None else None
 
-    def heard(self, *, within_s: float) -> Share | None:
+    def heard(self, *, within_s: float) -> MemberAssignment | None:
         """What stands by an answer to a question that is asked now; what is held stays so. None
         where nothing does in time.
 
@@ -675,7 +677,7 @@ class CoordinatedMember:
             self._lives.state.poke(), time.monotonic() + within_s
         )
 
-    def unbroken(self, share: Share, *, within_s: float) -> Share | None:
+    def unbroken(self, share: MemberAssignment, *, within_s: float) -> MemberAssignment | None:
         """An earlier share as its epoch is by now, where nothing of it was let go since; None where
         it was, or nobody answers in time.
 
@@ -715,7 +717,7 @@ class CoordinatedMember:
         if self._lives is not None:
             self._lives.state.hold(False)
 
-    def end(self, share: Share) -> None:
+    def end(self, share: MemberAssignment) -> None:
         """End the membership behind a share of a driver that is gone, so that nothing that it
         committed comes any more.
 
@@ -759,7 +761,7 @@ class CoordinatedMember:
             now.heartbeat_age_s,
         )
 
-    def _settled(self, life: _Life, since: float) -> Share:
+    def _settled(self, life: _Life, since: float) -> MemberAssignment:
         try:
             share = life.state.wait_for_assignment(
                 since, time.monotonic() + self._terms.join_timeout_s

@@ -38,18 +38,24 @@ from etl.decide.group_commits import HandOverOutcome, found_out
 from etl.decide.offsets import is_anothers
 from etl.decide.tasks import in_parts
 from etl.errors import (
+    BrokerRefusal,
     CommitUnknown,
     Meaning,
     MembershipLost,
     OffsetMoved,
-    Refusal,
     SettingsError,
     TopicMissing,
 )
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster import Cluster
 from etl.kafka.messages import CommittedOffset
-from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, Share, Void
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Committed,
+    MemberAssignment,
+    RejectedCommit,
+)
 from etl.model.plans import Plan
 
 _MARK = "etl"
@@ -115,7 +121,7 @@ class StoredOffsets:
         cluster: Cluster,
         before: Mapping[BrokerPartition, Committed],
         after: Mapping[BrokerPartition, Committed],
-        share: Share | None = None,
+        share: MemberAssignment | None = None,
     ) -> list[BrokerPartition]:
         """Move offsets from `before` to `after`, each with its word: those that are there then.
         `share`: of a member of the group.
@@ -144,7 +150,7 @@ class StoredOffsets:
         word: str,
         before: Mapping[BrokerPartition, Committed],
         after: Mapping[BrokerPartition, Committed],
-        share: Share | None,
+        share: MemberAssignment | None,
     ) -> list[BrokerPartition]:
         try:
             told = cluster.first(
@@ -216,7 +222,7 @@ def _committing(
     group: str,
     offsets: Mapping[BrokerPartition, int],
     metadata: str,
-    share: Share | None,
+    share: MemberAssignment | None,
 ) -> dict[BrokerPartition, bool]:
     """Which of them are stored; not those of a topic that is gone. Raises for the first one that is
     refused otherwise.
@@ -260,7 +266,9 @@ class FencedOffsetCommit:
     def __init__(self, kept: StoredOffsets, *, tries_for_s: float) -> None:
         self._kept, self._tries_for_s = kept, tries_for_s
 
-    def hand_over(self, cluster: Cluster, plan: Plan, *, unsure: Callable[[], None]) -> Void | None:
+    def hand_over(
+        self, cluster: Cluster, plan: Plan, *, unsure: Callable[[], None]
+    ) -> RejectedCommit | None:
         """Move the plan's offsets, all of them; why none was, where the membership is over.
 
         A topic that the coordinator does not know is asked for again: it may not have been told of
@@ -290,12 +298,16 @@ class FencedOffsetCommit:
                         raise
                 time.sleep(_PAUSE_S)
         except MembershipLost as lost:
-            return self._found(cluster, plan, lost) if is_unsure or is_partly else Void(lost.what)
+            return (
+                self._found(cluster, plan, lost)
+                if is_unsure or is_partly
+                else RejectedCommit(lost.what)
+            )
         finally:
             if is_unsure:
                 unsure()
 
-    def _found(self, cluster: Cluster, plan: Plan, lost: MembershipLost) -> Void | None:
+    def _found(self, cluster: Cluster, plan: Plan, lost: MembershipLost) -> RejectedCommit | None:
         """What became of earlier tries of a commit whose membership is over. Raises CommitUnknown
         where that cannot be told at once.
         """
@@ -303,12 +315,12 @@ class FencedOffsetCommit:
         if found is HandOverOutcome.TAKEN:
             return None
         if found is HandOverOutcome.NOT_TAKEN:
-            return Void(lost.what)
+            return RejectedCommit(lost.what)
         raise CommitUnknown(lost.what, check=_FINDS_OUT, **lost.where) from lost
 
     def _without(
         self, cluster: Cluster, plan: Plan, unknown: Sequence[BrokerPartition], *, is_unsure: bool
-    ) -> Void | None:
+    ) -> RejectedCommit | None:
         """What a commit came to of which the coordinator does not know these topics: nobody else
         reads one that is gone either.
         """
@@ -323,11 +335,11 @@ class FencedOffsetCommit:
             return None
         if is_unsure:
             raise CommitUnknown(_GONE, check=_FINDS_OUT)
-        return Void(_GONE)
+        return RejectedCommit(_GONE)
 
     def _asked(
-        self, consumer: SimpleConsumer, plan: Plan, share: Share
-    ) -> Mapping[BrokerPartition, Refusal | None]:
+        self, consumer: SimpleConsumer, plan: Plan, share: MemberAssignment
+    ) -> Mapping[BrokerPartition, BrokerRefusal | None]:
         offsets = {log: plan.positions[log] for log in plan.offsets_to_commit}
         return consumer.commit_each(
             self._kept.group,
@@ -348,7 +360,7 @@ class FencedOffsetCommit:
 
 
 def _unknown_to_coordinator(
-    told: Mapping[BrokerPartition, Refusal | None], plan: Plan
+    told: Mapping[BrokerPartition, BrokerRefusal | None], plan: Plan
 ) -> list[BrokerPartition]:
     """The logs whose topics it does not know. Raises what a log is refused with otherwise."""
     for log, refusal in sorted(told.items()):

@@ -25,7 +25,7 @@ from etl.errors import BrokerUnreachable, EtlError, SettingsError
 from etl.io.brokers.client import BrokerQuestions
 from etl.io.brokers.exchange import Answer, Ask
 from etl.kafka.messages import ClusterMetadata, CoordinatorResponse
-from etl.model.partitions import BrokerPartition, RebalanceStatistics, Share
+from etl.model.partitions import BrokerPartition, MemberAssignment, RebalanceStatistics
 from etl.model.security import OPEN, Security
 
 
@@ -63,7 +63,7 @@ class MemberState:
     def __init__(self, terms: MemberTerms) -> None:
         self._terms = terms
         self._changed = Condition()
-        self._share: Share | None = None
+        self._share: MemberAssignment | None = None
         self._unbroken = set[int | None]()
         """Generations, or epochs, since we let go of anything for the last time."""
         self._stands_since = float("-inf")
@@ -97,7 +97,7 @@ class MemberState:
         with self._changed:
             self._statistics = replace(self._statistics, tries=self._statistics.tries + 1)
 
-    def settle(self, share: Share, asked_at: float) -> None:
+    def settle(self, share: MemberAssignment, asked_at: float) -> None:
         """The group has settled on this, by an answer to what was asked at that moment; or it still
         stands.
         """
@@ -192,7 +192,7 @@ class MemberState:
     # The run's thread
 
     @property
-    def newest(self) -> Share | None:
+    def newest(self) -> MemberAssignment | None:
         """The share that stands; None while the group divides its logs anew."""
         with self._changed:
             return self._share
@@ -203,7 +203,7 @@ class MemberState:
         with self._changed:
             return self._asked_back
 
-    def is_unbroken(self, share: Share) -> bool:
+    def is_unbroken(self, share: MemberAssignment) -> bool:
         """Whether nothing of this share was let go since it stood, whatever its generation is by
         now.
         """
@@ -234,7 +234,7 @@ class MemberState:
             self._is_leaving = True
             self._changed.notify_all()
 
-    def wait_for_assignment(self, since: float, deadline: float) -> Share | None:
+    def wait_for_assignment(self, since: float, deadline: float) -> MemberAssignment | None:
         """The share, once an answer to a question of `since` or later said that it stands; None:
         not by the deadline.
 
@@ -251,7 +251,7 @@ class MemberState:
                     return None
                 self._changed.wait(left)
 
-    def is_current(self, share: Share | None) -> bool:
+    def is_current(self, share: MemberAssignment | None) -> bool:
         """Whether this is the group's word, as far as anybody told us, and the session may be
         alive.
         """

@@ -263,7 +263,7 @@ LEADER_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Extents:
+class OffsetsAndLeaders:
     """Where logs start and end, and who leads them; `leaderless` had no leader until the deadline."""
 
     extents: Mapping[BrokerPartition, PartitionOffsets]
@@ -272,13 +272,13 @@ class Extents:
     epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """The epoch of the leader that told the end, by its own word."""
 
-    def without(self, logs: Collection[BrokerPartition]) -> Extents:
+    def without(self, logs: Collection[BrokerPartition]) -> OffsetsAndLeaders:
         """The same where these logs have lost their leader since."""
         if not logs:
             return self
         extents = {log: extent for log, extent in self.extents.items() if log not in logs}
         leaders = {log: leader for log, leader in self.leaders.items() if log not in logs}
-        return Extents(extents, leaders, self.leaderless | frozenset(logs), self.epochs)
+        return OffsetsAndLeaders(extents, leaders, self.leaderless | frozenset(logs), self.epochs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +320,7 @@ class LogOffsets(Brokers):
         isolation: Isolation,
         wait_for_leader_s: float = LEADER_WITHIN_S,
         metadata: ClusterMetadata | None = None,
-    ) -> Extents:
+    ) -> OffsetsAndLeaders:
         """Log start and readable end of each log, the end under the same isolation as the fetches
         to come.
 
@@ -364,7 +364,7 @@ class LogOffsets(Brokers):
             )
             for log in leaders
         }
-        return Extents(
+        return OffsetsAndLeaders(
             extents, leaders, starts.leaderless | ends.leaderless | above.leaderless, ends.epochs
         )
 

@@ -62,9 +62,9 @@ from etl.audit.audit import (
     BUCKET_OFFSETS,
     AuditedLog,
     Bucket,
+    EntryInterval,
     Expected,
     LogFindings,
-    Stretch,
     audit,
     audit_entries,
     edges_of,
@@ -565,7 +565,7 @@ class EntryScan:
 
     def stretches(
         self, edges: Mapping[AuditedLog, Sequence[int]]
-    ) -> Iterator[tuple[AuditedLog, Stretch]]:
+    ) -> Iterator[tuple[AuditedLog, EntryInterval]]:
         """The rows that the table holds, added up between the edges of each log, those of a log
         together and ordered by edge.
         """
@@ -581,7 +581,10 @@ class EntryScan:
                     self.rows_of_no_log = several[0]["rows"]
                 elif all(row["is_ordered"] for row in several):
                     yield from (
-                        (audited, Stretch(row["number"], row["rows"], row["rows"], row["offset"]))
+                        (
+                            audited,
+                            EntryInterval(row["number"], row["rows"], row["rows"], row["offset"]),
+                        )
                         for row in several
                     )
                 else:
@@ -593,14 +596,14 @@ class EntryScan:
 
     def _counted(
         self, keys: DataFrame, edges: Mapping[AuditedLog, Sequence[int]]
-    ) -> Iterator[tuple[AuditedLog, Stretch]]:
+    ) -> Iterator[tuple[AuditedLog, EntryInterval]]:
         """The same of the logs of `edges` alone, message by message."""
         for row in _stretches(keys, edges).toLocalIterator():
             audited = _audited(row)
             if audited is not None:
                 yield (
                     audited,
-                    Stretch(
+                    EntryInterval(
                         row["number"],
                         row["rows"],
                         row["messages"],

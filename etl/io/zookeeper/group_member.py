@@ -73,9 +73,9 @@ from etl.ledger.topic_filters import TopicFilter
 from etl.model.partitions import (
     BrokerFamily,
     BrokerPartition,
+    MemberAssignment,
     Membership,
     RebalanceStatistics,
-    Share,
 )
 
 T = TypeVar("T")
@@ -519,14 +519,14 @@ class ZooKeeperMember:
         """The name of our node among the members."""
         return self._rebalance.member
 
-    def join(self) -> Share:
+    def join(self) -> MemberAssignment:
         """See `Member`. What a dead process of our pipeline left on this host is done away with;
         what another one left under its `member_id` is waited for until its session ends.
         """
         self._stop_following()
         return self._settled(group_assignment.to_join(self._rebalance.standing))
 
-    def rejoin(self) -> Share:
+    def rejoin(self) -> MemberAssignment:
         """See `Member`. Where neither the group nor an owner of our share has changed, nothing is
         let go.
         """
@@ -599,14 +599,16 @@ class ZooKeeperMember:
         self._stop_following()
         self._rebalance.withdraw()
 
-    def _settled(self, step: Step) -> Share:
+    def _settled(self, step: Step) -> MemberAssignment:
         try:
             self._rebalance.run(step)
         except BaseException:
             self._rebalance.withdraw()
             raise
         self._look_at, logs = self._next_look(), frozenset(self._rebalance.share)
-        return Share(self.id, Membership.ZOOKEEPER, self._options.strategy.value, None, logs)
+        return MemberAssignment(
+            self.id, Membership.ZOOKEEPER, self._options.strategy.value, None, logs
+        )
 
     def _follow(self) -> None:
         """The thread. Whatever goes wrong in it, nobody is left to wait for us."""

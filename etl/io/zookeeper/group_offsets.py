@@ -53,7 +53,7 @@ from etl.model.partitions import (
     NOTHING_COMMITTED,
     BrokerPartition,
     Committed,
-    Void,
+    RejectedCommit,
     in_order,
     parse_partition_key,
 )
@@ -331,7 +331,7 @@ class HandOver:
 
     def store(
         self, plan: Plan, checks: Sequence[Check], write: Callable[[Sequence[Part]], None]
-    ) -> Void | None:
+    ) -> RejectedCommit | None:
         """Store the plan and move its offsets, in one step; why nothing of that was done, where
         somebody else came before.
 
@@ -356,7 +356,9 @@ class HandOver:
                 return self._why(refused, plan, lock, offsets)
         return None
 
-    def store_under_lock(self, plan: Plan, write: Callable[[Sequence[Part]], None]) -> Void | None:
+    def store_under_lock(
+        self, plan: Plan, write: Callable[[Sequence[Part]], None]
+    ) -> RejectedCommit | None:
         """Store a plan whose offsets are moved by a step of its own, as long as the driver's lock
         is ours. Raises as `store`.
         """
@@ -369,7 +371,7 @@ class HandOver:
 
     def _why(
         self, refused: Owned, plan: Plan, lock: Check, offsets: dict[str, BrokerPartition]
-    ) -> Void:
+    ) -> RejectedCommit:
         """Why nothing was done. Raises SessionLost, and the refusal where it has nothing to do with
         the hand-over.
         """
@@ -383,14 +385,14 @@ class HandOver:
         if changed in owners:
             found = self._zookeeper.read(changed)
             by = found[0].decode("utf-8", "replace") if found else None
-            return Void(
+            return RejectedCommit(
                 f"{owners[changed]} is not ours any more: "
                 + (f"{by} owns it" if by else "nobody owns it")
             )
         if changed in offsets:
             found, log = self._zookeeper.read(changed), offsets[changed]
             now = found[0].decode("utf-8", "replace") if found else None
-            return Void(
+            return RejectedCommit(
                 f"the offset of {log} was moved since it was read: from {plan.seen[log].offset} to {now}"
             )
         raise refused

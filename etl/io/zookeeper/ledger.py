@@ -48,7 +48,14 @@ from etl.ledger import documents as ledger_documents
 from etl.ledger import paths, plan_document, registrations
 from etl.ledger.paths import CONSUMERS, GroupPaths, PipelinePaths
 from etl.model.plans import CommitResult, Plan
-from etl.model.snapshot import MARK, Acknowledgement, Coverage, Ledger, Retirement, live_and_name
+from etl.model.snapshot import (
+    MARK,
+    Acknowledgement,
+    Ledger,
+    LoadedIntervals,
+    Retirement,
+    live_and_name,
+)
 
 REQUEST_MAX_BYTES = 1_000_000
 """Of a transaction: a server takes 1,048,575 bytes of a request unless it is told otherwise."""
@@ -363,11 +370,11 @@ class PlanLedger:
         found = self.read_applied(plan.number - 1)
         return found if found and plan.previous in (None, found.plan_id) else None
 
-    def read_loaded_intervals(self) -> Coverage:
+    def read_loaded_intervals(self) -> LoadedIntervals:
         """The loaded intervals that pruned plans left."""
         return self.read_loaded_intervals_with_version()[0]
 
-    def read_loaded_intervals_with_version(self) -> tuple[Coverage, int | None]:
+    def read_loaded_intervals_with_version(self) -> tuple[LoadedIntervals, int | None]:
         """The same, and the version of its znode: what follows from it is written over that one
         alone. None: there is no znode.
         """
@@ -378,7 +385,7 @@ class PlanLedger:
                 stored[1],
             )
             if stored
-            else (Coverage(), None)
+            else (LoadedIntervals(), None)
         )
 
     def store_uid(self, uid: str) -> None:

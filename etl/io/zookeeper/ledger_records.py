@@ -49,8 +49,8 @@ from etl.model.plans import Plan, RunKeyRecord
 from etl.model.snapshot import (
     NO_CLAIMS,
     Claimed,
-    Coverage,
     ForeignCommit,
+    LoadedIntervals,
     NamedTable,
     Pause,
     Reservation,
@@ -65,7 +65,7 @@ _TRIES_MAX = 3
 
 def read_all_loaded_intervals(
     ledger: PlanLedger, transaction_version: int | None = None, claim: Reservation | None = None
-) -> Coverage:
+) -> LoadedIntervals:
     """All that the pipeline's recorded plans loaded, those that are kept among them, by
     `decide.loaded_intervals.fold_all`.
 
@@ -101,7 +101,7 @@ def note_removals(ledger: PlanLedger, removals: Sequence[ForeignCommit]) -> None
 
 def take_in(
     ledger: PlanLedger,
-    theirs: Coverage | None,
+    theirs: LoadedIntervals | None,
     taken: Mapping[BrokerPartition, int],
     *,
     table_id: str,

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.bench.whole.child import Child, Failed, Spent
 from tests.bench.whole.kinds import DRAIN, PEER, RUNS
 from tests.bench.whole.topics import Topic
@@ -26,7 +26,7 @@ LONGER = 20
 class Asked:
     """What is asked for on the command line, and where it is done."""
 
-    cluster: Cluster
+    cluster: EmbeddedCluster
     folder: Path
     kinds: Sequence[str]
     rounds: int

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from etl.testkit.cluster import Cluster
+from etl.testkit.cluster import EmbeddedCluster
 from tests.bench.whole.workloads import PARTITIONS, Workload
 
 _TIMEOUT_S = 30.0
@@ -27,7 +27,7 @@ class Topic:
 
 
 @contextlib.contextmanager
-def filled(cluster: Cluster, workload: Workload) -> Iterator[Topic]:
+def filled(cluster: EmbeddedCluster, workload: Workload) -> Iterator[Topic]:
     """The topic of a workload with all of its records, until the end of the block. Raises
     ValueError when some are not there.
     """
@@ -63,7 +63,7 @@ def filled(cluster: Cluster, workload: Workload) -> Iterator[Topic]:
             done.result(_TIMEOUT_S)
 
 
-def _records(cluster: Cluster, workload: Workload) -> int:
+def _records(cluster: EmbeddedCluster, workload: Workload) -> int:
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "counts"})
     try:
         bounds = [

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 from etl.audit.audit import (
     AuditedLog,
+    EntryInterval,
     Expected,
     IncompleteInterval,
     LogFindings,
-    Stretch,
     Unequal,
     audit_entries,
     audit_log_of_entries,
     edges_of,
 )
-from etl.audit.explain import Doubt, Gaps, LogProof, doubt_of, gaps_of
+from etl.audit.explain import Gaps, LogProof, UnprovenOffsets, doubt_of, gaps_of
 from etl.errors import LedgersDisagree
 from etl.io.delta.scan import Numbering
 from etl.model.partitions import BrokerPartition
@@ -38,7 +38,7 @@ Message = tuple[int, int]
 """Entry and index."""
 
 
-def reserved_intervals(expected: Expected, messages: Iterable[Message]) -> list[Stretch]:
+def reserved_intervals(expected: Expected, messages: Iterable[Message]) -> list[EntryInterval]:
     """What a scan of rows with these keys gives."""
     edges, counted = numpy.array(edges_of(AUDITED, expected), numpy.int64), Counter(messages)
     numbered = sorted(
@@ -50,14 +50,14 @@ def reserved_intervals(expected: Expected, messages: Iterable[Message]) -> list[
     ]
 
 
-def _stretch(number: int, found: Sequence[tuple[int, int, int, int]]) -> Stretch:
+def _stretch(number: int, found: Sequence[tuple[int, int, int, int]]) -> EntryInterval:
     entries = {
         entry: [index for _, _, index, _ in of]
         for entry, of in ((e, list(g)) for e, g in groupby(found, key=lambda one: one[1]))
     }
     holes = [entry for entry, indices in entries.items() if indices != list(range(len(indices)))]
     doubles = [entry for _, entry, _, rows in found if rows > 1]
-    return Stretch(
+    return EntryInterval(
         number,
         sum(rows for *_, rows in found),
         len(found),
@@ -185,7 +185,7 @@ def test_no_offset_of_a_physical_log_is_without_a_row_for_reasons_nobody_knows_a
         Expected((applied(0, 100, 4),), (Interval(100, 150, 3),)), losses, is_physical=True
     )
     assert gaps == Gaps(losses=losses) and gaps.says == "50 bytes lost (150 to 200, expired)"
-    assert Doubt().says == ""
+    assert UnprovenOffsets().says == ""
 
 
 def test_a_double_is_named_by_its_entry_and_its_index() -> None:
@@ -215,7 +215,7 @@ def test_logs_that_are_expected_and_not_there_come_last_and_logs_that_nobody_exp
 ):
     other = AuditedLog(BrokerPartition("clicks", 0, 2))
     found = list(
-        audit_entries({AUDITED: EXPECTED}, [(other, Stretch(0, 5, 4, 70, first_double=70))])
+        audit_entries({AUDITED: EXPECTED}, [(other, EntryInterval(0, 5, 4, 70, first_double=70))])
     )
     assert [one.audited for one in found] == [other, AUDITED]
     assert (

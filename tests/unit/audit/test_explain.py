@@ -6,11 +6,11 @@ import pytest
 
 from etl.audit.audit import AuditedLog, Expected, IncompleteInterval, LogFindings
 from etl.audit.explain import (
-    Doubt,
     Gaps,
     LogProof,
     Missing,
     Origin,
+    UnprovenOffsets,
     blame,
     doubt_of,
     gaps_of,
@@ -129,7 +129,7 @@ def test_what_cannot_be_proven_is_told_with_its_plans_and_is_wrong_until_an_oper
         IncompleteInterval(90, 95, 1),
     )
     doubt = doubt_of(unproven, {(10, 30): 7, (90, 95): 9}, pruned=3, accepted=8)
-    assert doubt == Doubt(7, (3, 7, 9), (0, 10), allowed=False)
+    assert doubt == UnprovenOffsets(7, (3, 7, 9), (0, 10), allowed=False)
     assert doubt.says.startswith(
         "7 offsets without a row cannot be proven (first between 0 and 10; plans 3, 7, 9): "
     )
@@ -145,7 +145,7 @@ def test_what_cannot_be_proven_is_told_with_its_plans_and_is_wrong_until_an_oper
 
 def test_where_nothing_is_in_doubt_nothing_is_said_of_it() -> None:
     doubt = doubt_of((), {(0, 10): 7}, pruned=3, accepted=0)
-    assert (doubt, doubt.says, doubt.allowed) == (Doubt(), "", True)
+    assert (doubt, doubt.says, doubt.allowed) == (UnprovenOffsets(), "", True)
 
 
 def test_the_origin_of_a_range_compares_what_was_planned_with_what_was_committed() -> None:

@@ -13,7 +13,7 @@ from etl.audit.explain import Gaps, LogProof, gaps_of
 from etl.decide.loaded_intervals import fold, merged_holes
 from etl.ledger.documents import parse_loaded_intervals, render_loaded_intervals
 from etl.ledger.plan_document import parse_plan, plan_id, render_plan, with_id
-from etl.model.partitions import BrokerPartition, Committed, Membership, Share
+from etl.model.partitions import BrokerPartition, Committed, MemberAssignment, Membership
 from etl.model.plans import (
     CommitResult,
     Loss,
@@ -23,7 +23,7 @@ from etl.model.plans import (
     RangeResult,
     ReadByOthers,
 )
-from etl.model.snapshot import Coverage
+from etl.model.snapshot import LoadedIntervals
 from tests.builders import plain_plan
 
 A = BrokerPartition("clicks", 0)
@@ -32,7 +32,7 @@ OURS = (
     (OffsetRange(A, 0, 10), RangeResult(10, 100)),
     (OffsetRange(A, 20, 30), RangeResult(10, 100)),
 )
-SHARE = Share("host-1", Membership.ZOOKEEPER, "range", None, frozenset([A]))
+SHARE = MemberAssignment("host-1", Membership.ZOOKEEPER, "range", None, frozenset([A]))
 
 
 def rows_of(*offsets: int) -> list[Bucket]:
@@ -96,7 +96,7 @@ def test_holes_outlive_their_plans_and_those_that_touch_are_one() -> None:
             read_by_others=(ReadByOthers(A, 3, 5), ReadByOthers(B, 0, 9)),
         )
     )
-    covered = fold(fold(Coverage(), first, applied_of(first)), second, applied_of(second))
+    covered = fold(fold(LoadedIntervals(), first, applied_of(first)), second, applied_of(second))
     assert covered.read_by_others == (ReadByOthers(A, 3, 15), ReadByOthers(B, 0, 9))
     assert parse_loaded_intervals(render_loaded_intervals(covered), path="") == covered
 

@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 import yaml
 
-from etl.commands.init import Asked, Seen, choose, conf_text, first_conf, proposed
+from etl.commands.init import InitFindings, InitRequest, choose, conf_text, first_conf, proposed
 from etl.errors import SettingsError
 from etl.model.partitions import BrokerFamily
 from etl.settings.load import load_settings, parse_change
 from tests.said import describe_failure_of, refused
 
-ASKED = Asked("zk:2181/kafka", None, ("clicks",), "warehouse/clicks")
-SEEN = Seen(BrokerFamily.KAFKA, "an-id", {"clicks": 8}, 1000, 3, 0, None, None)
+ASKED = InitRequest("zk:2181/kafka", None, ("clicks",), "warehouse/clicks")
+SEEN = InitFindings(BrokerFamily.KAFKA, "an-id", {"clicks": 8}, 1000, 3, 0, None, None)
 
 
-def written(folder: Path, asked: Asked = ASKED, seen: Seen = SEEN) -> Path:
+def written(folder: Path, asked: InitRequest = ASKED, seen: InitFindings = SEEN) -> Path:
     path = folder / asked.path
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(conf_text(choose(asked, seen)))
     return path
 
 
-def why(asked: Asked, seen: Seen) -> dict[str, str]:
+def why(asked: InitRequest, seen: InitFindings) -> dict[str, str]:
     return {one.key: one.why for one in choose(asked, seen)}
 
 

@@ -13,7 +13,7 @@ import pytest
 from etl.audit.audit import pieces_of
 from etl.commands import inherit_pipeline
 from etl.decide.loaded_intervals import take_in
-from etl.model.snapshot import Coverage, Interval, OtherPipeline
+from etl.model.snapshot import Interval, LoadedIntervals, OtherPipeline
 from tests.fakes import fake_ledger, fake_table
 from tests.fakes.backfill_stories import accept_table, asked, filled, given_up
 from tests.fakes.fake_log import FakeLog, offset_of
@@ -34,7 +34,7 @@ def ledger_of(outside: Outside) -> Any:
         plan_numbers=lambda: sorted(plans),
         read_plan=plans.get,
         read_applied=lambda number: fake_ledger._record_of(outside, number, None),
-        read_loaded_intervals=Coverage,
+        read_loaded_intervals=LoadedIntervals,
     )
 
 
@@ -73,7 +73,7 @@ def taken_in(outside: Outside) -> tuple[Interval, ...]:
         ledger_of(outside), other, fake_table.read_table(outside)
     )
     return take_in(
-        Coverage(), theirs, newest.positions, table_id=outside.table_id, known=()
+        LoadedIntervals(), theirs, newest.positions, table_id=outside.table_id, known=()
     ).intervals[LOG]
 
 

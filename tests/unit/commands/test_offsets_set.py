@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from etl.cli.common_options import confirm
-from etl.commands.set_offsets import Wanted, _rows_of
+from etl.commands.set_offsets import SetOffsetsRequest, _rows_of
 from etl.decide.set_offsets import Standing
 from etl.errors import NeedsDecision, SettingsError, Stopped
 from etl.io.delta.recover_results import Recount
@@ -74,9 +74,9 @@ def test_rows_that_nobody_can_count_are_taken_for_there() -> None:
 
 
 def test_an_offset_is_looked_at_in_the_logs_that_are_named_alone() -> None:
-    assert Wanted(parse_named("clicks:0"), 7).offsets_of(A) == (7,) and not Wanted(
-        parse_named("clicks:0"), 7
-    ).offsets_of(B)
+    assert SetOffsetsRequest(parse_named("clicks:0"), 7).offsets_of(A) == (
+        7,
+    ) and not SetOffsetsRequest(parse_named("clicks:0"), 7).offsets_of(B)
 
 
 class Terminal(io.StringIO):

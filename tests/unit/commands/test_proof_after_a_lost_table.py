@@ -22,7 +22,7 @@ from etl.audit.audit import (
 from etl.commands import expected_rows, lag, verify
 from etl.commands.expected_rows import BothLedgers, loaded_plans
 from etl.model.plans import OffsetRange, RangeResult
-from etl.model.snapshot import Acknowledgement, Coverage, Interval
+from etl.model.snapshot import Acknowledgement, Interval, LoadedIntervals
 from etl.settings.sections import Settings
 from tests.fakes import fake_ledger, fake_table
 from tests.fakes.backfill_stories import asked, filled
@@ -70,7 +70,7 @@ def told_by(outside: Outside) -> BothLedgers:
         for plan, _ in fake_ledger.stored_plans(outside)
     )
     return BothLedgers(
-        fake_ledger.read_ledger(outside), fake_table.read_table(outside), kept, Coverage()
+        fake_ledger.read_ledger(outside), fake_table.read_table(outside), kept, LoadedIntervals()
     )
 
 

@@ -13,7 +13,7 @@ from etl.decide.loaded_intervals import fold
 from etl.errors import Owned
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult
-from etl.model.snapshot import Coverage, Ledger, Table
+from etl.model.snapshot import Ledger, LoadedIntervals, Table
 from etl.run.live import LiveServices
 from tests.builders import plain_plan
 
@@ -43,7 +43,7 @@ class RunsBeside:
     pruned: int = 0
     when: str = ""
     then: Callable[[RunsBeside], None] = lambda beside: None
-    coverage: Coverage = field(default_factory=Coverage)
+    coverage: LoadedIntervals = field(default_factory=LoadedIntervals)
 
     @property
     def ledger(self) -> RunsBeside:
@@ -75,7 +75,7 @@ class RunsBeside:
         self._at(f"record {plan.number}")
         return record_of(plan) if plan.number > self.pruned else None
 
-    def read_loaded_intervals(self) -> Coverage:
+    def read_loaded_intervals(self) -> LoadedIntervals:
         self._at("coverage")
         return self.coverage
 

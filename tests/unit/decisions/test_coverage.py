@@ -41,7 +41,7 @@ from etl.model.plans import (
     RunKeyRecord,
     Vanished,
 )
-from etl.model.snapshot import Coverage, ForeignCommit, Interval
+from etl.model.snapshot import ForeignCommit, Interval, LoadedIntervals
 from tests.builders import plain_plan
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
@@ -78,7 +78,7 @@ def test_too_many_intervals_become_fewer_and_keep_every_row(
 ) -> None:
     monkeypatch.setattr(loaded_intervals, "INTERVALS_KEPT", 5)
     holed = tuple((A, start, start + 5) for start in (0, 10, 20, 30, 40))
-    whole = fold(Coverage(), *plan_of(1, *holed))
+    whole = fold(LoadedIntervals(), *plan_of(1, *holed))
     assert whole.intervals[A] == tuple(Interval(start, start + 5, 4) for _, start, _ in holed)
     assert fold(whole, *plan_of(2, (B, 0, 5))).intervals == {
         A: (Interval(0, 35, 16), Interval(40, 45, 4)),
@@ -95,9 +95,9 @@ def test_intervals_of_two_lives_of_a_log_are_not_merged_even_where_their_offsets
 def test_folding_keeps_the_life_of_the_log_and_what_a_reset_said_of_vanished_records() -> None:
     first, reset, later = plan_of(1, (A, 0, 5)), plan_of(2), plan_of(3, (A, 3, 9))
     gone = Vanished(A, 3, 5)
-    found = fold(fold(Coverage(), *first), replace(reset[0], vanished=(gone,)), reset[1])
+    found = fold(fold(LoadedIntervals(), *first), replace(reset[0], vanished=(gone,)), reset[1])
     found = fold(found, replace(later[0], log_epochs={A: 1}), later[1])
-    assert found == Coverage(
+    assert found == LoadedIntervals(
         3, {A: (Interval(0, 5, 4), Interval(3, 9, 5, log_epoch=1))}, table_id="t", vanished=(gone,)
     )
 
@@ -125,9 +125,12 @@ def test_merging_keeps_every_row_and_every_offset_in_whatever_order(
 
 def test_folding_adds_the_plans_ranges_with_their_rows() -> None:
     found = fold(
-        fold(Coverage(), *plan_of(1, (A, 0, 5), (A, 5, 9), (B, 2, 4))), *plan_of(2, (A, 9, 10))
+        fold(LoadedIntervals(), *plan_of(1, (A, 0, 5), (A, 5, 9), (B, 2, 4))),
+        *plan_of(2, (A, 9, 10)),
     )
-    assert found == Coverage(2, {A: (Interval(0, 10, 7),), B: (Interval(2, 4, 1),)}, table_id="t")
+    assert found == LoadedIntervals(
+        2, {A: (Interval(0, 10, 7),), B: (Interval(2, 4, 1),)}, table_id="t"
+    )
 
 
 def test_why_offsets_gave_no_row_outlives_the_plans() -> None:
@@ -137,7 +140,7 @@ def test_why_offsets_gave_no_row_outlives_the_plans() -> None:
         RangeResult(10, 100, 0, 0, 1),
         RangeResult(7, None, 0, 0, 3),
     )
-    [interval] = fold(Coverage(), plan, replace(applied, receipts=receipts)).intervals[A]
+    [interval] = fold(LoadedIntervals(), plan, replace(applied, receipts=receipts)).intervals[A]
     assert interval == Interval(0, 30, 21, control_records=2, aborted_records=1, compacted=3)
     assert interval.unexplained == 3
 
@@ -146,7 +149,7 @@ def test_why_offsets_gave_no_row_outlives_the_plans() -> None:
 def test_the_record_of_another_plan_is_never_folded_in(other: dict[str, Any]) -> None:
     plan, applied = plan_of(1, (A, 0, 5))
     with pytest.raises(LedgersDisagree, match="does not belong"):
-        fold(Coverage(), plan, replace(applied, **other))
+        fold(LoadedIntervals(), plan, replace(applied, **other))
 
 
 @pytest.mark.parametrize(
@@ -175,19 +178,19 @@ def test_what_is_kept_of_a_plan_gives_way_only_to_who_knows_more(
 
 
 def test_a_plan_that_is_folded_in_already_changes_nothing() -> None:
-    once = fold(Coverage(), *plan_of(3, (A, 0, 5)))
+    once = fold(LoadedIntervals(), *plan_of(3, (A, 0, 5)))
     assert fold(once, *plan_of(3, (A, 0, 5))) == once
     assert fold(once, *plan_of(2, (A, 5, 6))) == once
 
 
 def test_a_plan_without_ranges_is_folded_in_too() -> None:
-    assert fold(Coverage(3, {A: (Interval(0, 1, 1),)}), *plan_of(4)) == Coverage(
+    assert fold(LoadedIntervals(3, {A: (Interval(0, 1, 1),)}), *plan_of(4)) == LoadedIntervals(
         4, {A: (Interval(0, 1, 1),)}, table_id="t"
     )
 
 
 def test_what_cannot_be_proven_stays_in_the_coverage_with_the_newest_plan_that_it_is_of() -> None:
-    found = Coverage()
+    found = LoadedIntervals()
     for number, receipt in enumerate(
         (
             RangeResult(9, 1),
@@ -213,7 +216,7 @@ def test_what_cannot_be_proven_stays_in_the_coverage_with_the_newest_plan_that_i
 
 def test_what_could_not_be_proven_of_a_table_that_was_given_up_is_forgotten_with_it() -> None:
     plan, applied = plan_of(1, (A, 0, 10))
-    before = fold(Coverage(), plan, replace(applied, receipts=(NOT_COUNTED,)))
+    before = fold(LoadedIntervals(), plan, replace(applied, receipts=(NOT_COUNTED,)))
     plan, applied = plan_of(2, (A, 10, 20))
     assert fold(before, plan, replace(applied, table_id="another")).unproven_through == 0
 
@@ -249,7 +252,7 @@ def test_what_is_pruned_is_older_than_all_that_stays(sizes: dict[int, int]) -> N
 
 
 def test_a_plan_that_went_to_another_table_begins_the_coverage_anew() -> None:
-    before = fold(Coverage(), *plan_of(1, (A, 0, 5), (B, 0, 5)))
+    before = fold(LoadedIntervals(), *plan_of(1, (A, 0, 5), (B, 0, 5)))
     plan, applied = plan_of(2, (A, 5, 9))
     found = fold(before, plan, replace(applied, table_id="another"))
     assert (found.through, set(found.intervals), found.table_id) == (2, {A}, "another")
@@ -258,13 +261,13 @@ def test_a_plan_that_went_to_another_table_begins_the_coverage_anew() -> None:
 
 def test_what_others_removed_is_kept_once_and_the_newest_of_it() -> None:
     found = [ForeignCommit(version, "DELETE", "removed rows") for version in range(3)]
-    noted = note(note(Coverage(), found[:2]), found)
+    noted = note(note(LoadedIntervals(), found[:2]), found)
     assert noted.removals == tuple(found)
     assert note(noted, found) == noted
     assert (
         len(
             note(
-                Coverage(), [ForeignCommit(v, "DELETE", "removed rows") for v in range(1500)]
+                LoadedIntervals(), [ForeignCommit(v, "DELETE", "removed rows") for v in range(1500)]
             ).removals
         )
         == 1000
@@ -308,16 +311,16 @@ def test_the_plans_that_led_to_a_table_are_told_by_what_each_found_there(
 def test_what_an_operator_gave_up_is_kept_apart_when_it_is_folded() -> None:
     first, lost, behind = plan_of(1, (A, 0, 5)), plan_of(2, (A, 5, 9)), plan_of(3, (A, 9, 12))
     behind = replace(behind[0], table_transaction_version=1), behind[1]
-    found = fold(Coverage(), *first)
+    found = fold(LoadedIntervals(), *first)
     found = fold(found, *lost, is_given_up=True)
-    assert found == Coverage(
+    assert found == LoadedIntervals(
         2,
         {A: (Interval(0, 5, 4),)},
         table_id="t",
         given_up={A: (Interval(5, 9, 3),)},
         held_through=1,
     )
-    assert fold(found, *behind) == Coverage(
+    assert fold(found, *behind) == LoadedIntervals(
         3,
         {A: (Interval(0, 5, 4), Interval(9, 12, 2))},
         table_id="t",
@@ -340,7 +343,7 @@ def test_what_the_table_holds_is_told_by_the_version_that_it_is_at(
     intervals: tuple[int, int] | None,
     given_up: tuple[int, int] | None,
 ) -> None:
-    pruned = fold(fold(Coverage(), *plan_of(1, (A, 0, 3))), *plan_of(2, (A, 3, 6)))
+    pruned = fold(fold(LoadedIntervals(), *plan_of(1, (A, 0, 3))), *plan_of(2, (A, 3, 6)))
     found = fold_all(pruned, [plan_of(n, (A, 3 * n - 3, 3 * n)) for n in (3, 4, 5)], version)
     for there, offsets in ((found.intervals, intervals), (found.given_up, given_up)):
         assert [(one.from_offset, one.until_offset) for one in there.get(A, ())] == (
@@ -352,26 +355,26 @@ def test_what_is_taken_of_a_pipeline_is_what_was_backfilled_beside_it_too_but_fo
     None
 ):
     live, beside = (
-        fold(Coverage(), *plan_of(1, (A, 5, 9))),
-        fold(Coverage(), *plan_of(1, (A, 0, 3), (B, 0, 2))),
+        fold(LoadedIntervals(), *plan_of(1, (A, 5, 9))),
+        fold(LoadedIntervals(), *plan_of(1, (A, 0, 3), (B, 0, 2))),
     )
-    elsewhere = replace(fold(Coverage(), *plan_of(1, (A, 3, 5))), table_id="t2")
+    elsewhere = replace(fold(LoadedIntervals(), *plan_of(1, (A, 3, 5))), table_id="t2")
     found = with_backfills(live, (beside, elsewhere), "t")
     assert {
         log: [(one.from_offset, one.until_offset) for one in some]
         for log, some in found.intervals.items()
     } == {A: [(0, 3), (5, 9)], B: [(0, 2)]}
-    assert take_in(Coverage(), found, {A: 9}, table_id="t", known=()).intervals == {
+    assert take_in(LoadedIntervals(), found, {A: 9}, table_id="t", known=()).intervals == {
         A: found.intervals[A]
     }
 
 
 def test_what_other_members_read_of_a_pipeline_stays_theirs_for_who_takes_over() -> None:
     theirs = replace(
-        fold(Coverage(), *plan_of(1, (A, 0, 5), (B, 0, 2))),
+        fold(LoadedIntervals(), *plan_of(1, (A, 0, 5), (B, 0, 2))),
         read_by_others=(ReadByOthers(A, 5, 7), ReadByOthers(B, 2, 3)),
     )
-    found = take_in(Coverage(), theirs, {A: 9, B: 3}, table_id="t", known=(B,))
+    found = take_in(LoadedIntervals(), theirs, {A: 9, B: 3}, table_id="t", known=(B,))
     assert found.read_by_others == (ReadByOthers(A, 5, 7),)
     assert take_in(found, theirs, {A: 9, B: 3}, table_id="t", known=(B,)) == found
 
@@ -386,7 +389,7 @@ def test_where_nobody_can_tell_which_part_of_the_coverage_was_given_up_all_of_it
         applied = replace(applied, table_id="t2")
     else:
         plan = replace(plan, table_transaction_version=1)
-    found = fold(fold(fold(Coverage(), *first), *second), plan, applied)
+    found = fold(fold(fold(LoadedIntervals(), *first), *second), plan, applied)
     assert (found.intervals, found.given_up) == (
         {A: (Interval(9, 12, 2),)},
         {A: (Interval(0, 9, 7),)},
@@ -396,7 +399,7 @@ def test_where_nobody_can_tell_which_part_of_the_coverage_was_given_up_all_of_it
 def test_rows_of_every_life_of_a_log_that_another_pipeline_had_reached_are_no_surprise_to_who_takes_over() -> (
     None
 ):
-    found = take_in(Coverage(), None, {A: 4, B: 7}, table_id="t", known=(), lives={A: 2})
+    found = take_in(LoadedIntervals(), None, {A: 4, B: 7}, table_id="t", known=(), lives={A: 2})
     assert found.given_up == {
         A: (
             Interval(0, OFFSETS_END, 0),
@@ -424,7 +427,7 @@ def test_folding_keeps_the_run_key_of_a_plan_that_reached_its_bound_and_forgets_
 ):
     until = Bounds(until=Bound("T", at_ms=5))
     first, cut, last = plan_of(1, (A, 0, 5)), plan_of(2, (A, 5, 9)), plan_of(3, (A, 9, 10))
-    found = fold(Coverage(), replace(first[0], run_key="k1", bounds=until), first[1])
+    found = fold(LoadedIntervals(), replace(first[0], run_key="k1", bounds=until), first[1])
     assert found.keys == (RunKeyRecord("k1", 1, "until T"),)
     found = fold(found, replace(cut[0], run_key="k2", key_ends={A: 10}), cut[1])
     assert found.keys == (RunKeyRecord("k1", 1, "until T"),)

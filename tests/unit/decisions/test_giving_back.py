@@ -19,7 +19,7 @@ from etl.decide.reservations import (
 )
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import GAPS_KEPT, CommitResult, OffsetRange, RangeResult
-from etl.model.snapshot import Coverage, Interval, Reservation
+from etl.model.snapshot import Interval, LoadedIntervals, Reservation
 from tests.builders import plain_plan
 
 LOG, PHYSICAL = BrokerPartition("clicks", 0), BrokerPartition("clicks", 0, 1)
@@ -31,7 +31,7 @@ def applied_of(*receipts: RangeResult) -> CommitResult:
 
 
 def test_a_claim_is_cut_where_what_is_known_of_it_ends() -> None:
-    loaded = Coverage(
+    loaded = LoadedIntervals(
         intervals={LOG: (Interval(0, 4, 3), Interval(6, 8, 2))},
         given_up={LOG: (Interval(8, 12, 4),)},
     )
@@ -46,14 +46,14 @@ def test_a_claim_is_cut_where_what_is_known_of_it_ends() -> None:
 
 def test_in_doubt_is_what_was_loaded_before_the_table_was_another_and_not_again_since() -> None:
     given_up = {LOG: (Interval(0, 3, 3), Interval(3, 8, 5)), PHYSICAL: (Interval(0, 9, 1),)}
-    loaded = Coverage(intervals={LOG: (Interval(2, 4, 2),)}, given_up=given_up)
+    loaded = LoadedIntervals(intervals={LOG: (Interval(2, 4, 2),)}, given_up=given_up)
     assert given_up_of({LOG: ((0, 6), (7, 20))}, loaded) == {LOG: ((0, 2), (4, 6), (7, 8))}
     assert given_up_of({LOG: ((2, 4),)}, loaded) == {}
 
 
 def test_where_as_many_rows_are_there_as_were_loaded_nothing_is_given_back() -> None:
     stretches = {LOG: ((0, 10),)}
-    held = held_parts(stretches, Coverage(intervals={LOG: (Interval(0, 10, 8),)}))
+    held = held_parts(stretches, LoadedIntervals(intervals={LOG: (Interval(0, 10, 8),)}))
     assert still_there(stretches, held, [RangeResult(rows=8, gaps=((3, 5),))]) == stretches
     assert still_there(stretches, held, [RangeResult(rows=7, gaps=((3, 6),))]) == {
         LOG: ((0, 3), (6, 10))
@@ -65,7 +65,7 @@ def test_of_very_many_holes_the_largest_are_given_back() -> None:
     stretches = {LOG: ((0, 10_000),)}
     gaps = (*((at, at + 1) for at in range(0, 4 * GAPS_KEPT, 2)), (9_000, 9_900))
     kept = still_there(
-        stretches, held_parts(stretches, Coverage()), [RangeResult(rows=1, gaps=gaps)]
+        stretches, held_parts(stretches, LoadedIntervals()), [RangeResult(rows=1, gaps=gaps)]
     )[LOG]
     assert (kept[-1], sum(until - start for start, until in kept)) == (
         (9_900, 10_000),
@@ -76,7 +76,7 @@ def test_of_very_many_holes_the_largest_are_given_back() -> None:
 @pytest.mark.parametrize(("rows", "kept"), [(0, {}), (1, {PHYSICAL: ((0, 90),)})])
 def test_of_a_physical_log_rows_tell_only_whether_any_is_there(rows: int, kept: object) -> None:
     stretches = {PHYSICAL: ((0, 90),)}
-    held = held_parts(stretches, Coverage(intervals={PHYSICAL: (Interval(0, 90, 3),)}))
+    held = held_parts(stretches, LoadedIntervals(intervals={PHYSICAL: (Interval(0, 90, 3),)}))
     assert still_there(stretches, held, [RangeResult(rows=rows, gaps_complete=False)]) == kept
 
 
@@ -109,7 +109,7 @@ def test_the_same_holds_of_plans_that_were_pruned() -> None:
         Interval(5, 10, 3, log_epoch=2),
         Interval(10, 12, 2, log_epoch=2),
     )
-    coverage = Coverage(intervals={LOG: intervals})
+    coverage = LoadedIntervals(intervals={LOG: intervals})
     found = covered_as_claimed(coverage, CLAIM)
     assert found.intervals == {LOG: (Interval(0, 4, 4, log_epoch=2),)}
     assert found.given_up == {LOG: (Interval(6, 10, 4, log_epoch=2),)}
@@ -119,7 +119,7 @@ def test_the_same_holds_of_plans_that_were_pruned() -> None:
 
 def test_who_goes_on_with_it_keeps_what_nobody_can_judge_as_loaded_and_not_counted() -> None:
     """Free it would be loaded again, and some of its rows may be there."""
-    pruned = Coverage(
+    pruned = LoadedIntervals(
         1,
         {LOG: (Interval(0, 5, 5, log_epoch=2), Interval(5, 8, 2, log_epoch=2))},
         table_id="table-1",

@@ -21,7 +21,7 @@ from etl.decide.group_ownership import (
 )
 from etl.errors import Owned, SettingsError
 from etl.ledger.registrations import DriverNode, OwnerNode, parse_owner, render_owner
-from etl.model.partitions import BrokerPartition, Membership, Share
+from etl.model.partitions import BrokerPartition, MemberAssignment, Membership
 from etl.model.snapshot import Snapshot
 from etl.report.describe import describe_by_owner
 from etl.report.run_report import Report
@@ -188,7 +188,7 @@ def test_a_consumer_of_another_name_is_somebody_else(settings: Settings) -> None
 def test_a_member_leaves_what_is_not_of_its_share_and_asks_no_live_consumer_but_those_of_kafkas_own_group() -> (
     None
 ):
-    share = Share("group_etl", Membership.ZOOKEEPER, "range", None, frozenset({A}))
+    share = MemberAssignment("group_etl", Membership.ZOOKEEPER, "range", None, frozenset({A}))
     snapshot = replace(snapshot_of({B: FOREIGN}, "group_host-1", "client-1"), share=share)
     left = leave_to_owners(snapshot, settings_of(mode="join"))
     assert (set(left.extents), left.owners) == ({A}, {B: FOREIGN, C: "another member of the group"})
@@ -224,7 +224,7 @@ def test_a_partition_that_no_member_is_known_to_have_is_not_said_to_be_left_to_o
     live: tuple[str, ...],
 ) -> None:
     settings = joining(membership)
-    share = Share("m-1", membership, "range", 3, frozenset({A}))
+    share = MemberAssignment("m-1", membership, "range", 3, frozenset({A}))
     found = replace(snapshot_of({B: "m-2 at 10.0.0.8"}, *live), live_in_kafka=live, share=share)
     left = leave_to_owners(found, settings)
     assert (left.owners, set(left.extents)) == ({B: "m-2 at 10.0.0.8", C: UNASSIGNED}, {A})

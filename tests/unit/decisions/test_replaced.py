@@ -25,7 +25,7 @@ from etl.decide.loaded_intervals import Span, fold, replaced_in, spans_of, split
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult
-from etl.model.snapshot import Coverage, ForeignCommit, Interval
+from etl.model.snapshot import ForeignCommit, Interval, LoadedIntervals
 from tests.builders import plain_plan
 
 LOG, PHYSICAL = BrokerPartition("clicks", 0), BrokerPartition("clicks", 0, 1)
@@ -93,7 +93,7 @@ class History:
 
     def expected(self, folded: int) -> Expected:
         """As `verify` has it, once so many plans are pruned."""
-        coverage = Coverage()
+        coverage = LoadedIntervals()
         for plan, applied in self.plans[:folded]:
             coverage = fold(coverage, plan, applied)
         known = Expected(coverage=coverage.intervals.get(LOG, ()))
@@ -193,7 +193,8 @@ def test_after_others_removed_rows_what_stood_says_nothing_of_the_rest() -> None
     history.adds(PlanKind.REPLAY, [4, 6], [True])
     (first, applied), (second, again) = history.plans
     coverage = replace(
-        fold(Coverage(), first, applied), removals=(ForeignCommit(2, "DELETE", "removed rows"),)
+        fold(LoadedIntervals(), first, applied),
+        removals=(ForeignCommit(2, "DELETE", "removed rows"),),
     )
     assert [one.rows for one in fold(coverage, second, again).intervals[LOG]] == [None]
     assert [

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.io.progress_port import ProgressAddress, ProgressPort, Teller
-from etl.report.run_state import Told
+from etl.report.run_state import AttemptProgress
 from etl.testkit.server_process import wait_until
 
 PLANNED = {0: 100, 7: 50}
@@ -50,13 +50,15 @@ class Clock:
 def test_what_a_task_reads_is_known_to_the_driver_while_it_reads(port: ProgressPort) -> None:
     clock = Clock()
     teller = Teller(port.address, 7, 0, clock=clock)
-    assert wait_until(lambda: port.told == {7: Told(0, 0, 0, 0)} and port.began is not None, 10)
+    assert wait_until(
+        lambda: port.told == {7: AttemptProgress(0, 0, 0, 0)} and port.began is not None, 10
+    )
     clock.now = 1
     teller.read(0, 10, 9, 900)
-    assert wait_until(lambda: port.told[7] == Told(0, 10, 9, 900), 10)
+    assert wait_until(lambda: port.told[7] == AttemptProgress(0, 10, 9, 900), 10)
     clock.now = 2
     teller.read(1, 5, 5, 100)
-    assert wait_until(lambda: port.told[7] == Told(0, 15, 14, 1000), 10)
+    assert wait_until(lambda: port.told[7] == AttemptProgress(0, 15, 14, 1000), 10)
 
 
 def test_a_task_tells_its_beginning_its_end_and_no_more_often_than_twice_a_second_between() -> None:
@@ -86,7 +88,7 @@ def test_a_later_attempt_counts_and_an_earlier_one_no_more(port: ProgressPort) -
     last = Teller(port.address, 7, 0)
     last.close()
     assert wait_until(lambda: 7 in port.told, 10)
-    assert port.told[0] == Told(1, 10, 10, 10)
+    assert port.told[0] == AttemptProgress(1, 10, 10, 10)
 
 
 def test_what_does_not_know_the_token_or_is_of_no_task_is_dropped(port: ProgressPort) -> None:
@@ -102,7 +104,7 @@ def test_a_task_that_tells_more_than_it_was_given_is_not_believed(port: Progress
     teller = Teller(port.address, 7, 0)
     teller.read(0, 10**9, 10**9, 5)
     teller.close()
-    assert wait_until(lambda: port.told.get(7) == Told(0, 50, 50, 5), 10)
+    assert wait_until(lambda: port.told.get(7) == AttemptProgress(0, 50, 50, 5), 10)
 
 
 @given(st.binary(max_size=200))

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from etl.errors import (
     BrokerError,
+    BrokerRefusal,
     CorruptData,
     EtlError,
     Meaning,
     PermissionDenied,
-    Refusal,
     SettingsError,
 )
 from etl.kafka import jafka_family
@@ -178,7 +178,7 @@ def test_a_topic_is_deleted_and_a_wrong_password_refused() -> None:
     assert request.frame(1) == bytes.fromhex("0000000a 0006 0002 7432 0002 7077")
     assert told(request, "0000000a 0000 00000001 00000003") == 3
     refusal = told(request, "0000000a 0000 00000001 ffffffff")
-    assert isinstance(refusal, Refusal) and isinstance(
+    assert isinstance(refusal, BrokerRefusal) and isinstance(
         refusal.error("delete the topic"), PermissionDenied
     )
 

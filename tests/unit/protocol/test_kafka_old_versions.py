@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from etl.errors import CorruptData, Meaning, Refusal, SettingsError
+from etl.errors import BrokerRefusal, CorruptData, Meaning, SettingsError
 from etl.kafka import fetch, versions
 from etl.kafka.families import GENERATIONS, of_broker_version
 from etl.kafka.fetch import parse_fetch, squeezed
@@ -164,7 +164,7 @@ def test_the_segments_before_a_time_are_named_newest_first() -> None:
     told = "00000001 000464656d6f 00000001 00000000 0000 00000002 0000000000000028 0000000000000000"
     assert request.read(answer(told)).answer == (40, 0)
     refused = request.read(answer("00000001 000464656d6f 00000001 00000000 0003 00000000")).answer
-    assert isinstance(refused, Refusal) and refused.meaning is Meaning.UNKNOWN_TOPIC
+    assert isinstance(refused, BrokerRefusal) and refused.meaning is Meaning.UNKNOWN_TOPIC
 
 
 def test_a_later_broker_names_one_offset_for_a_time_or_none() -> None:
@@ -437,7 +437,7 @@ def test_an_append_without_an_offset_and_without_an_error_is_told_as_not_taken()
         ]
     )
     refused = fetch.parse_produce(answer)[DEMO]
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, BrokerRefusal)
     error = refused.error("append", topic="demo")
     assert "took nothing" in error.what and "NONE" not in error.what
     assert "no error" not in error.check

@@ -59,7 +59,7 @@ from etl.model.plans import (
     RowsBefore,
     Vanished,
 )
-from etl.model.snapshot import CommitMetadata, Coverage, Interval
+from etl.model.snapshot import CommitMetadata, Interval, LoadedIntervals
 from tests.builders import plain_plan
 from tests.fakes.any_plans import APPLIED, LOGS, OFFSETS, plans
 
@@ -338,19 +338,19 @@ def test_what_came_of_a_plan_comes_back_from_its_znode(applied: CommitResult) ->
 
 @given(
     st.builds(
-        Coverage,
+        LoadedIntervals,
         st.integers(0),
         st.dictionaries(LOGS, INTERVALS, max_size=5),
         unproven_through=st.integers(0),
     )
 )
-def test_coverage_comes_back_from_its_znode(coverage: Coverage) -> None:
+def test_coverage_comes_back_from_its_znode(coverage: LoadedIntervals) -> None:
     assert parse_loaded_intervals(render_loaded_intervals(coverage), path="/p") == coverage
 
 
 def test_intervals_of_older_coverage_do_not_say_why_offsets_gave_no_row() -> None:
     document = document_of(
-        render_loaded_intervals(Coverage(3, {LOG: (Interval(0, 10, 7, 1, 1, 1),)}))
+        render_loaded_intervals(LoadedIntervals(3, {LOG: (Interval(0, 10, 7, 1, 1, 1),)}))
     )
     document["intervals"] = [[[0, 10, 7]]]
     found = parse_loaded_intervals(

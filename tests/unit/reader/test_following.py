@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, RangeResult
-from etl.report.run_state import Told, Verb
+from etl.report.run_state import AttemptProgress, Verb
 from etl.run.rows import Following
 
 RANGES = [OffsetRange(BrokerPartition("clicks", p), 0, 10) for p in range(2)]
@@ -34,7 +34,7 @@ def test_until_a_task_tells_that_it_began_spark_is_at_its_first_job() -> None:
 
 def test_while_receipts_are_missing_tasks_read() -> None:
     following = reading(began=3.0, last_came=None, ended=0)
-    following.port.told[0] = Told(0, 5, 5, 50)
+    following.port.told[0] = AttemptProgress(0, 5, 5, 50)
     doing = following.doing()
     assert (doing.verb, doing.reached and doing.reached.records) == (Verb.FETCH, 5)
     assert reading(began=None, last_came=4.0, ended=1).doing().verb is Verb.FETCH, (

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from etl.decide.backfill import Asked
-from etl.decide.replay import Wanted
+from etl.decide.backfill import BackfillRequest
+from etl.decide.replay import ReplayRequest
 from etl.errors import (
     DataLoss,
     EtlError,
@@ -297,7 +297,7 @@ def test_a_ledger_whose_plans_can_never_be_in_the_table_is_given_up_and_claims_n
 def test_rows_of_a_backfill_are_no_replays_to_make_again() -> None:
     outside = live(5, 5, 5)
     filled(outside, asked(1, 3))
-    wanted = Wanted((parse_named("clicks:0"),), 1, 6)
+    wanted = ReplayRequest((parse_named("clicks:0"),), 1, 6)
     with pytest.raises(
         SettingsError, match="offsets 1 to 3 of it were loaded by backfill old, or will be"
     ):
@@ -444,7 +444,7 @@ def test_a_backfill_by_time_begins_at_the_first_record_then() -> None:
     ],
 )
 def test_what_cannot_be_backfilled_is_refused_and_nothing_is_claimed(
-    what: Asked, error: type[EtlError], says: str
+    what: BackfillRequest, error: type[EtlError], says: str
 ) -> None:
     outside = live(5, 5, 5)
     with pytest.raises(error, match=says):

@@ -9,7 +9,7 @@ import contextlib
 import pytest
 
 from etl.decide.next_step import plan_superseding
-from etl.decide.replay import Wanted
+from etl.decide.replay import ReplayRequest
 from etl.errors import EtlError, Owned, SettingsError
 from etl.model.partitions import parse_named
 from etl.model.plans import Plan
@@ -93,7 +93,7 @@ def lost(*ends: int) -> Outside:
 
 
 def replayed(outside: Outside, from_: int, until: int, at: At = nothing) -> Plan:
-    wanted = Wanted((parse_named("clicks:0"),), from_, until)
+    wanted = ReplayRequest((parse_named("clicks:0"),), from_, until)
     return replay(
         FakeWorld(outside, FROM_THE_START, at),
         FROM_THE_START,

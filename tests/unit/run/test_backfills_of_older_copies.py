@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.decide.backfill import Asked
+from etl.decide.backfill import BackfillRequest
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
 from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import Reservation, ReservationState
@@ -31,7 +31,7 @@ def begun(each: int = 3) -> Outside:
     return outside
 
 
-def load_two(outside: Outside, what: Asked | None) -> None:
+def load_two(outside: Outside, what: BackfillRequest | None) -> None:
     """Two plans more, and its driver dies."""
     plans = list[int]()
 
@@ -84,7 +84,7 @@ def offsets_of(claim: Reservation) -> set[tuple[BrokerPartition, int]]:
     }
 
 
-def reject_whole(outside: Outside, what: Asked | None) -> str:
+def reject_whole(outside: Outside, what: BackfillRequest | None) -> str:
     """It loads what is left, and is not called whole; how much of it is not there."""
     with pytest.raises(
         NeedsDecision, match="has loaded all that it claims, and the table has no row of"
@@ -177,7 +177,7 @@ def test_abandoned_when_it_went_on_behind_an_accepted_copy_it_keeps_what_has_a_r
 @pytest.mark.parametrize("what", [None, asked(0, 3)])
 @pytest.mark.parametrize("begin", [begun, whole])
 def test_it_is_not_called_whole_where_the_copy_lacks_rows_of_it(
-    begin: Callable[[], Outside], what: Asked | None
+    begin: Callable[[], Outside], what: BackfillRequest | None
 ) -> None:
     """Not when it has loaded the rest, nor when it is said again, nor where nothing was left to
     load.

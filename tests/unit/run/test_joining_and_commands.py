@@ -12,7 +12,7 @@ import pytest
 
 from etl.commands.operator_decisions import as_member
 from etl.commands.restore_ledger import from_commits, sides_of
-from etl.decide.backfill import Asked
+from etl.decide.backfill import BackfillRequest
 from etl.decide.group_commits import as_left_to_others, reject_replacing
 from etl.decide.group_ownership import (
     describe_rewound,
@@ -30,7 +30,13 @@ from etl.decide.replay import plan_replay
 from etl.decide.restore_ledger import apart
 from etl.errors import DataLoss, NeedsDecision, OffsetMoved, Owned
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition, Committed, Membership, OffsetsStorage, Share
+from etl.model.partitions import (
+    BrokerPartition,
+    Committed,
+    MemberAssignment,
+    Membership,
+    OffsetsStorage,
+)
 from etl.model.plans import Loss, LossReason, ReadByOthers
 from etl.model.snapshot import Ledger, Supersede, UpToDate
 from etl.report.run_state import Outcome
@@ -350,7 +356,7 @@ def test_a_backfill_of_what_is_missing_leaves_what_others_read_and_one_that_name
     run(outside, [A, B])
     own = settings_of_backfill(SETTINGS, "old")
 
-    def ahead(asked: Asked) -> Beginning:
+    def ahead(asked: BackfillRequest) -> Beginning:
         return estimate_backfill(FakeWorld(outside, SETTINGS), SETTINGS, own, asked)
 
     assert not ahead(asked(0, 9, "clicks:0", only_missing=True)).claim.stretches
@@ -525,7 +531,7 @@ def test_nor_one_whose_void_plan_has_its_word_beside_the_offsets_all_the_same() 
     """Its run, not a hand that sets an offset back, finds that out."""
     other = old_pipeline()
     assert other.plan
-    share = Share("m", Membership.COORDINATOR, "range", 1, frozenset([A]))
+    share = MemberAssignment("m", Membership.COORDINATOR, "range", 1, frozenset([A]))
     void = replace(
         other.plan,
         number=other.number + 1,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.plans import preview_of
-from etl.decide.replay import Wanted
+from etl.decide.replay import ReplayRequest
 from etl.errors import DataLoss, NeedsDecision, OffsetMoved
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import PlanKind, Request
@@ -306,7 +306,7 @@ def test_a_replay_that_names_a_paused_log_replaces_its_rows() -> None:
         FakeWorld(outside, settings),
         settings,
         report,
-        Wanted((parse_named("clicks:1"),), 0, 3),
+        ReplayRequest((parse_named("clicks:1"),), 0, 3),
         "seen",
     )
     assert (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from etl.decide.next_step import plan_superseding
-from etl.decide.replay import Wanted
+from etl.decide.replay import ReplayRequest
 from etl.errors import DataLoss, EtlError, NeedsDecision, Owned, SettingsError
 from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import Plan, PlanKind
@@ -59,13 +59,17 @@ INTERVAL = [(LOGS[0], 1), (LOGS[0], 2)]
 CRASHES = [(step, when) for step in STEPS for when in When]
 
 
-def wanted(from_: Any = 1, until: Any = 3, *names: str, only_retained: bool = False) -> Wanted:
-    return Wanted(tuple(map(parse_named, names or ("clicks:0",))), from_, until, only_retained)
+def wanted(
+    from_: Any = 1, until: Any = 3, *names: str, only_retained: bool = False
+) -> ReplayRequest:
+    return ReplayRequest(
+        tuple(map(parse_named, names or ("clicks:0",))), from_, until, only_retained
+    )
 
 
 def replayed(
     outside: Outside,
-    what: Wanted | None = None,
+    what: ReplayRequest | None = None,
     at: At | None = None,
     *,
     settings: Settings | None = None,
@@ -375,7 +379,7 @@ def test_an_interval_that_is_empty_or_runs_backwards_is_refused_before_anything_
     ],
 )
 def test_what_was_never_loaded_is_refused_and_nothing_is_stored(
-    what: Wanted, error: type[EtlError], says: str
+    what: ReplayRequest, error: type[EtlError], says: str
 ) -> None:
     outside = loaded(5, 3, 4)
     with pytest.raises(error, match=says):

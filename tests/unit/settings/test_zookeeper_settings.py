@@ -23,7 +23,7 @@ from etl.ledger.paths import is_of_a_pipeline
 from etl.model.security import OPEN_ZOOKEEPER, Access, Acl, Auth, LocalFile, Scheme, SecretRef, Tls
 from etl.reader.options import parse_options
 from etl.settings.load import access_of, load_settings, parse_settings
-from etl.streams.conf import Conf
+from etl.streams.conf import ConsumerConfig
 
 SECRET = "hunter2-of-all"
 SASL_LOGIN = {"scheme": "sasl", "username": "etl", "password": "${env:ZOOKEEPER_PASSWORD}"}
@@ -232,8 +232,8 @@ def test_options_of_zookeepers_way_in_are_refused_where_no_zookeeper_is_asked() 
 
 
 def test_a_consumer_takes_the_same_keys() -> None:
-    assert Conf(zookeeper="a:2181", zookeeper_access={"auth": SASL_LOGIN}).access == access_of(
-        {"auth": SASL_LOGIN}
-    )
+    assert ConsumerConfig(
+        zookeeper="a:2181", zookeeper_access={"auth": SASL_LOGIN}
+    ).access == access_of({"auth": SASL_LOGIN})
     with pytest.raises(SettingsError, match="none is given"):
-        Conf(bootstrap="a:9092", zookeeper_access={"auth": SASL_LOGIN}).checked()
+        ConsumerConfig(bootstrap="a:9092", zookeeper_access={"auth": SASL_LOGIN}).checked()

@@ -1,5 +1,1 @@
-"""Does a table hold what the ledger says? Pure functions of values.
-
-Whether a table holds what the ledger says it holds, and why an offset has no row. Pure functions
-of values.
-"""
+"""Does a table hold what the ledger records, and why has an offset no row? Pure functions."""

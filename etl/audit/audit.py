@@ -1,53 +1,19 @@
-"""Is each offset in the table once, and none that no plan applied?
+"""Is each offset in the table once, and none that no plan loaded?
 
-Whether a table holds what the ledger says it holds: every offset once, none missing, none that
-nobody applied.
+Compares what the table holds (bitmaps of offsets that Spark computes, etl/io/delta/scan.py) with
+what it should hold: range results of applied plans, and row counts of the loaded intervals of
+pruned plans. One partition is in memory at a time, and of it one bucket of 32,768 offsets. The
+bitmaps are compared as they come: converting them to Roaring bitmaps takes many times as long
+(tests/bench/offset_sets.py).
 
-Owns the comparison. What the table holds comes as bitmaps of offsets (`io.delta.scan` makes
-Spark read the rows), what it should hold as the receipts of applied plans and, where plans were
-pruned, as loaded intervals with row counts. Nothing here does I/O; one log is in memory at a time,
-and of it one bucket of 32,768 offsets. Spark's bitmaps are compared as they come: making Roaring
-bitmaps of them takes many times as long (tests/bench/offset_sets.py).
+Kafka 0.8 and later: a row is unique by its offset. Jafka and Kafka 0.7: by the position of its
+entry and its index there. Positions do not tell how many messages a range holds, the range result
+does. So each range must have as many messages as its result counts, none twice; the messages of an
+entry must be 0, 1, 2 and so on; and no entry may begin outside of all ranges. If a crash lost the
+result and the rows were counted instead, a message missing at the end of an entry is not noticed.
 
-A row is unique by its offset (Kafka 0.8 and later). On the 0.7 family several rows may share one:
-those logs are audited in `entries`.
-
-Whether a table holds what the ledger says of physical logs (0.7 family), whose offsets are byte
-positions.
-
-A row is known by the position of its entry and by its message's index in that. How many messages a
-range holds byte positions do not tell: its reader's own count does, the receipt. So what is proven
-of a log is this: each range has as many messages as its receipt says, none of them twice; the
-messages of an entry are 0, 1, 2 and so on without a hole; and no entry begins outside of all
-ranges. Where nobody counted but the table itself, after a crash, a message that is missing at the
-end of an entry, or with its whole entry, is not seen.
-
-Owns that comparison. The rows come counted (`io.delta.scan` makes Spark read them), in
-stretches between the edges of what the ledger knows. Nothing here does I/O.
-
-What an audit is asked of one log, and what it finds there: the nouns of `audit` and of
-`entries`.
-
-What the ledger expects of one log, as pieces in which each offset has a row, or so many of them
-have; what of it is not there.
-
-No table is asked here.
-
-What the ledger expects of one log once a replay's rows took the place of those of earlier plans.
-No table is asked here.
-
-What rows alone tell of a range: which of its offsets, or of a physical log which messages, are
-there.
-
-For a plan whose record a crash prevented: its receipts are counted again from the files of its
-commit. No I/O.
-
-Rows that were in the table before plan 1, as `etl verify` tells them from those that plans
-loaded.
-
-A row is from before plan 1 if its offset and its life of the log are among those that the plan
-found in the table, and no plan loaded that offset in that life. So two rows of such an offset are
-not judged, and neither is one that is gone. More rows than there were are.
+A replay's rows replace those of earlier plans. A row that was in the table before plan 1 is
+recognised by its offset and incarnation; such offsets are compared by number of rows only.
 """
 
 from __future__ import annotations

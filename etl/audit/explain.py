@@ -1,11 +1,10 @@
-"""Why has an offset no row?
+"""Why does an offset have no row?
 
-Why an offset has no row: what the receipts say of it, what a plan let go, and who took a row
-that was there.
+Explains missing rows by range results, lost offsets of plans, and commits of other writers, and
+decides whether a table that lacks them is right all the same.
 
-Owns the words for it and the judgement whether a table that lacks rows is right all the same. What
-is missing comes from `audit`, what commits of others did from the table's log (`io.delta.log`),
-what a plan's own commit held from its files (`io.delta.recover_results`). Nothing here does I/O.
+Not here: what is missing (etl/audit/audit.py), commits of others (etl/io/delta/log.py), rows of a
+plan's own commit (etl/io/delta/recover_results.py).
 """
 
 from __future__ import annotations

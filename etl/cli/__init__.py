@@ -1,8 +1,9 @@
 """The command line.
 
-The command line: `etl compact | complete | demo | doctor | init | intervals | lag | maintain | package | peek | plan | replay |
-report | run | schema | tail | verify | backfill begin, resume, list, show, abandon | offsets show, diff, set, restore, pause, resume |
-pipelines list, retire, resume, set-acl | plans list, show, supersede, acknowledge, take-over, accept-log | table resolve`.
+The command line: `etl compact | complete | demo | doctor | init | intervals | lag | maintain |
+package | peek | plan | replay | report | run | schema | tail | verify | backfill begin, resume,
+list, show, abandon | offsets show, diff, set, restore, pause, resume | pipelines list, retire,
+resume, set-acl | plans list, show, supersede, acknowledge, take-over, accept-log | table resolve`.
 
 Each command loads the settings, calls one function of `commands`, and shows the value that comes
 back: with `--json` as one document on standard output, else for a person (`console`). Everything

@@ -5,8 +5,8 @@
 `etl run FOLDER`: a run of each conf in it, one after the other; what fails stops none of the
 others, and what stops one stops all.
 
-How one of them is started is the caller's (`etl.cli.run_folder`): here is which confs there are, and
-what came of all of them.
+How one of them is started is the caller's (`etl.cli.run_folder`): here is which confs there are,
+and what came of all of them.
 """
 
 from __future__ import annotations

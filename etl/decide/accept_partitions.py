@@ -1,30 +1,22 @@
 """What follows when an operator accepts truncated or recreated partitions?
 
-Which logs an operator's words decide, and to what: cut, made again, or the same. Pure functions
-of values.
+    accepted                                  the pipeline continues
+    ---------------------------------------   ------------------------------------------------------
+    a truncated partition                     where it was truncated, by its epochs, or at `--at`
+    a recreated topic of Kafka                all its partitions: by `source.start_new_topics`;
+                                              with `--same-log`: where it was
+    an undecided Jafka partition              other bytes: by `source.start_new_topics`
+                                              the same bytes: where it was
+                                              undecidable: as the operator says, who must name it
+    the same, its broker is unavailable       not yet; it stays undecided
 
-    what is named                             it goes on
-    ---------------------------------------   -------------------------------------------------------------------------------------
-    a log that was cut                        where it was cut, as the brokers tell, or at `--at`
-    a topic of Kafka that was made again      in all of its logs where `source.start_new_topics` says; with `--same-log` where it was
-    an undecided physical log (`partition_identity`)  with other bytes than were read: where `source.start_new_topics` says; with the same ones:
-                                              where it was; where they do not tell: as the operator says, who must name it itself
-    the same, and its broker is away          not yet: it stays undecided
+`--same-log` is rejected for a partition that is known to be another, and its absence for one known
+to be the same: either mistake loses or doubles rows.
 
-`--same-log` is refused for a log that is known to be another, and its absence for one that is known
-to be the same: what follows from an error there are lost or doubled rows.
-
-What an operator names and says who accepts that logs were cut or made again. Pure functions of
-values.
-
-The plan by which an operator accepts that logs were cut, or that their topics were made again.
-Pure functions of values.
-
-It has no ranges and moves positions: to where what is left of a cut log ends, to where a topic that
-was made again starts by policy. What is read from there on is another life of the log, with a
-`log_epoch` one higher, so that no row is doubled; the rows of records that are gone stay in the
-table under the old one, and the plan names them. It is a plan like any other: stored, committed to
-the table once, and then the offsets move by compare-and-set, backwards for once.
+The resulting plan has no ranges and moves positions. Offsets read from there on have a `log_epoch`
+one higher, so no row is doubled; rows of records that are gone stay in the table under the old
+one, and the plan names them. It is stored and committed like any plan; then the offsets move by
+compare-and-set, in this case backwards.
 """
 
 from __future__ import annotations

@@ -1,23 +1,20 @@
 """Which offsets may a backfill load, and in which plans?
 
-The bounded plans of a backfill: the first, the next, the one in the place of one that cannot be
-finished, and the last. Pure.
+    offsets of the interval                        decision
+    --------------------------------------------   -------------------------------------------------
+    never loaded, unreserved, in the log           reserved
+    the pipeline's, or another backfill's          SettingsError; left out with `--missing`
+    below the log start                            DataLoss; left out with `--retained`
+    above the readable end                         SettingsError; NotYetReadable behind an open
+                                                   transaction and for a time in the future
+    of a partition that the pipeline never began   SettingsError: a run decides the start first
+    of a truncated or recreated partition          NeedsDecision, unless the pipeline loaded all
+                                                   in the current incarnation
 
-Each plan reads of every log a part of the first stretch that is left, as much as the caps allow.
-Its positions are where the backfill goes on; the group's offsets do not move.
+A bound by time is the offset of the first record at or after that time, in each partition.
 
-Which offsets a backfill claims, and what it refuses. Pure functions of values.
-
-    of the interval                                      what becomes of it
-    --------------------------------------------------   ------------------------------------------------------------------------
-    was never loaded, is nobody's, and the log has it    claimed
-    is the live pipeline's, or another backfill's        SettingsError, which names it; left out where only what is missing is asked for
-    is below the log's start                             DataLoss; left out where only what is retained is asked for
-    is above the log's readable end                      SettingsError; NotYetReadable behind an open transaction, and for a time to come
-    lies in a log that the live pipeline has not begun   SettingsError: a run first says where it begins
-    lies in a log that was cut or made again since       NeedsDecision, unless all of it is the live pipeline's in the life of now
-
-A bound by time is an offset from then on: the first record at that time or later, in each log.
+Each plan reads, of every partition, a part of the first interval that is left, within the caps. Its
+positions are where the backfill continues; the group's offsets do not move.
 """
 
 from __future__ import annotations

@@ -1,24 +1,17 @@
-"""Which offsets that are byte positions are unverified or misaligned, and what takes their place?
+"""Which byte offsets are unverified or misaligned, and what replaces them?
 
-Byte positions that somebody else told, in logs where most lie inside an entry: which are looked
-at.
+On Jafka and Kafka 0.7 most byte positions lie inside an entry. A range that begins there can never
+be read, and once it is stored each run stops there. So an offset that neither its broker reported
+nor a plan reached is verified before it becomes a position:
 
-A range that begins inside an entry can never be read, and once it is stored every run stops there.
-So whatever is about to become a position of a physical log (0.7 family), and was neither named by
-its broker nor reached by a plan of ours, is looked at before:
+    an offset that the group committed in a partition that was never read
+    an offset that another client moved
+    the start of a stored plan of an earlier version, which stored it unverified
+    an offset that an operator names
 
-    an offset that the group committed in a log that was never read
-    an offset that somebody moved
-    where a plan begins that is stored and not in the table, for one of an earlier version was stored unseen
-    an offset that an operator names: up to where a log is what was read, or where what is skipped ends
+A misaligned offset is rejected, with the offsets that may replace it, or corrected.
 
-How it is looked at belongs to `io.brokers.cluster`, what becomes of a bad one to
-`byte_offsets`. Pure functions of values.
-
-What becomes of a byte position of a physical log (0.7 family) at which no entry begins: it is
-refused, with what may take its place, or put right.
-
-Which positions are looked at is decided in `unverified_offsets`. Pure functions of values.
+Not here: reading the bytes at an offset (etl/io/brokers/cluster.py).
 """
 
 from __future__ import annotations

@@ -1,83 +1,71 @@
 """Which member of a group reads which partition, and what does a member do next?
 
-Which thread of a group in ZooKeeper reads which log, as each of its consumers computes it for
-itself. Pure functions of values.
-
-Nobody leads such a group: all members compute, each claims its own part, and a member that computes
-anything else finds owners in its way until it gives up. So this is what the originals do, not what
-would be better:
+ZooKeeper groups have no leader: each member computes the assignment and claims its own part. A
+member that computes anything else finds owners in its way until it gives up, so the original
+consumers are reproduced exactly:
 
                     Jafka, Kafka 0.7                 Kafka 0.8 to 1.1
-    range           each topic by itself: its logs in order, cut into as many stretches as threads read it, the first ones by one longer
-    logs in order   keys `broker-partition` as text  numbers
-    round robin     unknown                          all topics: logs in the order of their names' hash, dealt to all threads in turn
-    threads         as text, so that `c-10` comes before `c-2`
+    range           per topic: partitions in order, split into one interval per thread, the
+                    first ones longer by one
+    order           keys `broker-partition` as text  numbers
+    round robin     does not exist                   all topics: partitions by the hash of their
+                                                     names, dealt to all threads in turn
+    threads         as text: `c-10` before `c-2`
 
-Round robin is three: in 0.8.2 and 0.9 all members must read the same topics with the same threads,
-or their rebalance fails; 0.10 and 0.11 ask nothing of that kind, and pass over threads that do not
-read a log's topic; 1.0 and 1.1 have another order, for there a log is called `clicks-3` and not
-`[clicks,3]`. Registrations do not tell the release that wrote them.
+Round robin exists three times: 0.8.2 and 0.9 require equal topics and threads of all members; 0.10
+and 0.11 do not, and skip threads that do not read a topic; 1.0 and 1.1 hash `clicks-3` instead of
+`[clicks,3]`. Registrations do not contain the release. Text order and hashes are Java's.
 
-What the leader of a group in Kafka's coordinator assigns to its members, as Kafka's own
-assignors of the same names do. Pure functions.
+Kafka groups: the leader assigns as Kafka's assignors of the same names.
 
-    range                each topic by itself, its partitions by number cut into as many stretches as members read it
-    roundrobin           all topics by name, each partition to the next member in turn that reads its topic
-    sticky               as even as can be, and of what members had as much as can be
-    cooperative-sticky   the same, but nothing is given to anybody while somebody else still has it: that follows in the next rebalance
+    range                each topic: partitions by number, one interval per member that reads it
+    roundrobin           topics by name, each partition to the next member that reads its topic
+    sticky               as even as possible, keeping what members had
+    cooperative-sticky   the same, but a partition that another member still owns is assigned in
+                         the next rebalance
 
-The first two are written here: kafka-python 3.0.12 gives nothing to members without an instance id
-that stand before one with it, and ends with KeyError where members read different topics. Members
-with an instance id come first, by that id, the others behind them by member id. The sticky ones are
-kafka-python's, whose executor asks nothing but the values that it is given.
+Members with an instance id come first, by that id, then the others by member id. range and
+roundrobin are written here: kafka-python 3.0.12 gives nothing to members without an instance id
+that sort before one with it, and raises KeyError if members read different topics. The sticky
+assignors are kafka-python's.
 
-How consumers in Java and Scala order texts, and what they take for a text's hash: whoever
-divides like them orders like them.
+A member in ZooKeeper, as a state machine (executed by `io.zookeeper.group_member`):
 
-What a member of a group in ZooKeeper does next, in pure functions of values: each takes where
-the member stands and gives where it stands then, and what it does. Who does it is
-`io.zookeeper.group_member`.
+    state       event                                     next state  action
+    unjoined    joins                                     joining     register
+    joining     registered                                joining     observe the group
+    joining     observed                                  joining     claim all partitions or none
+    joining     one of them has another owner             joining     wait (a backoff at most), observe
+    joining     the same, join timeout is over            unjoined    leave
+    joining     claimed                                   stable      none; observe if an event came
+    stable      an event came                             stable      observe the group
+    stable      observed: same group and owners           stable      none
+    stable      observed: anything else                   letting go  release all partitions
+    letting go  released                                  joining     observe the group
+    stable      partitions of others unowned for a while  stable      nudge
+    any         session expired                           unjoined    none: its znodes are gone
 
-    stands       what happened                                     stands then   does
-    unjoined     it is to join                                     joining       register
-    joining      it registered                                     joining       look at the group
-    joining      it looked                                         joining       claim its share, all or nothing
-    joining      somebody else owns a log of it                    joining       wait until nobody does, a backoff at most; then look
-    joining      the same, and the time to join is over            unjoined      leave
-    joining      it claimed                                        stable        rest; where it was called since the look, look
-    stable       it was called                                     stable        look at the group
-    stable       it looked, the group is the same, its logs its    stable        rest
-    stable       it looked, and anything else is the case          letting go    let go of everything
-    letting go   it let go                                         joining       look at the group
-    stable       logs of others have had no owner for a while      stable        nudge
-    any          its session ended                                 unjoined      nothing: all that was its is gone
+An event (a member, broker or topic changed) is one flag, cleared with the watches set before the
+group is read. Original consumers release at each event, also if the assignment is the same; this
+member does not. They try `tries` times, then own nothing until the next event: whoever blocks them
+longer must create one after releasing (a nudge, `io.zookeeper.owners`).
 
-"Called" is one bit, whatever happened and however often: a member, a broker or a topic came, went
-or changed. A hundred events before the next look are one look. Whoever looks has the bit cleared
-and its watches set before it reads.
+A member in Kafka, by the answer of its coordinator:
 
-Old consumers let go at every event, also where the group is the same afterwards; we do not, as the
-share would be the same. They try `tries` times with a backoff between, and then own nothing until
-the next event: whoever is in their way longer than that must call them again once it has let go, or
-their logs have no reader. That is a nudge (`io.zookeeper.owners`).
-
-What a member does about an answer of its group's coordinator, and when it beats: values in,
-values out; every moment is given.
-
-| answer, to whatever was asked | what the member does | id kept | its share |
+| answer | action | id kept | assignment |
 | --- | --- | --- | --- |
-| none refused | goes on | | |
-| the group divides its logs anew (27) | joins again at once | yes | is over, as was asked for |
-| an older generation (22) | joins again at once: the coordinator knows the member, and would wait for it | yes | lost |
-| fenced epoch (110) | joins again at once | yes | lost |
-| unknown member (25) | joins as a new one | no | lost |
-| an id is required (79) | joins again with the id that came with it | the new one | |
-| another epoch (113) | asks at once what its epoch is | yes | stands, under another epoch |
-| not the coordinator (16), none yet (15), it loads (14) | looks it up again after a pause | yes | stands as long as its session |
-| whatever else may pass | asks again after a pause | yes | stands as long as its session |
-| fenced by another static member (82), and everything else | gives up | | lost |
+| no error | continue | | |
+| rebalance in progress (27) | rejoin at once | yes | over, as requested |
+| illegal generation (22) | rejoin at once: the coordinator would wait for the member | yes | lost |
+| fenced member epoch (110) | rejoin at once | yes | lost |
+| unknown member id (25) | join as a new member | no | lost |
+| member id required (79) | join with the id of the answer | the new one | |
+| stale member epoch (113) | request the epoch at once | yes | kept, under another epoch |
+| not coordinator (16), not available (15), loading (14) | find it after a pause | yes | kept |
+| other retriable errors | retry after a pause | yes | kept until the session ends |
+| fenced instance id (82), all other errors | give up | | lost |
 
-A member that leaves takes every answer for the end.
+A member that is leaving takes any answer for the end.
 """
 
 from __future__ import annotations

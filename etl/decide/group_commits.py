@@ -1,69 +1,49 @@
 """Where do a member's partitions begin, and which of its offset commits are in doubt?
 
-What a member of a group takes for its own: where its logs begin, what others read, and plans
-that are handed over. Pure.
+With `ownership.mode: join` and `hand_over: at_plan` the group's offsets are committed when the plan
+is stored (ADR 27). Positions say how far the table is; offsets, read after the partitions are
+owned, say where the next plan begins:
 
-Under `ownership.mode: join` the group's offsets move when the plan is stored, in one step with it
-(the hand-over, ADR 27). So the newest plan's positions say how far the table is, and the offsets,
-read once the logs are ours, where the next plan begins:
+    offset of an owned partition               meaning
+    ----------------------------------------   -----------------------------------------------------
+    at our position                            nobody read since
+    beyond it                                  other members read it: neither lost nor ours
+    none, as when another member owned it      nobody read since
+    beyond it, by an unknown plan of ours      OffsetMoved: the ledger lost that plan
+    below it, or gone                          OffsetMoved: following would load rows twice
+    as seen by a plan that commits after its   left by a run of another mode; committed first
+    append
 
-    a log of our share, offset      means
-    -----------------------------   -------------------------------------------------------------------------------------------
-    at our position                 nobody read since
-    beyond it                       other members read what lies between: no loss, and none of ours (`ReadByOthers`)
-    none, as the plan saw it that   nobody read since
-    was another member's
-    beyond it, by a plan of ours    OffsetMoved: the ledger lost that plan, and nobody else reads what it was to load
-    that nobody knows
-    below it, or gone               OffsetMoved: somebody set it back, and to follow would load rows twice
-    as a plan saw it that moves     a run of another mode left it: it is moved first
-    offsets behind the append
-    a log of others                 nothing: its position stays until it is ours again
+The position of a partition of another member stays until the partition is owned again. A stored
+plan whose offsets are committed is executed by any run. One whose offsets are not is replaced by a
+plan of the run that owns its partitions now, before its first fetch.
 
-A stored plan that was handed over is executed by whoever comes, member or not: its offsets are
-nobody else's any more. One that was not is never handed over later: a plan of the run that owns its
-logs now takes its place before its first fetch. In ZooKeeper no member leaves such a one; what
-became of one in Kafka is found out by `group_commits`.
+In Kafka a plan is stored, one commit moves the group's offsets with the plan's metadata, then the
+plan is marked. A commit without a mark is in doubt. Its membership is ended first, so that it can
+no longer arrive (`run.group_member`); then the group's offsets are read:
 
-Under `hand_over: after_append` they move once the plan's rows are in the table, by the membership
-that it was made with (ADR 31). A stored plan is executed as it is, whoever owns its logs by then,
-and an offset below our position on a log of ours is moved there: somebody else had the log before
-our commit. What is read by both then is `read_twice`'s.
+    offsets of the plan's partitions                 the commit
+    ----------------------------------------------   -----------------------------------------------
+    one has the plan's metadata                      succeeded: a commit is all or nothing
+    the same, another is as the plan saw it          succeeded except for that one (topic not
+                                                     authorized): an operator decides
+    one is as the plan saw it, metadata too          did not arrive
+    all are before the plan's ends                   did not arrive; others read on
+    all overwritten, beyond the plan's ends          unknown: an operator decides
 
-Plans whose hand-over was begun in Kafka, and of which nobody wrote down what became of it. Pure.
+A rejected commit is recorded, too. If an offset has its metadata all the same, the commit
+succeeded (a former coordinator, or one before 2.5 that waited for replicas).
 
-In Kafka a plan is stored, then one commit moves the group's offsets, with the plan's word beside
-each, then the plan is marked. Whoever finds one that is not marked has ended the membership that it
-was made with (`run.group_member`), so that no commit of it comes any more, and
-looks:
+With `hand_over: after_append` (ADR 31) offsets are committed after the append, by the membership
+that planned it. A stored plan is executed by any run, and an offset below our position is moved
+there. What both read then:
 
-    the group's offsets of the plan's logs                       the commit
-    ----------------------------------------------------------   -----------------------------------------------------------------------
-    one of them has the plan's word                              was taken: it is one batch, all of it or nothing
-    the same, and another one is as the plan saw it              was taken but for that one, which the coordinator refused by itself (no
-                                                                 right to its topic): a person is asked
-    one of them is as the plan saw it, word and all              was not taken
-    all of them are before the plan's ends                       was not taken, and others read on from where they were
-    others wrote over all of them, and beyond the plan's ends    nobody can tell: its offsets are ours, or others read them as well as what
-                                                                 lies behind; a person is asked
-
-A commit that was refused is written down as well: such a plan is void. Its word beside an offset
-tells the contrary: the commit was taken behind what was thought to be the end of its membership (by
-a coordinator that was none any more, or, before 2.5, that still waited for its replicas).
-
-What the table holds and other members of the group may have read as well, under
-`ownership.hand_over: after_append`. Pure.
-
-A plan's offsets move behind its append, by the membership that it was made with, and then it is
-recorded. Whoever took a log over before that began where the plan had begun. What is there tells,
-as long as nobody wrote over it:
-
-    the group's offset of a log    the plan is stored       in the table, not recorded    recorded
-    ----------------------------   ----------------------   ---------------------------   ----------------------------------------------
-    as the plan saw it             nobody committed since   nobody knows: all of it may   the run told that its commit was refused
-    as the plan moves it           -                        it was moved (in ZooKeeper one write of others to it looks the same)
-    below the plan's position      others read so far       all of it may                 others read so far
-    beyond it, or at it            others read all of it    all of it may                 nothing new: it was moved, or the run told
+    group's offset            plan stored             in the table, not recorded   recorded
+    -----------------------   ---------------------   --------------------------   -----------------
+    as the plan saw it        nobody committed        unknown: all of it may be    commit rejected
+    as the plan moves it      -                       moved                        moved
+    below its position        others read so far      all of it may be             others read on
+    at or beyond it           others read all of it   all of it may be             moved, reported
 """
 
 from __future__ import annotations

@@ -1,35 +1,29 @@
 """What do owners and live members of the group mean for a run, and for a command?
 
-What owners and live consumers found in ZooKeeper mean for a run: refused, waited for, or left
-alone. Pure functions of values.
+    found                          policy                    decision
+    ----------------------------   -----------------------   ---------------------------------------
+    a live consumer                on_live_group: fail       Owned (also a member of Kafka's group)
+    a live consumer                on_live_group: unowned    read unowned partitions only
+    an owner                       on_owned: fail            Owned
+    an owner                       on_owned: wait            wait once, observe again, then Owned
+    an owner                       on_owned: skip            leave the partition out; position stays
+    an owner of a stored plan's    skip, unowned             Owned: a stored plan is executed whole
+    a driver of this pipeline      any                       none: the driver lock decides
+    other members                  mode: join                theirs is left to them
+    members of the group of this   mode: join, fail          Owned: they divide nothing with us
+    name in the other storage
 
-    who is there                  policy                      what the run does
-    a live consumer               on_live_group: fail         Owned; one of Kafka's own group of this name is one, too
-    a live consumer               on_live_group: unowned      takes what nobody owns, as under on_owned: skip
-    an owner of what we read      on_owned: fail              Owned
-    an owner of what we read      on_owned: wait              waits once, looks again, and then as under fail
-    an owner of what we read      on_owned: skip              leaves the log out of a new plan; its position stays
-    an owner of a stored plan's   skip, unowned               Owned: a stored plan is executed as it is, or not at all
-    a driver of this pipeline     any                         nothing: whoever holds the driver's lock takes its nodes over
-    other members of the group    mode: join                  has what they own left to them; of its own share it asks nobody
-    members of the other group    mode: join, and fail        Owned: nobody divides anything with them
-    of this name
+A command that moves offsets under `mode: join` (ADR 27) joins the group; its plan commits as it is
+stored:
 
-How a log is claimed and an owner waited for is in `io.zookeeper.owners`. Old consumers know
-neither our plans nor our commits (docs/adr/0005).
+    the partition is                          decision
+    ---------------------------------------   ------------------------------------------------------
+    assigned to the command                   its offset moves with the plan
+    another member's                          Owned: that one continues from its own position
+    read by others since our last plan        rejected if the command would go back over it
 
-What a command that moves the group's offsets does among the group's members, under
-`ownership.mode: join`. Pure functions of values.
-
-A run moves offsets of its own share alone, in one step with its plan (ADR 27), and so does a
-command among members in ZooKeeper: it joins the group, and its plan is handed over as it is stored.
-The next run executes it, and moves nothing any more.
-
-    a log whose offset the command moves    means
-    ------------------------------------    ------------------------------------------------------------------------------------------
-    of our share                            its offset moves with the plan
-    of another member                       Owned: that one reads on from where it is, whatever anybody writes beside it
-    that others read since our last plan    a stretch with a name; a command goes back over none of it, or both would have it
+Not here: claiming partitions and waiting for owners (etl/io/zookeeper/owners.py). Original
+consumers know neither plans nor commits (docs/adr/0005).
 """
 
 from __future__ import annotations

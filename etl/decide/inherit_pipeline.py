@@ -1,16 +1,9 @@
 """What does a pipeline inherit from its predecessor in a table?
 
-The plan by which one pipeline takes the place of another in a table: it begins where the other
-ended. Pure functions of values.
-
-A group or a pipeline that is renamed is a new pipeline with an empty ledger, and the table holds
-the old one's rows. This plan has no ranges; it keeps the old one's positions under the new name. It
-is stored like any other plan, and the next run commits it first.
-
-What is taken of a pipeline whose place another one takes: where it ended, in topics that the
-conf names. Pure functions of values.
-
-The plan that takes it is `succession`'s.
+A renamed group or pipeline is a new pipeline with an empty ledger, while the table holds the old
+one's rows. The plan that inherits has no ranges; it keeps the predecessor's positions, in the
+topics that the conf names, under the new name. It is stored like any plan, and the next run commits
+it.
 """
 
 from __future__ import annotations

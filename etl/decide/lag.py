@@ -1,20 +1,13 @@
-"""How far is the table behind, and what does retention take first?
-
-How much of each log could be read and is not in the table. Pure functions of values.
+"""How far is the table behind, and what does retention delete first?
 
 Lag is the readable end minus the position, in offsets: an upper bound of the records. The position
-is where the next plan begins, so what a stored plan holds still lags until the plan is in the
-table; a log that was never read has the position that it will start at. Below the log start nothing
-can be read any more, so nothing there lags. Of a log that nobody leads the end is not known, and no
-lag either; nor of one that was cut or made again, whose offsets are no longer those that we know.
+is where the next plan begins; a stored plan lags until it is in the table, and a partition that was
+never read has the position where it will start. Offsets below the log start do not lag. Lag is
+unknown for a partition without a leader, and for one that was truncated or recreated.
 
-Which ranges a log will soon drop the start of, so that they are told and read first; what a
-topic's cleaning explains. Pure.
-
-A broker deletes whole segments, by the time of their records or by the size of the log (Kafka's
-`retention.ms` and `retention.bytes` under `cleanup.policy=delete`), some time after it may: what is
-said here is the earliest moment. Where brokers do not tell their settings, the log start's own
-movement since the newest plan is all there is to go by.
+Brokers delete whole segments, by record time or by size (`retention.ms`, `retention.bytes` with
+`cleanup.policy=delete`), some time after they may; times here are the earliest possible. If brokers
+do not report their settings, the movement of the log start since the newest plan is used.
 """
 
 from __future__ import annotations

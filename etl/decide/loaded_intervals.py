@@ -1,23 +1,15 @@
 """Which offsets has the table, by the ledger, and which are missing?
 
-Which plans and which intervals of each log are in the table: what led to it, and how applied
-plans are merged when pruned. Pure.
+Lives here: which plans led to the table; merging their ranges into intervals when plans are pruned;
+what remains of an interval after a replay replaced a part; which time intervals are incomplete.
 
-What the ledger says of a log once rows of an interval took the place of those that were there.
-Pure functions of values.
+If each offset of an older interval has a row, or its gaps are known one by one, the part outside of
+a replaced interval is known, too. Intervals of pruned plans keep counts only: if a replay cuts one,
+both become one interval with the right number of rows, by the rows that the replay counted; if that
+is impossible, the number is unknown.
 
-Where every offset of an older interval has a row, or where its gaps are known one by one, the part
-outside of the replaced interval is known as well. An interval of pruned plans keeps counts alone:
-of one that the replay cuts through nobody knows how many of its rows lie outside, but for the rows
-that stood inside, which the replay's plan counted. So it becomes one interval with what was
-replaced, and its number of rows is right; where it cannot be, it is told as not counted.
-
-Which stretches of time are not whole in the table, by the ledger and by what the brokers have at
-each time. Pure.
-
-That a scheduler had a run for an interval does not say that its records are in the table, and that
-it had none does not say that they are not: a later run goes on from the ledger. So the offsets are
-compared, not the runs.
+Time intervals are compared by offsets, not by runs: a scheduler's run does not prove that its
+interval was loaded, and a later run may have loaded one that had none.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """What does the next run do?
 
-What a run does next, by what it saw: one pure function of values, so that who says it and who
-does it cannot differ.
+A pure function of the snapshot, so that commands that describe the next run and the run itself
+cannot differ:
 
-    ownership   which logs are left to somebody else, or were paused                   `ownership`, `pausing`
-    reconcile   where the pipeline stands                                              `reconcile`
-    repair      what an earlier run left half done, and what is finished first         here
-    plan        the stored plan once more, another in its place, or the next one       `replay`, `replacement`, `plan`
+    ownership   partitions that others own, or that are paused     group_ownership, set_offsets
+    reconcile   where the pipeline stands                          reconcile
+    repair      what an earlier run left unfinished                here
+    plan        the stored plan, its replacement, or a new plan    plan, replacement
 
-A run takes one step, looks again, and takes the next until one is the last. `etl plan` and `etl
-doctor` go the same way by what would be seen then (`steps_ahead`); the operator's commands begin as
-a run does (`repair_of`, `plan_superseding`) and store a plan of their own.
+A run executes one step, observes again, and repeats until a step is the last. `etl plan` and
+`etl doctor` compute the same steps (`steps_ahead`); operator commands begin as a run does
+(`repair_of`, `plan_superseding`) and store their own plan.
 """
 
 from __future__ import annotations

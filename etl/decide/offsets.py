@@ -1,71 +1,39 @@
-"""Where does a partition start, and what do the group's stored offsets say?
+"""Where does a partition start, and what do the group's stored offsets mean?
 
-Where a log starts: one that this pipeline never read, and each in a plan. Pure functions of
-values.
+    the partition                               starts at
+    -----------------------------------------   ----------------------------------------------------
+    has an offset that the group committed      that offset
+    existed before and could not be read        its first record, or the first since a time: as the
+                                                plan keeps for it
+    exists at the first run                     source.start
+    is of a topic that appeared later           source.start_new_topics
+    is a new partition of a known topic         its first record
 
-    the log                                            starts at
-    ------------------------------------------------   ---------------------------------------------------------------------
-    has an offset that the group committed             that offset: an older consumer read up to there
-    was there before and could not be read             its first record, or the first one since a moment: as the plan keeps for it
-    is there at the first run                          source.start
-    is of a topic that is there for the first time     source.start_new_topics
-    is a new partition of a known topic                its first record
+Latest is the readable end: records behind an open transaction are loaded later. A partition whose
+start by time lies behind an open transaction waits for its end. A start is decided once, by the run
+that first sees the partition, also without a leader or with another owner, and kept in the plan
+(`pending_starts`; `pending_offsets` where latest is known as an offset).
 
-The latest record is the readable end: what lies behind an open transaction becomes readable later,
-and is loaded. A moment is a bound for the records themselves: a log whose start by time lies behind
-an open transaction waits for the transaction's end.
+On Jafka no time can be looked up. A partition that starts at latest but cannot be read when that is
+decided starts at its first record, so that nothing is skipped.
 
-A start is decided once, by the run that first hears of the log, also where nobody leads it then or
-somebody else owns it. The plan keeps the decision (`pending_starts`) until the log can be read.
-"Latest" is then the readable end of that time where it was known, as it is of a log that is paused
-or owned by somebody else (`pending_offsets`): a producer may give later records earlier timestamps.
-Where nobody led the log it is a moment. "The first record" is kept, too: else a topic of which the
-first run could read no partition would be taken for one that is there for the first time.
-
-In a physical log (0.7 family) no moment can be looked up: messages have no times. One that starts
-at the latest record and cannot be read when that is decided starts at its first record, so that
-nothing is passed over; and so does a broker that was away at the first run, for nobody knew then of
-its logs.
-
-What offsets mean that a group keeps in ZooKeeper, in Kafka, or in both (`offsets.storage`). Pure
-functions of values.
-
-Kept in both, the larger one counts, as with the consumers of Kafka 0.8.2 and later
-(dual.commit.enabled):
-
-    ZooKeeper    Kafka       what is read
-    ----------   ---------   -----------------------------------------------------------
-    none         none        none
-    none         an offset   that one
-    an offset    none        that one
-    an offset    as large    that one
-    smaller      larger      the larger one, whichever side it is on, and that they differ
-
-Behind a plan that is in the table each place is looked at for itself, since a crash between the two
-leaves one of them behind:
+Offsets in ZooKeeper, in Kafka or in both (`offsets.storage`). In both, the larger one counts, as
+with dual.commit.enabled of Kafka 0.8.2. After a plan is in the table, each place is judged alone,
+because a crash between the two leaves one behind:
 
     a place holds                                  it is
-    --------------------------------------------   ----------------------------------------------------------------
-    the plan's position                            there, whoever wrote it
-    what the plan saw                              not moved yet: moved now
-    in Kafka what an earlier plan of ours moved    a driver that slept before it wrote: moved now
-    nothing, in Kafka, where there was something   forgotten: brokers drop the offsets of a group that nobody is in
-                                                   (offsets.retention.minutes, a week), so it is moved again
-    nothing else, in ZooKeeper                     moved by another client, who removed it
-    anything else                                  moved by another client: forwards it is followed or not by policy,
-                                                   and one place that went back stops the run, wherever the other is
+    --------------------------------------------   ------------------------------------------------
+    the plan's position                            committed
+    what the plan saw                              not committed yet: committed now
+    in Kafka, an earlier plan's position           a driver slept before its write: committed now
+    nothing, in Kafka, where an offset was         expired (offsets.retention.minutes): committed
+    nothing, in ZooKeeper                          removed by another client
+    anything else                                  moved by another client: forwards by policy;
+                                                   backwards stops the run
 
-So a position is never looked for by `source.start` again because a group was forgotten, and a
-rewind of one place is told, not undone.
-
-What is said of a committed offset that another client moved, and how far one may be followed.
-Pure functions of values.
-
-An offset that is followed becomes a position, and what lies before it is told lost. So it must be
-one of the log: above the end nothing was passed over, and what comes there later would never be
-loaded. Where a log ends is asked for the topics that are read now, so an offset of any other is
-left where it is until its topic is read again: the position stays, and nothing is told lost of what
-nobody was to load.
+An offset of another client that is followed becomes a position, and what it skips is lost. So it
+must lie within the log: beyond the end nothing was skipped, and later records would never be
+loaded. Offsets of topics that are not read now are left until they are.
 """
 
 from __future__ import annotations

@@ -1,49 +1,22 @@
 """Is this still the partition that was read: not truncated, not recreated, of the same cluster?
 
-By which bytes a physical log is known again, and whether it still holds them. Pure functions of
-values.
+Truncation: after an unclean leader election or a restored disk other records have the same offsets.
+A plan keeps the leader epoch of the ends that it uses, a range result that of its last record batch
+(KIP-101). The next run asks where that epoch ends (OffsetForLeaderEpoch, KIP-320): below the
+position, the partition was truncated there. The record batch's own epoch must be the one found,
+too: a former leader may return with a longer log. Brokers before 2.1 have no usable epochs: there,
+and after a restart of a single broker with half its disk in the same epoch, only an end below the
+position shows it.
 
-A log of the 0.7 family has neither epochs nor ids, and one that was cut or made again and is longer
-by now looks like any other. So a plan keeps a digest of the bytes right before the end that it goes
-by, and each run, and each task at its end, compares. The bytes are read before the old ones are
-compared: what is kept of the new end is then of the same log.
+Recreation: from Kafka 0.8 on the topic id tells; before 2.8 the creation of its znode.
 
-What cannot tell: bytes that have expired, and logs of messages that are all alike.
+Jafka and Kafka 0.7 have neither. A topic may be recreated on one broker and kept by another, so
+each partition is judged alone, by a digest of the bytes before the position (tail fingerprint).
+Bytes that expired and logs of equal messages prove nothing; an operator decides. A partition whose
+broker is unavailable stays undecided.
 
-Topics that were deleted and made again: whether a log's name still means what the pipeline has
-read. Pure functions of values.
-
-From Kafka 0.8 on a topic is one thing in its cluster, and its id tells (before 2.8 the creation of
-its znode stands for one). A physical log (0.7 family) is its broker's alone: a topic may be made
-again on one broker and be kept by another that was away, or that never let the topic go, so that
-its znode stayed. There the id only says that something happened. So each physical log is decided
-for itself: by the bytes that it holds before our position, and where those do not tell, by a
-person. One whose broker is away stays undecided, whatever is decided of the topic's others; one of
-which nothing was read need not be decided.
-
-Whether a log is still the one whose offsets the pipeline knows: not cut, and not made again.
-Pure functions of values.
-
-A log that lost its tail (an unclean leader election, a disk put back from a copy) soon has other
-records at the same offsets, and then its end says nothing. What tells is the leader epoch
-(KIP-101): each leader begins one at its log's end. So a plan keeps the epoch of the leader that
-told the ends it goes by, and a receipt that of the record batch it ends in. The next run asks where
-that epoch ends in the leader's log of now (OffsetForLeaderEpoch, KIP-320): below our position, the
-log was cut there. A record batch's own epoch must also be the one that is found: a leader of long
-ago may come back with a longer log of its own. Where the two logs part is told by the epochs of the
-record batches that we have read.
-
-Brokers before 2.1 tell no epochs. There an end below the position is all that shows, and so it is
-where a log was cut without an election: a cluster of one broker with ZooKeeper may come back with
-half of its disk in the very epoch it had. Physical logs (0.7 family) have none either, and are
-known by the bytes before our position (`tails`). Whether a topic was made again is `partition_identity`'s.
-
-What a pipeline's cluster is called: the id that the brokers tell, or the name that the conf
-gives. Pure functions of values.
-
-The name is part of the table's application id, so a pipeline keeps the one that it began under.
-Brokers before 0.10.1 tell no id; once they are upgraded they do, one after the other, and which of
-them answers must not change what the pipeline is called.
+Cluster: its name is part of the table's application id, so a pipeline keeps the one it began
+with. Brokers report an id from 0.10.1 on; during an upgrade the name must not change.
 """
 
 from __future__ import annotations

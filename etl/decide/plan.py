@@ -1,27 +1,11 @@
 """Which offsets does the next plan hold, in which tasks, and is it read without Spark?
 
-Which offsets the next plan holds. Pure functions of values.
+Lives here: how far a plan reads, within the caps; what happens to offsets that are gone; settings
+that change the rows of a plan; leaders and tasks of a plan; when a plan is read without Spark or
+with a short-lived JVM.
 
-What is decided here and nowhere else: how far a plan reads, and what becomes of offsets that are
-gone. Where a log starts that was never read is `start`'s, how much of it one run reads `caps`', how
-it is cut `tasks`'; what becomes of a stored plan that cannot be finished is decided in `replay`,
-and `replacement` makes the one that takes its place.
-
-How much of each log one run reads, where caps bound it.
-
-What shapes the rows of a plan: settings under which it may be executed again. Pure functions of
-values.
-
-How a plan is read: whom each range is asked from, which ranges one task reads, which tasks begin
-first. A pure function of values.
-
-Which runs have so little to read that what starts Spark for them is chosen for a short life.
-Pure.
-
-What of a conf keeps tasks from writing the table's files themselves, and which plans need no
-Spark then. Pure functions of values.
-
-Tables are judged in `features`.
+Not here: starts (etl/decide/offsets.py), cutting ranges (etl/decide/tasks.py), stored plans that
+cannot be finished (etl/decide/replacement.py), table features (etl/io/delta/table.py).
 """
 
 from __future__ import annotations

@@ -1,42 +1,35 @@
 """Where does the pipeline stand, by ZooKeeper and the table together?
 
-Where the pipeline stands when ZooKeeper and Delta are asked together. One pure function of
-values.
+N is the newest plan of the ledger, D the table's transaction version for our application id, B the
+D that plan N saw when it was made: plan N was applied exactly if D >= N.
 
-N is the newest plan of the ledger, D the table's transaction version for our app id, B the D that
-plan N saw when it was made: plan N was applied exactly if D >= N.
+    ledger   table                             state of the pipeline
+    ------   -------------------------------   --------------------------------------------------
+    none     no table, or no D                 FirstRun
+    N        D = B, plan N's own table         Replay: the stored plan is executed or superseded
+    N        D = N, offsets at its positions   UpToDate
+    N        D = N, offsets as N saw them      UpToDate, offsets still to commit
+    N        D = N, an offset is larger        OffsetMoved, or UpToDate from there (`follow`)
+    N        D = N, an offset is smaller/gone  OffsetMoved: following would load rows twice
+    N        D >= N, an offset may be of a     OffsetMoved: following would skip records
+             partition before its reset
+    N        D = N, another plan's id          RebuildFromTable: ledger restored from an old copy
+    N, none  D > N                             RebuildFromTable: ledger lost, or an old copy
+    N, none  the same, commit not in the log   LedgersDisagree
+    N        D = B, no table when N was made,  Supersede: the same number for the new table
+             and rows of other pipelines only
+    N        D < N otherwise, or no table      LedgersDisagree: dropped, cloned, expired, replaced
+    N        the same, accepted by operator    UpToDate, Replay, or Supersede without N's rows
+    any      another uid or table id           LedgersDisagree, unless inherited from that uid
+    any      a topic that another pipeline     LedgersDisagree: its rows would be there twice
+             loaded
+    any      rows removed, table redefined by  LedgersDisagree, unless accepted, or a DELETE under
+             others since our last commit      `on_rows_removed: record`
 
-    ledger   table                              state of the pipeline
-    ------   --------------------------------   ----------------------------------------------------------------
-    none     no table, or D none                FirstRun
-    N        D = B, and the table that plan N   Replay: the stored plan, word for word (`plan` may supersede it when
-             was made for                       its range has expired)
-    N        D = N, offsets at its positions    UpToDate
-    N        D = N, some offsets as N saw them  UpToDate with those offsets still to commit
-    N        D = N, an offset is larger         OffsetMoved, or UpToDate from there (policy `follow`), but for a log that is not read now
-    N        D = N, an offset is smaller, gone  OffsetMoved: to follow it would load rows twice
-    N        D = N or more, an offset may be    OffsetMoved: to follow it would pass over records of the log of now
-             of a log from before a reset
-    N        D = N, another plan's id           RebuildFromTable: ledger restored from an old copy, or superseded too late
-    N, none  D > N                              RebuildFromTable: ledger lost, or restored from an old copy
-    N, none  the same, commit not in the log    LedgersDisagree
-    N        D = B, no table when plan N was    Supersede, by a plan for that table: its number keeps the stored one, and whoever
-             made, and the one of now holds     still works on that, from coming after it
-             rows of other pipelines alone
-    N        D < N otherwise, or no table       LedgersDisagree: table dropped, cloned, ids expired, or another table
-    N        the same, acknowledged             UpToDate with the table as it is, Replay, or Supersede where that table holds no
-                                                row of plan N
-    any      another uid, or another table id   LedgersDisagree: not our table; a uid that we took the place of is ours
-    any      a topic that we do not know, and   LedgersDisagree: its rows would be there twice
-             that another pipeline loaded there
-    any      rows removed, table redefined,     LedgersDisagree, by somebody else, since our last commit; not when
-             a topic of ours loaded             acknowledged, nor for a DELETE under `on_rows_removed: record`
+After LedgersDisagree nothing was read or written; an operator decides which side is right.
 
-What every LedgersDisagree has in common: nothing was read or written, and a person must say which
-side is right.
-
-What a run refuses before it plans: pipelines that are retired, or of another dialect, topics
-that others have, that are not there, or that no table keeps.
+Lives here, too: what a run rejects before it plans: retired pipelines, another broker type, topics
+of other pipelines, missing topics.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""What becomes of a stored plan that is not in the table?
+"""What happens to a stored plan that is not in the table?
 
-The plan that takes the place of one that cannot be finished: the same offsets, without what is
-gone or skipped. Pure.
-
-What becomes of a plan that is stored and not in the table: it is executed again, or another one
-takes its place. Pure.
+It is executed again; or, if it cannot be finished, another plan takes its number: the same offsets
+without those that are gone or skipped.
 """
 
 from __future__ import annotations

@@ -1,20 +1,18 @@
 """Which offsets does a replay read again, and what does it reject?
 
-Which offsets a replay reads again, what it refuses, and its plan. Pure functions of values.
+A replay removes the rows of an interval and writes what the log holds now, in one commit. So it
+touches nothing that it could not restore or that this pipeline did not load:
 
-A replay replaces rows: those of an interval go, and those that the log has there now come, in one
-commit. So it touches nothing that it could not bring back, and nothing that this pipeline did not
-load:
+    offsets of the interval            decision
+    --------------------------------   -------------------------------------------------------------
+    loaded, and the log holds them     read again
+    below the log start                DataLoss; rows kept with `--retained`
+    not loaded, or skipped             SettingsError: a run or a backfill loads them; by time, left
+                                       out beyond the position
+    reserved by a backfill             SettingsError
+    of another incarnation             SettingsError: other records have these offsets now
 
-    of the interval                                   what becomes of it
-    -----------------------------------------------   -----------------------------------------------------------------------
-    was loaded by this pipeline, and the log has it   read again
-    is below the log's start                          DataLoss; left as it is where only what is retained is asked for
-    is not loaded yet, or was let go                  SettingsError: a run loads it, or a backfill; by time, left out behind our position
-    is claimed by a backfill                          SettingsError, also where the pipeline had loaded it and that was given up
-    is of another life of the log                     SettingsError: the log that is there now holds other records at these offsets
-
-The pipeline's positions stay where they are, and so do the group's offsets.
+Positions and the group's offsets stay where they are.
 """
 
 from __future__ import annotations

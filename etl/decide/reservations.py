@@ -1,29 +1,18 @@
 """Who may load which offsets: the live pipeline, or a backfill?
 
-Who may load which offsets of a log: the live pipeline, or one of the backfills beside it. Pure
-functions of values.
+    who                 reserves
+    -----------------   ----------------------------------------------------------------------------
+    a backfill          its intervals, from its beginning; once abandoned, what it has loaded
+    the live pipeline   all that its plans loaded, and all from the end of its newest plan on
 
-    who                what it claims
-    ----------------   ----------------------------------------------------------------------------------------------------------
-    a backfill         its stretches, from when it is begun; once it is given up, what of them it has loaded
-    the live pipeline  all that its plans have loaded, and everything from where the newest plan that is in the table ends
+Offsets before the pipeline's end that were never loaded are free until a backfill reserves them, an
+operator sets the position back, or a replay reads them. Each of these writes the reservation lock
+at the version read before the other reservations: of two at the same moment one is rejected (ADR
+22). A plan that continues where the last one ended reserves nothing new.
 
-What lies before the live pipeline's end and was never loaded (before its start, expired, passed
-over by hand) is nobody's, until a backfill claims it, an operator sets the position back over it,
-or a replay reads it again where it was given up with another table. All write the fence, at the
-version that they read before the others' claims: of two at the same moment one is refused (ADR 22).
-A plan that goes on where the one before ended claims nothing anew.
-
-What a backfill that loads no more gives back: offsets that it has loaded, and of which the table
-has no row by now. Pure.
-
-Somebody deleted the rows, or put an older copy of the table in place, and an operator accepted
-that. Offsets that never had a row (markers of transactions, compaction) are not looked for where
-the table has as many rows as were loaded. Of a physical log rows do not tell which messages are not
-there: a stretch of it is given back where it has no row at all.
-
-Whether a table lacks what a backfill has loaded into it: an older copy of it, or of its log, was
-put back. Pure functions of values.
+An abandoned or finished backfill gives back offsets whose rows are gone, once an operator accepted
+that. Offsets that never had a row are not looked for if the number of rows is right. On Jafka
+an interval is given back only if none of its rows is there.
 """
 
 from __future__ import annotations

@@ -1,39 +1,30 @@
-"""Where do ZooKeeper, the newest plan and the table differ, and what can be restored from the table?
+"""Where do ZooKeeper, the newest plan and the table differ, and what can be restored?
 
-What of a pipeline's ledger is lost or wrong, and what the table tells of it. Pure functions of
-values.
+    ledger and table                                  restored
+    -----------------------------------------------   ----------------------------------------------
+    the table has a plan that the ledger lacks, and   the ledger, from the table's commits, and all
+    its commit is known                               offsets
+    the same, no commit is known                      a plan that continues behind the rows: after
+                                                      the last row of each partition
+    they agree, or neither has a plan, and the table  the same for these partitions
+    has rows of partitions that were not begun
+    they agree, offsets differ                        the offsets, by a plan that moves them back
+    a plan is stored and not in the table             nothing: the next run executes it
 
-    ledger and table                                   restored
-    ------------------------------------------------   ----------------------------------------------------------------------------------
-    the table holds a plan that the ledger does not    the ledger, from the table's commits, as a run does it; and all offsets
-    have, and its commit says which
-    the same, and no commit says any more which        a plan that goes on behind the rows: one past the last of each log, in its last life
-    they agree, or neither knows a plan, and the       the same for these logs: somebody else wrote the rows, or what told of them is
-    table holds rows of logs that were not begun       gone
-    they agree, and offsets are not where they should  the offsets, by a plan that moves them back to the positions
-    a plan is stored and not in the table              nothing: the next run executes it
-    they agree in everything                           nothing
+Rows tell where an offset ends, not where an entry does: Jafka cannot continue behind rows alone.
+Rows do not tell: offsets at the end without rows (read again, no harm), rows deleted there (they
+return), offsets skipped there (loaded, if retained), and gaps further down.
 
-Rows tell where an offset ends and not where an entry does, so behind rows alone no physical log
-(0.7 family) can go on. What rows do not tell: offsets at the end that gave no row (they are read
-again, and give none), rows that somebody deleted there (they come again), what was let go there (it
-is loaded, if the log still has it), and whether anything is missing further down.
+Differences of one partition (`compare` names the state, etl/decide/next_step.py decides):
 
-Where the offset in ZooKeeper, the newest plan and the table differ in a partition, and what that
-is. Pure functions of values.
-
-What a run does about it is `next_step`'s to decide, and nothing of it is decided here: a difference
-is named by the state that `compare` finds and by the offsets that `offsets` calls uncommitted
-or moved.
-
-    UNREAD         the group has an offset, and no plan of ours knows the partition
-    NOT_MOVED      the rows are in the table, and the offset is still what the plan saw
-    MOVED          the offset is neither that nor the plan's position: another client wrote it
-    READ_ON        the same, where runs are members of the group and others read on
+    UNREAD         the group has an offset, no plan of ours knows the partition
+    NOT_MOVED      rows are in the table, the offset is as the plan saw it
+    MOVED          another client wrote the offset
+    READ_ON        the same, by another member of the group
     NOT_APPENDED   the plan is stored and not in the table
-    LEDGER_BEHIND  the table holds a plan that ZooKeeper does not have
-    NOT_HELD       the table does not hold the newest plan, which an operator accepted
-    DISAGREE       nobody can tell which side is right
+    LEDGER_BEHIND  the table has a plan that ZooKeeper lacks
+    NOT_HELD       the table lacks the newest plan, which an operator accepted
+    DISAGREE       an operator decides which side is right
 """
 
 from __future__ import annotations

@@ -1,53 +1,36 @@
-"""What was a run asked for: a key, bounds, an interval of time?
+"""What was a run asked to load: a run key, bounds, an interval?
 
-What a run reads that was asked for by a key or up to a bound, and whether it was done before.
-Pure functions of values.
+    the ledger's record of the run key                 the run
+    ------------------------------------------------   ---------------------------------------------
+    none                                               loads up to the bound, in one plan or, with
+                                                       caps, several; then the key is done
+    a stored plan that is not in the table             executes it, then observes again
+    a plan in the table that reaches its bound         loads nothing: already applied
+    the same, stopped by a cap                         continues to the recorded ends
+    the same, a partition without leader, owned by     reads it up to there once it can
+    others or paused
+    there was nothing to read                          loads nothing
+    any of these, with other bounds                    SettingsError: a key names one request
 
-    what the ledger knows of the key                   what a run under it does
-    ------------------------------------------------   ------------------------------------------------------------------
-    nothing                                            one plan, or several under caps, up to the bound; then the key is done
-    a plan that is stored and not in the table         as any run: that one is executed first, then it looks again
-    a plan in the table that reaches its bound         nothing: already applied
-    the same, which a cap kept from its bound          goes on to where that plan says, wherever the bound would lie now
-    the same, which a log without a leader or with     reads it up to there once it can; until then it is not complete
-    another owner, or a paused one, kept from it
-    that there was nothing to read                     nothing
-    any of these, asked for with other bounds          SettingsError: a key names one thing
+A run never skips offsets. A start bound says where the first plan of all begins, if it is a time,
+and later that nothing before it is unread. An end bound is the first offset at or after it in each
+partition; a partition without such a record is read to its end and counted (`Bounds.open_logs`).
+`tests.model.run_keys` checks this in all interleavings of two drivers.
 
-A run never passes over offsets. So a bound at the start says where the first plan of all begins, if
-it is a time, and later that nothing before it is unread. A bound at the end is the first offset at
-or after it in each log, be what lies behind that older or not; a log without a record as late is
-read to its end, and the plan counts it (`Bounds.open_logs`).
+The interval of a scheduler's run (Airflow 2.11 and 3.3):
 
-`tests.model.run_keys` is this in every interleaving of two drivers.
-
-The stretch of time that a scheduled run is for, and the run key by which the same stretch is the
-same run, whoever starts it. Pure.
-
-What a scheduler's run asks of the toolkit: its interval, the arguments of its command, and what
-an exit code means to it. Pure.
-
-A scheduler has several ways to start a run, and not each of them says which stretch of time it is
-for. Of Airflow 2.11 and 3.3:
-
-| how a run starts | what it has |
+| the run was started | its interval |
 | --- | --- |
-| by a schedule of data intervals, or `airflow backfill create` over one | its data interval |
-| by a plain cron string, which in Airflow 3 is a moment | a data interval that is empty |
-| by hand, by an asset, or by the REST API without a logical date | none |
-| by `airflow dags trigger` with a logical date | another interval than that date's, in some versions: the last one before now |
+| by a schedule with data intervals, or `airflow backfill create` over one | the data interval |
+| by a plain cron string, a moment in Airflow 3 | an empty data interval |
+| by hand, an asset, or the REST API without a logical date | none |
+| by `airflow dags trigger` with a logical date | in some versions the last one before now |
 | with the params `from_time` and `until_time` | those |
 
-So the interval comes from both params, else from a data interval that is not empty, and never from
-the logical date: where that lies before the data interval, somebody named a date and got another
-interval than that date's.
+So both params count, else a data interval that is not empty, never the logical date.
 
-Whether logs are complete up to a time, so that hardly a record of an earlier time is still to
-come. Pure.
-
-No broker can say so for certain: a producer may send an old record late at any time. What a run is
-begun by is one of two signs: the log holds a record of that time or later, or the time is past by a
-grace that covers how late records come.
+Completeness of partitions up to a time: a producer may send an old record at any time, so two signs
+count: a record of that time or later, or a grace period that has passed.
 """
 
 from __future__ import annotations

@@ -1,34 +1,24 @@
 """What follows when an operator sets or pauses offsets?
 
-The plan by which an operator sets positions: forwards past what is then told lost, backwards
-over what was never loaded. Pure.
+Setting: a plan without ranges moves positions within the same `log_epoch`. A position goes back
+only if the table has none of the offsets that would be read again; reloading rows is a replay.
+Offsets between are free if policy or an operator skipped them, or the partition began there. The
+plan is stored after the last one, or in place of a stored one that is not in the table (ADR 20).
+One that replaces another of its kind begins where that one began; if that one replaced a plan that
+moved or began partitions, a run goes first.
 
-It has no ranges, and moves positions under the same `log_epoch`. So a position goes back only where
-the table holds none of the offsets that would be read again, by any life of the log: their rows
-would be there twice, and to load rows anew is a replay's, which replaces them. What lies between an
-offset and the position was never loaded where policy or an operator let it go, or where the log
-began there.
+Pausing (docs/adr/0026):
 
-It is stored behind the last plan, or in the place of one that is stored and not in the table (ADR
-20). One that takes the place of another of its kind begins where that one began: what it lets go is
-told once. Where that one took the place of a plan that moved or began logs, nobody can tell that
-any more, and a run goes first.
-
-What a pause means: which logs a run leaves alone, and what pausing and resuming make of the
-pauses. Pure functions of values.
-
-    what is met                                what becomes of it
-    ----------------------------------------   -----------------------------------------------------------------------------
-    a paused log, at the next plan             its position stays, it gets no range; a start that was never decided is kept
-    a paused log of a stored plan              the plan is executed whole: it was decided before, and may be in the table
-    the same, where another takes its place    the log is left out of that one
-    a partition that is new in a paused topic  paused
-    a paused log without a leader              left alone, whatever `source.on_no_leader` says
-    a replay or backfill that names the log    loads it: who names offsets means them
-    a paused log that is paused again          stays as it was: reason and time are the first ones
-    one partition of a topic paused whole      is resumed with its topic only
-
-A pause is kept until somebody resumes, over runs, drivers and rebalances (docs/adr/0026).
+    found                                       decision
+    -----------------------------------------   ----------------------------------------------------
+    a paused partition, at the next plan        position stays, no range; a pending start is kept
+    a paused partition of a stored plan         the plan is executed whole
+    the same, in a replacement plan             left out
+    a new partition of a paused topic           paused
+    a paused partition without leader           ignored, whatever `source.on_no_leader` says
+    a replay or backfill that names it          loads it
+    pausing it again                            keeps the first reason and time
+    one partition of a topic paused as a whole  resumed with its topic only
 """
 
 from __future__ import annotations

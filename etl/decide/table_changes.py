@@ -1,13 +1,10 @@
 """Did others change the table, and does a run stop for it?
 
-What the ledger says of the table that is there: accepted by an operator, known to hold the
-newest plan, or the one it waits for.
+Lives here: whether the ledger knows this state of the table (accepted by an operator, known to hold
+the newest plan, or awaited); commits of other writers; other pipelines of the table, their names,
+and what they loaded.
 
-Pure functions of values. `reconcile` decides what follows from it.
-
-What others did to the table, and whether a run stops for it. Pure functions of values.
-
-The other pipelines of a table: what each has loaded there, and how it is called.
+Not here: the state of the pipeline that follows (etl/decide/reconcile.py).
 """
 
 from __future__ import annotations

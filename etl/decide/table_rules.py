@@ -1,34 +1,21 @@
 """Which tables, columns and catalog entries can a run write to?
 
-Which columns a Delta table can have and be partitioned by, and whether rows fit those that are
-there. Pure functions of types.
+Columns: which ones a Delta table can have and be partitioned by, and whether rows fit. A column is
+a field of the schema as Delta's log has it (Delta protocol, "Schema Serialization Format").
 
-A column is a field of a schema as Delta's log has it (Delta protocol, "Schema Serialization
-Format"; Spark's `StructType.json()` is the same), as `io.delta.log.Shape` keeps it: name -> JSON
-of type and nullability.
+Catalogs: a run commits by path; a table that only its catalog may commit to or reach is rejected by
+name. If a catalog fails, the first known cause and its setting are reported; texts of servers and
+drivers are not repeated, since they may quote credentials.
 
-What is made of a catalog's word on a table: the place that a run goes by, or why it cannot.
+Rows of the planned topics that no plan of the pipeline loaded:
 
-Pure functions of values. A run commits by the table's path: what only its catalog may commit to, or
-reach, is refused by name.
+    first offset of a partition to be read        decision
+    -------------------------------------------   --------------------------------------------------
+    after the last row of its last incarnation    it begins there, in that incarnation
+    before it, accepted as other records          it begins there, in the next incarnation
+    before it                                     NeedsDecision
 
-Why a catalog cannot be asked, or makes no table: the first cause that says something, and the
-setting that it hangs on.
-
-Pure functions of values. What a catalog's server or the driver of its database says is told in our
-words alone: theirs may quote how it was entered.
-
-Rows of the planned topics that were in the table before the pipeline planned them for the first
-time. Pure functions of values.
-
-    first offset that the pipeline would read of a partition        decision
-    -------------------------------------------------------------   ----------------------------------------------------------
-    behind the last row of its last life                            it begins there, in that life: no offset is loaded twice
-    before it, and an operator said that those are other records    it begins there, in the next life: `log_epoch` is one more
-    before it                                                       NeedsDecision: another table, behind the rows, or that word
-
-The plan keeps what was found (`Plan.rows_before`), for partitions that are read later, and for `etl
-verify`.
+The plan keeps what was found (`Plan.rows_before`), for partitions read later and for `etl verify`.
 """
 
 from __future__ import annotations

@@ -1,38 +1,18 @@
-"""How are a table's files laid out, maintained, and reached in a store?
+"""How are a table's files laid out, maintained, and accessed in a store?
 
-How rows are laid out in the data files that tasks write themselves: where a row group, and a
-file, ends; how a column is kept; names.
+Layout: where row groups and files end, encodings, file names. A task holds the rows of a row group
+in memory, so these are memory bounds first.
 
-Pure functions of values. A task holds the rows of a row group before it encodes them, so these are
-bounds of memory first.
+Maintenance: files that no version needs are kept for a week at least, or as long as the table's
+property says: RESTORE, a run that counts rows after a crash, and running tasks need them.
 
-What maintenance may do to a table so that no proof and no way back is lost: how long files that
-no version needs stay; and which files are so small that they are put together.
+Stores: the options that Spark and delta-rs receive, as references to secrets (ADR 35); nothing is
+set that the conf does not set, so each engine uses its own chain of credentials. Delta's log store
+for S3 coordinates the drivers of one JVM only; ours creates each commit by a conditional put, as
+delta-rs does.
 
-Files are needed after a commit took them out by whoever puts the table back (`RESTORE`, which a run
-that stops for somebody's DELETE names as a way out), by a run that counts the rows of a commit
-again after a crash, and, before a commit names them, by the tasks that write them. So they stay a
-week at least, whatever a table's property says, and as long as that says where it is longer.
-
-What each of the two engines is told of the store that a table lies in, and when it is probed.
-Pure functions of values.
-
-Secrets stay references here, which the edges replace at the moment of use (adr/0035). Nothing given
-is nothing told: then each engine finds endpoint and credentials by its own chain.
-
-What Spark needs beside Delta for a table in a store: a log that keeps writers apart, jars, and
-what must not be set.
-
-Pure functions of values. Delta's own log for S3 keeps the drivers of one JVM apart and no others,
-and replaces what delta-rs committed (adr/0035); ours makes each file of it by one put on a
-condition, as delta-rs does.
-
-The time zone in which Spark computes dates and hours, and where it differs from that of earlier
-rows. Pure functions of values.
-
-The order: `spark.sql.session.timeZone` of the conf, then what Spark was configured with
-(spark-submit, `spark-defaults.conf`, or the session that was there before), then UTC. The local
-time zone of a machine never counts.
+Time zone in which Spark computes dates: `spark.sql.session.timeZone` of the conf, then Spark's own
+configuration, then UTC. The machine's time zone never counts.
 """
 
 from __future__ import annotations

@@ -1,15 +1,7 @@
-"""Where may ranges be cut, and how are they packed into tasks? Loads no settings.
+"""Where may ranges be cut, and how are they packed into tasks?
 
-How ranges are cut, and packed into tasks. Pure functions of values.
-
-Where a log may be cut: at any offset, or, where offsets are byte positions, only where its
-broker says that an entry begins.
-
-The offsets of a physical log (0.7 family) are byte positions, most of them inside an entry, and
-only whoever reads knows which are not. So its ranges begin and end at the position that a plan
-left, at the segments' starts and at the flushed end. Pure functions of values.
-
-Many things in as few parts as hold them, in their order.
+A range may be cut at any offset; on Jafka and Kafka 0.7 only where the broker reports an entry: the
+position of the last plan, starts of segments, and the flushed end. Imports no settings.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ at the moment it would begin VERB.
 
 For the demo and for tests: the real command with real edges, ended by SIGKILL as a power cut would
 end it, or by another signal of `signal.Signals` (INT, TERM, STOP) after which it goes on as that
-signal lets it. VERB is a method of `services.Services` (observe, store, claiming, fetch, append, record,
-commit, tidy, ...), or `half_record`: when the plan's losses are written down and its record is not;
-or `half_commit`: when half of the offsets are moved; or `superseded`: when another plan has taken
-the place of a stored one.
+signal lets it. VERB is a method of `services.Services` (observe, store, claiming, fetch, append,
+record, commit, tidy, ...), or `half_record`: when the plan's losses are written down and its record
+is not; or `half_commit`: when half of the offsets are moved; or `superseded`: when another plan has
+taken the place of a stored one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """How is a cluster found whose brokers are registered in ZooKeeper?
 
-A cluster whose brokers are registered in ZooKeeper, whichever family it is of: for a run, the
-doctor and the data source alone.
-
-Brokers of Kafka are found there, and tell the rest themselves. Those of Jafka and Kafka 0.7 know
-only their own logs: of topics and leaders ZooKeeper tells (`registry`).
+Kafka brokers are found there and report the rest themselves. Jafka and Kafka 0.7 brokers know only
+their own partitions: topics and leaders are read from ZooKeeper (etl/io/zookeeper/registry.py).
 """
 
 from __future__ import annotations

@@ -1,16 +1,7 @@
-"""What is this process: its machine, its identity among drivers, and what it has asked of brokers?
+"""What is this process: its machine, its identity among drivers, and its requests to brokers?
 
-What this machine gives a process.
-
-Who a driver is, where others ask: a process of one machine, told from every other one, and
-whether it is still alive.
-
-Counts what this process asks brokers: how many requests each answered, how long that was waited
-for, and how many bytes went over.
-
-One count for a process, as a process is what a driver or a task is; who wants to know of a stretch
-of time takes the difference (`model.plans.since`). It only grows, by one entry for each
-address that is asked.
+Requests, waiting time and bytes are counted per process and broker address and only grow; a
+measurement is the difference of two readings (`model.plans.since`).
 """
 
 from __future__ import annotations

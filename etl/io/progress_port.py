@@ -1,14 +1,9 @@
 """How do tasks report their progress to the driver?
 
-How tasks tell the driver what they have read while they read it: a datagram now and then, whose
-loss nobody minds.
-
-Spark has no way for that: its accumulators come when a task has ended. A datagram holds all that
-one attempt of a task has read so far, so that a later one makes up for those that were lost or came
-out of order. Nothing depends on them: where executors cannot reach the driver's port, or the port
-cannot be opened, progress goes by receipts alone. A task never waits for a send and never fails by
-one; the driver takes only datagrams of the right length with the run's own random token, and of its
-own tasks.
+By UDP datagrams: Spark's accumulators arrive when a task has ended. A datagram holds the totals of
+one attempt, so a later one replaces lost ones. Nothing depends on them; if the port is unreachable,
+progress follows range results. Tasks never wait for a send. The driver accepts only datagrams of
+the right length with the run's random token, from its own tasks.
 """
 
 from __future__ import annotations

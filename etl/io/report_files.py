@@ -1,14 +1,8 @@
-"""Where do reports, metrics and lineage of a run go?
+"""Where do reports, pages, metrics and lineage events of a run go?
 
-A run's report as a file, and what the process that runs can say of itself.
-
-The folder of reports: what the runs before came to, the report of one of them, and the page of a
-report, which is written beside it.
-
-Tells OpenLineage of a run, by its Python client, which is an extra. Where to, that one's own
-configuration says (OPENLINEAGE_URL).
-
-The file of a run's metrics, which Prometheus' node exporter reads (its textfile collector).
+Reports and their pages go to the report directory, metrics to a file for Prometheus' node exporter
+(textfile collector), lineage to OpenLineage by its Python client (an extra), configured by
+OPENLINEAGE_URL.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
 """How does a socket become a TLS connection, and what does each failure mean?
 
-A socket to TLS, and what each way to fail means: whom we do not trust, who does not trust us,
-what is no TLS, what of ours is wrong.
-
-The same for brokers and for servers of ZooKeeper; what differs is a `Peer`: its keys in a conf, and
-what it calls its own settings.
-
-That the certificate is the host's is always checked. Files are read for each connection, so that
-renewed ones count from the next one on.
-
-That a connection broke: for whoever may make it anew.
+The same for brokers and ZooKeeper; a `Peer` holds the conf keys and the server's own setting names
+for errors. Host names are always verified. Files are read for each connection, so renewed
+certificates are used from the next one on.
 """
 
 from __future__ import annotations

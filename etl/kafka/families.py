@@ -1,12 +1,9 @@
-"""Which family is a broker of, and how does a connection to it begin?
+"""Which family does a broker belong to, and how does a connection to it begin?
 
-Which generation a broker is of: the one place where they are all named. No I/O.
-
-The requests of a login: ApiVersions, which brokers answer before it, SaslHandshake v1 and
-SaslAuthenticate (KIP-43, KIP-152, KIP-368).
-
-Before Kafka 1.0 a mechanism's bytes went without a request around them, and a refusal was a
-hang-up: such brokers are not logged in to.
+This is the only module that names all families. It also encodes the requests of a login:
+ApiVersions, which brokers answer before a login, SaslHandshake v1 and SaslAuthenticate (KIP-43,
+KIP-152, KIP-368). Before Kafka 1.0 SASL tokens were sent without a request header, and a rejected
+login closed the connection: logins to such brokers are not supported.
 """
 
 from __future__ import annotations

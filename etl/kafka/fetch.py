@@ -1,25 +1,21 @@
-"""How are records fetched from Kafka and written to it?
+"""How are records fetched from Kafka, and how are they produced?
 
-Fetch, written and read by hand: records stay slices of the caller's buffer, where kafka-python's
-decoder copies all of it.
-
-What each version has beyond the one before, as far as a reader without a session needs it:
+Fetch is encoded and decoded here, not by kafka-python: records stay slices of the receive buffer,
+while that library copies them. What each version adds, for a reader without fetch sessions:
 
     1   throttle time (0.9)
-    2   message format v1 may come (0.10.0)
-    3   a limit of the whole answer, and the first log with records gets its first record batch whole (KIP-74, 0.10.1)
-    4   isolation, last stable offset and aborted transactions; record batches v2 may come (0.11)
-    5   the log start
-    7   fetch sessions (KIP-227), never opened here
+    2   message format v1 (0.10.0)
+    3   size limit of the whole response; the first partition always gets one batch (KIP-74, 0.10.1)
+    4   isolation level, last stable offset, aborted transactions; record batches v2 (0.11)
+    5   log start offset
+    7   fetch sessions (KIP-227); never opened here
     9   leader epochs (KIP-320)
-    10  zstd may come (2.1)
-    11  a rack, never named here
+    10  zstd (2.1)
+    11  rack id; never sent
     12  compact lengths and tagged fields (KIP-482, 2.7)
-    13  topics by their ids (KIP-516, 3.1): a topic that was made again is refused instead of read
+    13  topic ids (KIP-516, 3.1): a recreated topic is rejected instead of read
 
-Later ones are for followers, or tell what is only of use to them.
-
-Writing records: for the demo, for tests, and for whoever makes records to try things with.
+Later versions serve followers only. Produce requests are for the demo and for tests.
 """
 
 from __future__ import annotations

@@ -1,21 +1,13 @@
-"""How do members of Kafka's groups speak with their coordinator, in either protocol?
+"""How do group members and their coordinator communicate, in either protocol?
 
-The classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, from version 0 (Kafka 0.9) on.
+Classic protocol (Kafka 0.9 to 4.x): JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and the
+subscriptions and assignments inside them (ConsumerProtocol, versions 0 to 3). Each of those begins
+with its version; later versions only append fields (KIP-429), so of an unknown version the known
+part is read, as Kafka's consumers do.
 
-What members tell each other through the coordinator is bytes to it, and belongs to `subscriptions`.
-
-The consumer protocol (KIP-848, Kafka 4.0 on): ConsumerGroupHeartbeat, and ConsumerGroupDescribe
-by which such a group is looked at.
-
-kafka-python has no schema of them, so they are in files beside this module, as Kafka's protocol
-writes messages down; their classes are that library's like all others. Topics go by their ids,
-which Metadata tells.
-
-What members of a classic group tell each other: subscriptions, and what the leader assigns
-(ConsumerProtocol, versions 0 to 3).
-
-Each begins with its version, and a later one only adds fields at the end (KIP-429), so that of a
-version that is not known here what is known of it is read, as Kafka's own consumers do.
+Consumer protocol (KIP-848, Kafka 4.0): ConsumerGroupHeartbeat and ConsumerGroupDescribe.
+kafka-python has no schemas for them, so they lie beside this module in Kafka's own format.
+Topics are identified by topic id.
 """
 
 from __future__ import annotations

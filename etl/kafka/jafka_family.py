@@ -1,43 +1,25 @@
 """Which request does each question become on Jafka and Kafka 0.7?
 
-Jafka as a generation: which request each question becomes, and which questions such a broker has
-no answer for. No I/O.
+A broker of this family knows only its own partitions; broker ids, topics and other brokers are in
+ZooKeeper. It has no groups, transactions, leader epochs or timestamps, and reports no version.
 
-A broker of this family knows its own logs and nothing else: neither its id nor its topics nor other
-brokers, which are all in ZooKeeper. It has no groups, no transactions, no epochs, no timestamps,
-and it tells no version. What the bytes are belongs to the modules beside it.
+Error codes are those of Jafka's `common.ErrorMapping`; the same numbers mean something else from
+Kafka 0.8 on. Only fetches are answered with a code: any other request that fails closes the
+connection.
 
-The error codes of Jafka and Kafka 0.7: name, whether asking again may help, which of our errors
-each one is, and what it means.
+Fetch and MultiFetch copy bytes of the log file from the requested offset on. A response may end
+inside an entry, at the end of a segment although more follows, and at the last flushed byte. The
+broker never waits for more data, limits each partition and not the response, and answers for an
+unknown topic with no bytes and no error.
 
-Owns the table (Jafka, `common.ErrorMapping`). From Kafka 0.8 on the same numbers mean something
-else. Only fetches are answered with a code; any other request that the broker cannot serve makes it
-close the connection.
+The offsets request returns where a partition starts, its flushed end and the starts of its
+segments. Offsets are byte positions, so ranges may begin and end only there. Of a partition that
+does not exist Kafka 0.7 reports 0 and 0, Jafka reports nothing; both are read alike. Only
+ZooKeeper knows whether the topic exists.
 
-Fetch and MultiFetch: records of one log, or of several in one request. Records stay slices of
-the caller's buffer.
-
-A broker copies bytes of its log file from the offset on, as many as were asked for, and looks at
-nothing. So an answer ends in the middle of an entry, at the end of a segment though there is more
-behind it, and at the last flushed byte. It never waits for more, it bounds each log's part and not
-the whole, and a topic that is not there looks like a log at its end: no code and no bytes.
-
-The offsets request: where one log starts, where its flushed part ends, and where its segments
-begin. One log per request.
-
-A log's offsets are byte positions, so a range of it may begin and end only where an entry begins
-for sure: at what this request names.
-
-A broker makes a topic's logs with its first message, which then lies at 0. Of a log that is not
-there Kafka 0.7 says that it starts and ends at 0, and Jafka names no offset: here both read alike.
-Whether the topic is there at all, only ZooKeeper knows.
-
-Writing messages, and making and deleting topics: for the demo, for tests, and for whoever makes
-logs to try things with.
-
-A produce request has no answer, neither when it was served nor when not. So an offsets request
-follows each on the same connection: a broker that took the messages answers that one, and one that
-did not has hung up. Where they lie nobody is told.
+Produce requests (for the demo and for tests) are never answered. An offsets request follows each
+on the same connection: a broker that accepted the messages answers it, any other closes the
+connection. The offsets of the messages are unknown.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Which request does each question become on Kafka 0.8 to 4.x?
 
-Kafka 0.8 to 4.x as a generation: which request each question becomes on a broker that speaks
-these versions. No I/O.
-
-It knows the versions that the broker told at the handshake, or those of its release. What the bytes
-are belongs to the modules beside it. Brokers from 0.10 on answer ApiVersions (KIP-35). One of 0.8
-closes the connection on it, one of 0.9 leaves it unanswered (seen on 0.8.2.2 and 0.9.0.1), though
-some distributors' 0.9 close it, too. All of them answer ListOffsets v0, which nobody before 4.0
-refuses, and which without a log is the smallest question there is.
+Versions are those that the broker reported in the handshake, else those of its release. Brokers
+from 0.10 on answer ApiVersions (KIP-35). On it, 0.8.2.2 closes the connection and 0.9.0.1 does not
+answer, though some distributors' 0.9 close it. All of them answer ListOffsets v0, which without
+partitions is the smallest request that every broker before 4.0 accepts.
 """
 
 from __future__ import annotations

@@ -1,20 +1,17 @@
-"""How is Kafka asked about many partitions at once: their offsets, epochs, sizes, committed offsets?
+"""How is Kafka asked about many partitions at once?
 
-Questions about many logs and their answers: offsets, ends of epochs, sizes, and who leads them.
+Lives here: ListOffsets, OffsetForLeaderEpoch, DescribeLogDirs, OffsetCommit and OffsetFetch, by
+Kafka's own message schemas, with partitions as rows of numbers. kafka-python would create an
+object for each partition; it serves the small requests (etl/kafka/small_messages.py).
 
-Bytes <-> values, no sockets. `small_messages` has the rest, by kafka-python, which makes an object
-of each log; here logs are rows of numbers. The layouts are those of Kafka's own message schemas. A
-flexible version (KIP-482) has compact lengths, and behind each part tagged fields, of which none is
-known to a version that is spoken here: they are passed over.
+Flexible versions (KIP-482) have compact lengths and tagged fields; no tagged field of the
+supported versions is needed, so they are skipped.
 
-Offsets that a group commits to its coordinator, or that a broker before 4.0 keeps for it in
-ZooKeeper.
-
-OffsetCommit  0       the broker writes to ZooKeeper              OffsetFetch  0       read there
-              1       generation and member                                    1       by the coordinator
-              7       a static member's name                                   2       a refusal of the whole question
-              9       member epochs (KIP-848)                                  7       stable offsets alone (KIP-447)
-              10      topics by their ids                                      8       several groups; 9 the member, 10 topic ids
+    OffsetCommit  0   written to ZooKeeper     OffsetFetch  0   read from ZooKeeper
+                  1   generation and member                 1   read from the coordinator
+                  7   group instance id                     2   error of the whole response
+                  9   member epochs (KIP-848)               7   stable offsets only (KIP-447)
+                  10  topic ids                             8   several groups; 9 member; 10 ids
 """
 
 from __future__ import annotations

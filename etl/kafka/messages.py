@@ -1,22 +1,12 @@
-"""What are brokers asked and what do they answer, in words of no family?
+"""What are brokers asked and what do they answer, independent of the broker type?
 
-What is asked of brokers and what they answer, in words of no generation. No I/O, no bytes but
-the records themselves.
+Values without bytes, except the records field itself. A broker type (etl/kafka/families.py) encodes
+the questions and decodes the answers; what the records field holds is decoded in etl/records.
+The protocol's -1 and "" for a missing value are None here.
 
-A generation of brokers (`generations`) maps these to bytes and back; what the records field holds
-belongs to `records`. The wire's numbers for "there is none" are None here.
-
-What is asked of brokers about the offsets that they keep for a group, and what they answer, in
-words of no generation. No I/O.
-
-See `messages` for everything else that they are asked. What a stored offset means to a pipeline is
-decided in `offsets_storage`.
-
-What members of a group ask its coordinator and are answered, in words of no generation. No I/O.
-
-Kafka's classic protocol (0.9 to 4.x: join, sync, heartbeat, leave; one member, the leader, divides
-the logs for all) and its consumer protocol (KIP-848, 4.0 on: one heartbeat for everything; the
-coordinator divides). The wire's -1 and "" for "there is none" are None here.
+Lives here: metadata, offsets, fetches, committed offsets, and the messages of group members:
+classic protocol (0.9 to 4.x; the leader assigns) and consumer protocol (KIP-848, 4.0; the
+coordinator assigns).
 """
 
 from __future__ import annotations

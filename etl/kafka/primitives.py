@@ -1,10 +1,8 @@
-"""How are numbers, short strings and spans read from bytes and written to them?
+"""How are numbers, short strings and lengths read from bytes and written to them?
 
-Reading and writing big-endian numbers, short strings and spans over a `memoryview`.
-
-Every length is checked against what is left before it is believed: a reader raises `CorruptData`
-that names its place (topic=, partition=, broker=), never an IndexError, a struct.error or a
-MemoryError. What the numbers mean belongs to the codecs.
+Big-endian, over a `memoryview`. Each length is checked against the remaining bytes before it is
+used: a reader raises `CorruptData` with its place (topic, partition, broker), never IndexError,
+struct.error or MemoryError.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
-"""What must each broker family know: how a connection begins, and the request that each question becomes?
+"""What must each broker type provide?
 
-What everybody above knows of a generation: how a connection begins, and the requests that one
-broker understands. No I/O.
+A `Generation` performs the handshake with a broker and returns a `BrokerProtocol`; that one makes a
+`Request` of each question of etl/kafka/messages.py. A request knows its bytes and how its response
+is decoded. All types send the size as an int32 first.
 
-A `Generation` greets a broker and makes a `Dialect` of the answer; a `Dialect` makes one `Request`
-of each question, which knows its bytes and how its answer is read. Questions and answers are
-`kafka.messages`'. All generations send an int32 with the size before everything else; what comes
-behind it is theirs.
-
-A login (SASL) in words of no generation: what brokers are told and answer before they take any
-other request. No I/O.
-
-What the tokens are belongs to the mechanism, of which nobody here knows anything.
+A login (SASL) is described here independent of the broker type; the tokens are the mechanism's.
 """
 
 from __future__ import annotations

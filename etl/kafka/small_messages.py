@@ -1,30 +1,17 @@
-"""How are Kafka's small requests and responses written and read?
+"""How are Kafka's small requests and responses encoded and decoded?
 
-Requests and responses of Kafka 0.8 to 4.x that are small: bytes <-> values, no sockets.
+They are encoded and parsed by `kafka.protocol` of kafka-python and converted to our values.
+Not here: Fetch (etl/kafka/fetch.py) and requests about many partitions
+(etl/kafka/many_partitions.py), because that library copies records and creates an object for
+each partition.
 
-They are encoded and parsed with `kafka.protocol` of kafka-python, and their parts are turned into
-our values, where the wire's -1 ends. Fetch is written and read by hand (`fetch`), because that
-library's decoder copies the frame and the records. What lies inside the records belongs to
-`etl.records`. Which version a question is asked in is decided in `dialect`; those that are
-known are in `versions.Api`.
+The bytes of a response are first checked against its schema: kafka-python accepts a null array or
+string where the schema has none, a truncated string, trailing bytes, and varints without an end,
+which it adds up to numbers of millions of bits. The check walks the schema with a `Reader`, which
+compares each length with the remaining bytes.
 
-Whether the bytes of a small response are what their schema says, looked at before kafka-python
-decodes them.
-
-That library takes a null array or text where there always is one, a text that is cut off at the
-end, bytes behind the end, and a length without an end, which it sums up to a number of millions of
-bits. So the schema (Kafka's own message schemas, as that library carries them) is walked here first
-with a `Reader`, which checks each length against what is left. What the fields mean is `kafka`'s.
-
-How long topics are kept, and how they are cleaned up: DescribeConfigs.
-
-Open transactions: who writes to a log, and since when (KIP-664).
-
-Who is in Kafka's own group of a name, and what its members read: DescribeGroups and the
-assignments that it carries, no sockets.
-
-Groups of the newer protocol (KIP-848) are described by another request
-(`kafka.group_messages`).
+Lives here: metadata, group coordinators, DescribeGroups, DescribeConfigs (retention and cleanup),
+and open transactions (KIP-664).
 """
 
 from __future__ import annotations

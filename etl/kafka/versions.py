@@ -1,14 +1,9 @@
-"""Which requests, versions and error codes does Kafka have?
+"""Which request types, versions and error codes does Kafka have?
 
-The kinds of request, the versions of each that are spoken here, and which ones brokers of a
-release speak.
-
-The error codes of Kafka 0.8 and later: name, whether asking again may help, which of our errors
-each one is, and what it means.
-
-Owns the table (Kafka protocol, error codes). Answers carry its rows (`errors.BrokerRefusal`), so nobody
-above knows a number. The codes of the 0.7 family have the same numbers and other meanings, and are
-not here.
+Lives here: the versions of each request that are supported, the versions of each release, and the
+error codes of Kafka 0.8 and later (Kafka protocol, "Error Codes"): name, retriable or not, the
+error class, and what it means. Answers carry rows of that table (`errors.BrokerRefusal`). The
+codes of Jafka and Kafka 0.7 have other meanings (etl/kafka/jafka_family.py).
 """
 
 from __future__ import annotations

@@ -1,5 +1,1 @@
-"""What stands in ZooKeeper and in the metadata of our Delta commits: paths and documents, parsed and rendered. No client.
-
-What lies in ZooKeeper, and what our Delta commits say of themselves: paths and payloads, parsed
-and rendered. No client here.
-"""
+"""Paths and documents in ZooKeeper and in Delta commit metadata: rendered and parsed. No client."""

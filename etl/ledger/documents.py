@@ -1,24 +1,12 @@
-"""How are the ledger's documents written and read, all but plans?
+"""How are the documents of the ledger, other than plans, rendered and parsed?
 
-What all documents of the ledger have in common: the format, how large they may be, compression,
-and logs in them.
+Lives here: the common frame of all documents (format number, size limit, compression, partitions),
+commit results, loaded intervals, operator decisions, retirement, reservations of backfills,
+locations of named tables, pauses, bounds and run keys.
 
-Whatever carries a newer format is refused, so that an old driver never misreads a new plan. Format
-1 lacked what a plan knows of the table's transaction version, of log starts and of why offsets were
-let go; formats before 3 lacked leader epochs, the lives of logs, the starts that wait for their
-log, and what is not known of rows that were counted again. Their documents are still read.
-
-What the ledger keeps beside plans, as bytes: what came of them, coverage, acknowledgements,
-retirement.
-
-What a backfill claims, as its znode has it.
-
-Where a table was that a catalog names, as bytes: one document for a pipeline.
-
-What operators paused, as bytes: one document for a pipeline.
-
-What a run was asked for, as plans and the coverage keep it: bounds and run keys to plain lists,
-and back.
+A document of a newer format is rejected, so that an old driver never misreads a newer plan.
+Documents of formats 1 and 2 lack table versions, log starts, leader epochs, incarnations, pending
+starts and the reasons of lost offsets; they are still read.
 """
 
 from __future__ import annotations

@@ -1,33 +1,31 @@
-"""Which path has each thing in ZooKeeper?
+"""Which path does each thing have in ZooKeeper?
 
-Every path in ZooKeeper. No client here; `io.zookeeper` reads and writes.
-
-    /brokers/ids/<id>                              where the broker listens: JSON (0.8+) or fields (0.7 family), ephemeral
-    /brokers/topics/<topic>                        who holds its partitions: JSON (0.8+); nothing (0.7 family)
+    /brokers/ids/<id>                              listener: JSON (0.8+), fields (Jafka); ephemeral
+    /brokers/topics/<topic>                        replicas: JSON (0.8+); empty (Jafka)
     /brokers/topics/<topic>/partitions/<p>/state   leader and in-sync replicas: JSON (0.8+)
-    /brokers/topics/<topic>/<id>                   how many partitions that broker has, decimal (0.7 family), ephemeral
-    /admin/delete_topics/<topic>                   a topic that is about to vanish (0.8.1+)
-    /config/topics/<topic>                         what was set for the topic, not what brokers default to: JSON (0.8.1+)
+    /brokers/topics/<topic>/<id>                   partition count of a broker (Jafka), ephemeral
+    /admin/delete_topics/<topic>                   a topic that is being deleted (0.8.1+)
+    /config/topics/<topic>                         overrides of a topic: JSON (0.8.1+)
     /cluster/id                                    JSON (0.10.1+)
-    /consumers/<group>/ids/<consumer id>           live consumers of the group, ephemeral
-    /consumers/<group>/owners/<topic>/<key>        thread id of the consumer that reads that log now, ephemeral
+    /consumers/<group>/ids/<consumer id>           live consumers, ephemeral
+    /consumers/<group>/owners/<topic>/<key>        thread that owns the partition, ephemeral
     /consumers/<group>/offsets/<topic>/<key>       next offset to read, ASCII decimal
-    /consumers/<group>/etl/<pipeline>              uid
-    /consumers/<group>/etl/<pipeline>/driver       host, pid, run id of the driver at work, ephemeral
-    /consumers/<group>/etl/<pipeline>/plans/<N>    plan N
-    /consumers/<group>/etl/<pipeline>/chunks/<hash>/<i>  pieces of a plan that is too large for one znode
-    /consumers/<group>/etl/<pipeline>/applied/<N>  what came of it
-    /consumers/<group>/etl/<pipeline>/coverage     the loaded intervals that pruned plans leave
-    /consumers/<group>/etl/<pipeline>/acknowledged what others did to the table and an operator accepted, the last time
-    /consumers/<group>/etl/<pipeline>/retired      why this pipeline loads no more
-    /consumers/<group>/etl/<pipeline>/paused       logs that operators paused, with reason and time
-    /consumers/<group>/etl/<pipeline>/named_table  where the table was that a catalog names, when Spark was asked
-    /consumers/<group>/etl/<pipeline>/fence        nothing; written by whoever claims offsets: the pipeline, or a backfill beside it
-    /consumers/<group>/etl/<pipeline>@<name>       a backfill: all of the above but the fence, and
-    /consumers/<group>/etl/<pipeline>@<name>/claim which offsets it claims
+    /consumers/<group>/etl/<pipeline>              uid of the pipeline
+      .../driver                                   host, pid and run id of the driver, ephemeral
+      .../plans/<N>                                plan N
+      .../chunks/<hash>/<i>                        pieces of a plan that is too large for a znode
+      .../applied/<N>                              result of plan N
+      .../coverage                                 loaded intervals of pruned plans
+      .../acknowledged                             last operator decision on changes of the table
+      .../retired                                  why the pipeline loads no more
+      .../paused                                   paused partitions, with reason and time
+      .../named_table                              location of a table that a catalog names
+      .../fence                                    empty; its version changes with each reservation
+    /consumers/<group>/etl/<pipeline>@<name>       a backfill: the same without fence, and
+      .../claim                                    the offsets that it reserves
 
-`<key>` is `<partition>` from Kafka 0.8 on and `<broker>-<partition>` on the 0.7 family. All paths
-are relative to the chroot of the connection string. Parents that were made on the way hold no data.
+`<key>` is `<partition>` from Kafka 0.8 on and `<broker>-<partition>` on Jafka. Paths are relative
+to the chroot of the connect string. Parents that are created on the way hold no data.
 """
 
 from __future__ import annotations

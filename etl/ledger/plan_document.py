@@ -1,20 +1,13 @@
-"""How is a plan written into a znode and into the table's commit, and which id has it?
+"""How is a plan written into a znode and into a table commit, and what is its id?
 
-Plans as bytes: what a znode or a commit of the table holds of one, and the id that its content
-has.
+The id is the hash of the canonical content without leaders (an address changes), without the state
+of the offset commit, and without the time zone, which decides no range.
 
-The id is the hash of the canonical content without the leaders, because a leader is only today's
-address; and a plan that is handed over, or void, is the one that was to be. The time zone decides
-no range, so it is no part of the id: a driver from before it was kept still reads the document.
+The content is columnar, with numbers near a partition's position as distances from it; compressed
+that is a tenth of the plain form. Beside a leader's address its broker type is kept, so that it is
+detected once.
 
-The content of a plan: by columns, and what lies near a log's position as the distance from it.
-To a document and back.
-
-Compressed, that makes a tenth of the plain form. Beside a leader's address is kept of which
-generation it was found to be, so that nobody need find it out again; a reader that does not know
-that column asks.
-
-The `userMetadata` of our Delta commits.
+Lives here, too: the `userMetadata` of our Delta commits.
 """
 
 from __future__ import annotations

@@ -1,27 +1,22 @@
-r"""What do brokers, consumers and drivers write in znodes of their own?
+"""What do brokers, consumers and drivers write in ZooKeeper?
 
-What brokers and their controller write in ZooKeeper of themselves and of topics, parsed. What is
-no such text is None, never an error.
+Brokers of Kafka 0.8 to 3.x write JSON: `/brokers/ids/[b]` in versions 1 (0.8) to 5 (2.7 and later),
+replicas of topics, state of partitions. Jafka and Kafka 0.7 write `creator:host:port`, from Jafka
+1.4 on with a fourth field, and partition counts. Unparsable text is None, never an error.
 
-Two families write there. Kafka 0.8 to 3.x: JSON, `/brokers/ids/[b]` in versions 1 (0.8) to 5 (2.7
-and later), a topic's replicas, the state of each partition. Jafka and Kafka 0.7:
-`creator:host:port`, from Jafka 1.4 on with a fourth field, and partition counts.
+Consumers register in `/consumers/[group]/ids/[consumer]`:
 
-The payloads of znodes, parsed and rendered, but for plans and what came of them, and for what
-brokers write (`registrations`).
+    Kafka 0.7     { "clicks": 2,"orders": 1 }    topics and threads per topic
+                  *4*clicks.*                    four threads for each topic that matches
+                  !4!clicks.*                    four threads for each topic that does not
+    Jafka         {"clicks":2,"orders":1}        topics only
+    Kafka 0.8 on  {"version":1,"subscription":{"clicks":2},"pattern":"static","timestamp":"1446"}
+                  the same with `"pattern":"white_list"` or `"black_list"` and one pattern
 
-How consumers register in ZooKeeper, `/consumers/[group]/ids/[consumer]`, and what they are called there and as owners.
-
-    Kafka 0.7     { "clicks": 2,"orders": 1 }           topics and how many threads read each
-                  *4*clicks.*                           four threads read each topic that matches
-                  !4!clicks.*                           four threads read each topic that does not
-    Jafka         {"clicks":2,"orders":1}               topics alone: a Jafka consumer cannot read anything else
-    Kafka 0.8 on  {"version":1,"subscription":{"clicks":2},"pattern":"static","timestamp":"1446000000000"}
-                  the same with `"pattern":"white_list"` or `"black_list"` and one key, the regular expression
-
-A consumer that cannot read one registration of its group fails every rebalance, so the form follows the family of its brokers. Where the
-originals differ in nothing but a map's order of topics, what is rendered here is theirs byte for byte, to 0.11: consumers of 1.0 and 1.1
-escape their filter twice, and whoever reads that, they themselves too, reads another one (`\\d` is no digit). It is read here as by them.
+A consumer that cannot parse a registration of its group fails each rebalance, so the format follows
+the broker type. Registrations written here equal those of the original consumers byte for byte, up
+to the order of topics. Consumers of 1.0 and 1.1 escape their pattern twice, and read it so; it is
+parsed here as they do.
 """
 
 from __future__ import annotations

@@ -3,11 +3,13 @@ r"""Which topics does a consumer's filter, a regular expression of Java's, match
 Topic filters of consumers in ZooKeeper: a regular expression of Java's, and whether topics are
 read that it matches, or all others.
 
-What a regular expression of Java's says of a topic's name, as one of Python's: filters of other members and of Spark's users are in it.
+What a regular expression of Java's says of a topic's name, as one of Python's: filters of other
+members and of Spark's users are in it.
 
-Only names that Kafka lets a topic have are asked about (`LEGAL`), and only whether all of a name matches, or some of it. So a class of
-characters is the set of those of its characters that a name may have, a letter under `(?i)` is a class of two, and no group need be
-remembered. Nothing is left to what the two languages write alike:
+Only names that Kafka lets a topic have are asked about (`LEGAL`), and only whether all of a name
+matches, or some of it. So a class of characters is the set of those of its characters that a name
+may have, a letter under `(?i)` is a class of two, and no group need be remembered. Nothing is left
+to what the two languages write alike:
 
     the same                literals, `.`, `|`, groups of any kind, `* + ?` and `{n}`, `{n,}`, `{n,m}`, greedy and reluctant,
                             `^ $ \A \z \Z \b \B`, lookahead; lookbehind of one length

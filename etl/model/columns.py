@@ -1,27 +1,25 @@
-"""Which columns has the raw table, and of which types?
+"""Which columns does the raw table have, and of which types?
 
-The raw table's schema: the columns of Spark's own Kafka source, same names, types and order,
-then `log_epoch`.
+They are the columns of Spark's Kafka source (same names, types and order), then `log_epoch`.
+A row of a table loaded from Kafka 0.8 or later is unique by topic, log_epoch, partition and
+offset; a row loaded from Jafka or Kafka 0.7 by those, broker_id and message_index.
 
-Owns names, types and order. Building Arrow batches of this schema belongs to
-`etl.records.arrow`; a unit test holds the two together. Imports neither pyspark nor, until
-asked for an Arrow schema, pyarrow. A row of a table fed by Kafka 0.8 or later is unique by topic,
-log_epoch, partition and offset; a row of a physical log (0.7 family) by those, broker_id and
-message_index.
-
-| column | what it holds |
+| column | content |
 | --- | --- |
-| key, value | the record's bytes, null where the record has null |
-| topic, partition | the log |
-| offset | the record's own offset; in a physical log the byte position at which the entry of the log begins that it came in |
-| timestamp | microseconds UTC; null where the record has none (-1), or where no microsecond value can hold it |
-| timestampType | 0 create time, 1 log append time, as Kafka numbers them |
-| headers | null, not an empty list, where the record has none: so does Spark's source |
-| broker_id | physical logs only: the broker whose log it is |
-| message_index | physical logs only: its place, from 0, among the messages of that entry, those of nested wrappers in order |
-| log_epoch | 0, plus one each time an operator accepts that the log was cut, or its topic made again |
+| key, value | bytes of the record; null if the record has null |
+| topic, partition | where the record was read |
+| offset | offset of the record; on Jafka the byte position at which its message set entry begins |
+| timestamp | microseconds UTC; null if the record has none (-1) or it does not fit microseconds |
+| timestampType | 0 create time, 1 log append time (Kafka's numbers) |
+| headers | null, not an empty list, if the record has none, as in Spark's source |
+| broker_id | Jafka only: the broker |
+| message_index | Jafka only: index of the message in its entry, from 0, nested wrappers in order |
+| log_epoch | 0, plus 1 each time an operator accepts that a partition was truncated or recreated |
 
-Messages of physical logs have neither key, timestamp nor headers: these columns are null there.
+Messages of Jafka have no key, timestamp or headers: these columns are null.
+
+Not here: filling Arrow arrays (etl/records/arrow.py). This module imports neither pyspark nor,
+before an Arrow schema is requested, pyarrow.
 """
 
 from __future__ import annotations

@@ -1,27 +1,14 @@
-"""What is a partition, how is it written as text, and what does a group of consumers hold of it?
+"""What is a partition, how is it written as text, and which part of it does a group member own?
 
-Brokers, logs, and what is known of a log: who leads it, where it starts and ends, how its topic
-is kept.
+Lives here: brokers, partitions, their leaders and offsets; how topics are retained; partitions
+and offset intervals as text, as operators type them and errors print them; committed offsets;
+what a member of a consumer group owns.
 
-A missing thing is None, never -1.
+A committed offset is the expected side of a compare-and-set. In ZooKeeper the version of the
+znode shows that another client wrote it since. A group coordinator has no versions: there the
+commit metadata identifies the plan that committed, and each plan writes different metadata.
 
-Topics of the brokers themselves.
-
-Logs and stretches of their offsets as text, as an operator names them and a message names them
-to him.
-
-So a task tells the driver, and the driver a person, what is missing, and `--skip` takes the same
-form.
-
-Where a group keeps its offsets, and what one of them was when somebody looked: the expected side
-of compare-and-set.
-
-In ZooKeeper the version of a znode tells that somebody wrote it since. A group's coordinator has no
-such thing: there the word beside the offset tells whose commit it is, and every plan of ours writes
-another one.
-
-Membership of a group: what one of several consumers owns once a rebalance has settled, and what
-the rebalances cost.
+A missing value is None, never -1.
 """
 
 from __future__ import annotations

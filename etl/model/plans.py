@@ -1,25 +1,10 @@
-"""Which offset ranges does a plan hold, and what came of reading and writing them?
+"""Which offset ranges does a plan hold, and what was the result of reading and writing them?
 
-Offset ranges, and the plans that are made of them.
+Lives here: offset ranges and plans; run keys and bounds; lost offsets and offsets read by other
+members; range results and commit results; counted requests; data files that tasks wrote and that
+no commit names yet.
 
-Bounds live in names: `from_offset` is inclusive, `until_offset` exclusive. A missing thing is None,
-never -1.
-
-What a run was asked to read, and under which key it was asked: values that a plan keeps with
-what it decided by them.
-
-Offsets that are not in the table and never will be, lost or read by others; and offsets whose
-rows outlive their records.
-
-Bounds live in names: `from_offset` is inclusive, `until_offset` exclusive.
-
-What reading a range came to, and what appending a plan did.
-
-What asking brokers cost: requests by broker, so that sums and differences of them are plain
-arithmetic.
-
-Data files of a table that tasks wrote and no commit names yet: what is wanted of them, and what
-each task gave back. Plain values.
+`from_offset` is inclusive, `until_offset` exclusive. A missing value is None, never -1.
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
-"""How are connections to brokers and to ZooKeeper secured? Values, without secrets.
+"""How are connections to brokers and to ZooKeeper secured?
 
-How connections to brokers are entered: encrypted or not, with which login, through which
-listener. Values that travel to tasks.
-
-No secret is in them, only where one is found (`SecretRef`): whoever opens a connection looks there,
-in its own process and each time.
-
-How ZooKeeper is entered, and who may change what a pipeline keeps there. Values; no secret is in
-them, only where one is found.
+Immutable values that are sent to tasks. They hold references to secrets (`SecretRef`), never
+secrets: the process that opens a connection resolves the reference, each time it connects.
 """
 
 from __future__ import annotations

@@ -1,17 +1,9 @@
-"""What did brokers, the ledger in ZooKeeper and the table say at the start of a run?
+"""What did the brokers, the ledger and the table hold at the start of a run?
 
-What the world said at the start of a run, and where the pipeline stands by it.
+Lives here: the snapshot of a run; the ledger of a pipeline and its reservations for backfills; the
+last plan in the table, and what others committed there; the state of the pipeline that follows.
 
-The table's side: which plan it holds last, and what others did to it.
-
-What ZooKeeper holds of one pipeline: its newest plan and what came of it, what pruned plans
-leave, and what operators said.
-
-What backfills claim of logs, and what whoever claims has read before.
-
-A backfill has a pipeline of its own, called `PIPELINE@NAME`: no conf can name one so.
-
-A table that a catalog of Spark's names: what the catalog says of it, and what is kept of that.
+A backfill has a pipeline of its own, named `PIPELINE@NAME`: no conf can use that name.
 """
 
 from __future__ import annotations

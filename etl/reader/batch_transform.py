@@ -1,20 +1,12 @@
 """How does a user's function change the Arrow batches of a task?
 
-The Arrow transform of a pipeline: the user's function from RecordBatch to RecordBatch, which
-tasks apply to the rows that they read.
+A function from RecordBatch to RecordBatch, named `package.module:function`, applied between reading
+and writing, so both writers receive the same rows. Its output columns are found by calling it with
+an empty batch. Each batch is of one partition, and each row must name a record of it. Range results
+count what was read.
 
-It stands between reading and whoever takes the rows, so both writers get the same ones, and
-receipts count what was read. Which columns it makes is found out before there are rows, from what
-it makes of none. Each batch is of one log, which is why a row that names a record of another one,
-or none of the batch, is seen at once.
-
-Arrow's types as a Delta table has them (Delta protocol, "Primitive Types"); any other one is
-kept as the type that holds its values.
-
-Every column, nested ones too, may be null, as Delta's own writer makes those of a new table.
-
-A function of the user's, found by its name `package.module:function`; what goes wrong in such
-code is told as a matter of the conf.
+Arrow types that Delta lacks are converted (Delta protocol, "Primitive Types"); all columns are
+nullable, as in Delta's own new tables.
 """
 
 from __future__ import annotations

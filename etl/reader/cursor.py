@@ -1,48 +1,27 @@
-"""How does one walk through a range, without socket, clock or Spark?
-
-The walk through one offset range, without a socket, a clock or Spark.
-
-Owns which offset to ask next and with how many bytes, what of an answer to keep, when the range is
-done, and the ways it can go wrong. Sending the request, waiting, finding the leader and retrying
-are the fetch loop's; bytes to columns is `etl.records.decode`'s.
-
-What a loop does with it:
+"""How does one walk through an offset range, without socket, clock or Spark?
 
     while not cursor.done:
         ask for cursor.position with cursor.max_bytes
         for arrow_batch in cursor.feed(answer): ...        # read to its end before the next feed
         where cursor.starved: wait, up to a deadline
 
-The position moves on when `feed` is called, so the next request can be sent while this answer is
-decoded.
+The position moves when `feed` is called, so the next request is sent while this answer is decoded.
 
-- An answer may begin below the position and reach beyond `until`: such records are dropped. The
-  position follows the
-  record batches, not the records, because compaction and transaction markers leave offsets without a row; the range is
-  done when the next offset to ask reaches `until`.
-- A record batch that is cut off is left alone, unless nothing whole came before it: then it is
-  larger than what was
-  asked for, and the size grows up to a limit.
-- An empty answer without an error: when the readable end is below `until`, the range was planned
-  beyond it and the log
-  must grow back (`starved`). Otherwise everything up to `until` may be gone, but only compaction leaves no record batch at
-  the end of a log: where the topic can have such holes and the answer proves it, the range is complete after several such
-  answers in a row. Else the records are there and are not given (`silent`): a broker answers so when its remote storage is
-  slow (KIP-405).
-- Offsets between two record batches that none of them has (`missing`): compaction's where the topic
-  is compacted, else lost.
-  Offsets that are missing inside a record batch are always compaction's: producers write them without gaps, and only the
-  cleaner writes a record batch again.
-- Messages of formats v0 and v1 are no other case: each is its own record batch, and a wrapper is
-  one. What is missing in front
-  of them is told by the decoder, because where a wrapper begins only its inside tells.
-- Where offsets are byte positions, a range begins and ends where entries do, and nothing is missing
-  in between. What stays cut off is none.
+- Records below the position or beyond `until` are dropped. The position follows record batches, not
+  records: compaction and transaction markers leave offsets without rows. The range is done when
+  the next offset reaches `until`.
+- A truncated record batch is skipped, unless nothing complete came before it: then it is larger than
+  the request, which grows up to a limit.
+- An empty answer without an error: if the readable end is below `until`, the log must grow back
+  (`starved`). Otherwise only compaction can leave nothing up to the end: on a topic that may have
+  such holes the range is complete after several such answers. On any other the records exist and
+  are not returned (`silent`), as with slow remote storage (KIP-405).
+- Offsets between two record batches that neither has (`missing`) were compacted, if the topic is,
+  else lost. Offsets missing inside a batch were always compacted.
+- Messages of formats v0 and v1 are batches of their own, a wrapper is one.
+- On Jafka nothing is missing inside a range, which begins and ends at entries.
 
-What the record batches of a range tell besides their rows: which leaders wrote them, and which
-offsets none of them has.
-
-One range on its way through a task, and how the task asks for it.
+Not here: sending requests, waiting and retries (etl/reader/fetch.py).
 """
 
 from __future__ import annotations

@@ -1,30 +1,15 @@
-"""How does a task fetch its ranges, find leaders again, and what does it refuse to call read?
+"""How does a task fetch its ranges, and when does it fail instead of calling them read?
 
-The loop one task runs: its offset ranges in, Arrow batches out, a receipt per range.
+`Cursor.feed` moves the position by batch headers alone, so the next fetch is sent before this
+answer is decoded: two buffers, one being decoded, one being filled.
 
-It owns which logs share a request, when the next request is sent, waiting, and finding a leader
-that moved. What an answer means to a range belongs to `cursor`, the connection to
-`client`. Spark's side of a task is `source`.
+A request contains all partitions of the leader that the task still reads. The broker fills the
+response in order, and only the first is sure to get a batch larger than its part (KIP-74), so
+partitions that got nothing come first next time.
 
-How the time is used: `Cursor.feed` moves the position by the headers of the record batches alone,
-so the next fetch is sent before a single record of this answer is decoded, and the broker works
-while we do. Hence two buffers, each as large as an answer: one is decoded, the other is received
-into after that.
-
-How a request is filled: every log of the leader that the task still reads, in turn. The broker
-serves them in order until the size is used up, and only the first is sure to get a record batch
-that is larger than its share (KIP-74), so logs that got nothing come first in the next request:
-none starves.
-
-Connections are those that earlier tasks of this process gave back, and are given back where every
-answer has come. Retrying is bounded: a leader that moved or is silent is looked up again and read
-on at the same position, at most `retry` times and for `deadline_s` without a record batch in
-between. Everything else is Spark's to retry.
-
-Finds the leaders of logs again that moved, in the middle of a task.
-
-What a task refuses to call read: offsets that are missing, logs that changed meanwhile, a log
-that gives nothing.
+A leader that moved or is silent is looked up again, at most `retry` times and for `deadline_s`
+without a record batch; all other retries are Spark's. The task fails if offsets are missing, the
+partition changed meanwhile, or it returns nothing.
 """
 
 from __future__ import annotations

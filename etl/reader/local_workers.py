@@ -1,19 +1,11 @@
-"""How are tasks run by processes of this machine, without Spark?
+"""How do worker processes of this machine run tasks, without Spark?
 
-The data files of a plan by worker processes of the driver's machine, without Spark: the same
-tasks, files and errors.
+The same tasks, files and errors. A failed task ends the write; the next run executes the same plan.
+A task whose process died is tried in a new one, and a task that could not read from a broker in the
+same one, each time under new file names.
 
-A task that fails ends the write: the next run executes the same plan. Where its process was lost it
-is tried again in a new one, and where it could not read what a broker sent in the same one, under
-the next attempt's file names.
-
-One worker process of a run without Spark. Its pool, which starts it with `main`, hands it tasks
-one after the other.
-
-A task comes as a pickled value on standard input, and what it came to goes back on a pipe of its
-own, whose number is the program's last word; both ends are of one version, on one machine. Where
-the input ends the run is gone, and so is this process, whatever it is at: files that no commit
-names stay for VACUUM.
+Tasks are pickled to standard input, results come back on a pipe whose number is the last argument.
+A worker exits when its input ends; files that no commit names are left to VACUUM.
 """
 
 from __future__ import annotations

@@ -1,29 +1,11 @@
 """Which options does the data source have?
 
-The options of the data source, text to values. No I/O.
+Text to values, no I/O: our options and those of Spark's Kafka source, compared without regard to
+case; JSON of partitions, ranges and bounds; encryption and login, as references.
 
-It owns what each option may hold; their names are in `options`, how logs are written in them
-in `options`. What they come to on the logs that there are is decided in `ranges`; `alone` asks
-the brokers and packs the ranges into tasks.
+A partition is `"clicks": 0`, on Jafka `"clicks": "1-0"` (partition 0 of broker 1).
 
-The names of the data source's options: ours, those of Spark's own Kafka source, and which of
-those change no row.
-
-Spark hands a source its options in small letters, so names are compared without regard to case.
-
-Logs, ranges and bounds as JSON text names them in the options of the data source. No I/O.
-
-A log is `"clicks": 0`; where offsets are byte positions it is on one broker only, `"clicks": "1-0"`
-(partition 0 of broker 1).
-
-The data source's options of encryption and login, text to values; references stay references. No
-I/O.
-
-What a person can do about an error of a task: a pipeline has settings and commands, the data
-source alone has its options. Pure.
-
-Whoever reads a log says what is wrong, where, and what to look at on the brokers. What can be
-changed on this side is added here, once, where the error leaves the task.
+Not here: what options mean for the partitions that exist (etl/reader/reading.py).
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
-"""What is to be read, from where to where, in which tasks?
+"""What is read, from where to where, in which tasks?
 
-What a reading of the data source is to read and how: which logs, from where to where, in what
-manner.
-
-The tasks of a read: what each one reads, as values that travel to where it runs.
-
-Which offset ranges the options of the data source come to, log by log, with what the brokers say
-of the logs' ends. No I/O.
-
-What the options say is in `options`. What the log does not hold is an error or left out, as
-`failOnDataLoss` says; a start behind the end is a mistake wherever both were said.
+Options and the brokers' offsets give offset ranges. Missing offsets are an error or left out, by
+`failOnDataLoss`; a start beyond the end is an error where both were given. Tasks are values that
+are sent to executors.
 """
 
 from __future__ import annotations

@@ -1,32 +1,23 @@
-"""How does Spark read offset ranges as a data source of its own?
-
-`offset_ranges`: exact offset ranges of Kafka logs as a Spark DataFrame, by Spark's Python Data
-Source API.
-
-It works without the rest of this package's machinery:
+"""How does Spark read offset ranges as a data source?
 
     from etl import OffsetRanges
 
     spark.dataSource.register(OffsetRanges)
-    clicks = spark.read.format("offset_ranges").option("bootstrap", "127.0.0.1:9092").option("topics", "clicks").load()
+    clicks = (
+        spark.read.format("offset_ranges")
+        .option("bootstrap", "127.0.0.1:9092")
+        .option("topics", "clicks")
+        .load()
+    )
 
-reads everything that is readable when a query runs. The options are those of `options`: our own,
-and those of Spark's Kafka source, so that `format("kafka")` becomes `format("offset_ranges")` and
-nothing else changes. They are listed in docs/READER.md.
+It works without a pipeline. The options (docs/READER.md) are ours and those of Spark's Kafka
+source, so `format("kafka")` becomes `format("offset_ranges")`.
 
-Spark 4.2 calls `reader` and `partitions` once for a DataFrame, and keeps both for all its queries,
-and for views of it (`PythonDataSourceV2.getOrCreateReadInfo`). So `partitions` says how many tasks
-there are and what each stands for, and `read` looks up the bounds of the logs where they are not
-given as offsets.
+Spark 4.2 calls `reader` and `partitions` once for a DataFrame and all its queries
+(`PythonDataSourceV2.getOrCreateReadInfo`). So `partitions` says how many tasks there are, and
+`read` resolves bounds that are not offsets, each time a query runs.
 
-What options mean belongs to `options`, how ranges are packed to `decide.tasks`, reading them to
-`task_rows` and `fetch`. A run, which has planned its tasks, reads them by `spark_tasks`.
-
-The data source without a pipeline: what its options come to is asked of the brokers, cut and
-packed into tasks.
-
-Spark plans the tasks of a DataFrame once; where its bounds move, each task looks them up again when
-a query executes it.
+Not here: tasks of a run (etl/reader/spark_tasks.py).
 """
 
 from __future__ import annotations

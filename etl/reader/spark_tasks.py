@@ -1,17 +1,8 @@
-"""How does Spark run the tasks of a plan, and how do their results come back?
+"""How does Spark run the tasks of a plan, and how do their results return?
 
-The rows of a plan as a Spark DataFrame, by tasks that the run planned: one Spark partition each.
-
-They are what the data source of `source` would give. But Spark asks a data source for its schema
-and for its partitions, each in a Python process that it starts for the question, and a run knows
-both.
-
-The data files of a plan by tasks that Spark schedules, one Spark partition each, as it does
-those of the data source.
-
-One `collect`, and nothing behind the writing that would run it again.
-
-The receipts of a read, on their way from the tasks to the driver.
+One Spark partition per task, as a DataFrame or, where tasks write files, as one `collect`. The data
+source is not used: Spark would start a Python process to ask for its schema and another one for its
+partitions, and a run knows both. Results return by an accumulator.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""How are the columns of an Arrow batch filled, from entries that are decoded together?
+"""How are the columns of an Arrow batch filled?
 
-The columns of one Arrow batch: their buffers, filled by the kernel, and the arrays over them.
-
-Entries of one answer that are decoded together: decompressed one by one, then all of them by one
-call of a compiled kernel.
+The entries of one response are decompressed one by one, then decoded by a single call of a
+compiled kernel into the buffers of one Arrow batch.
 """
 
 from __future__ import annotations

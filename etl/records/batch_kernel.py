@@ -1,17 +1,13 @@
-"""How does a compiled kernel turn record batches (format v2) into Arrow buffers?
+"""How does a compiled kernel decode record batches (format v2) into Arrow buffers?
 
-The compiled kernel of record batches: bytes of records (format v2) to Arrow buffers, with no
-Python object per record.
+One call of `_fill` decodes all record batches of a group (one row of the group's table each),
+because a call with that many arrays costs microseconds. Buffers have the largest size that the
+input can need; pages that are never written never become resident. Each read is checked against
+the end of its record and each write is bounded by the bytes read: invalid records raise
+CorruptData, never a read out of bounds.
 
-Owns the walk over varints and the bounds it keeps; the buffers belong to `arrow`. Which stretches
-of bytes hold records, their CRC and their decompression belong to `batch_v2`; which offsets are
-wanted and when a range is done to `cursor`; the names and order of the columns to `columns`.
-
-One call of `_fill` decodes all record batches of a *group* (one row of the group's table each),
-because a call with that many arrays costs some microseconds. The buffers are as large as the bytes
-that come in could possibly need; the part that nothing was written to never becomes resident
-memory. Every read is checked against the end of its record, every write is bounded by the bytes
-read: bytes that are no records end in CorruptData, never in a stray read.
+Not here: CRC and compression (etl/records/batch_v2.py), which offsets are wanted
+(etl/reader/cursor.py), names of the columns (etl/model/columns.py).
 """
 
 from __future__ import annotations

@@ -1,26 +1,18 @@
-"""How are record batches (format v2) read: headers, CRC, transactions?
+"""How are record batches (format v2, Kafka 0.11 and later) read: headers, CRC, transactions?
 
-Record batches of message format v2 (Kafka 0.11 and later): their headers, CRC, compression and
-transactions.
+Rules (Kafka protocol, record batch v2; KIP-98):
 
-Owns what the headers of record batches say, and which of them become rows. The records inside a
-record batch are decompressed by `codecs` and decoded by `kernel`; which offsets are wanted, and
-what an answer means for the range, is `cursor`'s. Knows magic 2 only; older messages are
-`message_sets`'s and `message_sets`'s.
-
-What holds for every record batch (Kafka protocol, record batch v2; KIP-98):
-
-- A record batch that the answer cuts off at its end is left alone. A length that no record batch
-  can have is an error.
-- The CRC-32C covers everything from the attributes on, compressed as it came, and is checked before
-  decompression.
+- A record batch that the response truncates is skipped. An impossible length is an error.
+- The CRC-32C covers all bytes from the attributes on, compressed, and is checked first.
 - Control batches are never rows. Under read_committed neither are batches of aborted transactions.
-- Attribute bit 6 (KIP-534): the field of the base timestamp then holds the delete horizon. Whoever
-  set it wrote the
-  records' deltas against that very value, so timestamps are base plus delta as always; bit 6 changes nothing here.
-- Under log append time (bit 3) every record has the batch's max timestamp.
-- Offsets inside rise and stay within [base offset, last offset]; gaps are legal (compaction).
-- A record batch without records is legal too: it keeps the producer's state.
+- With attribute bit 6 (KIP-534) the base timestamp field holds the delete horizon. The broker that
+  sets it writes the deltas against that value, so timestamps are base plus delta as always.
+- With log append time (bit 3) each record has the batch's max timestamp.
+- Offsets increase and stay within [base offset, last offset]; gaps are legal (compaction).
+- A record batch without records is legal: it keeps the state of a producer.
+
+Not here: decompression (etl/records/codecs.py), records (etl/records/batch_kernel.py), earlier
+formats (etl/records/message_sets.py).
 """
 
 from __future__ import annotations

@@ -1,18 +1,11 @@
-"""How does one fetched records field become batches, or Python objects for a person?
+"""How does a fetched records field become Arrow batches, or Python objects for a person?
 
-The records field of one fetched partition: whose format each entry is of, and from there to
-Arrow batches.
+From 0.8 on all entries begin alike, and the magic byte tells the format: 2 is etl/records/batch_v2,
+0 and 1 are etl/records/message_sets. One response may mix formats. Entries of Jafka and Kafka 0.7
+begin differently; the layout of the response tells that.
 
-Since 0.8 every format of Kafka begins an entry alike, and its magic byte tells which it is; one
-answer may hold several. This is the one place that reads it: magic 2 is `batch_v2`'s, 0 and 1 are
-`message_sets`'s. Where offsets are byte positions entries begin otherwise, and only the answer's
-layout tells that: they are `message_sets`'s.
-
-Records of one answer as Python objects, one by one: for a person who looks, and for small
-programs. Rows of tables never come this way.
-
-Decoding is that of the pipelines, checksums and all; only what comes of it is made into objects, a
-thousand rows at a time.
+`Messages` iterates over records as Python objects, a thousand rows at a time, with the same
+decoding and checksums. Rows of tables are never made that way.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""What lies in the records field, and which of it becomes rows?
+"""What does the records field contain, and which of it becomes rows?
 
-What the walk over the records field of one fetched partition finds, before anything is
-decompressed or decoded.
-
-What of the log becomes rows, and how damage in an answer is told: what the decoders of all
-formats are given, and raise.
+Lives here: what all decoders receive and return, before anything is decompressed or decoded, and
+how damaged bytes are reported.
 """
 
 from __future__ import annotations

@@ -1,27 +1,12 @@
-"""How are kernels compiled and kept, and which counters do they share?
+"""How are the numba kernels compiled and cached, and which counters do they share?
 
-What the compiled kernels share: how they are compiled and kept, and the few steps that numba has
-no fast way for.
+numba caches compiled code beside the source. For a package in a zip it uses a folder that differs
+for each Spark application and executor, so nothing would be found again: here the cache is keyed
+by the content of the zip, and a zip may bring compiled kernels (`etl package`), which are
+unpacked once. numba itself compares source, versions, Python and CPU, and recompiles on any
+difference. If no folder is writable, kernels are compiled in each process (seconds).
 
-numba's cache lies beside the source; that of a package in a zip is `kernel_cache`'s. Where neither
-can be written the kernels are compiled again in each process (seconds) instead of failing.
-
-Nothing here looks at bounds: who calls has found the bytes inside their array.
-
-Where compiled kernels are kept while the package comes as a zip, and which files they are where
-it is installed.
-
-numba keeps what it compiled beside the source. For a zip it goes by the place where that lies,
-which is another one for each application and executor of Spark, so nothing would ever be found
-again. Here it goes by what is in the zip; and a zip may bring what was compiled before (`etl
-package`), which is unpacked once. numba itself sees to it that only what was compiled from these
-very sources, by this version of it, for this Python and this CPU, is used; anything else is
-compiled again.
-
-How far the buffers of one Arrow batch are filled, and how filling them ended: the numbers that
-kernels and `arrow` share.
-
-What one walk through a range has seen so far, as the kernels count it while they decode.
+The helpers here check no bounds: their callers have.
 """
 
 from __future__ import annotations

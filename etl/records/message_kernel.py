@@ -1,26 +1,18 @@
-"""How do compiled kernels turn messages of earlier formats into Arrow buffers?
+"""How do compiled kernels decode messages of earlier formats into Arrow buffers?
 
-The compiled kernels of the message formats before record batches: bytes to Arrow buffers, with
-no Python object per message.
-
-One for all of them, because they differ in a few bytes only:
+One kernel serves all formats, which differ in a few bytes:
 
 - v0 and v1 (magic 0 and 1, Kafka 0.8 to 0.10): offset, length, CRC of all that follows, magic,
   attributes, timestamp (v1), key, value.
-- 0.7 and Jafka (magic 0 and 1, too): length, magic, attributes (magic 1), CRC of the payload,
+- Kafka 0.7 and Jafka (also magic 0 and 1): length, magic, attributes (magic 1), CRC of the payload,
   payload.
 
-`scan_messages` and `scan_entries` find how far messages reach that are whole and not compressed;
-`_fill` decodes all stretches of a group (one row of the group's table each) and checks every CRC.
-What is decompressed, and where, belongs to `message_sets` and `message_sets`; the buffers to
-`arrow`. Every read is checked against the end of its message, every write is bounded by the bytes
-read.
+`scan_messages` and `scan_entries` find how far complete, uncompressed messages reach; `_fill`
+decodes all intervals of a group and checks each CRC. Each read is checked against the end of its
+message, each write is bounded by the bytes read.
 
-CRC-32 (zlib's polynomial) inside a compiled kernel: messages are small, and a call out of Python
-for each would cost more than its CRC.
-
-Sixteen bytes a step by sixteen tables ("slicing by 16", M. Kounavis and F. Berry 2005): about 2
-GB/s.
+CRC-32 is computed in the kernel, 16 bytes per step with 16 tables ("slicing by 16", M. Kounavis and
+F. Berry 2005; about 2 GB/s): a Python call per message would cost more than its CRC.
 """
 
 from __future__ import annotations

@@ -1,50 +1,32 @@
 """How are message sets read: formats v0 and v1, and those of Jafka with byte offsets?
 
-Message sets of formats v0 and v1 (Kafka 0.8 to 0.10, and what newer brokers still hold of them):
-entries, wrappers, offsets.
+Formats v0 and v1 (Kafka 0.8 to 0.10, and older segments of newer brokers; Kafka protocol, message
+sets; KIP-31, KIP-32; classes of Kafka 0.8.2 to 3.9):
 
-Owns where messages that are not compressed end, and what is inside a wrapper. Entries of either
-format may follow one another, and record batches v2 after them; which is which tells the magic
-byte, read in `decode`. Messages become rows in `message_kernel`.
+- Each message has a CRC-32 of all bytes from its magic on. That of a wrapper is checked before
+  decompression, those inside after it.
+- The value of a wrapper is a compressed message set of the same magic; it contains no wrappers.
+  Its offset is that of its last message, so its first offset is known only after decompression.
+- Offsets inside a v0 wrapper are absolute; inside a v1 wrapper they count from the first message as
+  produced, so that the last one is the wrapper's own offset. A wrapper with offset 0 was left so
+  by its producer (librdkafka did): then v1 offsets are absolute, too.
+- With log append time (v1, attribute bit 3) the wrapper's timestamp holds for all. v0 has none.
+- lz4 in v0 has a wrong header checksum (KIP-57).
+- A wrapper without messages or value is an error, as for Java's clients.
 
-What holds for them (Kafka protocol, message sets; KIP-31, KIP-32; the classes of Kafka 0.8.2 to
-3.9):
+Kafka 0.7 and Jafka, whose offsets are byte positions (classes of Jafka 3.0.6 and Kafka 0.7.2):
 
-- Every message has a CRC-32 over everything from its magic on. That of a wrapper is checked before
-  it is decompressed, those inside after.
-- A wrapper's value is a compressed message set of the same magic; what lies in it is not compressed
-  again. Its offset is that of its last
-  message, so where it begins is known only once it is decompressed.
-- Offsets in a v0 wrapper are what they are; in a v1 wrapper they count from the first message of
-  the set as it was produced, so that the
-  last one's belongs to the wrapper's own offset. A wrapper with the offset 0 was left so by its producer (librdkafka did): then those of v1
-  are what they are, too, and how far it reaches only its last message tells.
-- Under log append time (v1, attribute bit 3) the wrapper's timestamp holds for all in it. v0 has no
-  timestamps.
-- lz4 in v0 has a wrong checksum in its header (KIP-57).
-- A wrapper without a message, or without a value, is an error, as it is for Java's clients.
+- An entry is a length and a message: magic, attributes (magic 1 only), CRC-32 of the payload,
+  payload. Its offset is where it begins; no field holds it.
+- A compressed message contains entries, which may be compressed again. They have no offsets: a
+  message is identified by the position of the outermost entry and its index there, from 0.
+- A range begins and ends at entries, and an entry belongs to the range in which it begins. An entry
+  that crosses the end of the range shows that the end is misaligned.
+- The last entry of a response may be truncated. Inside a compressed message that is corruption.
+- Magic 0 is never compressed. Bits 0 and 1 of the attributes are the codec (gzip; snappy in Kafka
+  only); other bits are ignored. A compressed message without content is legal and gives no row.
 
-Message sets of Kafka 0.7 and Jafka, whose offsets are byte positions: entries, and entries
-inside entries.
-
-Owns where an entry begins and ends, and what is inside a compressed one. Messages become rows in
-`message_kernel`.
-
-What holds for them (the classes of Jafka 3.0.6 and Kafka 0.7.2):
-
-- An entry is a length and a message: magic, attributes (magic 1 only), CRC-32 of the payload alone,
-  payload. Its offset is where it begins,
-  the next one's where it ends; nothing in it says so. Positions inside an entry look like any other bytes.
-- A compressed message holds entries; any of them may be compressed again. They have no offsets: a
-  message is known by where the outer
-  entry begins, and by its number in it, counted from 0 through all that is nested, in order.
-- A range begins and ends where entries do, and an entry belongs to the range in which it begins.
-  One that reaches beyond the end of the
-  range shows that the end is none.
-- An answer's last entry may be cut off. What lies in a compressed message is whole, or damaged.
-- Magic 0 is never compressed. Bits 0 and 1 of the attributes are the codec (gzip and, in Kafka
-  alone, snappy); the others mean nothing.
-- A compressed message with nothing in it is legal, and gives no row.
+Messages become rows in etl/records/message_kernel.py.
 """
 
 from __future__ import annotations

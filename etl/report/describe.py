@@ -1,10 +1,6 @@
 """How are partitions, counts and times described to a person?
 
-What is said of logs, in a report, a preview and a list of offsets alike. Pure functions of
-values.
-
-How times and counts are said, the same everywhere, and what counts come to of which some are not
-known.
+The same words for reports, previews and lists of offsets. Pure functions of values.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""How is the lag of a table described, and what waits in paused partitions?
+"""How are the lag of a table and its paused partitions described?
 
-How far a table is behind its logs: records, bytes and time of each partition, and how long until
-retention takes what is not read.
-
-The lag itself is `decide.lag`'s, as everywhere. What nobody tells stays None, with the reason.
-
-What is said of paused logs: since when and why, by whom, how much waits in them, and how long
-retention leaves it there.
+Records, bytes and time behind per partition, and the time left before retention deletes unread
+records. An unknown value is None, with the reason. The lag itself is computed in etl/decide/lag.py.
 """
 
 from __future__ import annotations

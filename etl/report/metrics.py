@@ -1,17 +1,11 @@
 """How does a run become Prometheus metrics and OpenLineage events?
 
-What a run came to as metrics, in Prometheus' text format: how it went, how far the table is
-behind, how long that is kept.
+Prometheus: gauges of the last run in the text exposition format. Unknown values have no sample. At
+most `MOST_SERIES` topics or partitions have a series; the rest is added up in one, so that sums are
+right.
 
-All are gauges of the last run. What is not known has no sample. The format: Prometheus'
-documentation, "Exposition formats". At most `MOST_SERIES` topics or partitions have series of their
-own; the others are added up in one, so that sums over all series are right.
-
-A run as lineage: which topics it read and which table it wrote, in OpenLineage's words (its
-specification, "Naming", and "Run state").
-
-Topics are named by the addresses that the conf has, for those stay: `source.bootstrap`, or else
-ZooKeeper with its chroot.
+OpenLineage ("Naming", "Run state"): topics that the run read, the table that it wrote. Topics are
+named by `source.bootstrap`, or by ZooKeeper with its chroot, because those stay.
 """
 
 from __future__ import annotations

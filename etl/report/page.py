@@ -1,29 +1,11 @@
-"""What stands on the page of a run's report?
+"""What does the page of a run's report show?
 
-A run's report as one HTML page that stands alone: no script, no font, no picture from elsewhere.
+One HTML file without scripts, fonts or images from elsewhere, made from the report's JSON alone, so
+it can be made again for any report, also of a run that was killed. From top to bottom: the outcome
+and six figures, the last runs, the partitions (the worst first).
 
-The page, from the run's name down to the process that ran: `page_of` a report as its document,
-and of the runs before it.
-
-It is made of the JSON document alone, so the page of any report can be made again, also of one
-whose run was killed.
-
-The run in one sentence, a word and six figures: what somebody reads who reads nothing else.
-
-The last runs of the pipeline: how fast they were and how far they came, as pictures, and each in
-a line of a table.
-
-What was read of each partition and how far the table is behind it, the worst ones first, and no
-more of them than a page holds.
-
-What a run came to in a few numbers, read from the head of its report: for the history of the
-last runs.
-
-A report may have a line for each of ten thousand partitions, so it is not parsed as a whole: what
-counts stands before its plan, and the lag is summed from its lines, whose form is
-`plan_json.as_text`'s.
-
-Which files in the folder of reports are a pipeline's, and which are old enough to go.
+The history reads only the heads of earlier reports, because a report may have ten thousand
+partitions; the lag is summed line by line in the form of `plan_json.as_text`.
 """
 
 from __future__ import annotations

@@ -1,23 +1,8 @@
-"""How are the elements, charts and styles of that page made?
+"""How are the elements, charts and styles of the report page made?
 
-Elements of a page. What is put into one is text, and escaped, unless it is `Html` already:
-nobody has to think of it.
-
-Topics, errors and paths come from outside, so a page could otherwise be made to say, or do, what
-they say.
-
-Small pictures of numbers, as SVG in the page: bars of a run's time, and columns of what the last
-runs came to.
-
-Pictures are stretched to the width there is, so no text stands in them: what they say stands beside
-them, and above each column.
-
-How the page looks: its colours, in light and dark, and its one sheet of styles.
-
-The fonts are those of the reader's system. Widths are of what they hold, so that the page is whole
-at 360 pixels; tables scroll in themselves.
-
-Numbers, sizes, durations and times as the page says them; what is not known is a dash.
+Content is escaped unless it is `Html`: topics, errors and paths come from outside. Charts are SVG
+without text, stretched to the page's width. Fonts are the system's; the page fits 360 pixels,
+tables scroll.
 """
 
 from __future__ import annotations

@@ -1,33 +1,17 @@
 """How are plans and snapshots written as JSON, and read back?
 
-A plan for people and programs; and what a run decided from, as JSON that is read back to the
-same values: a test in a report.
+Values are written and read by their types:
 
-What is written to be read back names no broker's address and none of ZooKeeper's, and of the
-settings those that decide, no other.
+    a value with fields           {name: value}, without fields at their default
+    a mapping by partition        {topic: {key: value}}
+      to values with fields       columns: {"logs:": {topic: [key, ...]}, name: [value, ...]}
+    a set of partitions           {topic: [key, ...]}
+    a broker                      its id
+    a plan and its result         as stored, without addresses, broker types and gaps
 
-Our frozen values as JSON, and read back by their types: a field that a value gets later needs no
-word here.
-
-    a value with fields       {name: value}, without those that are at their default
-    a mapping by log          {topic: {key: value}}, with the keys of logs that ZooKeeper has
-      to values with fields   a column for each field: {"logs:": {topic: [key, ...]}, name: [value, ...]}, without columns at their default
-    a set of logs             {topic: [key, ...]}
-    a broker                  its id: where it listens decides nothing, and who reads a report need not know it
-    a plan, what came of it   as it is stored, without the brokers' addresses and generations, and the gaps, which decide nothing either
-
-The reader trusts what it reads: a document that none of our writers wrote raises whatever comes of
-that.
-
-What a run saw, kept in its report: whoever has the report can decide again what the run decided,
-in a test and without its world.
-
-Kept are the first look and the last one, as they were before any decision, and the settings that
-decide. What lies between them is left out: a run looks again behind each plan, and where retention
-or another driver overtook it, a few times at most. A look that takes more than `LOOK_MAX_BYTES` is
-left out, which the report then says; those of some ten thousand partitions fit.
-
-What a report says of a run key and of bounds.
+A report keeps the first and the last snapshot of its run and the settings that decide, so that the
+decisions can be computed again. Snapshots above `LOOK_MAX_BYTES` are left out, which the report
+says. No addresses are written. The reader trusts its input.
 """
 
 from __future__ import annotations

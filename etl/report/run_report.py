@@ -1,21 +1,8 @@
 """What does a run's report hold?
 
-What a run says of itself: its state, outcomes, timings, records and bytes per log, lag, and the
-plan. Values to JSON.
-
-Its file also keeps what the run saw (`incident`), so that what it decided can be decided again on a
-desk. Every time in a document of ours is text (`at`) under a name that ends in `_at`, every
-duration a number of seconds.
-
-A run's report as the document that its file and `--json` have.
-
-What a run saw when it looked: its first look and its last one, and how far the pipeline was at
-each.
-
-What plans without ranges came to, in a report. A pure function of values.
-
-How far a backfill is as a whole, while one of its plans is read: the plans before count, and the
-rest is reckoned by the pace.
+State, outcomes, timings, records and bytes per partition, lag, the plan, snapshots, and the
+progress of a backfill as a whole; as the document of its file and of `--json`. Times are text
+(`at`) under names ending in `_at`; durations are seconds.
 """
 
 from __future__ import annotations

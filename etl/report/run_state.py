@@ -1,22 +1,9 @@
-"""What is a run doing, how far is it, and what became of it?
+"""What is a run doing, how far is it, and what was the result?
 
-What a report tells of its run as a whole: what it came to, how far it is, which process runs,
-and the plans that it executed.
-
-What a run's time goes to: the phases by their names, and a watch by which every moment belongs
-to one of them.
-
-How far the reading of a plan is, how fast it goes and when it may end. Values and arithmetic;
-what tells of it is `io.progress_port`.
-
-Receipts are right and come when a task has ended; what tasks tell while they read may be late or
-lost. Of a task whose receipts are all here they count, of every other one the last that it told.
-
-What a run took: messages and bytes by topic, requests by broker, commits, and what membership
-cost. Values to JSON and samples.
-
-Topics and brokers can be many: the `MOST` largest are told by name, all others together, so that
-sums are right.
+Lives here: verbs and phases with their timings; outcomes; progress of reading, its speed and
+estimated end; counts of records, bytes and requests. Range results are exact and arrive when a task
+ends; progress that tasks send while they read may be late or lost, and is used for tasks without
+results only. At most `MOST` topics and brokers are listed, the rest is added up.
 """
 
 from __future__ import annotations

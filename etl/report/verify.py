@@ -1,7 +1,4 @@
-"""What did the audit of a whole table find, for people and programs?
-
-What the audit of a whole table found, for people and programs.
-"""
+"""What did the audit of a table find, for people and programs?"""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ whoever built it.
 Where a table is that a catalog names: as it is kept in the ledger, else as Spark tells it now.
 
 A run keeps what it was told, so Spark is asked once and idle runs start no JVM. Whoever has a
-session anyway asks again before its first use (`reject_moved_table`); whether what lies there is the
-pipeline's table its id tells, as for any path (`decide.reconcile`).
+session anyway asks again before its first use (`reject_moved_table`); whether what lies there is
+the pipeline's table its id tells, as for any path (`decide.reconcile`).
 """
 
 from __future__ import annotations

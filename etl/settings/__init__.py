@@ -1,5 +1,1 @@
-"""What may be configured: frozen settings, one conf file for each pipeline, one parser that rejects what it does not know.
-
-What may be configured: frozen settings, one file per pipeline, and one parser that refuses what
-it does not know.
-"""
+"""Settings: immutable values, one conf file per pipeline, unknown keys are rejected."""

@@ -1,17 +1,10 @@
-"""Which policies may a conf choose, and how are addresses, sizes and places of tables written? Plain Python.
+"""Which policies can a conf choose, and how are addresses, sizes and table paths written?
 
-What a run does when the world surprises it: the choices of a conf file, by their names.
+Lives here: the enums of conf keys, default fetch sizes and timeouts, the parser of `host:port`
+(for conf files and data source options alike), and the syntax of table paths: an object store
+is recognised by its `scheme://`; any other path, and `file://`, is a local directory.
 
-How much is asked for at once, and for how long is waited, where nobody says otherwise: of a
-pipeline and of the data source.
-
-Where a server listens, as people write it: the one parser of `host:port`, for a conf file and
-for Spark's options alike.
-
-Where a table lies, as people write it: a folder of this machine, or an object store's URL. No
-file is looked at.
-
-An object store is known by its `scheme://`; anything else, and `file://`, is a folder.
+Plain Python, no file access.
 """
 
 from __future__ import annotations

@@ -1,28 +1,15 @@
-"""What stands in a conf file, once its references and its defaults are in place?
+"""What does a conf file contain, after defaults and references are resolved?
 
-The text of a conf file and the YAML document in it, bounded by size and by depth, without
-aliases, and with each key once.
+Lives here: reading YAML with limits on size and depth, without aliases and without duplicate
+keys; `${env:NAME}` and `${file:PATH}`; the file that `defaults` names; which files of a directory
+are confs (all but those that other confs name as defaults).
 
-PyYAML alone bounds nothing: a kilobyte of aliases of aliases unfolds to billions of values once
-somebody walks over them, its merge keys do so while it reads, and brackets in brackets take it
-quadratic time. No key of ours needs an alias. And of a key that stands twice in a mapping it takes
-the last value without a word: a second `limits:` drops all that the first one says. What the keys
-mean is in `sections`.
+PyYAML has no such limits: nested aliases of one kilobyte expand to billions of values, nested
+brackets take quadratic time, and of a duplicate key it silently keeps the last value.
 
-References in a conf file, `${env:NAME}` and `${file:/path}`: secrets come by them only.
-
-A relative file is seen from the conf file's folder. References of secret keys stay references, and
-files that each process opens for itself stay relative: what they come to is decided where they are
-used.
-
-What several confs have in common: the file that `defaults` names. Its keys hold where a conf has
-none of its own.
-
-Sections are put together key by key, anything else is taken whole from the conf where it is there.
-Places and `${file:...}` in the file are seen from its own folder.
-
-Which files of a folder are confs: each is a pipeline, but for those that others name as their
-defaults.
+Sections are merged key by key, any other value of the conf replaces the default. Relative paths
+are relative to the file that holds them. Secret keys stay references: they are resolved where they
+are used. What the keys mean is in etl/settings/sections.py.
 """
 
 from __future__ import annotations

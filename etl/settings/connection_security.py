@@ -1,8 +1,6 @@
-"""How does a conf say that connections to brokers and ZooKeeper are secured?
+"""How does a conf secure connections to brokers and ZooKeeper?
 
-The section `source.security` of a conf file: encryption and login of connections to brokers.
-
-The section `zookeeper` of a conf file.
+Lives here: the sections `source.security` and `zookeeper`.
 """
 
 from __future__ import annotations

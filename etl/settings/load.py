@@ -1,35 +1,17 @@
-"""How do a conf file and a command line become settings?
+"""How do a conf file and the command line become settings?
 
-A conf file to settings: read, what the command line changes put into it, defaults put below it,
-references replaced, everything that is wrong told at once, paths made absolute.
+Steps: read the file, apply `--set`, merge defaults, resolve references, validate (all errors are
+reported at once), make paths absolute.
 
-What a conf cannot ask for where offsets are byte positions (Jafka, Kafka 0.7), and why: such
-brokers tell and keep less.
+Lives here, too: keys that are not supported on Jafka, and why; the path of a table that a catalog
+names; settings of a backfill, which owns no partitions, mirrors no offsets and always has caps,
+so that a driver that dies loses one bounded plan at most; run keys and bounds of the command line:
 
-Owns the sentences. A key that was left out has a default that fits, see `source`.
-
-Where a table that a catalog names is, once Spark has told it, put into the settings; and that no
-two tables share a folder.
-
-The settings of a backfill: those of its pipeline, with what is another one's.
-
-A backfill reads beside the live pipeline, so it owns no logs, and moves no offset for a monitor to
-look at. What one plan of it takes on is bounded also where the conf says nothing: a driver that
-dies has then lost no more than that.
-
-`--from-time`, `--until-time` and `--run-key` of a command line to what a run is asked for.
-
-2026-01-31T00:00:00+00:00, ...Z   the first record at or after that time; without an offset from UTC
-it is refused 1769817600000                     the same in milliseconds since the epoch
--90s -15m -1h -7d                 so long before now
--10000                            so many offsets before the end of each partition; a first run does not begin by it
-since-last-success                where the pipeline is: what any run begins with, so it is a start
-alone
-
-What is said on the command line for one run, `--set KEY=VALUE`: as if it stood in the conf file.
-
-The keys of encryption and login where there is no conf file: of a program's consumer, and of the
-data source alone.
+    2026-01-31T00:00:00+00:00, ..Z   the first record at or after that time; UTC offset required
+    1769817600000                    the same, in milliseconds since the epoch
+    -90s -15m -1h -7d                that long before now
+    -10000                           that many offsets before the end; not for a first run's start
+    since-last-success               where the pipeline is, as any run; a start only
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
-"""What does each key mean, for an editor and for a person whose conf is wrong?
+"""What does each key mean, for an editor and in an error?
 
-What is wrong with a conf, told to a person: all of it at once, each with its key, what was meant
-perhaps, and what the key is for.
-
-Owns what is said of each key where it is wrong; what a key takes is in `sections`.
-
-The JSON Schema of a conf file, for editors: made of the settings themselves, so that it says
-what they take.
-
-It knows less than they do: what a text must look like, and which keys do not fit one another, is
-told when the conf is read.
+Lives here: error texts for invalid confs (the key, a suggestion, the meaning of the key) and the
+JSON Schema of conf files, derived from the settings classes. The schema is less strict than the
+settings: formats of texts and combinations of keys are checked when the conf is loaded.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""How does a section of a conf take secrets by reference, and reject what it does not know?
+"""How does a section of a conf take secrets by reference, and reject unknown keys?
 
-Keys of a conf that take a secret: as a reference alone, which stays one until somebody uses it,
-in the process that does.
-
-What the sections of a conf file have in common: frozen, no unknown key, `true` or `false` where
-declared, how large a number may be.
+Lives here: keys that accept only references to secrets, and the base class of all sections:
+immutable, no unknown keys, strict booleans, bounded numbers.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Which sections and keys does a conf have?
 
-The sections of a conf file as frozen values.
+Durations and sizes carry their unit in the name, times carry a UTC offset, choices are enums. Each
+key is documented at its field; `conf/clicks.yaml` shows them in a conf.
 
-Durations and sizes carry their unit in the name, times carry an offset, choices are enums. Nothing
-below `run.shell` sees a dictionary of strings. What the keys mean is told below each of them;
-`conf/clicks.yaml` is a file with all of them.
-
-How a run behaves towards other consumers of the group and other drivers of the pipeline; under
-`mode: join`, as what it is a member.
+Not here: `source` (etl/settings/source.py), `table` (etl/settings/table.py), security
+(etl/settings/connection_security.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Which brokers and topics does a pipeline read, and from which offsets?
 
-The section `source` of a conf file: the brokers, the topics, where they start, and what to do
-when they surprise us.
+Lives here: the section `source` of a conf.
 """
 
 from __future__ import annotations

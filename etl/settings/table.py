@@ -1,11 +1,7 @@
-"""Where does the table lie, how is its store reached, and how are rows written?
+"""Where is the table, how is its store accessed, and how are rows written?
 
-The section `table` of a conf: where the rows go, and as what kind of files.
-
-How the store that a table lies in is reached: `table.store`, and a path that carries it along.
-
-Which keys fit which store is decided here; what each engine is told of them in
-`decide.table_storage`.
+Lives here: the sections `table` and `table.store`, and a path type that carries the store's
+settings. Not here: the options that Spark and delta-rs receive (etl/decide/table_storage.py).
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""What is a consumer told: which cluster, which group, how to fetch?
+"""What does a consumer read: cluster, group and fetch options?
 
-What a consumer is told: which cluster, which group, and how to ask. Values; nobody is asked
-here.
-
-As what a consumer joins a group, what it subscribes to, and who hears of what it owns. Values,
-without brokers and clocks.
+Immutable values, no I/O: consumer settings, group settings, subscriptions, and the listener of
+rebalances.
 """
 
 from __future__ import annotations

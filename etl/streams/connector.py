@@ -1,25 +1,14 @@
 """How does a `ConsumerConnector` feed streams, each read by a thread of its own?
 
-`ConsumerConnector`: streams of a group's records, each for a thread of its own, as consumers of Jafka
-and of Kafka 0.8 give them.
+As the consumers of Jafka and Kafka 0.8. One fetcher thread is the member of the group; it asks
+brokers and group, and fills the queues of the streams. Other threads hand their wishes to it.
 
-One stream of a connector: records of its partitions, one by one, for one thread.
+Offsets of a partition, under the connector's lock:
 
-The thread of one connector: a member of its group, it fetches into the queues of its streams,
-and commits when it is told to.
-
-Brokers and the group are asked by this thread alone, so what other threads want of them is handed
-to it.
-
-Where the streams of one connector are: what came waits in their queues, and two threads meet
-here, the one that fetches and each stream's own.
-
-    fetched    up to the end of the last answer in a queue
-    handed     behind the last record that a stream handed out: what the program commits
-    done       behind the one before: what is committed by itself, for of the last one nobody knows whether the program is done with it
-
-What waits for one stream: answers of its logs, as columns, in the order in which they came.
-Under its connector's lock.
+    fetched    end of the last response in a queue
+    handed     after the last record that a stream returned: what the program commits
+    done       after the record before: what auto-commit commits, since the program may not have
+               finished the last one
 """
 
 from __future__ import annotations

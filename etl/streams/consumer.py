@@ -1,11 +1,10 @@
-"""How does a `Consumer` poll the partitions that it is given?
+"""How does a `Consumer` poll the partitions that it reads?
 
-`Consumer`: the partitions that it is told to read, or that its group gives it, poll by poll.
+One thread at a time uses a consumer; a listener may call it again in that thread.
 
-Where it is in each belongs to `positions`, whose turn it is to `rotation`, asking to `fetches`, a
-group's offsets to `kept`, its share of the group to `subscribed`.
-
-Who is using a consumer: one thread at a time, in which a listener may call it again.
+Not here: offsets (etl/streams/positions.py), order of partitions
+(etl/streams/partition_scheduler.py), requests (etl/streams/fetches.py), the group
+(etl/streams/group_member.py).
 """
 
 from __future__ import annotations

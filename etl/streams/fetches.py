@@ -1,12 +1,7 @@
-"""Which fetches are under way, and what did each bring?
+"""Which fetches are in flight, and what did each return?
 
-The fetches of one consumer: at most one under way to each leader, sent before anybody waits for
-it.
-
-What an answer means to a log is `arrived`'s; whose turn it is to be asked `rotation`'s.
-
-What an answer to a consumer's fetch comes to for one log: records to hand out, a failure to
-tell, or that it is asked again.
+At most one fetch per leader, sent before any is awaited. A completed fetch gives, for each
+partition, records, an error, or a retry.
 """
 
 from __future__ import annotations

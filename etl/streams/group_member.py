@@ -1,23 +1,12 @@
 """How does a consumer join its group, and what does it own?
 
-A consumer's membership in its group: `edges`' members, each with what it lives in, from its join
-to its end. A lost one is another one's turn, for nothing of it counts any more.
+    a poll, not joined or membership lost    join; positions start at the group's offsets
+    a poll, the group revokes partitions     auto-commit, call `revoked`, drop fetched records, release
+    a poll, the group removed the member     call `lost`, drop fetched records, rejoin
+    no poll for too long                     leave; the next poll finds everything lost
 
-Nothing is let go behind a program's back: what the group wants stays ours until the consumer was
-told, or its time is over.
-
-What a consumer reads as a member of its group: joined with a poll, divided anew with a poll,
-left at the end.
-
-    a poll, not joined yet, or lost     join; what the share gives begins where the group is
-    a poll, the group wants logs back   commit where that is by itself, tell `revoked`, forget what came of them, let go; then as above
-    a poll, the group took us for gone  tell `lost`, forget everything that came; join again
-    no poll for too long                leave; the next poll finds that it lost everything
-
-A commit names the share by which its logs are ours, so one that comes too late moves nothing.
-
-What a consumer stands on: brokers, by their addresses or by what ZooKeeper has of them; its
-group's offsets; its membership.
+Nothing is released between polls: partitions stay owned until the listener was called or the
+timeout is over. A commit names its assignment, so a late one is rejected.
 """
 
 from __future__ import annotations

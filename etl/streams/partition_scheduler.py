@@ -1,16 +1,13 @@
-"""Which partition is fetched next, and whose records are handed out?
+"""Which partition is fetched next, and whose records are returned?
 
-Whose turn it is: which logs a consumer asks for next, and which of what came it hands out. Pure,
-without brokers and clocks.
+    fetched     assigned partitions, not paused, with no records left
+    returned    records of the first partition in the queue, then of the next, up to the maximum
+    requeued    partitions without records left, and those whose records cannot be read
+    kept        records of a paused partition, one response at most
+    dropped     records of a partition after a seek or when it is no longer assigned
 
-    asked          an assigned log that is not paused and of which nothing is left to hand out
-    handed out     what is left of the first log in the queue, then of the next one, until there are as many as wanted
-    at the end     of the queue: a log of which nothing is left any more, and one whose records could not be read
-    kept           what came of a paused log, until it is resumed; one answer for each log at most, so memory is bounded
-    dropped        what came of a log that is sought in or assigned no longer
-
-A record that cannot be read is told by the turn that comes to it before it has handed out anything;
-what others have is handed out in the turns between. It is told again until somebody seeks past it.
+A record that cannot be read raises in the turn that reaches it before any other was returned, and
+again until the program seeks past it.
 """
 
 from __future__ import annotations

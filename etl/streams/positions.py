@@ -1,14 +1,8 @@
 """Where is a consumer in each partition, and where are its offsets committed?
 
-Where one consumer is in each log that it reads, and what came of them. Asks brokers and the
-group only for where a log begins.
-
-The offsets of a consumer's group, where the group keeps them: in ZooKeeper as consumers of Jafka
-and 0.8 do, or with its coordinator.
-
-In ZooKeeper an offset is written where it still is what was seen last, so nobody else's is lost; a
-member's with the check that the log is still its own. A coordinator knows its members by their
-generation, and refuses a commit from outside while the group has members (Owned).
+Offset stores: in ZooKeeper an offset is written only if it is what was seen last, for a member with
+a check of its owner node. A coordinator fences members by generation and rejects commits from
+outside while the group has members (Owned).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How do records become values, one by one?
-
-Records as values, made of the Arrow batches of one answer; a table's rows are never made so.
-"""
+"""How do records become Python objects, one by one? Rows of tables never do."""
 
 from __future__ import annotations
 

@@ -1,19 +1,11 @@
-"""How does a connection authenticate, and where do tokens come from?
+"""How does a connection authenticate (SASL), and where do tokens come from?
 
-A login on a new connection (SASL): said and answered under our deadline, before anything else is
-asked.
+The mechanisms are kafka-python's, without their I/O: tokens are sent and received here, under our
+deadline, before any other request. GSSAPI alone also contacts Kerberos servers, without a deadline.
 
-How the mechanisms prove who we are is kafka-python's, without any I/O of its own; what they are
-given is looked up here, each time. GSSAPI alone talks to somebody besides, Kerberos' servers, and
-takes no deadline.
-
-Where tokens of OAUTHBEARER come from: a function of the user's, AWS for this machine's role, or
-a file or variable that others keep.
-
-Asked anew with each connection: whoever gives them keeps them as long as they hold.
-
-A function of the user's that gives tokens, called within a deadline: whatever it does, the run
-goes on or says why not.
+OAUTHBEARER tokens come from a user's function, from AWS for the machine's role, or from a file or
+variable that others refresh. They are requested for each connection; the source caches them. A
+user's function runs under a deadline.
 """
 
 from __future__ import annotations

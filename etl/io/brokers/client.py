@@ -1,32 +1,23 @@
 """What can one broker be asked?
 
-`SimpleConsumer`: what one broker can be asked, one question at a time, in words of no
-generation.
+`SimpleConsumer` asks one question at a time, independent of the broker type: offsets and fetches,
+metadata and groups, committed offsets. It does not retry after an error code: answers carry it, the
+short forms raise it.
 
-The connection and its deadlines belong to `exchange`, fetches under way to `fetching`, what the
-bytes are to `etl.kafka`; asking several brokers to `cluster`; walking a range to
-`cursor` and `fetch`. Nothing here retries on a refusal: answers carry them, the short forms raise
-them.
+Committed offsets are in one of two places, as with Kafka's own consumers: the group coordinator,
+which is looked up first; or ZooKeeper, written by any broker before 4.0 that has one.
 
-What one broker can be asked besides records and offsets: itself, its topics, who is in a group;
-and the one connection to it.
+    a commit                                                         raises
+    --------------------------------------------------------------   -------------------------------
+    from outside (no member), while the group has members            Owned: nothing stored
+    by an unknown member or with an old generation or epoch, or      MembershipLost: nothing stored
+    during a rebalance
+    without an answer, or with an ambiguous one                      CommitUnknown: read it back
+    rejected otherwise                                               the error of the first rejected
+                                                                     partition
 
-`SimpleConsumer` is the whole of it, and says what the parameters and errors are. Nothing here
-retries on a refusal.
-
-The offsets of a consumer group that brokers keep.
-
-Two places, as with the consumers of Kafka 0.8 and later: the group's coordinator keeps them in a
-topic of its own, and has to be looked up; or any broker before 4.0 that has a ZooKeeper writes them
-there for us, where consumers of `offsets.storage=zookeeper` read them.
-
-    a commit that                                                       raises
-    -----------------------------------------------------------------   --------------------------------------------------------------------
-    comes from outside (no member), while the group has members         Owned: nothing was stored
-    names a member that the group does not know, or whose generation    MembershipLost: nothing was stored
-    or epoch has passed, or comes while the group divides its logs
-    got no answer, or one that leaves it open                           CommitUnknown: it may be stored, now or a moment later; read it back
-    is refused otherwise                                                what the code means, for the first log refused
+Not here: the connection and its deadlines (etl/io/brokers/exchange.py), bytes (etl/kafka), several
+brokers (etl/io/brokers/cluster.py), reading a range (etl/reader).
 """
 
 from __future__ import annotations

@@ -1,25 +1,16 @@
 """What is a whole cluster asked: its topics, partitions, and what explains them?
 
-What is asked of a whole cluster: its topics, its logs, and what explains them.
+One Metadata request, two ListOffsets requests per broker (start and end; three for read_committed),
+one DescribeLogDirs per broker, one DescribeConfigs; never a request per partition. What follows
+from a partition without a leader or a missing topic is the caller's policy.
 
-The driver's side of `client`: one Metadata request, two ListOffsets requests per broker
-(start and end; three under read_committed), one DescribeLogDirs per broker, one DescribeConfigs in
-all; never one request per partition. What to do about a log without a leader, or a topic that is
-not there, is the caller's policy. The offsets themselves are `offsets`'.
+On Jafka, whether an entry begins at an unverified byte offset, in two steps:
 
-Whether an entry of a physical log (0.7 family) begins at a byte position that somebody told. One
-broker is asked.
-
-Two looks, for the first one is cheap and the second one is proof:
-
-- The bytes at the offset must be an entry whose checksum holds, and which ends where its segment
-  does or before. One request for all logs,
-  a few KiB of each. A payload that holds messages (a copy of a log) looks just so. Of one that would be larger than what is looked at,
-  this look tells nothing.
-- From an offset at which an entry begins for sure it is walked, by lengths alone, to the offset: an
-  entry ends there, or it lies inside of
-  one, and where that one begins and ends is known then. It takes all bytes in between, so it is bounded for all logs of a broker together,
-  some of the bad ones first and then the nearest. What is further from a segment's start than that has its checksum alone.
+- The bytes there must be an entry with a valid checksum that ends within its segment. One request
+  for all partitions, a few KiB each. A payload that contains messages passes this test, too.
+- From a known entry the lengths are followed up to the offset. This reads all bytes in between, so
+  it is bounded per broker, bad offsets first, then the nearest. An offset beyond that bound has
+  the checksum only.
 """
 
 from __future__ import annotations

@@ -1,30 +1,16 @@
 """How does one TCP connection to a broker carry frames, and when is it reused?
 
-One TCP connection to a broker: whole frames out and in, under a deadline, and what a port looks
-like that is not Kafka's.
+Knows frames and deadlines, nothing of the protocol. A connection that raised is closed: after half
+a response the next frame cannot be found.
 
-It knows lengths and nothing else of the protocol. Reconnecting belongs to `exchange`.
-A connection that raised is closed: after half a response nobody knows where the next one starts.
+Idle connections are kept for the next task of the same process, because each task would begin with
+a connect and a handshake per broker. A connection is reused only if:
 
-A request on its way: what is known of it until its answer has come.
-
-Connections that nobody uses just now, kept for whoever asks the same broker next in this
-process.
-
-A Python worker of Spark runs one task after the other, and each would begin with a connect and a
-greeting to every broker that it reads from. So a task gives its connections back, and the next one
-takes them. What is taken is as good as new, or is not given out:
-
-- one that the broker has closed meanwhile, or on which something lies that nobody asked for, is
-  closed here as well;
-- one whose login ends soon is closed, too;
-- one that was idle for longer than `idle_s` is closed, whether anybody asks for it or not: brokers
-  and what lies between close idle ones
-  without a word, and a worker that has no task holds none for long;
-- a process that was forked has none: two that share a connection would read each other's answers.
-
-A connection is given back only where every answer has come (`Exchange`). It belongs to who made it:
-address, client id, generation, login.
+- the broker has not closed it and no unexpected bytes arrived;
+- its login does not end soon;
+- it was idle for less than `idle_s`: brokers and firewalls close idle connections silently;
+- the process was not forked since: two processes would read each other's responses;
+- all its responses have arrived (`Exchange`), and address, client id, broker type and login match.
 """
 
 from __future__ import annotations

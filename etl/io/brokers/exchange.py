@@ -1,23 +1,11 @@
-"""How do requests and answers pass over one connection, each under a deadline?
+"""How do requests and responses pass over one connection, each under a deadline?
 
-How a connection to a broker begins: encryption, a login, the greeting, and how brokers show
-themselves that are older than it.
+A connection begins with TLS, a login and the handshake (defined by the broker type), and is usable
+then; otherwise the error says what the port may be. A broker is never taken for an older one than
+it is: an older protocol would lose parts of records silently.
 
-What is sent and what an answer means is a generation's; the order of things is here. It ends with a
-connection that is fit for use, or with the failure that says what the port may be. Nobody is taken
-for an older broker than it is: such a one gives records out without what the formats of its time
-lack, and nobody would notice.
-
-One connection to one broker: how it begins, one request at a time, one deadline per call.
-
-It makes a broken connection anew once, and waits out a broker that throttles. What is asked belongs
-to `client`, bytes to `etl.kafka`, the socket to `connection`, and how a
-connection begins to `handshake`.
-
-At most one fetch under way, and the two buffers that answers are received into.
-
-The broker reads while the answer before is decoded, so one buffer is decoded while the other is
-received into.
+Then one request at a time. A broken connection is replaced once, and throttling is waited for. One
+fetch may be in flight, with two buffers: one is decoded while the broker fills the other.
 """
 
 from __future__ import annotations

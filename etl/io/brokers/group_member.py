@@ -1,44 +1,26 @@
 """How does a driver live as a member of a group in Kafka?
 
-One member of a group of Kafka's own, whose coordinator says who owns which log: beside Kafka's
-consumers of 0.9 to 4.x.
+A thread with a connection of its own joins, sends heartbeats and rejoins at each rebalance, so the
+membership lives while the run waits for Spark. Each assignment has a generation; a commit with an
+old one is rejected.
 
-A thread of its own, with a connection of its own, joins, beats, and joins again at once whenever
-the group divides its logs anew; so the membership lives while the run's thread waits for Spark.
-Every share has a generation, and a commit with another one is refused: what a run read of the
-group's offsets under a share that is over by then moves nothing.
+Classic protocol (Kafka 0.9 to 4.x): the leader assigns by the partition counts of that moment,
+checks them now and then, and rejoins if they changed. A static member that returns within its
+session gets its former assignment without a rebalance, and may have missed new topics. So it
+compares:
 
-The classic protocol as one member lives it (Kafka 0.9 to 4.x): join, sync, beat, and join again
-when the group divides its logs anew.
+    leader      a partition of the group's topics is unassigned     rejoins: a leader's join rebalances
+    any member  it is assigned topics that it does not subscribe    leader rejoins; a follower leaves
+    follower    a topic of its own exists and is unassigned         and joins as a new member
 
-`step` is one question or one wait; `coordinator` calls it in a thread of its own until the member
-leaves. What an answer means is `coordinated`'s. The leader divides the logs by partition counts of
-that moment, looks at them from time to time, and joins again when they changed: nobody else would.
+Java's leader only watches from its return on (KIP-814) and misses earlier changes.
 
-A static member that comes back within its session causes no rebalance, and gets the assignment that
-the group had. Topics and partitions that were added while it was away are in no assignment, and a
-leader that was away did not see them come. So it compares the assignment with what exists:
+Consumer protocol (KIP-848, Kafka 4.0): one heartbeat joins, receives the assignment and
+acknowledges it. The coordinator gives a partition to its next owner once the former one released
+it, so what a run still needs is held (`MemberState.holds`), for the rebalance timeout at most.
 
-    leader      some partition of the group's topics is assigned to nobody    joins again: a leader's join is a rebalance
-    any member  it is assigned topics that it no longer subscribes to         a leader joins again; a follower leaves, and
-    follower    a topic of its own exists and is assigned to nobody           joins as a new member: that is a rebalance
-
-Java's leader only watches from its return on (KIP-814), and misses what came before. Partitions
-that are added to a topic which the group has assigned are the leader's to find.
-
-The consumer protocol as one member lives it (KIP-848, Kafka 4.0 on): one heartbeat that joins,
-is told what to own, and acknowledges.
-
-The coordinator divides the logs, and gives one to its next owner only when the member that has it
-says that it let go. So what a run still needs may be held: it is not acknowledged while
-`MemberState.holds`, for as long as the rebalance timeout, behind which the coordinator takes the
-member for gone. `step` is one wait and one question; `coordinator` calls it in a thread of its own.
-
-Ends a membership of a driver that is gone: it sleeps, or died, and the group waits for its
-session to end.
-
-A coordinator takes the leave of a member from whoever knows its id. From then on nothing that the
-driver committed as that member is taken any more, wherever on the way it is.
+The membership of a dead or sleeping driver is ended by a leave request with its member id: after
+that the coordinator accepts none of its commits.
 """
 
 from __future__ import annotations

@@ -1,30 +1,17 @@
 """How are a group's offsets read from Kafka and committed to it?
 
-A pipeline's group offsets where the group's coordinator keeps them: read, and moved from what a
-plan saw.
+A coordinator has no compare-and-set, so offsets are read before they are overwritten; what another
+client wrote is reported and left. A write between the two is lost, as with each client that commits
+from outside (generation -1). The coordinator rejects such commits while the group has members.
+Rows do not depend on this (ADR 1).
 
-A coordinator has no compare-and-set, so what is there is read before it is written over. What
-another client wrote by then is told, and left; what it writes in the moment between is lost, as
-with every client that commits from outside (generation -1). The coordinator itself refuses us as
-long as the group has live members, so such a client is one from outside, too. Rows depend on none
-of this (ADR 1).
+A member's commit is fenced by its membership. It is one batch in the coordinator's log: all of it
+or nothing. It may be repeated, since nobody else commits these partitions while the membership
+lives; if no answer came, the offsets tell (`decide.group_commits`).
 
-Hands a stored plan over where the group keeps its offsets in Kafka: one commit, fenced by the
-membership that the plan was made with.
-
-One commit is one batch in the coordinator's log, so all of it is taken or nothing. It may be sent
-again, since it says the same thing: as long as its membership stands nobody else commits these
-logs. What is there tells whether it was taken when no answer came (`decide.group_commits`).
-
-A pipeline's positions as committed offsets of a Kafka group, so that ordinary lag monitors see
-batch jobs. Written, and never gone by.
-
-The group has no members: offsets are committed from outside of any (generation -1), which its
-coordinator takes only while nobody is in the group. The word beside each offset says who wrote it,
-`etl:<group>/<pipeline>:<number>`, and an offset with another word is somebody else's: a group whose
-consumers are stopped for an hour has no members either, and would begin where we wrote; and another
-pipeline's positions are no lag of this one. Earlier versions left the group out: such a word is
-ours where the pipeline's name is.
+Positions are mirrored into another Kafka group for lag monitors, and never read. The metadata
+`etl:<group>/<pipeline>:<number>` marks our commits; an offset with other metadata is not
+overwritten, because consumers that are stopped for an hour would continue from ours.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
 """What do the two threads of a member share, and how do they reach the coordinator?
 
-What the two threads of a member know together: the run's, which waits for a share, and the
-member's own, which talks to the coordinator.
-
-Everything is behind one lock; nothing here does I/O, and every moment is `time.monotonic`.
-
-The connection of one member to the coordinator of its group: found by asking any broker, and
-found again when it is another one.
-
-One thread asks at a time; another one may `interrupt` it. Nothing here decides what an answer
-means.
+The run's thread waits for an assignment, the member's thread talks to the coordinator. Shared state
+is guarded by one lock and does no I/O; times are `time.monotonic`. The coordinator is found by
+asking any broker, and again after it moved. One thread sends; another may `interrupt` it.
 """
 
 from __future__ import annotations

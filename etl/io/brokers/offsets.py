@@ -1,20 +1,11 @@
 """Where do partitions start and end, asked of all their leaders?
 
-All brokers behind a list of addresses: one connection to each, asked one after the other or side
-by side.
+One connection per broker, one ListOffsets or OffsetForLeaderEpoch request per leader and question,
+never one per partition. A partition without a leader, or whose leader moved, is retried until a
+deadline.
 
-Offsets of logs, asked of all their leaders: where logs start and end, where an epoch ends. What
-lies at a time is `moments`'.
-
-One ListOffsets or OffsetForLeaderEpoch request per leader and question, never one per partition. A
-log without a leader, or whose leader has just moved, is asked for again until a deadline.
-
-What physical logs hold right before an offset, asked of their brokers: by it a log is known
-again.
-
-A broker of this family copies bytes of its file from wherever it is asked: a few of them tell
-whether the file is still the one that was. One MultiFetch per broker for many logs; no answer
-crosses a segment, so logs whose bytes are in two are asked once more.
+Tail fingerprints of Jafka partitions: the bytes before an offset, by one MultiFetch per broker. A
+response does not cross a segment, so partitions whose bytes are in two are asked once more.
 """
 
 from __future__ import annotations

@@ -1,25 +1,13 @@
 """Which offset lies at a time, and how old are records?
 
-What lies at a time in logs, asked of all their leaders, and whether a leader's word that there
-is nothing can be believed.
+A broker searches only the first segment whose largest timestamp is not below the time. A segment
+without timestamps counts by its file time: then the answer is "none" although later segments have
+records (seen on Kafka 0.10.2, 2.8 and 4.1). So "none" is believed only if the largest timestamp of
+the partition (Kafka 3.0, KIP-734), else that of its last record, confirms it.
 
-A broker looks for the first segment whose largest timestamp is not below the time, and searches
-that one alone. Of a segment whose records have no timestamps it takes the time at which the file
-was last written: so one of these answers "none", and what is in later segments is not looked at
-(seen on Kafka 0.10.2, 2.8 and 4.1). Such an answer is believed where the log bears it out: by its
-largest timestamp, which brokers tell from Kafka 3.0 on (KIP-734), of others by the last of its
-records.
-
-How late logs are: their largest timestamp where the broker tells it (KIP-734), else that of what
-lies right below their ends: one multifetch for many, and only what is larger is asked for alone.
-
-The times of the first records from given offsets on, asked of the leaders of their logs.
-
-No request tells the time of an offset, so its record is fetched. Since Fetch v3 (KIP-74) a record
-batch that does not fit is not given at all, unless it is the first of an answer. So many logs are
-asked for by one request, with little for each; where that does not fit they are asked for again,
-together and with eight times as much. All of it is bounded for each broker: what does not fit into
-that stays unknown.
+No request returns the time of an offset, so the record is fetched. Since Fetch v3 (KIP-74) a batch
+that does not fit is returned only as the first of a response, so many partitions are asked at once,
+and those that did not fit again with eight times the size, bounded per broker.
 """
 
 from __future__ import annotations

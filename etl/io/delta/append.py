@@ -1,35 +1,20 @@
 """How do the rows of a plan come into the table, with one commit?
 
-How the rows of a plan come into the table: what a writer is, which one a plan gets, and one
-append, whichever writer makes it.
-
 To add a writer:
 
-1. a file of its own beside this one, with a class that is a `Writer`: `commit` makes ONE Delta
-   commit that carries the application id,
-   the plan's number and the metadata it is given, and says nothing of the outcome;
-2. a line in `choose_writer`, which decides by plan, table and settings alone;
-3. `takes` says as what it takes the rows; where that is something new, `run.live` has to find
-   somebody who reads the plan's tasks so,
-   and keeps their receipts.
+1. A module beside this one with a `Writer`: `commit` makes ONE Delta commit with the application
+id,
+   the plan's number and the given metadata, and reports no result.
+2. A line in `choose_writer`, which decides by plan, table and settings.
+3. `takes` says in which form it takes rows; a new form needs a reader in `run.live`.
 
-It need not look before it commits, nor read the table afterwards, nor judge its own exceptions:
-`append` does so for all of them. `tests/spark/test_delta.py` has the laws that every writer keeps.
+`append` itself reads the table before and after and interprets exceptions. All writers keep the
+laws of `tests/spark/test_delta.py`.
 
-As what a writer takes the rows of a plan: whoever reads them has to know before.
-
-Rows of a plan into the table, by Spark: one append, or one overwrite of a replay's rows. Owns
-the built-in column `event_date`.
-
-Rows of a plan into the table by files that its tasks wrote, without the JVM: what came is
-checked, then one commit by delta-rs.
-
-Every reader believes file entries blindly, so nothing is committed that was not looked at: each
-range of the plan came once, each file is there with its size, and the columns are the table's own.
-Which tables get files of ours at all is decided in `features`.
-
-A plan without ranges is a commit without files, by delta-rs where it can commit to the table's
-features: no JVM starts for it.
+Spark's writer appends, or overwrites the rows of a replay, and adds `event_date`. The arrow writer
+commits files that tasks wrote, by delta-rs without a JVM; since readers trust file entries, each
+range must have come once, each file must exist with its size, and columns must be the table's. A
+plan without ranges is a commit without files.
 """
 
 from __future__ import annotations

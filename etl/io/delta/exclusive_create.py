@@ -1,18 +1,12 @@
 """Does the table's store or mount create a file only if it is absent?
 
-A probe: does the table's store or mount create a file only if it is absent?
+Each commit depends on it: who creates `N.json` has committed version N. S3 and Azure are asked by a
+put with `If-None-Match: *`, HDFS by a rename that does not overwrite, a local file system by a hard
+link. Where this fails, two writers replace each other's commits and both exit with 0.
 
-Every commit to a Delta log depends on it. A commit is the file `N.json`, and whoever creates it has
-committed version N. S3 and Azure are asked by a put with `If-None-Match: *`, HDFS by a rename that
-does not overwrite, a local file system by a hard link. Where that is not kept, two writers replace
-each other's commits, and both end with exit 0.
-
-In a store the probe is a race of two writers for version 0 of a Delta table of its own, by
-delta-rs, as plans are committed. Spark writes to the same store on the same condition. The probe's
-table has a random hidden name in the folder of the pipeline's table: readers and VACUUM pass over
-it, and it is in no listing of the log. It is removed afterwards.
-
-When a run probes is decided by `decide.table_storage.is_probe_due`.
+In a store the probe is a race of two delta-rs writers for version 0 of a table of its own, with a
+random hidden name in the table's directory, which readers and VACUUM skip. It is removed
+afterwards. When a run probes is decided by `decide.table_storage.is_probe_due`.
 """
 
 from __future__ import annotations

@@ -1,21 +1,13 @@
 """Which statistics of a data file does the table's log hold?
 
-What a table's log says of a data file's content, so that readers can pass the file over (Delta
-protocol, "Per-file Statistics").
+Readers trust them (Delta protocol, "Per-file Statistics"): a bound that is too tight loses rows in
+filters. So minimum and maximum are those of the Parquet footer; the maximum of a timestamp, which
+the log keeps in milliseconds, and decimals of many digits are rounded outwards. If values are
+ordered or parsed differently by readers (NaN, infinity, years beyond 9999), the file has no bounds:
+delta-rs takes a bound that is missing beside others for null.
 
-Every reader believes it blindly: a bound that is too tight loses rows in filters. So the least and
-the greatest value are those that the Parquet writer itself found, or `file_statistics`; of a
-timestamp, which the log keeps in milliseconds, the greatest is rounded up, and decimals of many
-digits are rounded outwards. Where a value is one that readers order or parse in different ways
-(NaN, infinity, years beyond 9999) the file has no bounds at all: delta-rs takes one that is missing
-beside others for null, and its PyArrow dataset then passes the file over.
-
-What is counted of the values of a file's columns while rows come, for the log to tell: nulls,
-and bounds that no Parquet footer tells.
-
-A column here is one that Delta keeps statistics of: of a struct each of its fields, of a list or a
-map the whole (Delta protocol, "Per-file Statistics"), and no more of them than Delta's own writer
-takes. Bounds of all others are those of the Parquet footer (`file_statistics`).
+Nulls, and bounds that no footer has, are counted while rows are written: for each field of a
+struct, for lists and maps as a whole, and for as many columns as Delta's own writer.
 """
 
 from __future__ import annotations

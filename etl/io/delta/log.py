@@ -1,15 +1,10 @@
-"""What do the commits of a table's log say of us and of others?
+"""What do the commits of a table's log say of our plans and of other writers?
 
-A Delta table's log, commit by commit: what each one says of us, and what others did to the
-table.
+Parses commit files (Delta protocol, "Actions"). delta-rs reads the state of a table; which commit
+carried our `txn` and what happened since is read here, through delta-rs's object store, without a
+JVM. `history()` of delta-rs is not used: after a commit its version numbers are too low by one.
 
-Owns the JSON of a commit file (Delta protocol, "Actions") and the walk over commits. What follows
-from it is decided elsewhere: `state` makes a `Table` of it, `reconcile` says what it means.
-
-No JVM: delta-rs reads the state of a table, and only what delta-rs does not tell (which commit
-carried our `txn`, what happened since) is read from the files here, through delta-rs's own object
-store, so that every path works that a table may have. delta-rs's own `history()` is not used: after
-a commit it numbers the entries one too low.
+Not here: what follows (etl/decide/table_changes.py).
 """
 
 from __future__ import annotations

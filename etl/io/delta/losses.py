@@ -1,17 +1,10 @@
-"""Which offsets did plans let go? A table of its own says so.
+"""Which offsets were lost? The losses table has a row for each interval.
 
-The losses table: one row for each stretch of offsets that a plan let go, in a Delta table beside
-the data.
-
-Owns that table: its columns, its transaction version, and that a plan's losses are in it once.
-Which offsets are let go is decided by `plan`; when it is written down, by `ingest`. No Spark and no
-JVM.
-
-A plan's losses are one commit, whose `txn` (Delta protocol, "Transaction Identifiers") is the
-plan's number under `<application id>/losses/<uid>`: a pipeline that begins anew, under another uid,
-counts its plans from 1 again. delta-rs takes a number that was used, so it is looked at on the very
-object that commits; of two commits made from the same version under one application id it refuses
-the second. What became of a commit is read back.
+A Delta table beside the data, written without Spark. The losses of a plan are one commit, whose
+`txn` (Delta protocol, "Transaction Identifiers") is the plan's number under `<application
+id>/losses/<uid>`: a pipeline with a new uid counts its plans from 1 again. delta-rs accepts a
+number that was used, so it is compared on the object that commits; of two commits from the same
+version it rejects the second. After each commit the result is read back.
 """
 
 from __future__ import annotations

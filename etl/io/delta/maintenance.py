@@ -1,15 +1,9 @@
-"""What keeps a table quick: compaction, vacuum, checkpoints?
+"""How is a table compacted, vacuumed and checkpointed?
 
-What keeps a table quick: small files become large ones, files that no version needs go, the log
-gets a checkpoint.
-
-None of it moves a row: OPTIMIZE says of each file that it adds or removes that no data changed
-(Delta protocol, "dataChange"), VACUUM and a checkpoint change no version's content at all. So a run
-passes over their commits, as over anybody's OPTIMIZE, and a stream does, too.
-
-What there is to do is told by the table's files, without a JVM. It is done by Spark: delta-rs's
-commits do not see that another one put the same files together meanwhile, and then every row is
-there twice.
+No row moves: OPTIMIZE marks its files with "dataChange": false (Delta protocol), VACUUM and
+checkpoints change no version. So runs and streams skip these commits. The files tell what to do,
+without a JVM; Spark does it, because delta-rs does not notice that another OPTIMIZE compacted the
+same files meanwhile, and then each row is there twice.
 """
 
 from __future__ import annotations

@@ -1,18 +1,11 @@
 """Which offsets do the table's files hold, where a crash lost the results of a plan?
 
-The columns of rows that name their records, straight from the Parquet files of a table.
+Reads the key columns from the Parquet files of the plan's commit; if those are gone, from the
+table's current files, for a row is in one plan only. A column may have a physical name (Delta
+protocol, "Column Mapping"), and partition columns are in the log. No query engine reads here, so no
+table feature is in the way. Rows that a deletion vector marks are read, too: they were there once.
 
-Owns how a column is found in a file: a table with column mapping calls it by a physical name (Delta
-protocol, "Column Mapping"), and a column that the table is partitioned by is in the log and not in
-the file. No query engine reads here, so no table feature that one lacks is in the way; what a
-deletion vector marks as deleted is read too, for it was there once.
-
-The receipts of a plan whose record a crash prevented, counted again from the rows that lie in
-the table.
-
-Owns which files are asked: those that the plan's own commit added; where they are gone, those that
-the table consists of today, for a row is in one plan only. How a file is read belongs to `files`,
-what rows tell of a range to `audit`.
+Not here: what the rows prove (etl/audit/audit.py).
 """
 
 from __future__ import annotations

@@ -1,47 +1,21 @@
-"""Which rows really lie in a table?
+"""Which rows are in a table?
 
-Counting what really lies in a table, by reading its rows, for `audit`.
+Queries that read rows, never file statistics, which are claims of the writer. Their results are
+judged in etl/audit/audit.py.
 
-Owns the queries on rows that are known by their offset (`scan_entries` has those on physical logs).
-What the counts mean belongs to `audit`. File statistics are never asked: they are what a writer
-claimed.
+Kafka 0.8 and later: bitmaps of offsets per partition.
 
-Counting the messages of physical logs that really lie in a table, by reading its rows, for
-`entries`.
+Jafka: rows come in runs, each a part of what one task wrote: the same entry and the next index, or
+a later entry and index 0. A partition whose runs, ordered by first row, continue the same way has
+each message once, and rows between two edges of the ledger are counted directly. Of any other
+partition Spark counts the rows of each entry and sums them between edges. The driver receives as
+many rows as the ledger has intervals.
 
-Owns those queries. Logs whose rows lie there as they were read are done with one look at them
-(`scan`). Of the others Spark counts the rows of each entry, numbers the entry by the edges
-that the ledger knows, and adds up what has one number. What comes to the driver is as many rows as
-the ledger has intervals, however many entries there are.
+Replays: the `replaceWhere` condition and the number of rows that meet it. One overwrite is one
+commit with the plan's transaction, and Delta rejects rows that do not meet the condition.
 
-Rows of physical logs that lie in a table as they were read, for `scan_entries`: in order, so
-that none of them need be counted alone.
-
-A run of rows is what one task wrote, or a part of it: in each step either the same entry and the
-next index, or a later entry and the index
-0. Inside a run no message is there twice and none is left out of an entry. So a log is right in
-   itself where its runs, by their first rows,
-follow one another in the same way; then the rows between two edges of the ledger are as many
-messages. Of a log where they do not (rows that are double, missing from inside an entry, or in
-another order) nothing is said here.
-
-Owns finding runs in Arrow batches, and comparing each with the one before. There is a run for each
-Arrow batch and log as a rule, so that Spark sorts thousands of them and not the rows; a table whose
-rows are in no order has as many runs as rows.
-
-Which rows of a table a replay replaces: the condition that Spark's writer takes out by, and how
-many rows meet it.
-
-One overwrite with `replaceWhere` is one commit: it takes out the rows that meet the condition, and
-its rows must all meet it, or Delta refuses it. Delta takes the transaction of the plan and its
-metadata for such a commit as for an append, and skips a used number.
-
-Rows of topics that a table holds and that no pipeline of ours loaded: first and last offset of
-each partition.
-
-The statistics in the table's log come first. They exclude a file whose topics are others, and they
-are enough for a file that holds one partition of one topic, as a streaming query writes them. The
-key columns of all other files are read (`files`). No JVM starts for it.
+Rows that no pipeline of ours loaded: first and last offset of each partition, from statistics where
+they suffice, else from the key columns of the files.
 """
 
 from __future__ import annotations

@@ -1,19 +1,8 @@
-"""How is the store of a table reached, and what does each failure there mean?
+"""How is the store of a table accessed, and what does each failure mean?
 
-The store that a table lies in, as delta-rs is told of it. Secrets are resolved here, for the
-call that needs them, and kept nowhere.
-
-The folder of a table that files are put into and taken from, on this machine or in a store: what
-writers of data files need of it.
-
-A store's is delta-rs's own (`deltalake.fs`), so that every path works that a table may have, with
-the credentials of its log.
-
-What a store's answer means, by the code in it. Its text is never repeated: it quotes the request
-that was signed, and who signed it.
-
-What an exception means where a table lies: of delta-rs, of a writer by Spark, or of the file
-system. By what it says, no more.
+Secrets are resolved here for one call and not kept. Files are read and written by delta-rs's own
+file system (`deltalake.fs`), with the credentials of its log. Failures are recognised by their
+codes; texts of a store are not repeated, because they quote the signed request.
 """
 
 from __future__ import annotations

@@ -1,18 +1,10 @@
-"""What lies at a table's path: its columns, its features?
+"""What is at a table's path: nothing, a Delta table, or something else?
 
-What lies at a table's path, before anybody reads or writes it: nothing, a Delta table, or
-something else.
+Lives here: the path as Spark and delta-rs need it; columns of the table, and whether rows fit,
+`event_date` included; table features and properties, and which writers support them (Delta
+protocol, "Table Features").
 
-Owns how a path is told to both engines (delta-rs and Spark), and which failure it is that something
-else lies there. What an exception means is in `failures`.
-
-The columns of the table that is there, and whether those that a run will write fit it.
-
-Owns the built-in column `event_date` among the columns of rows. What fits what, and what a table
-can be partitioned by, is decided in `table_rules`.
-
-What a table asks of its writers: its features, and which of them Spark, delta-rs and files of
-our own fit (Delta protocol, "Table Features"); and the one property that no table of ours may have.
+Not here: which types fit (etl/decide/table_rules.py), failures (etl/io/delta/stores.py).
 """
 
 from __future__ import annotations

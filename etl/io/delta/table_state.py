@@ -1,20 +1,11 @@
-"""Which plan of ours does the table hold last, and what have other pipelines loaded?
+"""Which plan does the table hold, and what did other pipelines load?
 
-Where the table stands: which plan of ours it holds last, and what others did to it since.
-delta-rs alone: no JVM starts for it.
+The result of an append is decided by reading the table again: Spark skips a used transaction
+version silently, and an exception may come after the commit. Read by delta-rs, without a JVM.
 
-What became of an append, whichever writer made it.
-
-It is decided only by reading the table again, after every result: Spark skips a version at or below
-the table's without a word, and an exception may come after the commit. Owns the reading of the
-table's transaction version (`txn`; ADR 1) for every writer.
-
-The other pipelines that have loaded into the same table: their application ids, the newest plan
-of each, and what they loaded of ours.
-
-Commit files tell both as far as the table's log reaches. What is older than that only a checkpoint
-knows: it keeps the version of every application id (Delta protocol, "Checkpoints"), but no commit's
-metadata, so that a pipeline may be known and its plan not.
+Other pipelines are read from commit files as far as the log reaches. Before that only a checkpoint
+knows them: the version of each application id (Delta protocol, "Checkpoints"), but no metadata, so
+a pipeline may be known and its plan not.
 """
 
 from __future__ import annotations

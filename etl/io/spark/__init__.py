@@ -1,1 +1,1 @@
-"""Spark: one session, and what its failures mean."""
+"""The Spark session, its catalogs, and what its failures mean."""

@@ -1,16 +1,11 @@
-"""What do Spark's catalogs say of a table, and what must a session know of its store?
+"""What do Spark's catalogs say about a table, and what must a session know of its store?
 
-What Spark's catalogs say of a table by its name, asked of the session's own objects: no file of
-the table is looked at.
+Catalogs are asked through the session's own objects; no table file is read. They are configured by
+`spark.sql.catalog.NAME`; `spark_catalog` is a Hive metastore if spark.sql.catalogImplementation is
+hive.
 
-Spark's settings say which catalogs there are (spark.sql.catalog.NAME); the session's own,
-spark_catalog, is a Hive metastore where spark.sql.catalogImplementation is hive.
-
-A session and the store that a table lies in: Hadoop is told of it once the session is there, so
-that no secret is on a command line.
-
-Secrets are in Hadoop's configuration from then on, which Spark hands to its tasks; in Spark's own
-settings, and so in its event log, they never are.
+Store credentials are set in Hadoop's configuration after the session has started: never on a
+command line, in Spark's settings or in its event log.
 """
 
 from __future__ import annotations

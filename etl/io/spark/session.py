@@ -1,30 +1,12 @@
 """How does a Spark session start and end, and what do its failures mean?
 
-One Spark session that can write Delta, from plain settings.
+Settings: the caller's win over spark-submit and its files, which win over our defaults. A setting
+passed to the builder replaces the one of `spark-defaults.conf`, so ours are merged with that file's
+text. An existing session is used as it is, except for the time zone (`use_time_zone`).
 
-Owns our defaults. What spark-submit or its files say wins over them, what the caller says wins over
-both, and a session that exists already is taken as it is, but for its time zone where a run
-computes in it (`use_time_zone`).
-
-While a JVM for Spark starts: whose Ctrl-C it is, and where it writes.
-
-The end of the JVM that this process started for Spark, so that the next session gets one with
-other jars and options.
-
-What `spark-defaults.conf` says: a setting that we make takes the place of the whole of what that
-file says of the same name.
-
-Spark reads it where a JVM is started from Python, too, for every name that the session's builder
-does not give. So what we give only to start faster, or to bring Delta's jars, stands beside what is
-written there.
-
-What a failure of Spark means: it lost a process of its own (its JVM, an executor, a Python
-worker), or a row could not be made.
-
-What a worker lacks is told by `workers`. Any other error is somebody else's.
-
-What an executor's Python lacks, told from what Spark says of it: this package, a library, the
-Python itself, or its version.
+The JVM that this process started is ended with the session, so that the next one may use other
+jars. Failures: Spark lost a process (its JVM, an executor, a Python worker), a worker lacks a
+package, or a row could not be computed.
 """
 
 from __future__ import annotations

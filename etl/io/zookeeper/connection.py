@@ -1,25 +1,12 @@
-"""How is a ZooKeeper server entered: TLS, authentication, ACLs?
+"""How is a ZooKeeper server accessed: TLS, authentication, ACLs?
 
-kazoo's client as our sessions have it: how it begins, with which login, and which ACL each znode
-gets that it makes.
+An ACL holds for one znode, not for its children (ZooKeeper Programmer's Guide, "ZooKeeper access
+control using ACLs"), so each is created with its own. `ids`, `owners` and `offsets` stay open, or
+original consumers were locked out.
 
-An ACL holds for one znode, not for those below it (ZooKeeper Programmer's Guide, "ZooKeeper access
-control using ACLs"), so each is made with its own. Those of old consumers (`ids`, `owners`,
-`offsets`) stay open whatever is asked for, or the consumers were locked out.
-
-Facts of kazoo that this is built around: a session counts as connected before its login; a login
-that is refused ends the client for good, after which each call is told that the connection is
-closed; a start waits for its whole time, whatever was heard meanwhile.
-
-The beginning of a session with one server, by hand: what kazoo does not tell of a server that
-lets nobody in, and what it grants.
-
-Sessions of kazoo's over TLS: the handshake, the host's name, and what went wrong, by the rules
-of connections to brokers.
-
-Who we say we are: what a login's references come to now.
-
-What it is called where ZooKeeper does not let us.
+kazoo counts a session as connected before its login; a rejected login ends the client for good, and
+a start waits for its whole timeout. So the first handshake with a server is done here by hand, to
+report what it rejects.
 """
 
 from __future__ import annotations

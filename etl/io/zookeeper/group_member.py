@@ -1,27 +1,14 @@
 """How does a driver live as a member of a group in ZooKeeper?
 
-A driver as a member of a group in ZooKeeper, beside consumers of Jafka or Kafka 0.8 that are not
-ours.
+Beside original consumers of Jafka or Kafka 0.8. It joins before the run plans, follows rebalances
+before the offset commit on request and after it in a thread. The group's offsets are read after the
+partitions are owned: a former owner commits before it releases.
 
-What one rebalance consists of is in `rebalance`; here is when: at joining, before a hand-over
-whenever the run asks for it, and behind it in a thread, whenever the group does. What a run reads
-after it joined, the group's offsets above all, it reads as the owner: a predecessor that commits
-when it lets go has committed by then.
+All owner nodes belong to the driver's session, which the commit's transaction checks. Registrations
+and partition counts are read with watches. A watch fires once and is set by the request that reads;
+after a disconnect kazoo fires all watches, so everything is read again.
 
-All of it happens in the driver's own session: the hand-over's transaction checks these owner nodes,
-and what a session leaves goes at once.
-
-One rebalance of a member in ZooKeeper: it registers, looks at the group, claims its share, all
-or nothing, waits, lets go.
-
-In which order is decided in `etl.decide.group_assignment`. When a member begins one, and what
-it does between two, is in `membership`.
-
-What a member's share follows from, read with watches: who is registered, and which partitions
-there are.
-
-A watch fires once. It is set by the very request that reads, so nothing that changes later is
-missed; and when the connection breaks kazoo fires all of them, so that everything is read again.
+Not here: the order of steps (etl/decide/group_assignment.py).
 """
 
 from __future__ import annotations

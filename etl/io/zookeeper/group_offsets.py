@@ -1,23 +1,10 @@
 """How are a group's offsets in ZooKeeper moved by compare-and-set?
 
-One consumer group in ZooKeeper: who is alive, who owns what, and moving offsets by
-compare-and-set.
+Three ways: by version, outside of a group; after an append, each with a check of its owner node;
+with a stored plan, in one transaction of plan, owner nodes and offsets.
 
-What an owner means for a run is decided in `ownership`, what a moved offset means in
-`offsets`.
-
-Offsets that a member in ZooKeeper moves behind an append: each with a check of its owner node,
-so that only those move that are ours.
-
-A rival that claims as we do makes owner nodes of the same version. But then the offset is at most
-what our plan saw, and it moves forwards, to what is in our table: the rival's own commit is
-refused, and says so.
-
-Hands a plan over where the group keeps its offsets in ZooKeeper: plan, owner nodes and offsets
-in one transaction, or nothing of it.
-
-What a plan is that was handed over is `decide.group_commits`'s; how a plan is stored is
-`ledger`'s.
+A rival of our own kind creates owner nodes of the same version. But then the offset is at most what
+our plan saw and moves forwards to what is in our table, and the rival's own commit is rejected.
 """
 
 from __future__ import annotations

@@ -1,20 +1,10 @@
 """How are numbered plans stored and their results recorded, by one driver at a time?
 
-The ledger: the numbered plans of one pipeline in ZooKeeper, what came of them, and what an
-operator said of them.
+A document that is too large for a znode is written in pieces first, then named by one znode with
+their hash, so it is visible as a whole or not at all. The driver lock is an ephemeral znode; it
+saves work, while correctness rests on the numbered plans.
 
-How a document lies in znodes belongs to `documents`; what plans leave behind that are not kept any
-more to `coverage`.
-
-Documents of a pipeline in ZooKeeper, each whole or not at all.
-
-One too large for a znode is written as pieces first and then named by one znode that holds their
-hash.
-
-One driver at a time for a pipeline: an ephemeral znode that says who is at work.
-
-It saves work, no more: correctness rests on the numbered plans. Who a driver is, and whether it
-lives, is told by `process`.
+Not here: other records of the ledger (etl/io/zookeeper/ledger_records.py).
 """
 
 from __future__ import annotations

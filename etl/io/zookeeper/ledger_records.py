@@ -1,23 +1,8 @@
-"""What else does the ledger keep: loaded intervals, reservations, pauses, run keys, a table's location?
+"""What else does the ledger keep, beside plans?
 
-What plans leave in the ledger that are not kept any more: the intervals they loaded, in one
-document.
-
-What is folded into it, and when, is decided in `decide.loaded_intervals`; here it is read from the
-ledger, and written back in one transaction with what it makes superfluous.
-
-What backfills claim beside a live pipeline, and the fence that all who claim write.
-
-Writes down what became of a plan's hand-over, where that is a commit of its own: in Kafka,
-behind the plan's being stored.
-
-Where the table is that a catalog names, in the ledger of a pipeline: one document, written over
-whatever was there.
-
-What operators paused, in the ledger of a pipeline: one document, written by version.
-
-Run keys in the ledger: in the plans that were made under them, and in the coverage once those
-are pruned.
+Loaded intervals of pruned plans, reservations of backfills, results of offset commits in Kafka, the
+location of a named table, pauses, and run keys. When intervals are merged is decided in
+etl/decide/loaded_intervals.py.
 """
 
 from __future__ import annotations

@@ -1,23 +1,14 @@
 """Who owns which partition, and how are owner nodes claimed and released?
 
-Owner nodes of our own: claimed, all or nothing, for the logs that a plan reads or that a group
-gives us, and given back; and waiting for those of others.
+An owner node is the only thing that original consumers respect: their rebalance fails where we own.
+Claims are all or nothing. Correctness does not depend on them (ADR 1).
 
-An owner node is the only thing that an old consumer of the group respects: its rebalance fails
-loudly where we own. Who is the owner of what is read in `group`; what that means for a run is
-decided in `ownership`. Correctness does not hang on claims (ADR 1).
+Only our own nodes are deleted. Between reading a node and deleting it, it may vanish and be created
+by a consumer, with version 0; ours are written twice in the request that creates them and have
+version 1, which each delete names.
 
-Only what is ours is deleted. That an ephemeral node is of our session is read, and between reading
-and deleting it may vanish and be made anew by a consumer. Its node would have version 0, as all of
-theirs; ours are written once more in the very request that makes them and have version 1, which
-every delete names.
-
-The members of a group in ZooKeeper: their registrations, our own among them, and how all of them
-are called to a rebalance.
-
-A member is an ephemeral node below `ids`. Whatever happens there, old consumers let go of
-everything and share anew; and one that has tried in vain often enough owns nothing until the next
-time.
+Any change below `ids` makes original consumers release everything and rebalance; one that failed
+too often owns nothing until the next change.
 """
 
 from __future__ import annotations

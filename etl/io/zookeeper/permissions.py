@@ -1,22 +1,12 @@
-"""What do a server and its ACLs let us do?
+"""What do a server and its ACLs permit?
 
-Who may change what a pipeline keeps: as it is, and as the conf asks for.
+An ACL stays as its znode was created and holds for that znode only; deletion is permitted by the
+parent's ACL (ZooKeeper Programmer's Guide, "ZooKeeper access control using ACLs").
 
-An ACL stays as its znode was made, whatever later sessions ask for, and holds for that znode alone;
-who may delete a znode is said by the ACL of the one above it (ZooKeeper Programmer's Guide,
-"ZooKeeper access control using ACLs").
-
-What a ZooKeeper server says of itself, and what it would let us do, found out without leaving a
-trace.
-
-Owns the questions that only `etl doctor` asks; everything a run needs is in the modules beside this
-one.
-
-Facts of ZooKeeper this edge is built around: a server checks ACLs before versions, so a write or a
-delete that names a version no znode has is refused for the one or for the other reason; a `multi`
-whose last operation fails is rolled back as a whole, and its answer still says which of the
-operations before it was refused; a request above `jute.maxbuffer` closes the connection, also one
-that reads.
+`etl doctor` tests permissions without leaving a trace: a server checks ACLs before versions, so a
+write with an impossible version is rejected for one reason or the other; a `multi` whose last
+operation fails is rolled back and still says which operation was rejected; a request above
+`jute.maxbuffer` closes the connection.
 """
 
 from __future__ import annotations

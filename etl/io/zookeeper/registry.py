@@ -1,22 +1,15 @@
 """Which brokers and topics are registered?
 
-The cluster's registry in ZooKeeper: which brokers are there, what the cluster is called, and
-what Kafka's controller says of topics.
+Kafka 0.8 to 3.x: brokers, cluster id, and what the controller stores about topics.
 
-Brokers of Jafka and Kafka 0.7 tell of nothing themselves; what they register is read in
-`registry`.
-
-A cluster of Jafka or Kafka 0.7 as ZooKeeper has it: such brokers tell neither of each other nor
-of topics, so this is all there is.
+Jafka and Kafka 0.7, whose brokers report neither each other nor topics:
 
     /brokers/ids/[b]          `creator:host:port[:autocreate]`, ephemeral
-    /brokers/topics/[t]/[b]   how many partitions of the topic broker b has, ephemeral; the topic's own znode stays
+    /brokers/topics/[t]/[b]   partition count of topic t on broker b, ephemeral; the topic's znode stays
 
-A log is (topic, broker, partition), and its leader is that broker: no other ever has it. While the
-broker is away both znodes are gone, so the logs that somebody knows from before are told as
-leaderless, and so are those that their broker counts no more: it makes its count of the directories
-that it finds. A log is asked of its broker only while that one counts it: it hangs up on whoever
-asks for a partition that it does not have.
+A partition is (topic, broker, partition) and its leader is that broker. While the broker is away
+both znodes are gone: partitions known from before have no leader. A partition is requested only
+while its broker counts it: the broker closes the connection on any other.
 """
 
 from __future__ import annotations

@@ -1,31 +1,15 @@
-"""How does one session read, write and pipeline requests?
+"""How does one session read, write, and pipeline requests?
 
-One ZooKeeper session: reads, put-if-absent, transactions, and what a server's trouble is called.
+kazoo and ZooKeeper: `transaction().commit()` returns errors and raises none; one stale znode rolls
+the whole `multi` back; a request above `jute.maxbuffer` (1 MB) closes the connection; a write whose
+answer was lost may have happened, so it is read back and never repeated blindly.
 
-What the znodes are called and what their bytes mean is in `etl.ledger`; who reads and
-writes which of them is in the modules beside this one: `registry` (brokers), `group` (consumers,
-offsets), `owners`, `ledger` (plans), `ledger`.
+multiRead (ZooKeeper 3.6) reads many znodes in one request, atomically. Older servers close the
+connection on it, so the version is asked first (`srvr`); a server that does not tell is asked for
+each znode.
 
-Facts of kazoo and ZooKeeper this edge is built around: `transaction().commit()` returns errors in
-its list and raises none; one stale znode rolls the whole `multi` back; a request above
-`jute.maxbuffer` (1 MB) closes the connection, which looks like a lost one; a write whose answer was
-lost may have happened, so it is read back and never repeated blindly.
-
-Whether our ZooKeeper session lives, as kazoo hears it.
-
-Many znodes read by few requests: multiRead, which servers know from ZooKeeper 3.6 on and kazoo
-does not know yet.
-
-A multiRead is read as one: no write of anybody comes between its first znode and its last. A server
-before 3.6 hangs up on it, so a server is asked before what it is (`srvr`, which no whitelist lacks
-by default); one that does not say is asked for each znode.
-
-Many small requests on one session, all sent before the first answer is awaited: a round trip for
-all of them, not for each.
-
-ZooKeeper serves the requests of a session in the order in which they were sent, and kazoo sends
-them in the order of its calls: what is asked or written behind these finds them done. One that is
-refused keeps none of the others back.
+Small requests are pipelined: ZooKeeper serves the requests of a session in order, so all are sent
+before the first answer is awaited. A rejected one does not stop the others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Which Java class makes commits safe on S3, by conditional puts? The jar lies beside its source.
-
-The one class of Java that is shipped: Delta's log on S3 by conditional puts. Its source lies
-beside the jar.
-"""
+"""The jar of our Delta log store for S3, which commits by conditional puts. Its source is beside it."""
 
 from __future__ import annotations
 

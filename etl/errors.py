@@ -1,58 +1,50 @@
-"""How can a run fail, with which exit code, and may trying again help?
+"""How can a run fail, with which exit code, and may a retry help?
 
-Every way a run can fail: what was wrong, where, what to check, and the exit code.
+Lives here: all error classes, the error as one line of text (Spark passes only the traceback from
+an executor to the driver), error codes of brokers independent of their type, and the order of
+severity if several errors occurred.
 
-The exit codes are those of the README. "Retriable" means that a retry may help.
-
-    EtlError                        1    a bug of ours, when nothing better fits
-    ├── ConsumerInUse                    a second thread uses a connection that waits for an answer
+    EtlError                        1    a bug, if no other class fits
+    ├── ConsumerInUse                    another thread uses the connection
     ├── NotAssigned                      the partition is not assigned to this consumer
-    ├── SettingsError               2    a conf key or argument, or the object that it names, is invalid
+    ├── SettingsError               2    a conf key or argument, or what it names, is invalid
     │   ├── TopicMissing
     │   ├── WrongChroot
-    │   ├── NotKafka                     the port answers, but not in Kafka's protocol
-    │   ├── OtherRelease                 a broker is not of the release that it was said to be of
+    │   ├── NotKafka                     the port answers in another protocol
+    │   ├── OtherRelease                 a broker is not of the configured release
     │   ├── PermissionDenied
-    │   ├── MessageTooLarge              one record batch is larger than the fetch size may grow
+    │   ├── MessageTooLarge              a record batch exceeds the largest fetch size
     │   └── NotOurTable
-    ├── DataLost                    3    policy allowed a loss, and --strict asked to hear of it
-    ├── Owned                       4    retriable: another driver or consumer is at work
-    ├── NeedsDecision               5    a person must decide
+    ├── DataLost                    3    with --strict: policy allowed a loss
+    ├── Owned                       4    retriable: another driver or consumer is active
+    ├── NeedsDecision               5    an operator must decide
     │   ├── LedgersDisagree
     │   │   └── TableAppeared            the table was created after the plan: observe again
     │   ├── OffsetMoved
-    │   ├── BadOffset                    a committed offset that is no number, or lies outside the log
-    │   ├── LogTruncated                 records below a position are no longer the log's
-    │   ├── TopicMadeAgain               a topic that was planned is another one of the same name by now
-    │   ├── DataLoss                     wanted offsets are not in the log any more
+    │   ├── BadOffset                    a committed offset is not a number, or outside the log
+    │   ├── PartitionTruncated           records below a position are gone or replaced
+    │   ├── TopicRecreated               a planned topic was recreated
+    │   ├── DataLoss                     requested offsets are no longer in the log
     │   │   ├── ExpiredOffsets           retention deleted them before they were read
-    │   │   └── MissingOffsets           they lie inside it, and no record batch has them
-    │   ├── CorruptData                  what the broker sent is not the protocol
-    │   │   └── OffsetInsideMessage      no message begins at a byte position where one should
-    │   ├── RecordTooLarge               a record, or an unpacked batch, exceeds the limit
+    │   │   └── MissingOffsets           no record batch has them
+    │   ├── CorruptData                  bytes of a broker violate the protocol
+    │   │   └── MisalignedOffset         no message begins at a byte offset
+    │   ├── RecordTooLarge               a record, or a decompressed batch, exceeds the limit
     │   ├── RanOutBeforeUntil
-    │   ├── FileLost                     the table's log names a file that is gone
-    │   └── VerifyFailed
+    │   ├── FileLost                     a file that the table's log names is gone
+    │   └── VerificationFailed
     ├── Unreachable                 6    retriable: ZooKeeper, a broker or Spark
     │   ├── ZooKeeperUnreachable
     │   ├── SessionLost
-    │   ├── MembershipLost               the group took us for gone before a plan was handed over
-    │   ├── CommitUnknown                it may have happened: read again before assuming either way
+    │   ├── MembershipLost               the group removed this member before its commit
+    │   ├── CommitUnknown                the commit may have succeeded: read it back
     │   ├── BrokerUnreachable
-    │   │   └── BrokerError              the broker answered with an error code that may pass
-    │   ├── NotYetReadable               a broker does not give the records yet, or they may still come
+    │   │   └── BrokerError              a retriable error code of a broker
+    │   ├── NotYetReadable               records are not readable yet, or may still arrive
     │   └── ProcessLost                  Spark's JVM, an executor or a worker died
     ├── TableUnreachable            7    retriable: the table cannot be read or written
-    │   └── NoExclusiveCreate            the store lets a writer replace another one's commit
-    └── Stopped                   130    retriable: Ctrl-C or SIGTERM, cleanly
-
-An error as a line of text, by which it comes out of an executor: Spark hands on nothing but the
-traceback.
-
-Why a broker does not do what it is asked, in words of no generation. No I/O; each generation has
-a table of its own codes.
-
-Which of several errors is the worst: what a person mends first, and what the whole ends with.
+    │   └── NoExclusiveCreate            in this store writers can replace each other's commits
+    └── Stopped                   130    retriable: Ctrl-C or SIGTERM
 """
 
 from __future__ import annotations
@@ -185,13 +177,13 @@ class BadOffset(NeedsDecision):
     """A committed offset is no number, or lies outside the log."""
 
 
-class LogTruncated(NeedsDecision):
+class PartitionTruncated(NeedsDecision):
     """Records that were read, or planned, are gone from the log's tail: an unclean leader was
     elected, or a broker lost its disk.
     """
 
 
-class TopicMadeAgain(NeedsDecision):
+class TopicRecreated(NeedsDecision):
     """A topic was deleted and made again between the plan and the end of reading: other records at
     the same offsets.
     """
@@ -217,7 +209,7 @@ class CorruptData(NeedsDecision):
     """
 
 
-class OffsetInsideMessage(CorruptData):
+class MisalignedOffset(CorruptData):
     """Offsets of the log are byte positions, and no message begins or ends at this one: it lies
     inside one, or the log is damaged.
     """
@@ -235,7 +227,7 @@ class FileLost(NeedsDecision):
     """A file that the table's log names is not there any more."""
 
 
-class VerifyFailed(NeedsDecision):
+class VerificationFailed(NeedsDecision):
     """Rows are missing or double."""
 
 

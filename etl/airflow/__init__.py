@@ -1,20 +1,9 @@
-"""Airflow DAGs for pipelines: when each one runs and in what order. How is the toolkit's own: each
-task starts one of its commands.
+"""Airflow DAGs for pipelines: each task starts one command of `etl`.
 
-| module | what is there |
-| --- | --- |
-| `dags` | a DAG of each kind, made from a conf file: scheduled ingest, replay, backfill, maintenance |
-| `submit` | the operator that starts a job by spark-submit, and what its exit code means |
-| `missing` | the operator that looks whether the table lacks intervals, whatever Airflow has run |
-| `sensors` | the sensor that waits until the logs are complete up to the end of the interval, and its trigger |
-| `interval` | which interval a run is for |
-| `toolkit` | where the environment is that has Spark and this package; Airflow needs neither |
-| `pipeline` | what a DAG must know of a conf file |
-| `outcome` | what a command came to, as Airflow hears it |
-| `assets`, `failure`, `brief` | what is said of a run: to whoever waits for the table, to whoever is called, and how much of it |
-| `check` | `python -m etl.airflow check`: pools and connections that DAGs name and nobody made |
-| `sdk` | the names of Airflow 2.11 and 3, in one place |
+`dags` makes DAGs from conf files, `submit` starts commands by spark-submit, `sensors` waits for
+complete partitions and finds missing intervals, `pipeline` reads what a DAG needs of a conf and its
+environment, `compat` has the names of Airflow 2.11 and 3.
 
-Nothing heavy is imported by a DAG file: no pyspark, numba, pyarrow, kafka, kazoo. Nothing else of
-the package imports this folder.
+A DAG file imports nothing heavy: no pyspark, numba, pyarrow, kafka, kazoo. No other folder imports
+this one.
 """

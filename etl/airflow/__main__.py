@@ -1,8 +1,4 @@
-"""`python -m etl.airflow check FOLDER`: do the DAG files load, and is there what they name?
-
-`python -m etl.airflow check FOLDER`: whether DAG files load, and whether the pools and
-connections that they name are there.
-"""
+"""`python -m etl.airflow check FOLDER`: do DAG files load? Do pools and connections exist?"""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which names does Airflow have, the same for 2.11 and 3?
-
-Airflow's own names, the same for 2.11 and 3: who writes DAGs imports them from here.
-"""
+"""Names of Airflow, the same for 2.11 and 3."""
 
 from airflow.providers.common.compat.sdk import (
     DAG,

@@ -1,14 +1,9 @@
 """Which DAGs are made for a pipeline?
 
-A DAG of each kind for one pipeline, from its conf file, whose name it has. A DAG file calls
-these and says when.
-
-What they have in common: one run of a pipeline at a time (`max_active_runs` does not bind Airflow's
-backfills, `max_active_tis_per_dag` does), retries with growing pauses, and no catching up of old
-intervals: a run goes on from the ledger, so the next one makes them good.
-
-A DAG for each conf file of a folder: one that cannot be read takes no other pipeline's DAG away,
-and somebody is called for it.
+Ingest, replay, backfill and maintenance, from a conf file. In common: one run of a pipeline at a
+time (`max_active_runs` does not bind Airflow's backfills, `max_active_tis_per_dag` does), retries
+with growing delays, no catchup: a run continues from the ledger. In a folder of confs, one that
+cannot be read does not remove the DAGs of the others; it becomes an import error that is reported.
 """
 
 from __future__ import annotations

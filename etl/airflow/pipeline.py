@@ -1,22 +1,12 @@
-"""What must a DAG know of a pipeline and its environment, and is it there? Loads without Airflow.
+"""What must a DAG know of a pipeline and its environment, and does that exist?
 
-What a DAG must know of a pipeline: a few keys of its conf file. The command that a task starts
-reads and checks all of it.
+A few keys of the conf; the task's command reads and checks all of it. The toolkit runs in an
+environment of its own on the workers, since Airflow's Spark provider brings pyspark-client into the
+same folder as pyspark. Of a command's document little is kept for XCom, because it goes to
+Airflow's database.
 
-Where the toolkit is installed, seen from an Airflow worker: an environment of its own, for
-Airflow's has another pyspark.
-
-The Spark provider of Airflow brings pyspark-client, which lies in the same folder as pyspark. So
-the two have environments of their own on the workers, and a task names the other one's interpreter.
-
-What Airflow keeps of a command's document: little, for it goes into its database and its pages.
-Pure.
-
-What DAGs name and nobody made: Airflow lets a task whose pool is not there wait for ever, and
-without the connection Spark goes to yarn.
-
-Run where Airflow's database can be reached, after DAGs were changed: `python -m etl.airflow check
-FOLDER`.
+`python -m etl.airflow check FOLDER` finds missing pools, for which tasks wait for ever, and missing
+connections, without which Spark goes to yarn. Loads without Airflow.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """Is an interval complete, and is it in the table?
 
-The sensor that waits until the logs are complete up to the end of a run's interval. While it
-waits it holds no worker.
-
-Each look is one `etl complete` in the toolkit's environment, so the triggerer needs that, too, and
-no client of Kafka of its own.
-
-The operator that looks whether the table lacks intervals. That Airflow has a run for an interval
-does not say that it was loaded.
+The sensor waits for complete partitions, deferred, by one `etl complete` per poke in the toolkit's
+environment, which the triggerer needs, too. The operator compares intervals with the table: a run
+in Airflow does not prove that its interval was loaded.
 """
 
 from __future__ import annotations

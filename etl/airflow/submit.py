@@ -1,25 +1,11 @@
-"""How does a task start a job by spark-submit, and what does Airflow hear of it?
+"""How does a task start a command by spark-submit, and what does Airflow learn of it?
 
-The operator that starts a job of the toolkit by spark-submit, and tells Airflow what came of it.
+A try may begin while the driver of the last one is active, or after it committed: equal run keys
+are one plan and one commit, so each try submits the same arguments.
 
-A try may run while the driver of the one before is still at work, or after it has committed:
-Airflow guards against neither. The job does: the same run key is one plan, and one commit. So every
-try submits the same arguments, and asks nothing of earlier ones.
-
-The table as an asset of Airflow: what waits for it is told of each commit, with the run's report
-beside the event.
-
-Airflow tells an event at least once: a task that is cleared and runs again tells it again, with the
-same run key. Who must act once remembers `run_key`, or `plan.number`, of the extra.
-
-What is said when a task has failed for good: one value with everything that a person on call
-asks first.
-
-What a command came to, as Airflow hears it: done, try again, or fail at once; always with the
-command's own sentences.
-
-The interval that an Airflow run is for: from its context to values, and a refusal that Airflow
-shows and does not try again.
+Results become success, retry or failure, with the command's own message. The table is an asset
+whose events carry the report; events are at least once, so a consumer remembers `run_key` or
+`plan.number`. A final failure is reported to a callback as one value.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """Which commands are there, and how does one begin and end?
 
-The commands of a pipeline's every day, and the families of the others. Everything heavy is
-imported inside the command that needs it.
-
-The way in and out of a command: its signals, its exit code, and what is told of an error.
+Commands of daily use, the groups of all others, signals and exit codes.
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ from etl.cli.load_commands import backfill, compact, maintain, replay, table
 from etl.cli.operator_commands import offsets, pipelines, plans
 from etl.cli.record_commands import peek, tail
 from etl.cli.setup_commands import complete, init, intervals, package, report, schema
-from etl.errors import DataLost, EtlError, SettingsError, Stopped, VerifyFailed
+from etl.errors import DataLost, EtlError, SettingsError, Stopped, VerificationFailed
 from etl.model.partitions import BrokerFamily
 
 app = Commands(
@@ -223,7 +220,7 @@ def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
     proof = proving.verify(table_settings_of(conf), run_context(quiet=quiet, as_json=as_json))
     show(as_json, proof.as_json(), lambda: show_proof(proof))
     if not proof.is_right:
-        raise VerifyFailed(proof.first_finding, check=proof.check)
+        raise VerificationFailed(proof.first_finding, check=proof.check)
 
 
 _STOPPED = 130

@@ -1,13 +1,7 @@
-"""What do all commands take, and how do they answer?
+"""What do all commands accept, and how do they print their result?
 
-What several commands take on the command line, and what it stands for: settings, and what is
-true of this machine.
-
-What a command says: its one document or its screen on standard output, errors on standard error;
-and where that cannot be written.
-
-`--log-format`, which every command takes: standard error as text for a person, or as one JSON
-object a line for a machine.
+Shared options and what they resolve to; one JSON document or a screen on standard output, errors on
+standard error; `--log-format` text or json.
 """
 
 from __future__ import annotations

@@ -1,15 +1,7 @@
 """Which arguments do the commands take that change the table?
 
-`etl backfill`: what was never loaded is loaded beside the live pipeline. Without another word it
-begins one, or goes on with it.
-
-`etl replay`: what it takes, and that a person agrees before rows are taken out.
-
-`etl compact`: what it takes. It removes nothing, so it asks nobody.
-
-`etl maintain`: what it takes, and that a person sees what it comes to before it is done.
-
-`etl table`: a table that the conf names as a catalog does.
+backfill, replay, compact, maintain, table. A command that removes rows or files shows what it would
+do and asks first.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
-"""What does a person, or a machine, see of a run under way?
+"""What does a person, or a machine, see of a run in progress?
 
-A run under way, on standard error: what it is at and how far, as a picture on a terminal,
-elsewhere as a line now and then.
-
-It asks `doing` from a thread of its own, and nothing that happens here ends or slows a run.
-
-Standard error for a machine: one JSON object a line, of what a command says, what a run comes
-to, and what libraries log.
-
-Each has `time` (ISO 8601 in UTC), `level` and `message`, and, null where there is none, `pipeline`,
-`run_id`, `verb` and `plan`; some more.
+On standard error: a live display on a terminal, else a line now and then, from a thread of its own
+that neither fails nor slows the run. With `--log-format json` one JSON object per line, with
+`time` (ISO 8601, UTC), `level`, `message`, `pipeline`, `run_id`, `verb` and `plan`.
 """
 
 from __future__ import annotations

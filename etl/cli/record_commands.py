@@ -1,11 +1,4 @@
-"""Which arguments do `etl peek` and `etl tail` take?
-
-`etl peek`: the records of one partition, for a person.
-
-`etl tail`: the records of a group's share, for a person.
-
-What `peek` and `tail` take to show records, and how they show them as they come.
-"""
+"""Which arguments do `etl peek` and `etl tail` take?"""
 
 from __future__ import annotations
 

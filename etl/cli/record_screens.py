@@ -1,13 +1,7 @@
-"""How are records shown, one by one?
+"""How are records printed, one by one?
 
-Records of one log as they come: a line each for a person, or one JSON document that grows while
-it is written.
-
-Text of somebody else's goes to a terminal here: what moves a cursor or ends a line is shown by its
-escape, and long values are cut.
-
-Records of a group's share as they come: a line each for a person, or one JSON document that
-grows while it is written.
+A line per record, or one JSON document that grows. Control characters are escaped, since records
+come from others, and long values are truncated.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """How does `etl run FOLDER` run each conf in a process of its own?
 
-`etl run FOLDER`: each conf is run by this very command, in a process of its own.
-
-So each has the JVM that its own settings ask for, and what ends one process ends no other run.
-Under spark-submit there is one session, which belongs to whoever submitted: there they are run in
-this process.
+So each has a JVM with its own settings, and what ends one process ends no other run. Under
+spark-submit there is one session of the submitter: there all run in this process.
 """
 
 from __future__ import annotations

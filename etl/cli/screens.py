@@ -1,14 +1,6 @@
 """What does a person see of a command's result?
 
-What a person sees: values as a few lines and tables on a terminal. Nothing is computed here that
-`--json` does not have too.
-
-Backfills for a person: what one would load, and how far each is.
-
-How offsets look to a person: where they are, where they differ, and how far the table is behind.
-
-What a person sees of a folder of confs that was run, of a first conf that was written, and of
-what was packed for a cluster.
+Lines and tables; `--json` has all of it, too.
 """
 
 from __future__ import annotations

@@ -1,13 +1,6 @@
 """Which arguments do the commands take that change no table?
 
-`etl init` and `etl schema`: a first conf, and what an editor must know of one.
-
-`etl package`: what it takes.
-
-`etl report`: what a run did, as a page for a browser.
-
-What a schedule asks, before a run and after many: whether logs are complete up to a time, and
-which intervals the table lacks.
+init, schema, package, report, complete, intervals.
 """
 
 from __future__ import annotations

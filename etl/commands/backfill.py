@@ -1,10 +1,7 @@
 """How does an operator begin, resume, list and abandon backfills?
 
-`etl backfill`: what a live pipeline never loaded is loaded beside it, in bounded plans; what
-would be loaded is shown before.
-
-`etl backfill list` and `show`: the backfills beside a pipeline, how far each is, and when it may
-be done. Brokers are not asked.
+`etl backfill` loads offsets that the pipeline never loaded, in bounded plans, after showing them.
+`etl backfill list` and `show` report progress without asking brokers.
 """
 
 from __future__ import annotations

@@ -1,24 +1,15 @@
-"""What does `etl doctor` look at, and what does it find at the table and the ledger?
+"""What does `etl doctor` check, in which order, and what does it find at the table and the ledger?
 
-`etl doctor CONF`: what is looked at and in which order, and which line is the worst.
+Each line is ok, advice, failed (with the exit code of a run that would stop there) or not checked
+because of an earlier line. Nothing is changed: permissions are tested by requests that ZooKeeper
+rejects for another reason, by an unnamed file in the table's directory, and by a probe there that
+is removed.
 
-Every line is ok, advice, failed with the exit code of a run that would stop there, or not checked
-because of a line above it. What each check looks at is in the module of that part of the world.
-Nothing is changed: permissions are found out by requests that ZooKeeper refuses for another reason,
-by a file without a name in the table's folder, and by a probe there that is removed.
+Checks here: the table (store, features, columns, permissions), a named table in its catalog (starts
+Spark), the transform, the ledger against the table, backfills.
 
-The table: which store it is on, what is there, its features and properties, its columns, and
-whether its folder can be written.
-
-A table that a catalog names: where runs go by that it is, and whether the catalog still says so.
-Spark is started, for some seconds.
-
-What the transform makes of rows: whether they fit the table and can be proven there, as a run
-finds out before it stores a plan.
-
-Ledger against table: where the next run would find the pipeline.
-
-The backfills beside the pipeline: whether one waits for somebody to go on with it.
+Not here: checks of the machine (etl/commands/doctor_machine.py), of brokers, group and ZooKeeper
+(etl/commands/doctor_services.py).
 """
 
 from __future__ import annotations

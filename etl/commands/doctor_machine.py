@@ -1,12 +1,8 @@
-"""What is a check, and what does it find on this machine?
+"""What is a check, and what do checks find on this machine?
 
-What a check says, and what checks tell one another. No I/O.
-
-A `Line` is one line of what `etl doctor` prints, a `Check` makes some, `Findings` is what later
-checks may build on.
-
-This machine: Java, Delta's jars, Python packages, the workers' Python, the transform, the
-folders of reports and metrics.
+A `Line` is a line of `etl doctor`, a `Check` returns lines, `Findings` carries results to later
+checks. Checks here: Java, Delta's jars, Python packages, the workers' Python, the transform, report
+and metrics directories.
 """
 
 from __future__ import annotations

@@ -1,17 +1,8 @@
 """What do checks find at brokers, the group and ZooKeeper?
 
-The brokers and their topics, as they are at this moment.
-
-Who else is at work in the consumer group: drivers, other consumers, owners, and pipelines that
-share a topic.
-
-The Kafka group into which positions are mirrored. Its offsets are not read here: who asks for a
-coordinator may make a topic.
-
-ZooKeeper: its servers, how large a request may be, the chroot, and what we may do where the
-pipeline keeps its ledger.
-
-Who may change what the pipeline keeps, beside what the conf asks for.
+Brokers and topics; drivers, consumers and owners of the group, and pipelines that share a topic;
+the mirror group, whose offsets are not read because looking up a coordinator may create a topic;
+ZooKeeper's servers, request size, chroot and permissions; ACLs against the conf.
 """
 
 from __future__ import annotations

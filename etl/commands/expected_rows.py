@@ -1,17 +1,11 @@
-"""Which rows should the table hold, by the ledger?
+"""Which rows should the table hold, by the ledgers?
 
-What the table should hold, by the ledger: the plans that led to it, what pruned plans loaded,
-and what was let go.
+Plans that led to the table, loaded intervals of pruned plans, and lost offsets, of the pipeline and
+its backfills, at one version of the table. A backfill's ledger is read after that version is known:
+each plan is stored before its commit, so all commits up to it are known, and later ones are left
+out.
 
-Owns the one moment that both ledgers are read at. What `verify` makes of it, and what the table
-does hold, is not known here.
-
-What the table should hold, by the ledgers of the pipeline and of the backfills beside it, at one
-version of the table.
-
-A backfill's ledger is read after that version is known: each plan of it is stored before its
-commit, so every commit up to there is known to it. What it committed since is left out; what it had
-committed before, and an older copy of the table lacks, is missing.
+Not here: what the table holds and what `verify` makes of it (etl/commands/verify.py).
 """
 
 from __future__ import annotations

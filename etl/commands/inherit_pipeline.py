@@ -1,14 +1,11 @@
 """How does a pipeline inherit from its predecessor?
 
-`etl plans take-over`: this pipeline takes the place of another one in its table, and nothing is
-loaded twice.
+`etl plans take-over`. While nobody drives the predecessor: close the number of its stored plan
+(etl/run/close_plan.py), read its positions from the table, merge its loaded intervals, retire it,
+and store the plan that begins at its positions. Each step can be repeated; the next run executes
+the plan.
 
-Owns the order: while nobody drives the other pipeline, the number of a plan that it has stored is
-closed (`etl.run.ingest`), its positions are read from the table, what it loaded goes into our
-coverage, it is retired, and the plan that begins at its positions is stored. Each step may be done
-again; the next run executes the plan. What it holds is `succession`'s.
-
-Which pipelines have loaded into a table, and which of them a person names.
+Not here: what the plan holds (etl/decide/inherit_pipeline.py).
 """
 
 from __future__ import annotations

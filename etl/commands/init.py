@@ -1,15 +1,7 @@
 """How is a first conf written?
 
-`etl init`: a first conf for topics of a cluster that is asked. Each key is written with why it
-is so; no file is written over.
-
-Here is who is asked; what is chosen is in `init`, how a conf is written in `conf_text`.
-
-What a first conf says, and why: of what a person asked for and what was seen. Nothing is asked
-here.
-
-A conf as text: each key with its comment above it, in the order given, and first what tells an
-editor which keys there are.
+`etl init` asks the brokers, chooses keys by a pure function, and writes each with a comment that
+gives the reason. Existing files are not overwritten.
 """
 
 from __future__ import annotations

@@ -1,15 +1,7 @@
 """How far has each partition been loaded, by offset and by time, and what is missing?
 
-`etl lag`: how far the table is behind each partition; what it takes to know is asked of the
-brokers.
-
-`etl offsets show`: committed offset, position and lag of each partition.
-
-`etl complete`: whether the conf's logs are complete up to a time, so that a run up to that time
-can begin.
-
-`etl intervals`: which stretches of time between two moments are not whole in the table, by the
-ledger and the brokers.
+`etl lag`, `etl offsets show`, `etl complete` (can a run up to a time begin?) and `etl intervals`
+(which time intervals are incomplete in the table?).
 """
 
 from __future__ import annotations

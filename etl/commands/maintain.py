@@ -1,21 +1,10 @@
 """How is a table compacted and cleaned up?
 
-`etl maintain`: small files of the table become large ones, files that no version needs go, its
-log gets a checkpoint, old plans fold.
-
-It looks at the table as a run does, first: what others did to it stops a run and this alike, or
-what is needed to put it right would be gone; and what policy lets pass is noted, before the table's
-log may forget it. No row is moved, and no offset: a run, `verify` and a replay find what they would
-have found. Another driver may be at work meanwhile: whom Delta lets pass of two that change the
-same files, passes. What there is to do is decided from the table's files, and Spark starts only
-where there are files to put together, or to remove.
-
-`etl compact`: small files of the table become large ones, and nothing else; where there are
-none, no Spark starts.
-
-What was there before stays in the folder for as long as files do that no version needs (`etl
-maintain` removes them), so it is a light command for a schedule of its own. It looks at the table
-as `maintain` and a run do, first, and goes on where they would.
+`etl maintain` compacts small files, vacuums, writes a checkpoint and prunes old plans;
+`etl compact` only compacts. No row and no offset moves. The table is observed as by a run first:
+changes of others that stop a run stop these commands, since the files might be needed to undo them;
+permitted changes are recorded before the log forgets them. Another driver may be active: Delta
+resolves conflicts. Spark starts only if there are files to compact or remove.
 """
 
 from __future__ import annotations

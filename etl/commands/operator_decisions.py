@@ -1,21 +1,10 @@
 """How does an operator decide which table, plan or partition is right?
 
-What an operator decides where the facts contradict each other: which table is right, and that a
-plan is given up.
-
-A decision is written into the ledger with its reason, under the driver's lock; `reconcile` honours
-it at the next run.
-
-What it comes to that an operator accepts a table: of the newest plan of the pipeline, and of
-each backfill beside it.
-
-Where neither ledger tells whether such a plan is in that table, its rows are looked for.
-
-A command that moves the group's offsets is a member of the group while it looks and stores its
-plan, where runs are members.
-
-`etl table`: where the table is that the conf names as a catalog does, and that runs go by what
-the catalog says now.
+Decisions are stored in the ledger with their reason, under the driver lock; the next run follows
+them (etl/decide/reconcile.py). Accepting a table concerns the newest plan of the pipeline and of
+each backfill; if no ledger tells whether such a plan is in the table, its rows are looked up. A
+command that moves offsets joins the group, if runs do. `etl table resolve` accepts the location
+that the catalog reports now.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""How does this package come to the executors of a cluster?
+"""How does this package reach the executors of a cluster?
 
-`etl package`: what brings this package to the executors of a cluster, and what to say to
-`spark-submit`.
-
-A zip for `--py-files`, where the workers' Python has the libraries; or an archive of this whole
-environment, where it has nothing. In both lie the kernels that numba compiled here, so that no
-worker compiles them again (`etl.records.kernel_cache`).
-
-What numba keeps of this installation's kernels, so that it can travel: each is called once, on a
-few bytes of each message format.
+`etl package` makes a zip for `--py-files`, if the workers' Python has the libraries, or an archive
+of this environment. Both contain the compiled kernels, each called once on a few bytes, so that no
+worker compiles them (`etl.records.kernel_cache`).
 """
 
 from __future__ import annotations

@@ -1,32 +1,12 @@
-"""How does a person look at records?
+"""How does a person view records?
 
-`etl peek`: the records of one log, one by one, for a person. Nothing is stored, moved or owned,
-and no Spark is needed.
+`etl peek` prints the records of one partition, `etl tail` those assigned to a group member. Nothing
+is stored, no Spark is needed, one response is in memory at a time. `peek` retries a leader that
+moved or is silent for `source.timeout_s`; with follow it uses a `Consumer`. `tail` takes its
+assignment from other members while it runs, and commits only on request.
 
-Here it is decided which log that is and where to start in it; going through it belongs to
-`peek`, beyond its end to `peek`.
-
-One log that is looked at: fetch after fetch, each at the offset that the answer before ended at,
-until there is nothing more to show.
-
-What is held at a time is one answer: small ones, that grow for one large record only, up to
-`source.fetch_limit_bytes`. A leader that moved or is silent is looked up again, for
-`source.timeout_s`.
-
-One log that is followed beyond its end: what a `Consumer` gives of it, as `peek` gives
-what is there.
-
-What the bytes of a key or a value say, by the name of whoever can read them: for a person who
-looks at records.
-
-A decoder makes of bytes something that JSON can hold. Bytes that are not what it reads are no error
-of the record's, nor an end of looking: they are told as `Undecoded`.
-
-`etl tail`: records as a member of a group is given them, for a person. Its share is taken from
-the group's other members while it looks.
-
-It commits nothing unless it is told to; so what it showed is read again by whoever has its
-partitions next.
+Decoders turn keys and values into JSON values. Bytes that a decoder cannot read are `Undecoded`,
+not an error.
 """
 
 from __future__ import annotations
@@ -51,7 +31,7 @@ from etl.errors import (
     ExpiredOffsets,
     Meaning,
     MessageTooLarge,
-    OffsetInsideMessage,
+    MisalignedOffset,
     RanOutBeforeUntil,
     SettingsError,
     TopicMissing,
@@ -130,7 +110,7 @@ class PeekedLog:
         """Each record, until there are as many as wanted, the log ends where it ended at first, or
         nothing comes in time.
 
-        Raises CorruptData, OffsetInsideMessage, MessageTooLarge, RecordTooLarge, ExpiredOffsets,
+        Raises CorruptData, MisalignedOffset, MessageTooLarge, RecordTooLarge, ExpiredOffsets,
         RanOutBeforeUntil, and what a broker that stays silent for `source.timeout_s` or refuses
         comes to.
         """
@@ -149,11 +129,11 @@ class PeekedLog:
     def _messages(self, fetched: FetchedPartition) -> Messages:
         try:
             return Messages(fetched)
-        except OffsetInsideMessage as inside:
+        except MisalignedOffset as inside:
             if self.given or self.position != self.from_offset:
                 raise
             check = "--from: messages begin at earliest, at committed offsets, and at the boundaries of `etl offsets show CONF --json`"
-            raise OffsetInsideMessage(inside.what, check=check, **inside.where) from None
+            raise MisalignedOffset(inside.what, check=check, **inside.where) from None
 
     @property
     def _is_at_end(self) -> bool:
@@ -264,7 +244,7 @@ class PeekedLog:
         """
         limit = max(self._source.fetch_limit_bytes, self._least_bytes)
         if len(fetched.records) < self._max_bytes:
-            kind = OffsetInsideMessage if fetched.layout is EntryLayout.PHYSICAL else CorruptData
+            kind = MisalignedOffset if fetched.layout is EntryLayout.PHYSICAL else CorruptData
             what = f"a message claims {needed:,} bytes, and {len(fetched.records):,} are there"
             raise kind(
                 what,

@@ -1,13 +1,8 @@
-"""Which pipelines has a group, and which of them are retired?
+"""Which pipelines does a group have, and which are retired?
 
-The pipelines of a group, or of a ZooKeeper: which there are, and which of them an operator takes
-out of service.
-
-Two pipelines of one group may not read one topic, for the offsets are the group's. Where two do,
-one of them is retired: it keeps its ledger and its table and loads no more.
-
-`etl pipelines set-acl`: what a pipeline keeps gets the ACL that the conf asks for, for a conf
-counts only for what is made under it.
+Two pipelines of one group cannot read one topic, because offsets belong to the group: one is
+retired, keeps its ledger and table, and loads no more. `etl pipelines set-acl` applies the conf's
+ACL to existing znodes.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """What would the next run do, and which plans are stored?
 
-`etl plans list` and `etl plans show`.
-
-`etl plan`: what the next run would do, decided by the very function that a run goes by.
-
-Nothing starts Spark here. So of the transform it says what is known without it, and that the rest
-was not looked at.
+`etl plan` uses the decisions of a run and does not start Spark, so a transform is checked as far as
+possible without it. `etl plans list` and `etl plans show` read the ledger.
 """
 
 from __future__ import annotations

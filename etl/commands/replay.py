@@ -1,14 +1,8 @@
 """How does an operator read rows again and replace them?
 
-`etl replay`: rows that are in the table already are read again and replaced; what would be
-replaced is shown before.
-
-`etl replay --into PATH`: the rows that a replay would make, in another table; the pipeline's own
-table and ledger stay as they are.
-
-The other table is a plain one: nobody keeps plans of it. One commit makes it, or replaces the rows
-that it has of the same offsets, so saying it again, after a kill or with another transform, leaves
-each row once.
+`etl replay` shows what would be replaced, then replaces it. With `--into PATH` the rows go to
+another table, and the pipeline's table and ledger stay as they are: one commit creates that table,
+or replaces its rows of the same offsets, so the command can be repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +19,7 @@ from etl.decide.next_step import NextStep, foreseen, next_step
 from etl.decide.replay import Bound, ReplayRequest
 from etl.decide.table_changes import name_of
 from etl.decide.table_storage import settings_for
-from etl.errors import SettingsError, VerifyFailed
+from etl.errors import SettingsError, VerificationFailed
 from etl.io.delta.table import open_table
 from etl.io.delta.table_state import other_pipelines
 from etl.io.spark.session import translating_spark_errors
@@ -261,7 +255,7 @@ def replay_into(
     """Read the wanted offsets again and replace their rows in the table at `path`, which is made
     where there is none.
 
-    Raises SettingsError for a table that a pipeline loads, VerifyFailed where not as many rows are
+    Raises SettingsError for a table that a pipeline loads, VerificationFailed where not as many rows are
     there as were read, and as a replay.
     """
     path = _place(settings, path)
@@ -288,7 +282,7 @@ def replay_into(
         counts = world.put_into(plan, step.snapshot, into, json.dumps(said))
     if settings.either_transform is None and counts.read not in (None, counts.there):
         what = f"{counts.read:,} records were read, and the table has {counts.there:,} rows of their offsets"
-        raise VerifyFailed(
+        raise VerificationFailed(
             what, path=path, check="who else writes to this table; then say it again"
         )
     return Copied(path, plan, counts, notes)

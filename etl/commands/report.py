@@ -1,8 +1,4 @@
-"""How is the page of a run's report shown?
-
-`etl report`: the page of a run's report, made anew from the report, and shown to whoever sits
-before a display.
-"""
+"""How is the page of a run's report made and shown? (`etl report`)"""
 
 from __future__ import annotations
 

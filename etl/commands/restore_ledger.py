@@ -1,15 +1,9 @@
 """How is the ledger compared with the table, and restored from it?
 
-`etl offsets restore`: positions and ledger from the table, where ZooKeeper lost them or somebody
-moved them.
-
-Owns the order: look, so that a person sees what it comes to; then once more while nobody else
-drives the pipeline. What is lost is `restoring`'s to say; where only rows are left, the plan is the
-one by which a pipeline takes over from itself (`succession`). If there was no plan yet and somebody
-else wrote the rows, it is plan 1.
-
-`etl offsets diff`: ZooKeeper's offsets, the newest plan and the table side by side, and what the
-next run does where they differ.
+`etl offsets restore` shows what is lost, then observes again under the driver lock and stores the
+plan that restores it. If only rows are left, it is the plan by which a pipeline inherits from
+itself (etl/decide/inherit_pipeline.py). `etl offsets diff` compares ZooKeeper's offsets, the newest
+plan and the table, and says what the next run does.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """What does `etl run` do, with one conf or a folder of them?
 
-`etl run`: one run, and its report.
-
-`etl run FOLDER`: a run of each conf in it, one after the other; what fails stops none of the
-others, and what stops one stops all.
-
-How one of them is started is the caller's (`etl.cli.run_folder`): here is which confs there are,
-and what came of all of them.
+One run and its report; or a run of each conf of a folder, one after the other. A failed run does
+not stop the others, an interrupt does. How each is started is the caller's (etl/cli/run_folder.py).
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
 """How does an operator set or pause offsets?
 
-`etl offsets set`: a position is set forwards or backwards, by a numbered plan that the next run
-executes.
+`etl offsets set` shows the moves, then observes again under the driver lock and stores a plan that
+the next run executes. `etl offsets pause` and `resume` change which partitions the next plan reads;
+brokers are asked only for names that the ledger does not know.
 
-Owns the order: look, so that a person sees what it comes to; then once more while nobody else
-drives the pipeline, and store the plan if nothing has moved since. What may be set, and what the
-plan holds, is `set_offsets`'s.
-
-`etl offsets pause` and `etl offsets resume`: a log keeps its position and gets no range, from
-the next plan on, until it is resumed.
-
-What a pause means is `decide.set_offsets`'s. Brokers are asked only for names that the ledger does
-not know, so that a log can be paused and resumed while they are away.
+Not here: what may be set (etl/decide/set_offsets.py).
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """Is every record of every applied plan in the table once?
 
-`etl verify`: every record of every applied plan is in the table once, or it is said which is
-not, and why.
+Expected rows come from the ledgers, actual rows from Spark. If rows are missing, the plan's own
+commit and later commits of other writers explain them. Rows of other pipelines are not judged, but
+topics that they loaded may stop a run.
 
-Owns the order of the questions: what should be there (the ledger), what is there (Spark reads the
-rows), and, only where rows are missing, whether they were in their own commit and who removed rows
-since. What the answers mean is decided in `audit`.
-
-The other pipelines of a table as `verify` sees them: which rows are not ours to judge, and when
-what others loaded stops a run.
+Not here: the comparison (etl/audit/audit.py).
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ from etl.decide.tasks import boundaries_of, split_ranges
 from etl.errors import (
     BrokerUnreachable,
     DataLoss,
-    LogTruncated,
     NeedsDecision,
     NotYetReadable,
+    PartitionTruncated,
     SettingsError,
 )
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition
@@ -101,7 +101,7 @@ def next_backfill_plan(
     """The next one, without its id; None where all is loaded, or the backfill is given up, or
     nothing that is left has a leader.
 
-    Raises DataLoss and BrokerUnreachable where policy says `fail`, NeedsDecision and LogTruncated
+    Raises DataLoss and BrokerUnreachable where policy says `fail`, NeedsDecision and PartitionTruncated
     for a log that is another by now, NotYetReadable.
     """
     left = claim.left_from(state.last.positions)
@@ -294,7 +294,7 @@ def _reject_truncated_topics(
         if ends and min(ends) < until:
             what = f"the log was cut at offset {min(ends)}, and the backfill loads it up to {until}"
             check = "whether an unclean leader was elected, or a broker lost its disk; `etl run CONF` says whether the pipeline can go on"
-            raise LogTruncated(what, **log.place, offset=until, check=check)
+            raise PartitionTruncated(what, **log.place, offset=until, check=check)
 
 
 def _reject_unavailable(

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from etl.decide.offsets import starts_of
 from etl.decide.partition_identity import accept_command
-from etl.errors import OffsetInsideMessage, OffsetMoved, SettingsError
+from etl.errors import MisalignedOffset, OffsetMoved, SettingsError
 from etl.model.partitions import (
     NOTHING_COMMITTED,
     BrokerPartition,
@@ -145,7 +145,7 @@ def reject_misaligned_offsets(
     """Refuse positions at which no entry begins. `last` is the newest plan; `is_left`: it is
     stored, and has these already.
 
-    Raises OffsetInsideMessage for the first, with the offsets that may take its place and what each
+    Raises MisalignedOffset for the first, with the offsets that may take its place and what each
     of them leaves out or loads.
     """
     for log, position in sorted(positions.items()):
@@ -276,7 +276,7 @@ def _moved_past(plan: Plan, log: BrokerPartition, start: int) -> list[Loss]:
 
 def _inside_entry(
     log: BrokerPartition, looked: LookedAt, snapshot: Snapshot, last: Plan | None, *, is_left: bool
-) -> OffsetInsideMessage:
+) -> MisalignedOffset:
     ours = _ours(log, looked.offset, last, is_left=is_left)
     what = "no message begins at the committed offset"
     if is_left and last:
@@ -302,7 +302,7 @@ def _inside_entry(
                     f"the table's by etl peek), {accept_command([render_log(log)], '--at OFFSET')} goes on from up to where they are the "
                     "same, from 0 if it was made again; where it is the same and damaged there, --skip leaves out what is"
                 )
-    return OffsetInsideMessage(what, check=check, **log.place, offset=looked.offset)
+    return MisalignedOffset(what, check=check, **log.place, offset=looked.offset)
 
 
 def _of_a_reset(

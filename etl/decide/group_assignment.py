@@ -35,7 +35,7 @@ A member in ZooKeeper, as a state machine (executed by `io.zookeeper.group_membe
     unjoined    joins                                     joining     register
     joining     registered                                joining     observe the group
     joining     observed                                  joining     claim all partitions or none
-    joining     one of them has another owner             joining     wait (a backoff at most), observe
+    joining     one of them has another owner             joining     wait a backoff, observe
     joining     the same, join timeout is over            unjoined    leave
     joining     claimed                                   stable      none; observe if an event came
     stable      an event came                             stable      observe the group

@@ -25,7 +25,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from etl.errors import LogTruncated, NeedsDecision, SettingsError, TopicMadeAgain
+from etl.errors import NeedsDecision, PartitionTruncated, SettingsError, TopicRecreated
 from etl.ledger.registrations import CREATION_ID
 from etl.model.partitions import (
     BrokerPartition,
@@ -175,7 +175,7 @@ def creations_to_compare(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
 def reject_topics_recreated_since(
     plan: Plan, known: Mapping[str, str], now: Mapping[str, str], *, is_in_table: bool
 ) -> None:
-    """Raises TopicMadeAgain where a topic of `known` has another id by now: the plan's offsets are
+    """Raises TopicRecreated where a topic of `known` has another id by now: the plan's offsets are
     others' then.
 
     One that is gone is told by its brokers.
@@ -192,7 +192,7 @@ def reject_topics_recreated_since(
             f"the plan's rows against the topic's records (etl plans show, etl peek), before anything else: {accept_command([topic])} "
             "reads the new topic from its start, and those that are in the table already come twice"
         )
-    raise TopicMadeAgain(what, topic=topic, check=check)
+    raise TopicRecreated(what, topic=topic, check=check)
 
 
 def id_of(log: BrokerPartition, plan: Plan) -> str | None:
@@ -391,7 +391,7 @@ class Cut:
     is.
     """
 
-    def error(self, others: int = 0) -> LogTruncated:
+    def error(self, others: int = 0) -> PartitionTruncated:
         """What a run raises; `others`: how many more logs were cut."""
         more = f" (and {others} more partitions)" if others else ""
         if self.is_known:
@@ -415,7 +415,7 @@ class Cut:
                 "from where its records are those in the table, from 0 if it was made again: "
             )
         check += f"etl plans accept-log CONF {named} {at}--reason ..."
-        return LogTruncated(what, **self.log.place, offset=self.position, check=check)
+        return PartitionTruncated(what, **self.log.place, offset=self.position, check=check)
 
 
 def record_epochs(plan: Plan, applied: CommitResult | None) -> dict[BrokerPartition, Lineage]:
@@ -461,7 +461,7 @@ def reject_recreated_or_truncated(
     them.
 
     `positions`, where they are not the plan's own: up to where its offsets must hold. Raises
-    NeedsDecision, LogTruncated.
+    NeedsDecision, PartitionTruncated.
     """
     if plan is None:
         return

@@ -197,7 +197,7 @@ def plan_next(
     """The next plan, without its id, or None when there is nothing to read and nothing new to keep.
 
     Raises DataLoss, BadOffset, NeedsDecision or BrokerUnreachable where policy says `fail`,
-    NotYetReadable for a position that an open transaction covers, OffsetInsideMessage for one that
+    NotYetReadable for a position that an open transaction covers, MisalignedOffset for one that
     somebody told and at which no message begins, SettingsError for a first start by offsets.
     """
     last = state.last if isinstance(state, UpToDate) else None

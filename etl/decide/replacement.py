@@ -448,7 +448,7 @@ def replay_or_supersede(
     says: those that stand would be lost.
 
     Raises NeedsDecision when a topic was deleted or made again or the conf shapes rows in another
-    way by now, OffsetInsideMessage when no message begins where it does, DataLoss and
+    way by now, MisalignedOffset when no message begins where it does, DataLoss and
     BrokerUnreachable when policy says `fail`.
     """
     plan = state.plan
@@ -531,7 +531,7 @@ def reject_abandoning_lost_offsets(plan: Plan, snapshot: Snapshot) -> None:
     """Refuse to replace a stored plan that reads what its logs no longer hold: that is for an
     operator to say.
 
-    Raises NeedsDecision for a topic that was deleted or made again, LogTruncated.
+    Raises NeedsDecision for a topic that was deleted or made again, PartitionTruncated.
     """
     if (
         plan.kind in (PlanKind.REPLAY, PlanKind.BACKFILL)

@@ -1,15 +1,10 @@
-"""`python -m etl.demo.crash_run`: a run that kills itself at a chosen step.
+"""`python -m etl.demo.crash_run CONF VERB [SIGNAL [COMMAND WORD...]]`: a command that kills itself.
 
-`python -m etl.demo.crash_run CONF VERB [SIGNAL [COMMAND WORD...]]`: an `etl run`, or `etl
-replay`, `etl backfill` or a command of `etl plans` ("plans supersede"), that sends itself a signal
-at the moment it would begin VERB.
-
-For the demo and for tests: the real command with real edges, ended by SIGKILL as a power cut would
-end it, or by another signal of `signal.Signals` (INT, TERM, STOP) after which it goes on as that
-signal lets it. VERB is a method of `services.Services` (observe, store, claiming, fetch, append,
-record, commit, tidy, ...), or `half_record`: when the plan's losses are written down and its record
-is not; or `half_commit`: when half of the offsets are moved; or `superseded`: when another plan has
-taken the place of a stored one.
+It runs `etl run`, `etl replay`, `etl backfill` or a command of `etl plans` ("plans supersede"),
+which sends itself SIGKILL, or another signal of `signal.Signals` (INT, TERM, STOP), when it would
+begin VERB. VERB is a method of `services.Services` (observe, store, claiming, fetch, append,
+record, commit, tidy, ...), or `half_record` (losses are written, the result is not), `half_commit`
+(half of the offsets are moved) or `superseded` (another plan took the number of the stored one).
 """
 
 from __future__ import annotations

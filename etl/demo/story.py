@@ -1,18 +1,8 @@
-"""What does `etl demo` show, and which events does it load?
+"""What does `etl demo` do, and which events does it load?
 
-`etl demo`: the whole path on real parts on this machine, with a run that is killed at the worst
-moment, and a proof.
-
-It does what a person would: it writes a conf file and calls the command `etl`, each run a process
-of its own.
-
-Whose click events the demo loads: the cluster that it starts, the conf for it, and how events
-get there.
-
-Click events to try things with, as a producer would send them: record batches with keys, headers
-and every codec in turn, or for Jafka message sets, plain and gzipped.
-
-The events are made from their number alone, so the same number is the same event in every run.
+It writes a conf and calls the command `etl`, each run a process of its own. Click events are made
+from their number, so equal numbers are equal events: record batches with keys, headers and each
+codec in turn, or Jafka message sets, plain and gzipped.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Everything that can block: brokers, ZooKeeper, Delta, Spark, report files. Only here are sockets."""
+"""Everything that can block: sockets, ZooKeeper, brokers, Delta, Spark, report files."""

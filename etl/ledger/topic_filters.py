@@ -1,29 +1,18 @@
-r"""Which topics does a consumer's filter, a regular expression of Java's, match?
+r"""Which topics match a Java regular expression of a consumer's filter?
 
-Topic filters of consumers in ZooKeeper: a regular expression of Java's, and whether topics are
-read that it matches, or all others.
+Filters of other group members and of Spark's users are Java expressions. Only legal topic names are
+matched (`LEGAL`), as a whole or in part. So a character class becomes the set of its characters
+that a name may have, and `(?i)` doubles letters:
 
-What a regular expression of Java's says of a topic's name, as one of Python's: filters of other
-members and of Spark's users are in it.
-
-Only names that Kafka lets a topic have are asked about (`LEGAL`), and only whether all of a name
-matches, or some of it. So a class of characters is the set of those of its characters that a name
-may have, a letter under `(?i)` is a class of two, and no group need be remembered. Nothing is left
-to what the two languages write alike:
-
-    the same                literals, `.`, `|`, groups of any kind, `* + ?` and `{n}`, `{n,}`, `{n,m}`, greedy and reluctant,
-                            `^ $ \A \z \Z \b \B`, lookahead; lookbehind of one length
-    by its set of names     `[...]` with ranges and `^`, `\d \w \s` and their opposites, `\p{...}` of POSIX and of general categories,
-                            `\Q...\E`, `\x41`, `\x{41}`, `\u0041`, `\056`, `\cX`, the flags i, d, m and s, also in mid-pattern
-    refused by name         `{0}`, back references, possessive quantifiers and
-                            `(?>...)` (releases of Python 3.11 differ in them), classes inside classes and `&&` (releases of Java differ),
-                            the flags x, u and U, `\G \R \X \N \h \v`, other classes of `\p`, a quantifier behind a quantifier, an
-                            anchor or a lookaround
-
-Classes of characters in Java's regular expressions, as the characters of a topic's name that
-they stand for.
-
-The characters of one of Java's regular expressions, with what `\Q...\E` quotes told apart.
+    as in Python         literals, `.`, `|`, groups, `* + ?`, `{n}`, `{n,}`, `{n,m}`, greedy and
+                         reluctant, `^ $ \A \z \Z \b \B`, lookahead, lookbehind of one length
+    as a set             `[...]` with ranges and `^`, `\d \w \s` and their negations, `\p{...}` of
+                         POSIX and general categories, `\Q...\E`, `\x41`, `\x{41}`, `\u0041`,
+                         `\056`, `\cX`, the flags i, d, m and s, also inside the pattern
+    rejected by name     `{0}`, back references, possessive quantifiers and `(?>...)` (releases of
+                         Python 3.11 differ), nested classes and `&&` (releases of Java differ),
+                         the flags x, u and U, `\G \R \X \N \h \v`, other classes of `\p`, a
+                         quantifier after a quantifier, an anchor or a lookaround
 """
 
 from __future__ import annotations

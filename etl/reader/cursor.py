@@ -10,8 +10,8 @@ The position moves when `feed` is called, so the next request is sent while this
 - Records below the position or beyond `until` are dropped. The position follows record batches, not
   records: compaction and transaction markers leave offsets without rows. The range is done when
   the next offset reaches `until`.
-- A truncated record batch is skipped, unless nothing complete came before it: then it is larger than
-  the request, which grows up to a limit.
+- A truncated record batch is skipped, unless nothing complete came before it: then it is larger
+  than the request, which grows up to a limit.
 - An empty answer without an error: if the readable end is below `until`, the log must grow back
   (`starved`). Otherwise only compaction can leave nothing up to the end: on a topic that may have
   such holes the range is complete after several such answers. On any other the records exist and

@@ -30,8 +30,8 @@ from etl.errors import (
     MissingOffsets,
     NotYetReadable,
     RanOutBeforeUntil,
-    TopicMadeAgain,
     TopicMissing,
+    TopicRecreated,
 )
 from etl.io.brokers.client import SimpleConsumer
 from etl.io.brokers.cluster import Cluster
@@ -210,7 +210,7 @@ def reject_recreated_topic(
 def _reject_other_topic(found: TopicMetadata, planned: str) -> None:
     if found.topic_id not in (None, planned):
         what = f"the topic was deleted and made again while it was read: its id is {found.topic_id}, planned was {planned}"
-        raise TopicMadeAgain(what, topic=found.topic, check="who did it")
+        raise TopicRecreated(what, topic=found.topic, check="who did it")
 
 
 def reject_changed_partitions(
@@ -219,7 +219,7 @@ def reject_changed_partitions(
     tails: Mapping[BrokerPartition, Tail],
     settings: FetchSettings,
 ) -> None:
-    """Logs that were cut, or made again, since they were planned. Raises LogTruncated."""
+    """Logs that were cut, or made again, since they were planned. Raises PartitionTruncated."""
     _reject_truncated_partitions(ranges, leader_epochs, settings)
     _reject_other_bytes(ranges, tails, settings)
 
@@ -402,7 +402,7 @@ def read_ranges(
 
     Raises RanOutBeforeUntil, DataLoss, ExpiredOffsets, MissingOffsets, CorruptData, RecordTooLarge,
     MessageTooLarge, NotYetReadable, BrokerUnreachable or BrokerError (may pass: run the task
-    again), NotKafka, TopicMissing, PermissionDenied, TopicMadeAgain, LogTruncated. Closing the
+    again), NotKafka, TopicMissing, PermissionDenied, TopicRecreated, PartitionTruncated. Closing the
     iterator closes the connections.
     """
     addresses = [

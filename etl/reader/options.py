@@ -20,12 +20,12 @@ from etl.decide.partition_identity import accept_command
 from etl.errors import (
     DataLoss,
     EtlError,
-    LogTruncated,
     MessageTooLarge,
+    PartitionTruncated,
     RanOutBeforeUntil,
     RecordTooLarge,
     SettingsError,
-    TopicMadeAgain,
+    TopicRecreated,
 )
 from etl.ledger.topic_filters import NotTranslated, java_pattern
 from etl.model.columns import raw_columns, types_of
@@ -410,7 +410,7 @@ def for_a_pipeline(error: EtlError) -> EtlError:
         return _with(error, "raise source.fetch_limit_bytes")
     if isinstance(error, RecordTooLarge):
         return _with(error, "or `etl plans supersede --help`")
-    if isinstance(error, TopicMadeAgain):
+    if isinstance(error, TopicRecreated):
         return _with(
             error,
             f"the next run says so too, then go on with the new one: {accept_command([error.where['topic']])}",
@@ -422,7 +422,7 @@ def for_options(error: EtlError) -> EtlError:
     """The same error with the options of the data source that decide what becomes of it."""
     if _is_of_the_way_in(error):
         return in_options(error)
-    if isinstance(error, LogTruncated):
+    if isinstance(error, PartitionTruncated):
         check = "whether an unclean leader was elected, or a broker lost its disk; a DataFrame that is made anew goes by the log of now"
         return type(error)(error.what, check=check, **error.where)
     if isinstance(error, DataLoss | RanOutBeforeUntil) and "failOnDataLoss" not in error.check:
@@ -431,7 +431,7 @@ def for_options(error: EtlError) -> EtlError:
         return _with(error, "raise the option fetch_limit_bytes")
     if isinstance(error, RecordTooLarge):
         return _with(error, "startingOffsets and endingOffsets, or ranges, choose what is read")
-    if isinstance(error, TopicMadeAgain):
+    if isinstance(error, TopicRecreated):
         return _with(error, "a DataFrame that is made anew reads the new one")
     return error
 

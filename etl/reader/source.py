@@ -39,7 +39,7 @@ from etl.decide.tasks import (
     split_ranges,
     split_tasks,
 )
-from etl.errors import BrokerUnreachable, EtlError, TopicMadeAgain
+from etl.errors import BrokerUnreachable, EtlError, TopicRecreated
 from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.columns import raw_columns, spark_schema
 from etl.model.partitions import Broker, BrokerPartition, Cleanup, cleanup_of, uncounted
@@ -110,9 +110,9 @@ def bound_now(task: QueryTask, reading: Reading) -> Task:
     by now.
 
     Requests: one Metadata, one DescribeConfigs, two or three ListOffsets to each leader, one more
-    for each side that is given by time. Raises TopicMissing and TopicMadeAgain for topics that
-    changed since the tasks were planned, LogTruncated for a log that was cut (none of it where
-    `failOnDataLoss` is false, but TopicMadeAgain), and what `ranges_of` raises.
+    for each side that is given by time. Raises TopicMissing and TopicRecreated for topics that
+    changed since the tasks were planned, PartitionTruncated for a log that was cut (none of it where
+    `failOnDataLoss` is false, but TopicRecreated), and what `ranges_of` raises.
     """
     with _cluster_of(task, reading) as cluster:
         asked = (
@@ -173,14 +173,14 @@ def _planned_metadata(task: QueryTask) -> ClusterMetadata:
 
 
 def _reject_recreated(task: QueryTask, metadata: ClusterMetadata) -> None:
-    """Raises TopicMadeAgain: other tasks of the same query may have read the topic that was
+    """Raises TopicRecreated: other tasks of the same query may have read the topic that was
     deleted.
     """
     now = metadata.topic_ids
     for topic, planned in sorted(task.topic_ids.items()):
         if now.get(topic, planned) != planned:
             what = f"the topic was deleted and made again since the DataFrame was made: its id is {now[topic]}, it was {planned}"
-            raise TopicMadeAgain(what, topic=topic, check="who did it")
+            raise TopicRecreated(what, topic=topic, check="who did it")
 
 
 def _logs_now(
@@ -200,7 +200,7 @@ def _logs_now(
 
 
 def _reject_truncated(cluster: Cluster, task: QueryTask, found: OffsetsAndLeaders) -> None:
-    """Raises LogTruncated for a log that lost offsets at its end since the tasks were planned. None
+    """Raises PartitionTruncated for a log that lost offsets at its end since the tasks were planned. None
     did whose epoch is the same.
     """
     elected = {

@@ -61,7 +61,7 @@ def walk_entries(
     stop it. The CRCs are not looked at yet.
 
     Raises CorruptData with topic, partition and offset for fields that cannot be;
-    OffsetInsideMessage, which is one, where offsets are byte positions and no message begins at
+    MisalignedOffset, which is one, where offsets are byte positions and no message begins at
     one, or one crosses `until_offset`.
     """
     if fetched.layout is EntryLayout.PHYSICAL:
@@ -181,7 +181,7 @@ class Messages:
     """
 
     def __init__(self, fetched: FetchedPartition) -> None:
-        """Raises CorruptData where the answer holds no records, and OffsetInsideMessage where none
+        """Raises CorruptData where the answer holds no records, and MisalignedOffset where none
         begins at the offset.
         """
         self._fetched = fetched

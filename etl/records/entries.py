@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from etl.errors import CorruptData, OffsetInsideMessage
+from etl.errors import CorruptData, MisalignedOffset
 from etl.kafka.messages import FetchedPartition
 from etl.settings.choices import MAX_RECORD_BYTES
 
@@ -157,11 +157,11 @@ def corrupt(fetched: FetchedPartition, offset: int, what: str) -> CorruptData:
     return CorruptData(what, check=_LOG, **place_of(fetched), offset=offset)
 
 
-def no_message_at(fetched: FetchedPartition, position: int, what: str) -> OffsetInsideMessage:
+def no_message_at(fetched: FetchedPartition, position: int, what: str) -> MisalignedOffset:
     """Of bytes that are no message, in a log whose offsets are byte positions: nobody may guess
     where the next one begins.
     """
-    return OffsetInsideMessage(
+    return MisalignedOffset(
         f"no message is at this byte position: {what}",
         check="whether another client moved the group's offset to a position inside a message, and the log on the broker for damage",
         **place_of(fetched),

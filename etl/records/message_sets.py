@@ -260,7 +260,7 @@ def walk_jafka(fetched: FetchedPartition, from_offset: int, until_offset: int) -
     """The whole entries of an answer that was asked for at `from_offset`, up to `until_offset`:
     many at a time, compressed ones alone.
 
-    Raises OffsetInsideMessage where no entry begins, and where one reaches beyond `until_offset`.
+    Raises MisalignedOffset where no entry begins, and where one reaches beyond `until_offset`.
     """
     source, at, found = frozen(fetched.records), 0, list[MessagesHeader]()
     while at < source.size and from_offset + at < until_offset:
@@ -290,7 +290,7 @@ def walk_jafka(fetched: FetchedPartition, from_offset: int, until_offset: int) -
 def _codec_at(
     fetched: FetchedPartition, source: Bytes, at: int, ends: int, position: int, until_offset: int
 ) -> int:
-    """The codec of the entry at `at`; 0 for none. Raises OffsetInsideMessage where no entry can be."""
+    """The codec of the entry at `at`; 0 for none. Raises MisalignedOffset where no entry can be."""
     length, left = ends - at - PHYSICAL_ENTRY_BYTES, source.size - at
     magic = int(source[at + _JAFKA_MAGIC_AT]) if left > _JAFKA_MAGIC_AT else 0
     if magic > 1:
@@ -316,7 +316,7 @@ def _codec_at(
 def decode_jafka(
     fetched: FetchedPartition, headers: Sequence[MessagesHeader], selection: Selection, tally: Tally
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of these entries, as Arrow batches. Raises CorruptData, OffsetInsideMessage,
+    """The rows of these entries, as Arrow batches. Raises CorruptData, MisalignedOffset,
     RecordTooLarge.
     """
     group = _JafkaGroup(fetched, selection, tally)

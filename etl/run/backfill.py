@@ -1,18 +1,13 @@
-"""How does a backfill run, and how is it given up?
+"""How does a backfill run, and how is it abandoned?
 
-The story of a backfill: look at the live pipeline, claim, then one bounded plan after the other
-as any run makes them.
+Observe the live pipeline, reserve offsets, then load one bounded plan after the other, as a run
+does. The reservation and the first plan are stored in one transaction: after a kill there is
+nothing, or a backfill that continues when the command is repeated.
 
-The claim and its first plan are stored in one transaction, so a kill at any moment leaves either
-nothing or a backfill that whoever says it again goes on with. How it is given up is told in
-`abandon`.
-
-How a backfill is given up: a plan without offsets in the way of a forgotten driver first, and
-only then anything is given back (ADR 22).
-
-One that has loaded all, or was given up before, has nothing in the way of anybody any more. Said of
-such a one, it gives back what the table has no row of: rows that somebody deleted, or that an older
-copy of the table lacks, once that is accepted. No broker is asked.
+Abandoning (ADR 22): a closing plan takes the number of a stored plan first, so that a sleeping
+driver cannot append; then unloaded offsets are given back. A backfill that is finished or was
+abandoned gives back offsets whose rows are gone (deleted, or missing from an older copy of the
+table), once an operator accepted that. No broker is asked.
 """
 
 from __future__ import annotations

@@ -1,24 +1,17 @@
 """How are the brokers, topics and leaders of a conf found?
 
-Finds the cluster of a conf: its brokers, topics and leaders, whichever family it is of and
-wherever that is kept.
-
-| cluster | brokers are found | topics and leaders are told |
+| cluster | brokers | topics and leaders |
 | --- | --- | --- |
-| Kafka, `source.bootstrap` given (KRaft, or an address that ZooKeeper does not have) | by that key | by the brokers (Metadata) |
-| Kafka 0.8 to 3.x | in ZooKeeper | by the brokers, once they know all topics that ZooKeeper has |
-| Jafka, Kafka 0.7 | in ZooKeeper | in ZooKeeper: these brokers know only their own logs |
+| Kafka, `source.bootstrap` is set | that key | the brokers (Metadata) |
+| Kafka 0.8 to 3.x | ZooKeeper | the brokers, once they know all topics of ZooKeeper |
+| Jafka, Kafka 0.7 | ZooKeeper | ZooKeeper: the brokers know only their own partitions |
 
-With bootstrap, ZooKeeper holds the ledger and nothing of the cluster. Everybody who looks at the
-cluster of a conf does it by `open_cluster` and `describe`, and gets one `ClusterMetadata`; nothing
-above this module asks where it came from.
+With bootstrap, ZooKeeper holds only the ledger. All callers use `open_cluster` and `describe`, and
+get a `ClusterMetadata` without its source.
 
-What the brokers tell of topics, once they tell of all that are registered.
-
-When a whole cluster comes up again, a broker may answer Metadata before it was told of every topic:
-it then says that there is none of that name, or leaves it out of the list. Where the cluster is
-registered in ZooKeeper, `/brokers/topics` says which topics there are. A cluster without ZooKeeper
-(KRaft) lets no broker answer before it knows them all.
+While a cluster starts, a broker may answer Metadata before it knows each topic, and leave topics
+out. `/brokers/topics` in ZooKeeper says which exist. In KRaft a broker answers once it knows them
+all.
 """
 
 from __future__ import annotations

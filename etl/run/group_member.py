@@ -1,11 +1,8 @@
 """When does a run join its group, commit its offsets, and leave?
 
-A run's membership of its group, under `ownership.mode: join`: joined before the look, followed
-behind the hand-over, left at the end.
-
-What was handed over by an earlier run is executed first, and for that nobody need be a member. All
-else is planned by what the run owns while it looks, and the hand-over decides whether it still
-owned it.
+Under `ownership.mode: join`: it joins before it observes, follows rebalances after the commit, and
+leaves at the end. A stored plan whose offsets are committed is executed first; that needs no
+membership. All else is planned from the assignment, and the commit fails if it changed meanwhile.
 """
 
 from __future__ import annotations

@@ -1,25 +1,15 @@
 """What does a run do, step by step: observe, reconcile, plan, fetch, append, commit?
 
-The story of a run: observe, reconcile, plan, fetch, append, commit. Each verb hands its value to
-the right.
+What an earlier run left is finished first (the ledger that is behind the table, the result of a
+plan, the offsets); then the run makes one plan of its own, beginning with `observe` again. A
+failure between two steps loses nothing: the stored plan, the Delta commit and the offsets are what
+the next run's `next_step` finds, and it continues from there.
 
-What an earlier run left is finished first, and then the run makes one plan of its own: the verbs
-are told again from `observe` on. A failure between two verbs loses nothing: what is stored by then
-(the plan, the Delta commit, some offsets) is what the next run's `next_step` finds, and it goes on
-from there. Every decision is `next_step`'s; `World` is everything that can hang.
+Lives here, too: replacing a plan under execution by one without the offsets that are gone, and
+recording rows that others removed with permission.
 
-Another plan in the place of one that is being executed: without what its logs turn out to lack.
-
-What others removed from the table, and policy or an operator let pass: told once, and kept for
-`etl verify`.
-
-Finishes what an earlier run left half done: the ledger that is behind the table, the record of a
-plan, the offsets.
-
-What there is to repair is decided in `next_step`; a crash in between leaves less of it to the next
-run.
-
-Not here: closing the number of a stored plan (`etl.run.close_plan`).
+Not here: decisions (etl/decide/next_step.py), everything that can block (`Services`), closing the
+number of a stored plan (etl/run/close_plan.py).
 """
 
 from __future__ import annotations

@@ -1,25 +1,11 @@
-"""How do brokers, ZooKeeper, Delta and Spark do what a run asks?
+"""How do brokers, ZooKeeper, Delta and Spark provide what a run asks?
 
-The real world of a run, built from settings: what `ingest` asks for, done by the edges.
+`LiveServices` implements `Services` by calls of etl/io; it decides nothing. It stores plans,
+commits offsets as a member or by compare-and-set, ends memberships of dead drivers, and writes the
+reservation lock of a pipeline or the reservation of a backfill at the version that was observed
+before the plan was made (ADR 22).
 
-Nothing is decided here. `ingest` says what happens in which order, `next_step` decides, the edges
-do it; how the world is looked at belongs to `observe`, what is stored and handed over to `storing`,
-how the ledger is written anew to `adopt`, how rows are counted again to `recount`.
-
-What a run stores before its first fetch; what a member in ZooKeeper hands over moves the group's
-offsets in the same step.
-
-What a run does as a member of its group, beside storing plans: joins it, hands plans over in
-Kafka, ends what is left of a dead one.
-
-What a run joins under `ownership.mode: join`, made from its conf: old consumers in ZooKeeper, or
-Kafka's own group.
-
-What a run writes beside its plans so that nobody else loads the same offsets: the fence of a
-live pipeline, a backfill's claim.
-
-Both at the version that was seen before all that the plan was decided by (ADR 22). What claims, and
-what is refused, is `claiming`'s.
+Not here: snapshots (etl/run/observe.py), reading loaded rows again (etl/run/loaded_rows.py).
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""What has been loaded already, by the table's own commits and rows?
+"""What was loaded already, by the table's own commits and rows?
 
-What a replay asks besides: what the pipeline loaded, where times lie in logs, and which rows
-stand in the table.
-
-What came of a plan that is in the table: with the receipts of the run that read it, or with its
-rows counted again.
-
-The ledger written anew from the table's commits: each of ours carries the plan it executed.
+Lives here: the result of a plan in the table, recorded by its run or recounted from its rows; the
+ledger restored from the table's commits, each of which carries its plan; what a replay must know:
+loaded intervals, offsets at a time, rows in the table.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
-"""What do brokers, ZooKeeper and the table say now?
+"""What do brokers, ZooKeeper and the table hold now?
 
-What the world looks like: one look at ZooKeeper, the brokers and the table, as the snapshot on
-which a run decides.
+Makes the snapshot that a run decides on; resolves run keys and bounds; reads and commits the
+group's offsets in ZooKeeper, in Kafka or in both (`offsets.storage`). In both, Kafka is committed
+first and ZooKeeper after it: after a crash ZooKeeper is behind, and the next run commits it.
 
-What is looked up for a run that was asked for by a key or up to a bound: in the ledger, and at
-the brokers.
-
-The group's offsets of a pipeline wherever the conf says that they are kept (`offsets.storage`),
-in ZooKeeper, in Kafka, or in both.
-
-What they mean is decided in `offsets_storage`. In both they are moved in Kafka first, and in
-ZooKeeper where Kafka took them: a crash in between leaves ZooKeeper behind, as it leaves one place
-behind the table, and the next run moves it.
+Not here: what offsets mean (etl/decide/offsets.py).
 """
 
 from __future__ import annotations

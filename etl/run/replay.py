@@ -1,12 +1,10 @@
 """How does a replay run?
 
-The story of a replay: observe, decide which rows are replaced, plan, fetch, replace. No position
-moves.
-
-What an earlier run left is finished first, as a run does it, and the replay is a plan behind that:
-stored before its first fetch, one Delta commit, recorded. Killed before the commit it leaves the
-old rows, and the next run or replay executes the plan; killed after it the new ones. A replay whose
-records are gone by then is given up: its rows stand.
+Observe, decide which rows are replaced, plan, fetch, replace. What an earlier run left is finished
+first; the replay is the next plan, stored before its first fetch and written by one Delta commit.
+Killed before the commit, the old rows stay and the next run or replay executes the plan; killed
+after it, the new rows are there. If its records are gone by then, it is given up and the rows stay.
+No position moves.
 """
 
 from __future__ import annotations

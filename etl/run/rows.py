@@ -1,26 +1,14 @@
-"""How are the rows of a plan read, followed and transformed?
+"""How are the rows of a plan read and transformed?
 
-The rows of a plan as the brokers have them, in decoded columns, as its writer takes them.
+Reading: tasks and their results, as one state that progress output follows.
 
-What the table has of a DataFrame is made in `formats`; files have the decoded columns as they are.
+Format: what `value` becomes between decoding and writing. Today there is one, `raw`: bytes as they
+came, a row per record. Another format belongs here, before the transform: it drops no row, marks
+records that it cannot parse, and keeps the columns of `columns.row_key`, by which rows are counted
+and verified.
 
-The transform of a pipeline: the user's function, found by its name and tried on no rows before
-it is trusted with any.
-
-What it raises, on its own or on a row, is told with the line where it failed; what our reader
-raised inside it, or Spark lost, is not its. Rows that nobody could count or prove afterwards are
-refused before the first of them is written.
-
-The format of a table's rows: what becomes of a record's `value` between the decoded columns and
-the writer.
-
-Today there is one, `raw`: `value` goes to the table as the bytes it came in, and every record is a
-row. A further format has its place here, before the transform: it turns `value` into columns of its
-own, and marks a record that it cannot read as a dead letter. It drops no row, and leaves the
-columns of `columns.row_key` as they are: by these rows are counted and proved.
-
-Follows one reading from the driver: what its tasks tell meanwhile and the receipts that come at
-their end, as one state of affairs.
+Transform: the user's function is tried on an empty DataFrame before any row is read. Its errors are
+reported with the line that failed. Rows that could not be counted or verified later are rejected.
 """
 
 from __future__ import annotations

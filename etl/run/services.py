@@ -1,11 +1,7 @@
-"""What may a run ask of the outside, and who started it?
+"""What may a run ask of the outside world?
 
-Everything outside, as a run sees it: what `ingest` asks for, and what it may rely on.
-
-What a run asks of its membership in a group, whichever kind of group it is, and what it may rely
-on.
-
-What a run takes from whoever started it.
+`Services` is everything that `ingest` can touch, with what it may rely on; `GroupMember` is the
+same for a membership, whichever group it is; `RunContext` is what the caller of a run provides.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
 """What happens around a run: connect before it, mirror offsets and compact after it?
 
-Opens the real world of a run, or its brokers alone: connects to ZooKeeper, and closes everything
-at the end.
-
-The positions mirrored into a Kafka group (`mirror_group`) at the end of a run, for lag monitors
-alone. Nothing goes by it, so no failure of it is one of the run: it is told.
-
-Small files of the table put together: what waits, and what a run does behind its commit where
-the conf asks for it.
-
-A run's records are in the table and its offsets are moved by then, so nothing of this fails the
-run, and nothing of it is kept quiet.
+Opens the services of a run, or its brokers alone, and closes everything at the end. Mirroring
+positions (`mirror_group`) and compacting small files follow the commit: their failures are reported
+and do not fail the run.
 """
 
 from __future__ import annotations

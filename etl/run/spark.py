@@ -1,13 +1,9 @@
 """When does a run start Spark, and where is a table that a catalog names?
 
-The Spark session of a run, or of doctor's look: built when it is first needed, and stopped by
-whoever built it.
-
-Where a table is that a catalog names: as it is kept in the ledger, else as Spark tells it now.
-
-A run keeps what it was told, so Spark is asked once and idle runs start no JVM. Whoever has a
-session anyway asks again before its first use (`reject_moved_table`); whether what lies there is
-the pipeline's table its id tells, as for any path (`decide.reconcile`).
+The session is created when it is first needed and stopped by its creator. The location of a named
+table is kept in the ledger, so idle runs start no JVM; a run that starts Spark anyway compares it
+(`reject_moved_table`). Whether the table there is the pipeline's is decided by its id
+(`decide.reconcile`).
 """
 
 from __future__ import annotations

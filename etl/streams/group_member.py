@@ -1,7 +1,7 @@
 """How does a consumer join its group, and what does it own?
 
     a poll, not joined or membership lost    join; positions start at the group's offsets
-    a poll, the group revokes partitions     auto-commit, call `revoked`, drop fetched records, release
+    a poll, the group revokes partitions     auto-commit, call `revoked`, drop records, release
     a poll, the group removed the member     call `lost`, drop fetched records, rejoin
     no poll for too long                     leave; the next poll finds everything lost
 

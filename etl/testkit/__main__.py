@@ -1,8 +1,4 @@
-"""`python -m etl.testkit`: fetches or makes all that the servers and Spark need, once.
-
-`python -m etl.testkit`: fetch or make everything that the embedded servers and Spark need in
-the cache, once.
-"""
+"""`python -m etl.testkit`: fetch or make what the servers and Spark need, once, into the cache."""
 
 from __future__ import annotations
 

@@ -1,16 +1,7 @@
 """Which brokers can be started, and when are they ready?
 
-Owns a real broker on this machine, of any version that has a row in `brokers.RELEASES`.
-
-How brokers of each generation are found ready, and made to have a topic.
-
-What can be embedded: one row for each release of Kafka and Jafka, all differences between them
-as values.
-
-How a row is started is `kafka`'s part, how it is asked for a topic `administration`'s.
-
-The few requests that embedded brokers of every generation are asked, as bytes: whether they are
-ready, and for a topic of Jafka's.
+`RELEASES` has a row for each release of Kafka and Jafka, with all differences as values; the few
+requests that detect readiness and create topics follow.
 """
 
 from __future__ import annotations

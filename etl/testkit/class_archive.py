@@ -1,11 +1,9 @@
-"""How is the archive of Java classes made that lets Spark start in half the time?
+"""How is the archive of Java classes made that halves Spark's start? (JEP 350)
 
-Owns the archive of Java classes that lets a short Spark run start in half the time (JEP 350).
-
-A JVM with an empty head spends most of a small run loading and checking some 20,000 classes of
-Spark and Delta. The archive holds them as the JVM wants them in memory. It is made once per Java
-and pyspark by a small run of all that a pipeline does, and lies in the cache; a JVM that finds it
-does not fit goes on without it. What it saves is measured in docs/adr/0015.
+A JVM spends most of a small run loading and verifying some 20,000 classes of Spark and Delta; the
+archive holds them ready for memory mapping. It is made once per Java and pyspark, by a small run of
+everything that a pipeline does, into the cache. A JVM that it does not fit ignores it. Measured in
+docs/adr/0015.
 """
 
 from __future__ import annotations

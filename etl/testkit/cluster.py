@@ -1,10 +1,4 @@
-"""How does a whole cluster start in one folder?
-
-Owns a whole cluster on this machine, ZooKeeper and brokers in one folder, for the demo and for
-tests.
-
-Owns a real ZooKeeper on this machine, from the jars that pyspark brings.
-"""
+"""How does a whole cluster start in one folder: ZooKeeper, from pyspark's jars, and brokers?"""
 
 from __future__ import annotations
 

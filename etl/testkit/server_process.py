@@ -1,10 +1,4 @@
-"""How does the process of one server start and end?
-
-Owns the life of one server process: its folder, its log file, start, stop, kill, and that it
-never stays behind.
-
-What is started, and when it is ready, is said by the subclasses.
-"""
+"""How does the process of one server start and end: its folder, log, start, stop and kill?"""
 
 from __future__ import annotations
 

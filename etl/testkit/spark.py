@@ -1,8 +1,4 @@
-"""How is Spark started on this machine?
-
-Owns how Spark is started on this machine: settings with the cached jars, and a standalone master
-with its workers.
-"""
+"""How is Spark started on this machine: with the cached jars, and as a standalone cluster?"""
 
 from __future__ import annotations
 

@@ -1,13 +1,9 @@
 """How does a server end with the process that started it?
 
-Owns one promise: a server does not outlive the process that started it, however that process
-ended.
-
-Run as a program of its own with the server's process group as argument. Its standard input is a
-pipe that only the parent holds; when the parent is gone, even by SIGKILL, the pipe ends and the
-server is stopped. Linux's PR_SET_PDEATHSIG would be shorter, but it fires when the *thread* that
-started the server ends, and nowhere else than on Linux. It imports nothing of the package, so that
-it starts at once.
+A program with the server's process group as argument. Its standard input is a pipe that only the
+parent holds: when the parent ends, even by SIGKILL, the pipe ends and the server is stopped.
+(PR_SET_PDEATHSIG fires when the starting thread ends, and exists on Linux only.) It imports nothing
+of the package, so that it starts at once.
 """
 
 from __future__ import annotations

@@ -366,7 +366,7 @@ _MARKED = tuple(
 )
 _DOCUMENT = (errors.LedgersDisagree, errors.NeedsDecision)
 _RECORDS = (errors.CorruptData, errors.MessageTooLarge, errors.RecordTooLarge)
-_PHYSICAL = (*_RECORDS, errors.OffsetInsideMessage)
+_PHYSICAL = (*_RECORDS, errors.MisalignedOffset)
 _FEED = (
     *_RECORDS,
     errors.ExpiredOffsets,
@@ -525,7 +525,7 @@ TARGETS: tuple[Target, ...] = (
         "jafka-fetch-to-rows",
         jafka_answers.to_rows,
         jafka_answers.FETCHED,
-        (*_FEED, errors.OffsetInsideMessage),
+        (*_FEED, errors.MisalignedOffset),
         floor_bytes=24 * MIB,
         bad=jafka_answers.REFUSED,
     ),

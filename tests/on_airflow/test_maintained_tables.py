@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from etl.errors import VerifyFailed
+from etl.errors import VerificationFailed
 from tests.on_airflow.home import CONF
 from tests.on_airflow.running import run
 from tests.on_airflow.stand_in import StandIn
@@ -36,7 +36,9 @@ def test_a_table_that_was_proven_is_maintained_behind_it_without_a_question(
 
 
 def test_a_table_that_lacks_something_is_left_as_it_is(stand_in: StandIn) -> None:
-    stand_in.spark_submit({"code": 5, "document": VerifyFailed("3 rows are missing").as_json()})
+    stand_in.spark_submit(
+        {"code": 5, "document": VerificationFailed("3 rows are missing").as_json()}
+    )
     stand_in.command(WHOLE)
     ran = run("maintain_clicks", datetime(2026, 11, 16, 2, tzinfo=UTC), task="missing_intervals")
     assert [asked.job[0] for asked in stand_in.asked()] == ["verify.py"]

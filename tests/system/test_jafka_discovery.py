@@ -22,7 +22,7 @@ from etl.decide.next_step import steps_ahead
 from etl.demo.story import click_messages
 from etl.errors import (
     BrokerError,
-    OffsetInsideMessage,
+    MisalignedOffset,
     RanOutBeforeUntil,
     SettingsError,
     TopicMissing,
@@ -252,7 +252,7 @@ def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_th
         ]
     zookeeper.create(znode, str(second + 7).encode())
     with pytest.raises(
-        OffsetInsideMessage, match=f"it lies inside the one from {second} to {third}"
+        MisalignedOffset, match=f"it lies inside the one from {second} to {third}"
     ) as refused:
         preview(settings)
     assert refused.value.where == {
@@ -267,7 +267,7 @@ def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_th
         assert step.plan
         world.ledger.store_plan(step.plan)
     zookeeper.replace(znode, str(third).encode(), version=0)
-    with pytest.raises(OffsetInsideMessage, match="plan 1 is stored") as refused:
+    with pytest.raises(MisalignedOffset, match="plan 1 is stored") as refused:
         preview(settings)
     assert f"it is {third} by now" in refused.value.check
     supersede(settings, 1, "put right", ())

@@ -16,9 +16,9 @@ from etl.errors import (
     CorruptData,
     DataLoss,
     EtlError,
-    LogTruncated,
+    MisalignedOffset,
     NotYetReadable,
-    OffsetInsideMessage,
+    PartitionTruncated,
     RanOutBeforeUntil,
 )
 from etl.io.brokers.cluster import Cluster
@@ -214,7 +214,7 @@ def test_a_log_that_reaches_far_enough_and_gives_the_same_piece_of_a_message_aga
     brokers: tuple[JafkaBroker, JafkaBroker], fails_on_loss: bool
 ) -> None:
     brokers[1].script[FETCH].extend([some_bytes] * 1000)
-    with pytest.raises(OffsetInsideMessage, match="its segment has 6 bytes from there on"):
+    with pytest.raises(MisalignedOffset, match="its segment has 6 bytes from there on"):
         read([whole(TWO, brokers)], deadline_s=60, fails_on_loss=fails_on_loss)
 
 
@@ -293,7 +293,7 @@ def test_a_log_that_was_made_again_since_it_was_planned_fails_the_task_once_it_i
         "clicks", 0, b"".join(entry(b"c%d" % (number % 10)) for number in range(messages))
     )
     with pytest.raises(
-        LogTruncated,
+        PartitionTruncated,
         match=f"holds other bytes before offset {r.until_offset}.*accept-log CONF clicks:2-0 --at OFFSET",
     ):
         read([part], tails=planned)
@@ -323,7 +323,7 @@ def test_a_range_that_begins_in_the_last_bytes_of_a_segment_is_an_error(
     brokers[1].logs["clicks", 0].roll()
     end = brokers[1].append("clicks", 0, *[entry(b"c" * 1000)] * 9)
     with pytest.raises(
-        OffsetInsideMessage, match=f"its segment has {back} bytes from there on"
+        MisalignedOffset, match=f"its segment has {back} bytes from there on"
     ) as caught:
         read([OffsetRange(TWO, segment - back, end, leader(TWO, brokers))], deadline_s=60)
     assert (caught.value.exit_code, caught.value.where["offset"]) == (5, segment - back)

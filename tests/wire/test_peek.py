@@ -20,7 +20,7 @@ from etl.errors import (
     EtlError,
     ExpiredOffsets,
     MessageTooLarge,
-    OffsetInsideMessage,
+    MisalignedOffset,
     RanOutBeforeUntil,
     SettingsError,
     TopicMissing,
@@ -267,7 +267,7 @@ def test_a_position_inside_a_message_is_an_error_with_that_position(jafka: Jafka
     jafka.append("clicks", 0, entry(b"hello" * 20), entry(b"world"))
     for inside in (1, 3, 8, 50):
         with pytest.raises(
-            OffsetInsideMessage, match=f"offset {inside}.*Check: (--from|that a message begins)"
+            MisalignedOffset, match=f"offset {inside}.*Check: (--from|that a message begins)"
         ):
             peeked(jafka, "3-0", start=inside)
 
@@ -301,9 +301,7 @@ def test_a_record_that_the_log_holds_only_the_begin_of_is_damage(jafka: JafkaBro
     jafka.append("clicks", 0, entry(b"hello"))
     jafka.logs["clicks", 0].content += entry(b"x" * 1000)[:500]
     jafka.flush()
-    with pytest.raises(
-        OffsetInsideMessage, match="claims 1,010 bytes, and 500 are there.*offset 15"
-    ):
+    with pytest.raises(MisalignedOffset, match="claims 1,010 bytes, and 500 are there.*offset 15"):
         peeked(jafka, "3-0")
 
 

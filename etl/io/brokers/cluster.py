@@ -26,7 +26,7 @@ from etl.errors import (
     CorruptData,
     EtlError,
     Meaning,
-    OffsetInsideMessage,
+    MisalignedOffset,
     OtherRelease,
     PermissionDenied,
     SettingsError,
@@ -151,7 +151,7 @@ def _checked_one(
         if needed := messages.needed_bytes:
             return _cut_off(one, len(fetched.records), asked_bytes, needed)
         next(iter(messages), None)
-    except OffsetInsideMessage as inside:
+    except MisalignedOffset as inside:
         if inside.where.get("offset") == one.offset:
             return LookedAt(one.offset, False, inside.what), 0
     except EtlError:
@@ -207,7 +207,7 @@ def _walked(
             position,
             reached,
         ) in steps:  # only now, for who asks more takes the buffers of these answers
-            if isinstance(reached, OffsetInsideMessage):
+            if isinstance(reached, MisalignedOffset):
                 yield one, _inside(consumer, one, reached.where["offset"], found[one], reached.what)
             elif reached >= one.offset:
                 yield one, LookedAt(one.offset, True)
@@ -217,7 +217,7 @@ def _walked(
 
 def _step(
     one: UnverifiedOffset, position: int, fetched: FetchedPartition | None
-) -> int | OffsetInsideMessage:
+) -> int | MisalignedOffset:
     """Where the entries end that begin from `position` on and are told by these bytes, or what says
     that one reaches beyond the offset.
     """
@@ -227,7 +227,7 @@ def _step(
         return position
     try:
         found = walk_entries(fetched, position, one.offset)
-    except OffsetInsideMessage as inside:
+    except MisalignedOffset as inside:
         return inside
     reached = found.batches[-1].last_offset + 1 if found.batches else position
     return reached + (

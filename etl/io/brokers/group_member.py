@@ -9,8 +9,8 @@ checks them now and then, and rejoins if they changed. A static member that retu
 session gets its former assignment without a rebalance, and may have missed new topics. So it
 compares:
 
-    leader      a partition of the group's topics is unassigned     rejoins: a leader's join rebalances
-    any member  it is assigned topics that it does not subscribe    leader rejoins; a follower leaves
+    leader      a partition of the group's topics is unassigned     rejoins, which rebalances
+    any member  it is assigned topics that it does not read         rejoins; a follower leaves
     follower    a topic of its own exists and is unassigned         and joins as a new member
 
 Java's leader only watches from its return on (KIP-814) and misses earlier changes.

@@ -5,7 +5,7 @@ Kafka 0.8 to 3.x: brokers, cluster id, and what the controller stores about topi
 Jafka and Kafka 0.7, whose brokers report neither each other nor topics:
 
     /brokers/ids/[b]          `creator:host:port[:autocreate]`, ephemeral
-    /brokers/topics/[t]/[b]   partition count of topic t on broker b, ephemeral; the topic's znode stays
+    /brokers/topics/[t]/[b]   partition count of topic t on broker b, ephemeral; the topic stays
 
 A partition is (topic, broker, partition) and its leader is that broker. While the broker is away
 both znodes are gone: partitions known from before have no leader. A partition is requested only

@@ -19,9 +19,9 @@ from etl.errors import (
     BadOffset,
     BrokerUnreachable,
     DataLoss,
-    LogTruncated,
     NeedsDecision,
     NotYetReadable,
+    PartitionTruncated,
     SettingsError,
     TopicMissing,
 )
@@ -229,7 +229,7 @@ def test_a_position_that_an_open_transaction_covers_may_be_tried_again() -> None
         6,
         {"topic": "clicks", "partition": 0, "offset": 12},
     )
-    with pytest.raises(LogTruncated, match="cut at offset 12 or below"):
+    with pytest.raises(PartitionTruncated, match="cut at offset 12 or below"):
         next_plan(
             replace(snapshot_of({A: (3, 10)}), extents={A: PartitionOffsets(3, 10, 12)}),
             onward({A: 13}),

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.errors import CorruptData, MessageTooLarge, OffsetInsideMessage
+from etl.errors import CorruptData, MessageTooLarge, MisalignedOffset
 from etl.kafka.messages import EntryLayout, FetchedPartition
 from etl.records.decode import Messages
 from tests.fakes.batches import Batch, Codec, Rec, answer, encode
@@ -111,7 +111,7 @@ def test_an_answer_without_a_whole_message_says_how_many_bytes_it_takes() -> Non
 
 def test_an_offset_inside_a_message_is_named_and_nothing_is_skipped() -> None:
     for inside in range(1, len(HELLO)):
-        with pytest.raises((OffsetInsideMessage, MessageTooLarge), match=f"offset {inside}"):
+        with pytest.raises((MisalignedOffset, MessageTooLarge), match=f"offset {inside}"):
             list(Messages(physical((HELLO + WORLD * 100)[inside:], at=inside)))
 
 

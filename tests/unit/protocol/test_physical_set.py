@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.errors import CorruptData, EtlError, MessageTooLarge, OffsetInsideMessage, RecordTooLarge
+from etl.errors import CorruptData, EtlError, MessageTooLarge, MisalignedOffset, RecordTooLarge
 from etl.model.plans import RangeResult
 from etl.records.message_sets import MOST_NESTED
 from tests.fakes import golden_messages as golden
@@ -192,7 +192,7 @@ def test_a_message_that_stays_cut_off_where_the_log_goes_on_is_none(there: bytes
     cursor = physical_cursor(1000, 2000)
     assert physical_rows_in(cursor, there) == [] and cursor.starved
     with pytest.raises(
-        OffsetInsideMessage,
+        MisalignedOffset,
         match=f"no message is at this .*its segment has {len(there)} bytes from",
     ) as caught:
         physical_rows_in(cursor, there)
@@ -223,7 +223,7 @@ def test_a_position_inside_a_message_is_an_error_that_names_it_and_gives_no_row(
         {len(encode_physical(entries[:count])) for count in range(5)},
     )
     for position in set(range(len(log))) - boundaries:
-        with pytest.raises(OffsetInsideMessage) as caught:
+        with pytest.raises(MisalignedOffset) as caught:
             physical_rows_between(log[position:], position, len(log))
         assert caught.value.where == {**PLACE, "offset": position}
 
@@ -243,9 +243,7 @@ def test_a_position_inside_a_message_is_an_error_that_names_it_and_gives_no_row(
 )
 def test_what_cannot_begin_a_message_is_told_at_once_and_never_waited_for(records: bytes) -> None:
     for before in (b"", HELLO):
-        with pytest.raises(
-            OffsetInsideMessage, match="no message is at this byte position"
-        ) as caught:
+        with pytest.raises(MisalignedOffset, match="no message is at this byte position") as caught:
             physical_rows_between(before + records, 1000, 2000)
         assert caught.value.where == {**PLACE, "offset": 1000 + len(before)}
 
@@ -256,14 +254,14 @@ def test_a_range_that_ends_inside_a_message_is_an_error_and_no_row(
     until: int, compressed: bool
 ) -> None:
     second = BOTH_IN_GZIP if compressed else NIHAO
-    with pytest.raises(OffsetInsideMessage, match=f"(beyond|bytes before) {until},") as caught:
+    with pytest.raises(MisalignedOffset, match=f"(beyond|bytes before) {until},") as caught:
         physical_rows_between(HELLO + second, 1000, until)
     assert caught.value.where["offset"] == (1000 if until < 1015 else 1015)
 
 
 def test_an_entry_that_would_reach_beyond_the_range_is_told_before_its_bytes_are_there() -> None:
     """Else a position inside a message would be asked for with more and more bytes."""
-    with pytest.raises(OffsetInsideMessage, match="it would reach to 1000005, beyond 1031"):
+    with pytest.raises(MisalignedOffset, match="it would reach to 1000005, beyond 1031"):
         physical_rows_between(struct.pack(">i", 999_001) + b"\1", 1000, 1031)
 
 
@@ -275,7 +273,7 @@ def test_what_begins_at_the_end_of_a_range_is_not_looked_at() -> None:
 @pytest.mark.parametrize("good", [HELLO, HELLO_OF_MAGIC_0, BOTH_IN_GZIP, HELLO_IN_SNAPPY])
 def test_damage_of_a_payload_is_seen_and_names_the_position(good: bytes, at: int) -> None:
     damaged = good[: at - 1] + bytes([good[at - 1] ^ 0x10]) + good[at:]
-    with pytest.raises(OffsetInsideMessage, match="CRC-32") as caught:
+    with pytest.raises(MisalignedOffset, match="CRC-32") as caught:
         physical_rows_between(HELLO + damaged, 1000, 1015 + len(good))
     assert caught.value.where == {**PLACE, "offset": 1015}
 

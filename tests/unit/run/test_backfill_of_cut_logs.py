@@ -9,7 +9,7 @@ import contextlib
 import pytest
 
 from etl.commands.backfill import _leading_out
-from etl.errors import LogTruncated, NeedsDecision
+from etl.errors import NeedsDecision, PartitionTruncated
 from etl.model.plans import Plan
 from etl.model.snapshot import ReservationState
 from etl.report.run_state import Outcome
@@ -121,7 +121,7 @@ def test_a_log_that_was_cut_inside_of_a_claim_is_read_no_further_before_anybody_
     cut_at(outside, 5, more)
     before = outside.rows()
     with pytest.raises(
-        LogTruncated, match="the log was cut at offset 5, and the backfill loads it up to 8"
+        PartitionTruncated, match="the log was cut at offset 5, and the backfill loads it up to 8"
     ):
         filled(outside, None)
     assert outside.rows() == before
@@ -188,10 +188,10 @@ def test_what_a_run_is_advised_leads_nowhere_in_a_backfill_that_is_begun_and_is_
         ([False], "etl plans accept-log"),
     ):
         is_begun = answers[0]
-        error = LogTruncated(
+        error = PartitionTruncated(
             "cut",
             check="the disk; to go on from there: etl plans accept-log CONF clicks:0 --reason ...",
         )
-        with contextlib.suppress(LogTruncated), _leading_out("old", answers.pop):
+        with contextlib.suppress(PartitionTruncated), _leading_out("old", answers.pop):
             raise error
         assert says in error.check and ("accept-log" in error.check) is not is_begun

@@ -16,7 +16,7 @@ import pytest
 from etl.decide.group_ownership import leave_to_owners
 from etl.decide.next_step import next_step, plan_superseding
 from etl.decide.reconcile import where_we_stand
-from etl.errors import EtlError, LogTruncated, NeedsDecision
+from etl.errors import EtlError, NeedsDecision, PartitionTruncated
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, Plan
 from etl.model.snapshot import Supersede, Table
@@ -307,7 +307,8 @@ def test_a_run_stops_and_names_what_would_be_lost_where_nobody_has_given_it_up()
 
 
 @pytest.mark.parametrize(
-    ("happens", "error"), [(delete, NeedsDecision), (recreate, NeedsDecision), (cut, LogTruncated)]
+    ("happens", "error"),
+    [(delete, NeedsDecision), (recreate, NeedsDecision), (cut, PartitionTruncated)],
 )
 def test_no_run_gives_up_offsets_with_a_plan_that_another_table_takes_the_place_of(
     happens: Deed, error: type[EtlError]
@@ -384,7 +385,7 @@ def test_of_a_physical_log_that_was_made_again_or_lost_its_end_all_that_was_plan
     first, second = PHYSICAL_LOGS[:2]
     ends = {log: found.end for log, found in outside.logs.items()}
     outside.logs[first].cut(starts[first])
-    with pytest.raises(LogTruncated):
+    with pytest.raises(PartitionTruncated):
         run(outside)
     accept(outside, "clicks:1-0", at_offset=starts[first], settings=PHYSICAL_SETTINGS)
     run(outside)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from etl.errors import TopicMadeAgain
+from etl.errors import TopicRecreated
 from tests.fakes.outside import Outside
 from tests.fakes.stories import LOGS, accept, crash_at, outside_of, run
 from tests.fakes.world import Crash, FakeWorld, When
@@ -46,7 +46,7 @@ def test_a_topic_that_is_made_again_before_the_append_stops_the_run_and_nothing_
     step: str, when: When
 ) -> None:
     outside = loaded()
-    with pytest.raises(TopicMadeAgain, match="its id is zxid-9, planned was zxid-5") as stopped:
+    with pytest.raises(TopicRecreated, match="its id is zxid-9, planned was zxid-5") as stopped:
         made_again_at(outside, step, when)
     assert (
         stopped.value.exit_code == 5 and "etl plans accept-log CONF clicks" in stopped.value.check
@@ -61,7 +61,7 @@ def test_the_same_holds_while_a_plan_is_replayed() -> None:
     outside = loaded()
     with pytest.raises(Crash):
         run(outside, at=crash_at("fetch", When.AFTER))
-    with pytest.raises(TopicMadeAgain, match="while it was read"):
+    with pytest.raises(TopicRecreated, match="while it was read"):
         made_again_at(outside, "claim", When.AFTER)
     accept(outside, "clicks")
     run(outside)
@@ -73,7 +73,7 @@ def test_a_topic_that_is_made_again_while_rows_are_read_and_appended_is_told_bef
 ):
     outside = loaded()
     before = dict(outside.offsets)
-    with pytest.raises(TopicMadeAgain, match="some of its rows may be records of the new topic"):
+    with pytest.raises(TopicRecreated, match="some of its rows may be records of the new topic"):
         made_again_at(outside, "open table", When.AFTER)
     assert (outside.transaction_version(), outside.offsets) == (2, before)
 

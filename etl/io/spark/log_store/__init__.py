@@ -1,4 +1,4 @@
-"""The jar of our Delta log store for S3, which commits by conditional puts. Its source is beside it."""
+"""Jar and source of our Delta log store for S3, which commits by conditional puts."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from etl.decide.byte_offsets import (
     unverified_offsets,
 )
 from etl.decide.next_step import plan_superseding, steps_ahead
-from etl.errors import OffsetInsideMessage, OffsetMoved, SettingsError
+from etl.errors import MisalignedOffset, OffsetMoved, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import Committed, LookedAt, PartitionOffsets, UnverifiedOffset
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan
@@ -139,7 +139,7 @@ def test_an_offset_that_was_moved_inside_a_message_stops_a_run_before_anything_i
     starts, ours, plans = starts_in(outside), outside.offsets[ONE][0], dict(outside.plans)
     outside.move_offset(ONE, starts[7] + 5)
     with pytest.raises(
-        OffsetInsideMessage, match=f"it lies inside the one from {starts[7]} to {starts[8]}"
+        MisalignedOffset, match=f"it lies inside the one from {starts[7]} to {starts[8]}"
     ) as refused:
         run(outside, FOLLOWING)
     assert outside.plans == plans
@@ -167,7 +167,7 @@ def test_an_offset_inside_a_message_at_the_first_run_stops_it_and_either_end_of_
     starts = starts_in(outside)
     outside.move_offset(ONE, starts[2] - 1)
     with pytest.raises(
-        OffsetInsideMessage, match="no message begins at the committed offset"
+        MisalignedOffset, match="no message begins at the committed offset"
     ) as refused:
         run(outside)
     assert not outside.plans and not outside.table
@@ -190,7 +190,7 @@ def test_where_nobody_looked_so_far_back_the_boundaries_of_the_broker_are_named(
     outside.move_offset(ONE, bounds[1] + 3)
     seen = FakeWorld(outside, PHYSICAL_SETTINGS).observe()
     looked = tuple(replace(one, before=None, after=None) for one in seen.looked_at[ONE])
-    with pytest.raises(OffsetInsideMessage, match="its length would be -1") as refused:
+    with pytest.raises(MisalignedOffset, match="its length would be -1") as refused:
         steps_ahead(
             replace(seen, looked_at={ONE: looked}), PHYSICAL_SETTINGS, now_ms=NOW_MS, uid="u"
         )
@@ -208,14 +208,14 @@ def test_a_plan_that_was_stored_with_such_an_offset_says_so_before_anything_is_r
     outside.move_offset(ONE, starts[7] + 5)
     plan = store_blindly(outside)
     says = "plan 2 is stored and not in the table, and no message begins where it begins"
-    with pytest.raises(OffsetInsideMessage, match=says) as refused:
+    with pytest.raises(MisalignedOffset, match=says) as refused:
         run(outside, FOLLOWING)
     assert f"set it back to {ours}" in refused.value.check
     assert refused.value.check.endswith(
         "; then `etl plans supersede CONF 2 --reason ...`, which plans anew from the offset as it is then"
     )
     outside.move_offset(ONE, ours)
-    with pytest.raises(OffsetInsideMessage) as refused:
+    with pytest.raises(MisalignedOffset) as refused:
         run(outside, FOLLOWING)
     assert refused.value.check.startswith("`etl plans supersede CONF 2 --reason ...`")
     assert refused.value.check.endswith(f"it is {ours} by now, where a message begins")
@@ -255,7 +255,7 @@ def test_a_stored_plan_is_not_put_right_to_what_is_loaded_already_nor_inside_ano
     with pytest.raises(OffsetMoved, match="to follow it would load rows twice"):
         superseded(outside)
     outside.move_offset(ONE, starts[8] + 2)
-    with pytest.raises(OffsetInsideMessage):
+    with pytest.raises(MisalignedOffset):
         superseded(outside)
 
 
@@ -340,7 +340,7 @@ def test_where_a_stored_plan_begins_in_a_log_that_was_read_before_it_may_be_the_
         FakeWorld(physical_outside_of(9, 3, 4), FOLLOWING).observe(), looked_at={ONE: (damaged,)}
     )
     with pytest.raises(
-        OffsetInsideMessage, match="where it begins in this log: its magic would be 9"
+        MisalignedOffset, match="where it begins in this log: its magic would be 9"
     ) as refused:
         reject_misaligned_offsets({ONE: 37}, seen, plan, is_left=True)
     assert refused.value.check.endswith(

@@ -16,7 +16,7 @@ from etl.decide.partition_identity import (
     truncated_partitions,
 )
 from etl.decide.plan import plan_next
-from etl.errors import LogTruncated, NeedsDecision, NotYetReadable
+from etl.errors import NeedsDecision, NotYetReadable, PartitionTruncated
 from etl.model.partitions import BrokerPartition, EpochEnd
 from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult
 from etl.model.snapshot import Ledger, Snapshot, UpToDate
@@ -218,7 +218,7 @@ def test_a_cut_log_stops_the_run_and_the_message_names_the_offsets_and_the_comma
         {A: (0, 200), B: (0, 9)}, epoch_ends={A: EpochEnd(3, 3, 100), B: EpochEnd(3, 3, 5)}
     )
     with pytest.raises(
-        LogTruncated, match="cut at offset 100, and records up to 150.*and 1 more"
+        PartitionTruncated, match="cut at offset 100, and records up to 150.*and 1 more"
     ) as caught:
         next_plan(snapshot, onward({A: 150, B: 9}, leader_epochs={A: 3, B: 3}))
     assert caught.value.where == {"topic": "clicks", "partition": 0, "offset": 150}
@@ -227,7 +227,7 @@ def test_a_cut_log_stops_the_run_and_the_message_names_the_offsets_and_the_comma
 
 
 def test_where_the_cut_is_not_known_the_message_asks_for_the_offset() -> None:
-    with pytest.raises(LogTruncated, match="at offset 100 or below") as caught:
+    with pytest.raises(PartitionTruncated, match="at offset 100 or below") as caught:
         next_plan(snapshot_of({A: (0, 100)}), onward({A: 150}))
     assert "clicks:0 --at OFFSET --reason" in caught.value.check
 

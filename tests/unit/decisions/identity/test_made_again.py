@@ -16,9 +16,9 @@ from etl.decide.accept_partitions import told_of
 from etl.decide.partition_identity import topic_ids_to_record
 from etl.errors import (
     BrokerUnreachable,
-    LogTruncated,
+    MisalignedOffset,
     NeedsDecision,
-    OffsetInsideMessage,
+    PartitionTruncated,
     SettingsError,
 )
 from etl.model.partitions import BrokerPartition, Tail
@@ -400,7 +400,7 @@ def test_a_log_that_was_made_again_on_one_broker_while_another_keeps_the_topic_s
     before = dict(outside.plans)
     for _ in range(2):
         with pytest.raises(
-            LogTruncated, match="holds other bytes before offset .*and 1 more partitions"
+            PartitionTruncated, match="holds other bytes before offset .*and 1 more partitions"
         ) as refused:
             run(outside)
     assert outside.plans == before
@@ -411,7 +411,7 @@ def test_a_log_that_was_made_again_on_one_broker_while_another_keeps_the_topic_s
     )
     position = outside.offsets[ONE][0]
     assert accept(outside, "clicks:1-0", at_offset=0).vanished == (Vanished(ONE, 0, position),)
-    with pytest.raises(LogTruncated, match="holds other bytes"):
+    with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside)
     accept(outside, "clicks:1-1", at_offset=0)
     run(outside)
@@ -425,7 +425,7 @@ def test_a_log_that_lost_its_end_and_is_longer_again_stops_every_run() -> None:
     cut = log.entries[4][0]
     log.cut(cut)
     log.grow(6)
-    with pytest.raises(LogTruncated, match="holds other bytes"):
+    with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside)
     accept(outside, "clicks:1-0", at_offset=cut)
     run(outside)
@@ -457,7 +457,7 @@ def test_a_log_in_which_no_entry_begins_at_our_position_is_accepted_as_another_a
         accept(outside, "clicks:1-0", at_offset=at)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
-    with pytest.raises(OffsetInsideMessage) as refused:
+    with pytest.raises(MisalignedOffset) as refused:
         run(outside)
     assert "etl plans accept-log CONF clicks:1-0 --at OFFSET --reason ..." in refused.value.check
     with pytest.raises(SettingsError, match=f"offset {position} lies above {position - 1}"):
@@ -478,7 +478,7 @@ def test_a_log_that_is_made_again_while_it_is_read_stops_the_run_before_the_appe
         if (reached, side) == ("fetch", When.AFTER):
             make_again(outside, [ONE], entries=30)
 
-    with pytest.raises(LogTruncated, match="holds other bytes"):
+    with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside, at=at)
     with pytest.raises(SettingsError, match="do not tell where the log was cut"):
         accept(outside, "clicks:1-0")
@@ -497,7 +497,7 @@ def test_a_log_under_a_stored_plan_that_was_made_again_stops_the_run_also_where_
         run(outside, settings, at=crash_at("store plan", When.AFTER))
     make_again(outside, [ONE], entries=30)
     expire_what_was_read(outside, TWO)
-    with pytest.raises(LogTruncated, match="holds other bytes"):
+    with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside, settings)
     accept(outside, "clicks:1-0", at_offset=0)
     if policy == "skip":
@@ -514,7 +514,7 @@ def test_where_one_log_under_a_stored_plan_is_accepted_the_other_that_was_made_a
         run(outside, at=crash_at("store plan", When.AFTER))
     make_again(outside, BROKER_1, entries=30)
     accept(outside, "clicks:1-0", at_offset=0)
-    with pytest.raises(LogTruncated, match="holds other bytes") as refused:
+    with pytest.raises(PartitionTruncated, match="holds other bytes") as refused:
         run(outside)
     assert refused.value.where["partition"] == 1
     accept(outside, "clicks:1-1", at_offset=0)
@@ -533,7 +533,7 @@ def test_a_broker_that_went_away_under_a_stored_plan_and_comes_back_with_another
     assert outcomes(run(outside))[0] is Outcome.SUPERSEDED
     away(outside, TWO, is_away=False)
     make_again(outside, [TWO], entries=30)
-    with pytest.raises(LogTruncated, match="holds other bytes"):
+    with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside)
     accept(outside, "clicks:2-0", at_offset=0)
     run(outside)
@@ -581,7 +581,7 @@ def test_a_log_that_was_cut_inside_a_stored_plan_may_have_been_made_again_so_a_p
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
     make_again(outside, [ONE], entries=7)
-    with pytest.raises(LogTruncated, match="or below"):
+    with pytest.raises(PartitionTruncated, match="or below"):
         run(outside)
     with pytest.raises(SettingsError, match="do not tell where the log was cut"):
         accept(outside, "clicks:1-0")
@@ -597,7 +597,7 @@ def test_a_log_that_a_cap_left_in_its_middle_is_known_again_by_what_lies_before_
     plan = outside.newest_plan()
     assert plan and plan.positions[ONE] < plan.tails[ONE].until_offset == outside.logs[ONE].end
     make_again(outside, [ONE], entries=20)
-    with pytest.raises(LogTruncated, match="holds other bytes"):
+    with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside, capped)
 
 

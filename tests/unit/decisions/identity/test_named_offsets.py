@@ -10,7 +10,7 @@ import pytest
 
 from etl.decide.byte_offsets import reject_misaligned_offset
 from etl.decide.next_step import plan_superseding
-from etl.errors import OffsetInsideMessage, SettingsError
+from etl.errors import MisalignedOffset, SettingsError
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, LookedAt
 from etl.model.plans import Loss, LossReason, Plan
@@ -127,7 +127,7 @@ def said_wrong_to_an_earlier_version() -> tuple[Outside, list[int]]:
 
 def test_a_stored_reset_that_begins_inside_a_message_is_said_again_as_the_message_says() -> None:
     outside, starts = said_wrong_to_an_earlier_version()
-    with pytest.raises(OffsetInsideMessage) as refused:
+    with pytest.raises(MisalignedOffset) as refused:
         run(outside)
     assert (
         f"if up to {starts[1]} or below, `etl plans accept-log CONF clicks:1-0 --at OFFSET"
@@ -141,7 +141,7 @@ def test_a_stored_reset_that_begins_inside_a_message_is_said_again_as_the_messag
 
 def test_or_its_message_is_skipped_as_the_message_says() -> None:
     outside, starts = said_wrong_to_an_earlier_version()
-    with pytest.raises(OffsetInsideMessage) as refused:
+    with pytest.raises(MisalignedOffset) as refused:
         run(outside)
     assert (
         f"etl plans supersede CONF 2 --skip clicks:1-0:{starts[1] + 3}-{starts[2]} --reason"

@@ -13,7 +13,14 @@ from etl.commands.lag import offsets_of
 from etl.decide.inherit_pipeline import predecessor_of
 from etl.decide.offsets import pending_starts
 from etl.decide.reconcile import where_we_stand
-from etl.errors import DataLoss, LedgersDisagree, LogTruncated, OffsetMoved, Owned, SettingsError
+from etl.errors import (
+    DataLoss,
+    LedgersDisagree,
+    OffsetMoved,
+    Owned,
+    PartitionTruncated,
+    SettingsError,
+)
 from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerFamily, BrokerPartition
 from etl.model.plans import CommitResult, Loss, LossReason, RangeResult, Vanished
@@ -93,7 +100,7 @@ def test_a_partition_that_its_broker_counts_no_more_is_told_and_if_it_is_made_ag
     assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.NOTHING_NEW]
     outside.logs[ALSO_ONE] = outside.logs[ALSO_ONE].made_again()
     outside.logs[ALSO_ONE].grow(9)
-    with pytest.raises(LogTruncated, match="holds other bytes"):
+    with pytest.raises(PartitionTruncated, match="holds other bytes"):
         run(outside)
 
 
@@ -159,7 +166,7 @@ def test_a_log_that_its_broker_lost_the_tail_of_needs_a_decision_and_goes_on_as_
     log, position = of(outside, ONE), outside.offsets[ONE][0]
     log.cut(at=log.entries[4][0])
     with pytest.raises(
-        LogTruncated, match=f"the log was cut at offset {log.end} or below"
+        PartitionTruncated, match=f"the log was cut at offset {log.end} or below"
     ) as refused:
         run(outside)
     assert "etl plans accept-log CONF clicks:1-0 --at OFFSET" in refused.value.check

@@ -16,7 +16,7 @@ from etl.commands.backfill import parse_asked
 from etl.commands.replay import parse_wanted
 from etl.decide.accept_partitions import told_of
 from etl.decide.partition_identity import accept_command
-from etl.errors import LogTruncated, NeedsDecision, OffsetMoved, Owned, SettingsError
+from etl.errors import NeedsDecision, OffsetMoved, Owned, PartitionTruncated, SettingsError
 from etl.model.partitions import BrokerPartition, Named, parse_named
 from etl.model.plans import PlanKind, Vanished
 from etl.report.run_state import Outcome
@@ -70,7 +70,7 @@ def test_a_log_that_was_cut_stops_every_run_however_long_it_is_by_now(end: int) 
     outside.logs[A].end = end
     before = dict(outside.plans)
     for _ in range(2):
-        with pytest.raises(LogTruncated, match="cut at offset 10, and records up to 15"):
+        with pytest.raises(PartitionTruncated, match="cut at offset 10, and records up to 15"):
             run(outside)
     assert outside.plans == before
 
@@ -181,7 +181,7 @@ def test_a_stored_plan_whose_ranges_were_cut_gives_its_place_to_the_reset() -> N
         run(outside, at=crash_at("store plan", When.AFTER))
     outside.logs[A].cut(20)
     outside.logs[A].end = 30
-    with pytest.raises(LogTruncated, match="cut at offset 20, and records up to 25"):
+    with pytest.raises(PartitionTruncated, match="cut at offset 20, and records up to 25"):
         run(outside)
     old = outside.newest_plan()
     plan = accept(outside, "clicks:0")
@@ -247,7 +247,7 @@ def test_a_zombie_that_appends_the_old_plan_after_all_is_adopted_and_the_cut_is_
     with pytest.raises(Crash):
         run(outside, at=at)
     outside.logs[A].cut(20)
-    with pytest.raises(LogTruncated):
+    with pytest.raises(PartitionTruncated):
         run(outside)
     accept(outside, "clicks:0")
     run(outside)
@@ -263,7 +263,7 @@ def test_a_log_that_is_cut_while_it_is_read_stops_the_run_before_the_append() ->
             outside.logs[A].cut(20)
             outside.logs[A].end = 30
 
-    with pytest.raises(LogTruncated):
+    with pytest.raises(PartitionTruncated):
         run(outside, at=at)
     accept(outside, "clicks:0")
     run(outside)
@@ -304,7 +304,7 @@ def test_a_log_may_be_cut_again_before_the_reset_was_executed() -> None:
     accept(outside, "clicks:0")
     outside.logs[A].cut(7)
     outside.logs[A].end = 30
-    with pytest.raises(LogTruncated, match="cut at offset 7, and records up to 10"):
+    with pytest.raises(PartitionTruncated, match="cut at offset 7, and records up to 10"):
         run(outside)
     plan = accept(outside, "clicks:0")
     assert (plan.positions[A], plan.log_epochs) == (7, {A: 2})
@@ -467,7 +467,7 @@ def test_where_brokers_tell_no_epochs_the_operator_says_where_the_log_was_cut() 
     run(outside)
     outside.logs[A].cut(10)
     outside.logs[A].end = 12
-    with pytest.raises(LogTruncated, match="at offset 12 or below.*--at OFFSET"):
+    with pytest.raises(PartitionTruncated, match="at offset 12 or below.*--at OFFSET"):
         run(outside)
     with pytest.raises(SettingsError, match="do not tell where"):
         accept(outside, "clicks:0")

@@ -44,8 +44,8 @@ SPARK_TYPES: dict[str, str] = {
     "headers": "array<struct<key:string,value:binary>>",
     "log_epoch": "int",
 }
-"""Column -> Spark SQL type, in the table's order. What plain `timestamp` means is the session's to
-say (`spark.sql.timestampType`).
+"""Column name -> Spark SQL type, in the table's order. `spark.sql.timestampType` decides what plain
+`timestamp` means.
 """
 
 PHYSICAL_TYPES: dict[str, str] = {
@@ -54,7 +54,7 @@ PHYSICAL_TYPES: dict[str, str] = {
     "message_index": "int",
     "log_epoch": SPARK_TYPES["log_epoch"],
 }
-"""The same of rows of physical logs."""
+"""Types of the additional columns of Jafka rows."""
 
 COLUMNS: tuple[str, ...] = tuple(SPARK_TYPES)
 
@@ -94,9 +94,7 @@ def spark_schema(names: Sequence[str] | None = None, *, physical: bool = False) 
 
 
 def row_key(*, physical: bool) -> tuple[str, ...]:
-    """The columns by which a row is the only one of its record, that of the log's life last;
-    `misfit` tells which may be missing.
-    """
+    """Return the columns that identify a row, `log_epoch` last; `misfit` says which may be missing."""
     return (
         "topic",
         *(("broker_id",) if physical else ()),
@@ -117,11 +115,9 @@ _NUMBERS = ("tinyint", "smallint", "int", "bigint")
 
 
 def misfit(types: Iterable[tuple[str, str]], *, physical: bool = False) -> str | None:
-    """Why rows of these columns, (name, Spark SQL type), cannot be told from one another by their
-    records; None where they can.
-
-    Whoever counts or proves rows needs the columns of `row_key` as the log has them; only
-    `log_epoch` may be missing.
+    """Return why rows of these columns, (name, Spark SQL type), cannot be identified by their
+    records; None if they can. Counting and verifying need the columns of `row_key` with their
+    original types; only `log_epoch` may be missing.
     """
     found = dict(types)
     for name in row_key(physical=physical):
@@ -134,9 +130,7 @@ def misfit(types: Iterable[tuple[str, str]], *, physical: bool = False) -> str |
 
 
 def arrow_schema(names: Sequence[str] | None = None, *, physical: bool = False) -> pa.Schema:
-    """The schema as pyarrow has it; every column may be null, as Spark's Kafka source says of its
-    own.
-    """
+    """Return the schema for pyarrow; every column is nullable, as in Spark's Kafka source."""
     import pyarrow as pa
 
     header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])

@@ -45,8 +45,8 @@ class Broker:
     host: str
     port: int
     generation: str | None = field(default=None, compare=False)
-    """How it must be spoken to, as `etl.kafka.families` names it; None: it tells that
-    itself when it is greeted.
+    """Broker type or release, named as in `etl.kafka.families`; None: the broker reports it in the
+    handshake.
     """
 
     def __str__(self) -> str:
@@ -56,12 +56,12 @@ class Broker:
 class BrokerPartition(
     NamedTuple("_Log", [("topic", str), ("partition", int), ("broker_id", int | None)])
 ):
-    """The identity of one log.
+    """The identity of one partition.
 
-    On the 0.7 family a log is (topic, broker, partition). From Kafka 0.8 on it is (topic,
-    partition), the broker is only today's address, and `broker_id` is None. Its `key` is made here
-    and nowhere else, and read in `etl.ledger.registrations`. A tuple, for what is known of a
-    hundred thousand logs is looked up by them, and Python computes no hash or order of a tuple.
+    On Jafka it is (topic, broker, partition). From Kafka 0.8 on it is (topic, partition); the
+    broker is only today's address and `broker_id` is None. `key` is rendered here only, and parsed
+    in `etl.ledger.registrations`. A tuple, because a hundred thousand partitions are used as
+    dictionary keys, and hashing and comparing tuples needs no Python code.
     """
 
     __slots__ = ()
@@ -74,19 +74,19 @@ class BrokerPartition(
 
     @property
     def is_physical(self) -> bool:
-        """Its offsets are byte positions (0.7 family): most are no record's, several records may
-        share one, none can be counted.
+        """True if offsets are byte positions (Jafka, Kafka 0.7): most are no record's, several
+        records may share one, and none can be counted.
         """
         return self.broker_id is not None
 
     @property
     def unit(self) -> str:
-        """What a difference of two of its offsets counts."""
+        """Return the unit of a difference of two offsets."""
         return "byte" if self.is_physical else "offset"
 
     @property
     def unled(self) -> str:
-        """What it is where nobody leads it: the end of a sentence about the partition."""
+        """Return the end of a sentence on a partition without a leader."""
         return (
             "is of a broker that is away, or that counts fewer partitions now"
             if self.is_physical
@@ -95,15 +95,15 @@ class BrokerPartition(
 
     @property
     def held_by(self) -> str:
-        """Who has it, for a person who is to look."""
+        """Return which broker has it, for an error."""
         return (
             f"broker {self.broker_id}" if self.is_physical else "the brokers that hold its replicas"
         )
 
     @property
     def key(self) -> str:
-        """What tells it from the topic's other logs, in ZooKeeper and to people: `3`; `0-3`
-        (broker, partition) on the 0.7 family.
+        """Return the key within the topic, in ZooKeeper and in messages: `3`; `0-3` (broker,
+        partition) on Jafka.
         """
         return (
             str(self.partition) if self.broker_id is None else f"{self.broker_id}-{self.partition}"
@@ -123,7 +123,7 @@ class BrokerPartition(
 
 
 def in_order(logs: Iterable[BrokerPartition]) -> list[BrokerPartition]:
-    """As documents and reports have them: by topic, broker, partition."""
+    """Sort by topic, broker and partition, as documents and reports do."""
     found = list(logs)
     return sorted(found, key=_order if any(log.broker_id is not None for log in found) else None)
 
@@ -134,7 +134,7 @@ def _order(log: BrokerPartition) -> tuple[str, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """The broker to fetch a log from now, and the epoch of its election where brokers tell it."""
+    """The broker to fetch a partition from, and its leader epoch if brokers have epochs."""
 
     broker: Broker
     epoch: int | None = None
@@ -168,9 +168,7 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True, order=True)
 class UnverifiedOffset:
-    """A byte position of a physical log that somebody told, and no broker named: an entry may begin
-    there, or it may lie inside one.
-    """
+    """An unverified byte offset: an entry may begin there, or it may lie inside one."""
 
     log: BrokerPartition
     offset: int
@@ -181,49 +179,46 @@ class UnverifiedOffset:
     log.
     """
     is_kept: bool = False
-    """A plan that is stored keeps it: it was looked at when that was made, so its own bytes will
-    do.
+    """True if a stored plan keeps it: it was verified when the plan was made, so its own bytes
+    suffice.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class LookedAt:
-    """What the bytes of a log say of a doubted offset."""
+    """The result of verifying an unverified offset."""
 
     offset: int
     is_entry: bool | None
-    """Whether an entry begins there; None: the broker gave nothing by which to tell."""
+    """True if an entry begins there; None: the broker returned nothing that tells."""
     wrong: str = ""
     """Why none does."""
     before: int | None = None
-    """Where the entry begins inside of which the offset lies; None: nobody looked so far back, or
-    the log is damaged there.
+    """Start of the entry that contains the offset; None: not searched, or the log is damaged there.
     """
     after: int | None = None
-    """Where that one ends, and the next begins."""
+    """End of that entry, where the next one begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """What the brokers tell of the transaction at which the readable part of a log ends (KIP-664)."""
+    """The open transaction that bounds the readable part of a partition (KIP-664)."""
 
     producer_id: int
     first_offset: int
-    """Of its records in this log."""
+    """Its first offset in this partition."""
     transactional_id: str | None = None
     since_ms: int | None = None
-    """When it began. None of both: the brokers do not tell us of transactional ids."""
+    """Its start time. None, with the id: the brokers do not describe transactional ids to us."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """Where the records that were written up to one leader epoch end in the leader's log of now
-    (OffsetForLeaderEpoch, KIP-320).
-    """
+    """The end offset of a leader epoch in the current leader's log (OffsetForLeaderEpoch, KIP-320)."""
 
     asked_epoch: int
     epoch: int
-    """The largest epoch at or below the asked one that the leader's log knows."""
+    """The largest epoch at or below the requested one that the leader knows."""
     end_offset: int
 
 
@@ -240,7 +235,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class OldestRecord:
-    """What its broker tells of the time of the first record from an offset on."""
+    """The timestamp of the first record at or after an offset."""
 
     timestamp_ms: int | None = None
     why: str | None = None
@@ -265,23 +260,23 @@ Lineage = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class KafkaGroup:
-    """Who is alive in Kafka's own group of our group's name, as its coordinator tells."""
+    """The live members of Kafka's group with our group's name, by its coordinator."""
 
     members: Mapping[str, frozenset[BrokerPartition] | None] = field(default_factory=dict)
     """Id and host of each member, and the logs that it reads; None: not known, as in the middle of
     a rebalance.
     """
     unknown: str | None = None
-    """Why nobody could tell; None where the answer is whole."""
+    """Why the members are unknown; None if the answer is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a topic's brokers say of how long they keep its records; None: no such limit."""
+    """Retention limits of a topic; None: no such limit."""
 
     ms: int | None = None
     bytes: int | None = None
-    """Of each partition."""
+    """Per partition."""
     is_compacted: bool = False
     """`cleanup.policy` contains `compact`: offsets may be missing anywhere in a log."""
     is_tiered: bool = False
@@ -292,12 +287,10 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Cleanup:
-    """What a reader knows of how a topic is cleaned up, and so what offsets mean that no record
-    batch has.
-    """
+    """The cleanup policy of a topic, and so the meaning of offsets that no record batch has."""
 
     is_compacted: bool | None = None
-    """None: the brokers do not tell."""
+    """None: unknown."""
     is_tiered: bool = False
 
     @property
@@ -319,8 +312,8 @@ _KEY = re.compile(r"((0|[1-9][0-9]{0,9})-)?(0|[1-9][0-9]{0,9})")
 
 
 def parse_partition_key(topic: str, key: str) -> BrokerPartition | None:
-    """The log that `key` names, or None when it is no key (somebody else's znode). `03` is none:
-    its znode is another than that of `3`.
+    """Return the partition of a key, or None if it is not a valid key. `03` is not: its znode
+    differs from that of `3`.
     """
     if not _KEY.fullmatch(key):
         return None
@@ -342,13 +335,14 @@ def render_log(log: BrokerPartition) -> str:
 
 
 def quoted_log(log: BrokerPartition) -> str:
-    """The same as a shell takes it."""
+    """Return the partition, quoted for a shell."""
     return shlex.quote(render_log(log))
 
 
 def may_be_topic(text: str) -> bool:
-    """Whether brokers of any generation may have a topic of this name: those of the 0.7 family
-    forbid less than Kafka (a '/', control characters, '.' and '..')."""
+    """True if brokers of some type allow a topic of this name: Jafka forbids less than Kafka ('/',
+    control characters, '.' and '..').
+    """
     return bool(text) and text not in (".", "..") and not _IN_NO_TOPIC.search(text)
 
 
@@ -370,8 +364,8 @@ def render_intervals(stretches: Iterable[Stretch]) -> str:
 
 
 def parse_interval(text: str) -> Stretch | None:
-    """One of those that `render_intervals` wrote; None for any other text, and for a stretch
-    without an offset.
+    """Parse one interval that `render_intervals` wrote; None for any other text and for an empty
+    interval.
     """
     found = _STRETCH.fullmatch(text)
     log = parse_log(found["log"]) if found else None
@@ -381,8 +375,8 @@ def parse_interval(text: str) -> Stretch | None:
 
 
 def parse_intervals(text: str) -> tuple[Stretch, ...]:
-    """What `render_intervals` wrote of topics without a space, as Kafka's are. Raises ValueError
-    for anything else.
+    """Parse what `render_intervals` wrote, for topics without spaces. Raises ValueError for
+    anything else.
     """
     found = [parse_interval(one) for one in text.split()]
     if None in found:
@@ -391,7 +385,7 @@ def parse_intervals(text: str) -> tuple[Stretch, ...]:
 
 
 class OffsetsStorage(str, Enum):
-    """Where the group's offsets are; plans are in ZooKeeper in every case."""
+    """Where the group's offsets are kept; plans are always in ZooKeeper."""
 
     ZOOKEEPER = "zookeeper"
     KAFKA = "kafka"
@@ -402,22 +396,22 @@ class OffsetsStorage(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The group's **next** offset, and what tells whether it was written since."""
+    """The group's **next** offset, with what detects a write by another client."""
 
     offset: int | None = None
     """None: there is none. Kept in both places, the larger one."""
     version: int | None = None
-    """Of its znode; None without one, or where offsets are in Kafka."""
+    """Version of its znode; None without a znode, or if offsets are in Kafka."""
     word: str | None = None
-    """What stands beside it in Kafka: of a plan of this pipeline `<number>:<id>`, else as it is
-    there; None: nothing is stored there.
+    """Commit metadata in Kafka: `<number>:<id>` of a plan of this pipeline, else unchanged; None:
+    no offset is stored.
     """
     apart: tuple[int | None, int | None] | None = None
     """Kept in both places, where they differ: the offset in ZooKeeper, and in Kafka."""
 
     @property
     def in_zookeeper(self) -> Committed:
-        """That side of it."""
+        """Return the part in ZooKeeper."""
         return Committed(self.apart[0] if self.apart else self.offset, self.version)
 
     @property
@@ -426,8 +420,8 @@ class Committed:
         return Committed(self.apart[1] if self.apart else self.offset, None, self.word)
 
     def moved(self, to: int, word: str, storage: OffsetsStorage) -> Committed:
-        """What there is once a plan with that word has moved it there: one write further, in the
-        places that were elsewhere.
+        """Return the committed offset after a plan with that metadata moved it: one write more, in
+        each place that differed.
         """
         if storage is OffsetsStorage.ZOOKEEPER:
             return Committed(to, 0 if self.version is None else self.version + 1)
@@ -441,7 +435,7 @@ class Committed:
         return Committed(to, zookeeper.version, kafka.word)
 
     def is_at(self, position: int) -> bool:
-        """Whether it is there in each place."""
+        """True if each place holds this position."""
         return self.offset == position and self.apart is None
 
 
@@ -449,7 +443,7 @@ NOTHING_COMMITTED = Committed()
 
 
 class Membership(str, Enum):
-    """Who says which member of a group owns which log."""
+    """Which mechanism assigns the partitions of a group."""
 
     ZOOKEEPER = "zookeeper"
     """The members themselves, by owner nodes: Kafka 0.8's consumers, and Jafka's."""
@@ -458,7 +452,7 @@ class Membership(str, Enum):
 
 
 BY_COORDINATOR = "consumer"
-"""The strategy of a share that the coordinator divided, as it likes: of the consumer protocol."""
+"""Name of the strategy if the coordinator assigned (consumer protocol)."""
 
 
 class GroupProtocol(str, Enum):
@@ -472,7 +466,7 @@ class GroupProtocol(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemberAssignment:
-    """What one member of a group owns after a rebalance has settled."""
+    """The partitions that a group member owns after a rebalance."""
 
     member_id: str
     """In ZooKeeper the name of the node below `ids`; of a coordinator the member id."""
@@ -480,9 +474,7 @@ class MemberAssignment:
     strategy: str
     """How the group divides its logs: `range`, `roundrobin`, `cooperative-sticky`, ..."""
     generation: int | None
-    """Of a coordinator's classic group its generation, of its consumer protocol the member's epoch;
-    None in ZooKeeper, which has none.
-    """
+    """Generation of a classic group, member epoch of the consumer protocol; None in ZooKeeper."""
     logs: frozenset[BrokerPartition]
     """May be empty: the group has more members than logs."""
     instance_id: str | None = None
@@ -491,26 +483,22 @@ class MemberAssignment:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceStatistics:
-    """What membership cost a run."""
+    """The cost of membership in a run."""
 
     rebalances: int = 0
-    """How often a share was taken, the first time included."""
+    """Number of rebalances, the first join included."""
     seconds: float = 0.0
-    """How long all of that took, from the wish to the settled share."""
+    """Their total duration, from the wish to the settled assignment."""
     tries: int = 0
     """How often others were in the way on the way there."""
     lost: int = 0
-    """How often the membership ended without our wish: an expired session, a member that nobody
-    knew any more.
-    """
+    """Number of memberships that ended against our wish: expired sessions, unknown member ids."""
     heartbeat_age_s: float | None = None
     """How long ago the group's side last answered that we are a member; None where nothing beats.
     """
 
     def beside(self, earlier: RebalanceStatistics | None) -> RebalanceStatistics:
-        """The same, with what an earlier membership of the run cost, where there was one: in a
-        session that was lost.
-        """
+        """Return the sum with an earlier membership of the same run, whose session was lost."""
         if earlier is None:
             return self
         return replace(
@@ -524,16 +512,16 @@ class RebalanceStatistics:
 
 @dataclass(frozen=True, slots=True)
 class RejectedCommit:
-    """A hand-over that was refused: nothing was moved, and nothing will be fetched. In ZooKeeper
-    nothing was stored either.
+    """A rejected commit: no offset was moved, nothing is fetched. In ZooKeeper the plan was not
+    stored either.
     """
 
     why: str
 
 
 def cleanup_of(told: Retention | None, *, said_to_be_compacted: bool) -> Cleanup:
-    """What missing offsets of a topic mean, by what its brokers tell (None: nothing) and what an
-    operator says.
+    """Return what missing offsets of a topic mean, by its brokers' settings (None: unknown) and by
+    the conf.
     """
     if told is None:
         return Cleanup(True if said_to_be_compacted else None)
@@ -541,12 +529,12 @@ def cleanup_of(told: Retention | None, *, said_to_be_compacted: bool) -> Cleanup
 
 
 _MISSPELT = re.compile(r".*:[0-9-]*|:.*", re.DOTALL)
-"""No topic's name, though one might be called so, for what is meant is a partition."""
+"""Names that are no topic, because the operator meant a partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What an operator named: a topic, or one partition of it."""
+    """A topic, or one partition of it, that an operator named."""
 
     topic: str
     log: BrokerPartition | None = None
@@ -556,7 +544,7 @@ class Named:
         return self.topic if self.log is None else render_log(self.log)
 
     def covers(self, log: BrokerPartition) -> bool:
-        """Whether the log is meant."""
+        """True if the name includes the partition."""
         return log.topic == self.topic and self.log in (None, log)
 
 

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One end of what is to be read. Of `at_ms` and `back` one is given, or none: where the
-    pipeline is.
+    """One bound of what is read. At most one of `at_ms` and `back` is set; none: where the pipeline
+    is.
     """
 
     said: str
-    """As it is told and compared: a time in UTC, or a relative form as it was asked for (`-1h`,
-    `-10000`, `since-last-success`).
+    """Its text: a UTC time, or a relative form as requested (`-1h`, `-10000`,
+    `since-last-success`).
     """
     at_ms: int | None = None
     """The first record at or after this moment, in milliseconds since the epoch."""
@@ -47,21 +47,21 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Both ends, as they were asked for. Two are the same where they were said in the same words:
-    `-1h` is another moment an hour later.
+    """Both bounds, as requested. They are equal if their texts are: `-1h` is another time an hour
+    later.
     """
 
     start: Bound | None = None
     until: Bound | None = None
     open_logs: int = 0
-    """Of a plan: in how many logs no record was as late as `until`, so that its end is where they
-    ended then.
+    """In a plan: number of partitions without a record at or after `until`, which were read to
+    their end.
     """
 
     @property
     def said(self) -> str:
-        """For people: `from 2026-01-31T00:00:00Z until 2026-01-31T01:00:00Z`, or what is there of
-        it; empty where nothing was asked for.
+        """Return `from 2026-01-31T00:00:00Z until 2026-01-31T01:00:00Z`, or the bound that is set;
+        empty without bounds.
         """
         ends = (("from", self.start), ("until", self.until))
         return " ".join(f"{word} {bound.said}" for word, bound in ends if bound)
@@ -72,10 +72,10 @@ NO_BOUNDS = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a run is asked for beside its conf."""
+    """What a run is asked to load, in addition to its conf."""
 
     run_key: str | None = None
-    """Names this run: asked for again under it, nothing is loaded again."""
+    """Idempotency key: a second run with the same key loads nothing."""
     bounds: Bounds = NO_BOUNDS
 
 
@@ -87,11 +87,11 @@ class RunKeyRecord:
 
     key: str
     number: int
-    """The plan that was made under it, or behind which there was nothing to read; 0: there was no
-    plan yet.
+    """The plan that was made for the key, or the last one if there was nothing to read; 0: no plan
+    yet.
     """
     said: str = ""
-    """Its bounds (`Bounds.said`)."""
+    """Text of its bounds (`Bounds.said`)."""
     is_empty: bool = False
     """There was nothing to read up to its bound: no plan was made."""
 
@@ -102,16 +102,16 @@ class LossReason(str, Enum):
     EXPIRED = "expired"
     """Retention had deleted them (`source.on_data_loss: skip`)."""
     MOVED = "offset moved"
-    """Somebody moved the committed offset past them (`source.on_moved: follow`)."""
+    """Another client moved the committed offset past them (`source.on_moved: follow`)."""
     MISSING = "missing from the log"
     """No record batch of the log had them, and nothing explains it (`source.on_data_loss: skip`).
     """
     SKIPPED = "skipped by hand"
-    """An operator superseded the plan that held them, or set the position behind them."""
+    """An operator superseded the plan with them, or set the position behind them."""
     DELETED = "topic deleted"
     """A stored plan was to read them, and their topic was deleted before it did."""
     RECREATED = "topic recreated"
-    """The same, and there is another topic of that name, with offsets of its own."""
+    """The topic was deleted and recreated, with offsets of its own."""
     TRUNCATED = "log truncated"
     """A stored plan was to read them, and the log lost them: others may have their offsets."""
 
@@ -133,8 +133,8 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Vanished:
-    """Offsets [from, until) of one life of one log that are, or may be, in the table, and whose
-    records the brokers no longer hold.
+    """Offsets [from, until) of one incarnation that are or may be in the table, while the brokers
+    no longer hold their records.
     """
 
     log: BrokerPartition
@@ -163,7 +163,7 @@ class OffsetRange:
     from_offset: int
     until_offset: int
     leader: Leader | None = None
-    """None: not known when the range was made, the reader looks it up."""
+    """None: unknown when the range was made; the reader looks it up."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.from_offset <= self.until_offset:
@@ -186,11 +186,11 @@ class PlanKind(str, Enum):
     START = "start"
     """No ranges: it keeps the start decided for logs seen for the first time."""
     RESET = "reset"
-    """No ranges: an operator accepted that logs were cut or made again, and it moves their
+    """No ranges: an operator accepted truncated or recreated partitions, and the plan moves their
     positions.
     """
     SET = "set"
-    """No ranges: an operator set positions, past what is then told lost or back over what was never
+    """No ranges: an operator set positions, past lost offsets or back over offsets that were never
     loaded.
     """
     TAKE_OVER = "take-over"
@@ -209,7 +209,7 @@ class PlanKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class TookOver:
-    """Whose place a pipeline took."""
+    """A predecessor of the pipeline."""
 
     app_id: str
     """The other's application id in the table: `offset-range-etl/<cluster>/<group>/<pipeline>`."""
@@ -219,9 +219,7 @@ class TookOver:
 
 @dataclass(frozen=True, slots=True, order=True)
 class HeldRows:
-    """Rows of one partition, and one life of it, that the table holds and that no plan loaded:
-    written by somebody else.
-    """
+    """Rows of one partition and incarnation that the table holds and that no plan of ours loaded."""
 
     log: BrokerPartition
     log_epoch: int
@@ -230,8 +228,8 @@ class HeldRows:
     """One past the last offset."""
     rows: int
     is_accepted: bool = False
-    """An operator said that they are of another cluster, or of another life of the topic: offsets
-    are loaded again, in the next life.
+    """An operator accepted that they are of another cluster or incarnation: their offsets are
+    loaded again, in the next incarnation.
     """
 
 
@@ -246,10 +244,10 @@ class RowsBefore:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything one Delta commit will hold, decided before the first fetch and stored before it.
+    """Everything that one Delta commit will hold, decided and stored before the first fetch.
 
-    `id` is the hash of the canonical content without the leaders (`plan_document.plan_id`): same
-    content, same plan, whoever made it.
+    `id` is the hash of the canonical content without leaders (`plan_document.plan_id`): equal
+    content is the same plan, whoever made it.
     """
 
     number: int
@@ -261,21 +259,19 @@ class Plan:
     cluster: str
     """Kafka's cluster id, or the conf's name for the cluster where brokers have none."""
     shape: str
-    """What shapes the rows, hashed: isolation, transform, partitioning."""
+    """Hash of the settings that shape rows: isolation, transform, partitioning."""
     ranges: tuple[OffsetRange, ...]
     positions: Mapping[BrokerPartition, int]
     """The position of every log the pipeline knows, after this plan; also of those without a range
     in it.
     """
     seen: Mapping[BrokerPartition, Committed]
-    """What the group's offset was in each of those logs when the plan was made: the expected side
-    of compare-and-set.
-    """
+    """The group's offsets when the plan was made: the expected side of the compare-and-set."""
     table_id: str | None = None
     """The Delta table's id before the append; None when there was no table."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     creation_ids: Mapping[str, str] = field(default_factory=dict)
-    """Beside a topic's own id that of its znode's creation
+    """Ids of the topics' znodes, in addition to their own ids
     (`etl.decide.partition_identity.compared_ids`).
     """
     previous: str | None = None
@@ -283,22 +279,20 @@ class Plan:
     reason: str | None = None
     moves_offsets: bool = True
     run_key: str | None = None
-    """Names what was asked for: under one key it is loaded once, whoever asks again."""
+    """Idempotency key: what it names is loaded once."""
     id: str = ""
     losses: tuple[Loss, ...] = ()
-    """What this plan lets go, by policy or by an operator's decision."""
+    """Offsets that this plan gives up, by policy or by an operator's decision."""
     table_transaction_version: int = 0
     """The table's transaction version when the plan was made: while it is still that, the plan was
     not appended.
     """
     log_starts: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """The first offset each log kept when the plan was made: from one plan to the next they tell
-    how fast a log forgets.
+    """Log start offsets when the plan was made: the difference between plans tells how fast a
+    partition expires.
     """
     leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """The epoch of the leader that told the end below which the log's position lies, where brokers
-    have epochs (KIP-101).
-    """
+    """Leader epochs of the ends above the positions, if brokers have epochs (KIP-101)."""
     record_epochs: Mapping[BrokerPartition, Lineage] = field(default_factory=dict)
     """Those of the record batches read before this plan begins, where the last of them ends there:
     the sharper of the two.
@@ -312,58 +306,55 @@ class Plan:
     first record to read; None: of any.
     """
     pending_offsets: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Of those: logs that start at the latest record, and whose readable end was known when that
-    was decided. They start there, whatever the timestamps of later records are."""
+    """Of `pending_starts`: the readable end of partitions that start at latest, if it was known
+    when that was decided. They start there, whatever timestamps later records have.
+    """
     vanished: tuple[Vanished, ...] = ()
-    """Of a reset: offsets whose rows stay in the table and whose records are gone."""
+    """Of a reset: offsets whose rows stay in the table while their records are gone."""
     took_over: TookOver | None = None
     heir_of: tuple[TookOver, ...] = ()
-    """Every pipeline whose place was taken so far, by this one or by one that it took over; the
-    newest plan of each at that time.
+    """All predecessors of this pipeline, also those of predecessors, with the newest plan of each.
     """
     table_version: int | None = None
     """The table's Delta version when the plan was made; None: there was no table, or it is from
     before this was kept.
     """
     tails: Mapping[BrokerPartition, Tail] = field(default_factory=dict)
-    """Of physical logs: what lay before their ends when the plan was made, or an earlier one. It
-    must still lie there.
+    """Tail fingerprints of Jafka partitions: bytes before their ends when this plan or an earlier
+    one was made. They must be unchanged.
     """
     log_topic_ids: Mapping[BrokerPartition, str] = field(default_factory=dict)
     """Physical logs that were decided under another id of their topic than that of `topic_ids`, and
     that id (`decide.partition_identity`).
     """
     bounds: Bounds = NO_BOUNDS
-    """What the run was asked to read that made this plan."""
+    """The bounds that the run was asked for."""
     key_ends: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
-    """Of a plan under a run key: the logs that it does not read up to the key's bound, and where
-    that lies. A cap ended it before, or the log could not be read; None: never yet, so that nobody
-    knows its bound."""
+    """With a run key: partitions that the plan does not read up to the key's bound, and the bound.
+    A cap ended it earlier, or the partition was unreadable; None: never readable, bound unknown.
+    """
     cluster_id: str | None = None
-    """The id that the brokers of a cluster told which goes by the conf's name, since it told none
-    before (`decide.partition_identity`).
+    """Cluster id that the brokers report, in addition to the conf's name, which was needed when
+    they reported none (`decide.partition_identity`).
     """
     stood: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Of a replay: how many rows of each log the table had in its ranges when the plan was made."""
+    """Of a replay: number of rows of each partition in its ranges when it was planned."""
     offsets_in: OffsetsStorage = OffsetsStorage.ZOOKEEPER
-    """Where it saw the group's offsets, and moves them."""
+    """Where the group's offsets were read, and are committed."""
     closes: bool = False
-    """It reads nothing and takes a number away from a driver that may still execute a plan with it:
-    of a pipeline that was retired or taken over, or of a backfill that was given up with this plan,
-    whatever an older copy of its claim says."""
+    """True if it reads nothing and takes its number from a driver that may still execute another
+    plan: of a retired or inherited pipeline, or of an abandoned backfill.
+    """
     share: MemberAssignment | None = None
-    """What the run that made it owned, of the logs of `positions`; None: it was no member of its
-    group.
-    """
+    """The partitions of `positions` that the run owned; None: it was no group member."""
     handed_over: bool | None = None
-    """Whether the group's offsets were moved with it: from then on its ranges are nobody else's,
-    whatever becomes of the membership. None: they move once its rows are in the table."""
-    is_void: bool = False
-    """Of one whose offsets move by a commit of their own, behind its being stored: that commit was
-    refused, and another takes its place.
+    """Whether the offsets were committed with the plan: then its ranges are its own, whatever
+    happens to the membership. None: they are committed after the append.
     """
+    is_void: bool = False
+    """True if its separate offset commit was rejected; another plan replaces it."""
     read_by_others: tuple[ReadByOthers, ...] = ()
-    """What other members read between the last plan's positions and this one's."""
+    """Offsets that other members read between the last plan's positions and this one's."""
     time_zone: str | None = None
     """The session time zone of Spark where the plan was made; None: unknown, it is from before this
     was kept. No part of its id.
@@ -373,7 +364,7 @@ class Plan:
 
     @property
     def advancing(self) -> tuple[OffsetRange, ...]:
-        """The ranges behind which positions lie: all of them, and none of a replay."""
+        """Return the ranges that advance positions: all, or none of a replay."""
         return () if self.kind is PlanKind.REPLAY else self.ranges
 
     @property
@@ -383,32 +374,33 @@ class Plan:
 
     @property
     def is_physical(self) -> bool:
-        """Whether its offsets are byte positions."""
+        """True if offsets are byte positions."""
         return any(log.is_physical for log in self.positions)
 
     @property
     def offsets_to_move(self) -> tuple[BrokerPartition, ...]:
-        """The logs whose committed offset moves behind the append, in order: those whose position
-        is not what the plan saw; of a member those of its share."""
+        """Return the partitions to commit after the append, sorted: those whose position differs
+        from the seen offset; of a member, those of its assignment.
+        """
         logs = self.share.logs if self.share else self.positions
         return self._apart(logs) if self.moves_offsets and self.handed_over is None else ()
 
     @property
     def is_of_member(self) -> bool:
-        """Whether a member of the group made it that moves its offsets behind the append."""
+        """True if a group member made it that commits after the append."""
         return self.share is not None and self.handed_over is None
 
     @property
     def is_executed_as_it_is(self) -> bool:
-        """Whether no other plan takes its place that reads anything else: what is gone of it alone
-        is left out.
+        """True if it is never replaced by a plan that reads anything else, except for offsets that
+        are gone.
         """
         return bool(self.handed_over) or self.is_of_member
 
     @property
     def offsets_to_commit(self) -> tuple[BrokerPartition, ...]:
-        """The logs whose committed offset moves when the plan is stored: the same, of those that
-        the run owned.
+        """Return the partitions to commit when the plan is stored: the same, of those that the run
+        owned.
         """
         return self._apart(self.share.logs) if self.share and self.handed_over is not None else ()
 
@@ -417,27 +409,25 @@ class Plan:
 
     @property
     def is_open(self) -> bool:
-        """Whether its hand-over was begun, and nobody wrote down what became of it."""
+        """True if its commit is in doubt: begun, result not recorded."""
         return self.handed_over is False and not self.is_void
 
     @property
     def word(self) -> str:
-        """What stands in Kafka beside the offsets that it moved (`Committed.word`)."""
+        """Return the commit metadata of its offsets in Kafka (`Committed.word`)."""
         return f"{self.number}:{self.id}"
 
     def moved(self, log: BrokerPartition) -> Committed:
-        """What the group's offset is once this plan has moved it: one write behind what the plan
-        saw.
-        """
+        """Return the committed offset after this plan moved it: one write after the seen one."""
         return self.seen[log].moved(self.positions[log], self.word, self.offsets_in)
 
     def left(self, log: BrokerPartition) -> Committed:
-        """What it was behind this plan, whether or not the plan had to move it."""
+        """Return the committed offset after this plan, whether or not the plan had to move it."""
         return self.seen[log] if self.seen[log].is_at(self.positions[log]) else self.moved(log)
 
     @property
     def taken(self) -> dict[str, int]:
-        """Application id and number of each pipeline whose place was taken so far."""
+        """Return the application id and last number of each predecessor."""
         return {
             one.app_id: one.number
             for one in (*((self.took_over,) if self.took_over else ()), *self.heir_of)
@@ -451,8 +441,8 @@ class Requests:
     answers: int = 0
     """How many were answered."""
     seconds: float = 0.0
-    """How long somebody waited for them, in sending and in receiving; time in which an answer was
-    on its way unattended is not counted.
+    """Time spent waiting in sends and receives; requests in flight without a waiting reader do not
+    count.
     """
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -476,7 +466,7 @@ class Requests:
 
 NO_REQUESTS = Requests()
 ByBroker = Mapping[str, Requests]
-"""By the address at which a broker was asked, `host:port`."""
+"""Broker address `host:port` -> requests."""
 
 
 def together(several: Iterable[ByBroker]) -> dict[str, Requests]:
@@ -489,7 +479,7 @@ def together(several: Iterable[ByBroker]) -> dict[str, Requests]:
 
 
 def since(before: ByBroker, now: ByBroker) -> dict[str, Requests]:
-    """What came between two readings of one count; brokers of which nothing did are left out."""
+    """Return the difference of two readings of one counter; brokers without requests are left out."""
     return {
         broker: more
         for broker, requests in now.items()
@@ -502,54 +492,53 @@ GAPS_KEPT = 1000  # that a receipt keeps one by one
 
 @dataclass(frozen=True, slots=True)
 class RangeResult:
-    """What reading one range came to. Counts are of records; `fetched_bytes` is what came over the
-    wire.
+    """The result of reading one range. Counts are of records; `fetched_bytes` is the number of
+    bytes received.
     """
 
     rows: int | None = 0
-    """None: a crash took the reader's count, and nobody could count them in the table."""
+    """None: a crash lost the count, and the rows could not be counted in the table."""
     fetched_bytes: int | None = None
-    """None: counted again from the table's files after a crash, where nobody knows it any more."""
+    """None: recounted from the table's files after a crash."""
     control_records: int = 0
     aborted_records: int = 0
     missing_offsets: int = 0
-    """Offsets that no batch of the log covers any more (compaction). In a physical log none can be
-    told from those inside an entry: 0.
+    """Offsets that no batch covers (compaction). On Jafka they cannot be told from offsets inside
+    an entry: 0.
     """
     gaps: tuple[tuple[int, int], ...] = ()
     """Intervals [from, until) inside the range that gave no row, for whatever of the three reasons,
     merged.
     """
     gaps_complete: bool = True
-    """False: there were more than GAPS_KEPT, or nobody can tell of any (a physical log's, counted
-    again); the counts still hold.
+    """False: there were more than GAPS_KEPT, or they are unknown (Jafka, recounted); the counts are
+    right.
     """
     last_epoch: int | None = None
-    """The leader epoch of the record batch that holds the range's last offset; None where none does
-    (compaction), or nobody knows it.
+    """Leader epoch of the record batch with the range's last offset; None if no batch has it
+    (compaction), or unknown.
     """
     behind_transform: bool = False
-    """Counted again from rows that a transform had made: nobody knows whether it dropped records at
-    missing offsets (any, if physical).
+    """True if recounted from rows of a transform: records at missing offsets may have been dropped
+    by it (on Jafka, any).
     """
     epochs: Lineage = ()
     """The leader epochs of the record batches that were read."""
     requests: tuple[tuple[str, Requests], ...] = field(default=(), compare=False)
-    """What its task asked which brokers since the receipt before it. For the report alone: neither
-    ledger nor table keeps it, and two attempts differ in it."""
+    """Requests of its task since the previous result, by broker. For the report only: neither
+    ledger nor table keeps it, and two attempts differ.
+    """
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether records may be lost of which this receipt cannot tell."""
+        """True if records may be lost that this result cannot prove."""
         return self.rows is None or (
             self.behind_transform and (self.missing_offsets > 0 or not self.gaps_complete)
         )
 
     @property
     def compacted(self) -> int:
-        """Missing offsets that are known to be compaction's: none of a receipt that was counted
-        again, where nobody knows.
-        """
+        """Return the number of offsets known to be compacted; none of a recounted result."""
         return 0 if self.fetched_bytes is None else self.missing_offsets
 
 
@@ -558,9 +547,7 @@ NOT_COUNTED = RangeResult(rows=None, gaps_complete=False)
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What came of plan `number`: the Delta version that holds it and a receipt for each of its
-    ranges.
-    """
+    """The result of plan `number`: the Delta version that holds it and a result per range."""
 
     number: int
     plan_id: str
@@ -568,9 +555,9 @@ class CommitResult:
     table_id: str
     receipts: tuple[RangeResult, ...]
     run_id: str | None = None
-    """The run whose append it was; None when the commit does not say."""
+    """The run that appended it; None: the commit does not say."""
     uncounted: str | None = None
-    """Why nobody could count the rows after a crash; the receipts are then `NOT_COUNTED`."""
+    """Why the rows could not be counted after a crash; the results are then `NOT_COUNTED`."""
     undated: int | None = field(default=None, compare=False)
     """Rows without an `event_date`, of a table that is partitioned by it. For the report alone: the
     ledger does not keep it.
@@ -578,19 +565,19 @@ class CommitResult:
 
     @property
     def rows(self) -> int | None:
-        """Of all ranges together; None when nobody could count them."""
+        """Return the rows of all ranges; None if they could not be counted."""
         counts = [r.rows for r in self.receipts if r.rows is not None]
         return sum(counts) if len(counts) == len(self.receipts) else None
 
     def is_of(self, plan: Plan) -> bool:
-        """Whether this is what came of that very plan; a ledger restored from a copy may hold the
-        record of another with its number.
+        """True if this is the result of that plan: a ledger restored from a copy may hold another
+        plan's under the number.
         """
         return self.plan_id == plan.id and len(self.receipts) == len(plan.ranges)
 
     @property
     def is_recounted(self) -> bool:
-        """Counted again from the table: nobody knew any more why offsets gave no row."""
+        """True if recounted from the table: why offsets have no row is unknown."""
         return all(receipt.fetched_bytes is None for receipt in self.receipts)
 
 
@@ -604,22 +591,22 @@ class Codec(str, Enum):
 
 
 DEFAULT_CODEC = Codec.ZSTD
-"""Of files that tasks write."""
+"""Compression of files that tasks write."""
 FILE_BYTES = 128 * 2**20
-"""How large they become where there is enough, unless the conf says otherwise."""
+"""Target size of files, unless the conf sets it."""
 ROW_GROUP_BYTES = 16 * 2**20
 """Rows of one file that are held back become a row group where they come to so many bytes, as Arrow
 has them.
 """
 HELD_BYTES = 48 * 2**20
-"""What a task holds back of all its files: where that is passed, the one that holds most gives up a
-row group, however small.
+"""Bytes that a task buffers for all its files; above that, the largest buffer is written as a row
+group.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """Where files go and how they are written; the same for every task of a plan."""
+    """Location and format of the files of a plan; the same for all its tasks."""
 
     root: str
     """The table's folder, or its path in a store."""
@@ -632,13 +619,13 @@ class FileOptions:
     """The rows are of physical logs (`BrokerPartition.is_physical`)."""
     codec: Codec = DEFAULT_CODEC
     file_bytes: int = FILE_BYTES
-    """A file ends behind the row group that takes it there."""
+    """A file ends after the row group that reaches this size."""
     row_group_bytes: int = ROW_GROUP_BYTES
     held_bytes: int = HELD_BYTES
     write_id: str = "0"
     """Part of the name of each file of this write, and of none of another."""
     schema: pyarrow.Schema | None = None
-    """Of the rows, where a transform made them; None: that of `columns`."""
+    """Schema of a transform's rows; None: that of `columns`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -657,7 +644,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What one task gave back."""
+    """The result of one writing task."""
 
     indices: tuple[int, ...]
     """The ranges of the plan that it read."""
@@ -665,8 +652,7 @@ class Written:
     receipts: Mapping[int, RangeResult] = field(default_factory=dict)
     """By the same indices."""
     made: int | None = None
-    """Rows that a transform made of what was read; None: there is none, and each record is a row.
-    """
+    """Rows that a transform made; None: no transform, each record is a row."""
 
     @property
     def rows(self) -> int:

@@ -20,12 +20,13 @@ class LocalFile:
 
     path: str
     folder: str | None = None
-    """Where a relative path is seen from; None: the folder that the process works in."""
+    """Directory that relative paths start at; None: the working directory."""
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where it is looked for: a relative path from `folder`, then by its name where the process
-        works, which is where YARN puts the files of `--files`."""
+        """Return the paths to try: a relative path from `folder`, then its name in the working
+        directory, where YARN puts the files of `--files`.
+        """
         if self.folder is None or self.path.startswith("/"):
             return (self.path,)
         return f"{self.folder.rstrip('/')}/{self.path}", self.path.rpartition("/")[2]
@@ -36,15 +37,15 @@ class LocalFile:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SecretRef:
-    """Where a secret is found: an environment variable, or a file. It holds none, so it may be
-    shown, stored and sent.
+    """A reference to a secret: an environment variable or a file. It contains no secret, so it may
+    be shown, stored and sent.
     """
 
     kind: str
     """`env` or `file`."""
     name: str
     folder: str | None = None
-    """Of a file: see `LocalFile`."""
+    """For a file: see `LocalFile`."""
 
     @property
     def file(self) -> LocalFile:
@@ -65,7 +66,7 @@ def parse_reference(text: str, folder: str | None = None) -> SecretRef | None:
 
 
 class SecurityProtocol(str, Enum):
-    """As Kafka's `security.protocol`."""
+    """Kafka's `security.protocol`."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -74,12 +75,12 @@ class SecurityProtocol(str, Enum):
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether connections are TLS."""
+        """True if connections use TLS."""
         return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
     @property
     def has_login(self) -> bool:
-        """Whether connections begin with a login (SASL)."""
+        """True if connections begin with a login (SASL)."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
@@ -89,7 +90,7 @@ _NAMES_A_SOURCE = re.compile(
 
 
 def names_token_source(text: str) -> bool:
-    """Whether it is `module:function` or `aws-msk:REGION`, and no token."""
+    """True for `module:function` and `aws-msk:REGION`; False for a token itself."""
     return _NAMES_A_SOURCE.fullmatch(text) is not None
 
 
@@ -104,20 +105,20 @@ class Mechanism(str, Enum):
 
     @property
     def has_password(self) -> bool:
-        """Whether it takes a name and a password."""
+        """True if it takes a user name and a password."""
         return self in (Mechanism.PLAIN, Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512)
 
 
 def _shown(value: Any) -> Any:
-    """What stands where a reference to a secret belongs: whoever makes these values by hand may
-    have put the secret there.
+    """Return a placeholder if the value is not a reference: a caller may have put the secret itself
+    there.
     """
     return value if value is None or isinstance(value, SecretRef) else "***"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Tls:
-    """Whom we trust, and who we are."""
+    """Trusted authorities and the client certificate."""
 
     ca_file: LocalFile | None = None
     """Certificates of authorities; None: those of the system."""
@@ -136,15 +137,13 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Login:
-    """How we say who we are (SASL)."""
+    """Login (SASL)."""
 
     mechanism: Mechanism
     username: str | SecretRef | None = None
     password: SecretRef | None = None
     token: str | SecretRef | None = None
-    """Where tokens come from: a function `module:function`, `aws-msk:REGION`, or a reference to one
-    that others keep fresh.
-    """
+    """Source of tokens: `module:function`, `aws-msk:REGION`, or a reference that others refresh."""
     service: str = "kafka"
     """Kerberos' name of the brokers' service."""
 
@@ -178,9 +177,7 @@ OPEN = Security()
 
 
 class Scheme(str, Enum):
-    """How ZooKeeper is told who we are (ZooKeeper Programmer's Guide, "Builtin ACL Schemes", and
-    SASL).
-    """
+    """Authentication scheme (ZooKeeper Programmer's Guide, "Builtin ACL Schemes"; SASL)."""
 
     SASL = "sasl"
     """DIGEST-MD5: a wrong login is refused at once."""
@@ -191,7 +188,7 @@ class Scheme(str, Enum):
 
 
 class Acl(str, Enum):
-    """Who may change what a pipeline keeps; everybody may read it."""
+    """Who may change a pipeline's znodes; everybody may read them."""
 
     OPEN = "open"
     CREATOR = "creator"
@@ -199,7 +196,7 @@ class Acl(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Auth:
-    """Who we are."""
+    """Credentials for ZooKeeper."""
 
     scheme: Scheme
     username: str | SecretRef | None = None
@@ -220,4 +217,4 @@ OPEN_ZOOKEEPER = Access()
 """Neither encryption nor login, and nothing guarded."""
 
 EVERYBODY = "everybody"
-"""Who may change an open znode, where others are told as `scheme:id`."""
+"""ACL entry of open znodes; other entries are `scheme:id`."""

@@ -39,11 +39,11 @@ from etl.model.plans import (
 )
 
 MARK = "@"
-"""Between a live pipeline's name and that of a backfill beside it."""
+"""Separates the names of a pipeline and of its backfill."""
 
 
 class ReservationState(str, Enum):
-    """How far a backfill is that somebody began."""
+    """State of a backfill."""
 
     OPEN = "open"
     """It loads, or has loaded all."""
@@ -57,24 +57,24 @@ class ReservationState(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """The offsets that a backfill has loaded or will load, and nobody else."""
+    """The offsets that a backfill has loaded or will load, and no other pipeline."""
 
     name: str
     stretches: Mapping[BrokerPartition, tuple[tuple[int, int], ...]]
-    """Of each log offsets [from, until), ascending, apart from one another."""
+    """Per partition offset intervals [from, until), ascending and disjoint."""
     log_epochs: Mapping[BrokerPartition, int]
     """Which life of a log they are of; 0 where not named."""
     asked: str
-    """What was asked for, in words: one name stands for one thing."""
+    """The request as text: one name stands for one request."""
     made_at_ms: int
     state: ReservationState = ReservationState.OPEN
     reason: str | None = None
     """Why it was given up."""
     table_id: str | None = None
-    """Of the table that it was begun for; None: it is from before this was kept."""
+    """Id of the table that it was created for; None: a document without it."""
 
     def is_of(self, table_id: str | None) -> bool:
-        """Whether it may be of that table; of one that took its place it claims nothing."""
+        """True if it may be of that table; in another table it reserves nothing."""
         return None in (self.table_id, table_id) or self.table_id == table_id
 
     @property
@@ -89,7 +89,7 @@ class Reservation:
     def left_from(
         self, positions: Mapping[BrokerPartition, int]
     ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
-        """What lies at these positions or above; logs of which nothing does are left out."""
+        """Return what lies at or above these positions, without empty partitions."""
         found = {
             log: tuple(
                 (max(start, positions.get(log, 0)), until)
@@ -107,15 +107,15 @@ class Claimed:
 
     claim: Reservation
     version: int
-    """Of its znode."""
+    """Version of its znode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reservations:
-    """What is claimed beside a live pipeline, and the fence as it was read before."""
+    """Reservations of a pipeline's backfills, and the reservation lock read before them."""
 
     fence: int | None = None
-    """The version of its znode; None: it is not there, nobody has claimed yet."""
+    """Version of the lock's znode; None: it does not exist, nothing was reserved yet."""
     backfills: tuple[Claimed, ...] = ()
     """By name."""
 
@@ -137,7 +137,7 @@ NO_CLAIMS = Reservations()
 
 
 def backfill_pipeline(pipeline: str, name: str) -> str:
-    """What the pipeline of a backfill is called."""
+    """Return the name of a backfill's pipeline."""
     return f"{pipeline}{MARK}{name}"
 
 
@@ -148,8 +148,8 @@ def live_and_name(pipeline: str) -> tuple[str, str | None]:
 
 
 def is_beside(app_id: str, other: str) -> bool:
-    """Whether two application ids are of one live pipeline and its backfills: what they load is
-    kept apart by claims.
+    """True if two application ids are of one pipeline and its backfills, whose offsets are kept
+    apart by reservations.
     """
     return live_and_name(app_id)[0] == live_and_name(other)[0]
 
@@ -161,16 +161,14 @@ class ForeignCommit:
     delta_version: int
     operation: str
     why: str
-    """What it did: `removed rows`, `redefined the table`."""
+    """What the commit did: `removed rows`, `redefined the table`."""
     by: TookOver | None = None
-    """Of rows of a topic of ours that another pipeline loaded: its application id and the number of
-    its plan.
-    """
+    """If another pipeline loaded a topic of ours: its application id and plan number."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
-    """What one of our commits says of itself in `userMetadata`."""
+    """What `userMetadata` of one of our commits holds."""
 
     delta_version: int
     app_id: str
@@ -184,8 +182,8 @@ class CommitMetadata:
     run_id: str | None = field(default=None, kw_only=True)
     """The run that appended it."""
     receipts: bytes | None = field(default=None, repr=False, kw_only=True)
-    """What reading the plan's ranges came to, as `plan_document.results_of` reads it; None when
-    the commit does not say.
+    """Results of the plan's ranges, as parsed by `plan_document.results_of`; None: the commit has
+    none.
     """
 
 
@@ -198,13 +196,12 @@ class OtherPipeline:
     delta_version: int | None = None
     """None: the table's log no longer holds that commit."""
     plan: Plan | None = None
-    """None: nobody knows what it loaded."""
+    """None: unknown what it loaded."""
 
     @property
     def topics(self) -> frozenset[str] | None:
-        """The topics that it loaded, or decided where to start in; None when nobody knows.
-
-        None of them, where it was closed before its first plan was in the table.
+        """Return the topics that it loaded or decided a start of; None: unknown. Empty if it was
+        closed before its first plan was in the table.
         """
         if self.plan and self.plan.closes and self.plan.previous is None and not self.plan.heir_of:
             return frozenset()
@@ -226,23 +223,22 @@ class Table:
     of ours.
     """
     others: tuple[OtherPipeline, ...] = ()
-    """The other pipelines of the table; asked only where we would read a topic that we do not know.
-    """
+    """Other pipelines of the table; looked up only if a topic is unknown to this pipeline."""
     topics_with_rows: frozenset[str] = frozenset()
-    """Of the topics that we do not know, asked where it is not known what another pipeline loaded:
-    those that the table has rows of.
+    """Unknown topics with rows in the table; looked up only if it is unknown what another pipeline
+    loaded.
     """
     is_of_others_alone: bool = False
-    """No row of it can be ours: all that its commits ever added is other pipelines'. Asked only
-    where the newest plan waits for a table.
+    """True if all that its commits added is other pipelines'. Looked up only if the newest plan
+    waits for a table.
     """
     commit_in_log: str | None = None
     """The hash of the commit file of the version of the last acknowledgement, as it is now; None
     when the log does not hold it.
     """
     held: tuple[HeldRows, ...] | None = None
-    """Rows of topics that no pipeline has loaded; None: not asked. It is asked only if a topic is
-    planned for the first time.
+    """Rows of topics that no pipeline has loaded; None: not looked up, since no topic is planned
+    for the first time.
     """
 
 
@@ -255,19 +251,19 @@ class Interval:
     from_offset: int
     until_offset: int
     rows: int | None
-    """None: nobody could count them."""
+    """None: they could not be counted."""
     control_records: int = 0
     aborted_records: int = 0
     compacted: int = 0
     log_epoch: int = 0
     unproven: int = 0
-    """Offsets without a row where a transform may have dropped a record, and nobody knows; of a
-    physical log all bytes of such ranges.
+    """Offsets without a row where a transform may have dropped a record; on Jafka all bytes of such
+    ranges.
     """
 
     @property
     def unexplained(self) -> int:
-        """Offsets without a row for which nobody knows any more why."""
+        """Return the number of offsets without a row whose reason is unknown."""
         if self.rows is None:
             return 0
         explained = self.rows + self.control_records + self.aborted_records + self.compacted
@@ -276,7 +272,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class LoadedIntervals:
-    """What pruned plans leave: the loaded intervals per log, merged."""
+    """Loaded intervals of pruned plans, merged per partition."""
 
     through: int = 0
     """The number of the last plan folded in; a plan at or below it is never folded in again."""
@@ -286,7 +282,7 @@ class LoadedIntervals:
     table_id: str | None = None
     """The table that holds the intervals; None: not known, from before this was kept."""
     vanished: tuple[Vanished, ...] = ()
-    """What resets said of rows whose records are gone."""
+    """Vanished offsets of pruned resets."""
     given_up: Mapping[BrokerPartition, tuple[Interval, ...]] = field(default_factory=dict)
     """Loaded into a table, or a state of it, that an operator gave up: rows of it may be there or
     not.
@@ -298,14 +294,12 @@ class LoadedIntervals:
     keys: tuple[RunKeyRecord, ...] = ()
     """Run keys of folded plans, and of runs that had nothing to read, oldest first."""
     read_by_others: tuple[ReadByOthers, ...] = ()
-    """What folded plans say that other members of the group read, by log, those that touch made
-    one.
-    """
+    """Offsets that other members read, of pruned plans, adjacent ones merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """An operator's decision: this table, as it is at this version, is the one to go on with."""
+    """An operator's decision: the pipeline continues with this table as it is at this version."""
 
     table_id: str | None
     """None: there is no table, and the next plan makes one."""
@@ -315,38 +309,32 @@ class Acknowledgement:
     reason: str
     at_ms: int
     lacks_plan: bool = False
-    """No row of plan `number` is in that table: neither ledger could tell, so the rows were looked
-    for.
+    """True if the table has no row of plan `number`: the ledgers could not tell, so rows were
+    looked up.
     """
     plan_id: str | None = None
-    """The id of plan `number` when it was said; None in an acknowledgement from before this was
-    kept, and so are the next two.
-    """
+    """Id of plan `number` at that time; None, like the next two, in documents that lack it."""
     transaction_version: int | None = None
-    """D when it was said, 0 for none."""
+    """The table's transaction version at that time, 0 for none."""
     was_recorded: bool | None = None
-    """Whether it was recorded by then what came of plan `number`."""
+    """Whether the result of plan `number` was recorded at that time."""
     commit: str | None = None
     """The hash of that version's commit file; None where the table's log did not hold it, or from
     before this was kept.
     """
     place: str | None = None
-    """Where that table, or none, was, as `settings.choices.place_of` says it; None from before this
-    was kept.
+    """Location of that table, or of a missing one, as by `settings.choices.place_of`; None: a
+    document without it.
     """
     beside: Mapping[str, Acknowledgement] = field(default_factory=dict)
-    """The same decision for each backfill that has loaded into that very table, by name: what it
-    says is of the backfill's newest plan.
-    """
+    """The same decision for the newest plan of each backfill in that table, by name."""
 
     rows_of: tuple[str, ...] = ()
-    """Topics whose rows in that table, written by somebody else, are of another cluster or another
-    life of the topic.
-    """
+    """Topics whose rows in that table, written by others, are of another cluster or incarnation."""
 
     def of_backfill(self, name: str) -> Acknowledgement:
-        """As a backfill takes it: what others did to the table is accepted for all; of one that was
-        begun since it says no more.
+        """Return the decision as a backfill uses it: changes by others are accepted for all; for a
+        backfill that began since, nothing else is.
         """
         return self.beside.get(name) or replace(self, number=-1, beside={})
 
@@ -358,7 +346,7 @@ class Retirement:
     reason: str
     at_ms: int
     taken_over_by: str | None = None
-    """`GROUP/PIPELINE` that goes on in its place: this one's own positions are of the past."""
+    """`GROUP/PIPELINE` that inherited: positions of this pipeline are obsolete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,11 +360,11 @@ class Pause:
     """None: all logs of the topic, those that come later, too."""
     reason: str
     by: str
-    """Who said so: `user@host`."""
+    """Operator: `user@host`."""
     since_ms: int
 
     def covers(self, log: BrokerPartition) -> bool:
-        """Whether the log is paused by it."""
+        """True if the pause includes the partition."""
         return log.topic == self.topic and self.log in (None, log)
 
 
@@ -388,11 +376,9 @@ class Ledger:
     """None: this pipeline never made a plan."""
     newest: Plan | None = None
     applied: CommitResult | None = None
-    """What came of `newest`; None when it is not known yet."""
+    """Result of `newest`; None: unknown yet."""
     known_version: int | None = None
-    """The Delta version of the newest recorded commit, of `newest` or of the plan before it: who
-    wrote what is known up to there.
-    """
+    """Delta version of the last recorded commit: writers up to there are known."""
     newest_version: int | None = None
     """The version of `newest`'s znode: the expected side when the plan is superseded."""
     acknowledged: Acknowledgement | None = None
@@ -403,19 +389,19 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the world said at the start of a run. After it nothing asks again where we are."""
+    """What brokers, ledger and table held at the start of a run. Decisions use nothing else."""
 
     cluster: str
     extents: Mapping[BrokerPartition, PartitionOffsets]
     leaders: Mapping[BrokerPartition, Leader]
     leaderless: frozenset[BrokerPartition]
     topic_ids: Mapping[str, str]
-    """As the brokers tell them; the creation ids of those of which they do not."""
+    """Topic ids as reported by brokers, else ids of their znodes."""
     bytes_per_offset: Mapping[BrokerPartition, float]
-    """How many bytes one offset costs on average, where the broker tells."""
+    """Average bytes per offset, if the broker reports sizes."""
     committed: Mapping[BrokerPartition, Committed]
     starts: Mapping[BrokerPartition, int]
-    """Where `start: {timestamp: ...}` lands, for logs that have a record that late."""
+    """Offsets of `start: {timestamp: ...}`, for partitions with a record that late."""
     owners: Mapping[BrokerPartition, str]
     live_consumers: tuple[str, ...]
     ledger: Ledger
@@ -425,85 +411,79 @@ class Snapshot:
     live_in_kafka: tuple[str, ...] = ()
     """Those of the live consumers that are members of Kafka's own group of this name."""
     retention: Mapping[str, Retention] = field(default_factory=dict)
-    """By topic, of those with something to read, where the brokers tell it. Also says what missing
-    offsets mean.
+    """Retention by topic, of topics with something to read. Also tells what missing offsets mean.
     """
     leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """The epoch of the leader that told a log's end, where brokers have epochs."""
+    """Leader epochs of the reported ends, if brokers have epochs."""
     epoch_ends: Mapping[BrokerPartition, EpochEnd] = field(default_factory=dict)
-    """What became of the epochs that the newest plan knows; a log of which the leader cannot tell
-    is left out.
+    """Ends of the epochs that the newest plan has; partitions whose leader does not know are left
+    out.
     """
     retained_from: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """The first offset that will not have expired by time within `source.expiry_warning_s`, where
     `retention` has a time.
     """
     open_transactions: Mapping[BrokerPartition, OpenTransaction] = field(default_factory=dict)
-    """Of logs whose extent holds offsets back, where the brokers tell."""
+    """Open transactions of partitions with unreadable offsets, if the brokers describe them."""
     extents_of_owned: Mapping[BrokerPartition, PartitionOffsets] = field(default_factory=dict)
-    """Of logs that are left to their owners, and so are not among the others."""
+    """Offsets of partitions that are left to their owners, which are not in the other mappings."""
     missing_topics: frozenset[str] = frozenset()
-    """Of the topics that a plan which was left reads, those that the brokers do not know any more,
-    whether or not the conf names them.
-    """
+    """Topics of a stored plan that no longer exist, whether or not the conf selects them."""
     parallelism: int | None = 1
     """How many of Spark's tasks work at once; None where only the cluster knows."""
     looked_at: Mapping[BrokerPartition, tuple[LookedAt, ...]] = field(default_factory=dict)
-    """Of offsets that are byte positions and that somebody else told: whether an entry begins
-    there.
-    """
+    """Verified byte offsets: whether an entry begins there."""
     tails: Mapping[BrokerPartition, tuple[Tail, ...]] = field(default_factory=dict)
-    """Of physical logs: what lies now before the end, and where the newest plan knows it."""
-    creation_ids: Mapping[str, str] = field(default_factory=dict)
-    """What stands for the topics' ids in the brokers' ZooKeeper, also where these tell their own
-    (`Plan.creation_ids`).
+    """Tail fingerprints of Jafka partitions: at the current end, and where the newest plan has one.
     """
+    creation_ids: Mapping[str, str] = field(default_factory=dict)
+    """Ids of the topics' znodes, also if brokers report topic ids (`Plan.creation_ids`)."""
     offsets_in: OffsetsStorage = OffsetsStorage.ZOOKEEPER
-    """Where `committed` is from."""
+    """Where `committed` was read."""
     cluster_id: str | None = None
     """The id of a cluster that goes by the conf's name (`etl.decide.partition_identity`)."""
     asked: ResolvedRequest | None = None
-    """None: the run is asked for nothing beside its conf."""
+    """None: nothing in addition to the conf."""
     claims: Reservations = NO_CLAIMS
-    """What backfills claim beside this pipeline."""
+    """Reservations of this pipeline's backfills."""
     backfill: Reservation | None = None
-    """What this pipeline claims, which is a backfill's; None: it is a live one."""
+    """This pipeline's own reservation, if it is a backfill's; None: a live pipeline."""
     live_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Of a backfill: which life of each log the newest plan of its live pipeline has."""
+    """For a backfill: the incarnation of each partition in its live pipeline's newest plan."""
     pauses: tuple[Pause, ...] = ()
-    """What operators paused, as the ledger has it; of a live pipeline."""
+    """Paused partitions of a live pipeline, as in the ledger."""
     paused: Mapping[BrokerPartition, Pause] = field(default_factory=dict)
     """Logs that are left alone for that (`decide.set_offsets`), and so are not among the others."""
     extents_of_paused: Mapping[BrokerPartition, PartitionOffsets] = field(default_factory=dict)
     oldest_of_paused: Mapping[BrokerPartition, OldestRecord] = field(default_factory=dict)
     """The oldest unread record of each paused log that has one, where messages have times."""
     share: MemberAssignment | None = None
-    """What the run owns as a member of its group; None: it is none."""
+    """Partitions that the run owns as a group member; None: no member."""
     time_zone: str | None = None
     """The session time zone that Spark has in this run."""
     live_time_zone: str | None = None
-    """Of a backfill: that of the newest plan of its live pipeline."""
+    """For a backfill: time zone of its live pipeline's newest plan."""
 
     @property
     def extents_left_alone(self) -> Mapping[BrokerPartition, PartitionOffsets]:
-        """Of logs that are not read in this run and that somebody leads."""
+        """Return the offsets of partitions that are not read in this run and have a leader."""
         return {**self.extents_of_owned, **self.extents_of_paused}
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRequest:
-    """What a run is asked for beside its conf, and what was looked up for it."""
+    """What a run is asked to load, with the looked-up offsets."""
 
     request: Request
     key: RunKeyRecord | None = None
-    """What the ledger knows of the run key."""
+    """The ledger's record of the run key."""
     plan: Plan | None = None
     """The newest plan under the key, where it is stored yet and is not the pipeline's newest one.
     """
     starts: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
-    """Where the bound at the start lies in each log that is read; None: no record is as late."""
+    """Offset of the start bound in each partition that is read; None: no record that late."""
     untils: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
-    """The same of the other bound."""
+    """The same for the end bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -537,7 +517,7 @@ class RebuildFromTable:
     plan: Plan
     """The plan of our newest commit."""
     state: UpToDate
-    """Where the pipeline stands once the ledger has it."""
+    """State of the pipeline after the ledger is restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,48 +527,46 @@ class UpToDate:
     last: Plan
     positions: Mapping[BrokerPartition, int]
     uncommitted: tuple[BrokerPartition, ...] = ()
-    """Logs whose offset in ZooKeeper is still what the plan saw: commit them first."""
+    """Partitions whose committed offset is still what the plan saw: to be committed first."""
     followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Logs whose offset somebody else moved, and where to, under `on_moved: follow`."""
+    """Partitions whose offset another client moved, and the new offset, with `on_moved: follow`."""
     not_followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """The same of logs that are not read now, so that nobody knows whether they reach so far: our
-    position stays, and their offset.
+    """The same for partitions that are not read now, so that their ends are unknown: position and
+    offset stay.
     """
     dropped: tuple[BrokerPartition, ...] = ()
-    """Logs whose offset Kafka dropped, as it does with those of a group without members; they are
-    among `uncommitted`, or were moved.
+    """Partitions whose offset expired in Kafka; they are in `uncommitted`, or were committed again.
     """
     passed: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Logs of ours that other members of the group read on, and up to where."""
 
 
 PipelineState = FirstRun | Replay | Supersede | RebuildFromTable | UpToDate
-"""Where the pipeline stands, as `reconcile` decides."""
+"""The state of the pipeline, as decided by `reconcile`."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedTable:
-    """Where a name led when Spark was asked."""
+    """The location of a named table when Spark was asked."""
 
     name: str
-    """As the conf has it."""
+    """As in the conf."""
     path: str
-    """As a conf would write it."""
+    """As a conf would have it."""
     table_id: str | None
-    """Of the Delta table that was there."""
+    """Id of the Delta table there."""
     at_ms: int
     catalog: str | None = None
-    """Which catalog that was, as `catalog_of` tells it of the conf; None from before this was kept.
-    """
+    """The catalog, as by `catalog_of` of the conf; None: a document without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """What a catalog says of a name."""
+    """What a catalog reports for a name."""
 
     catalog: str
     kind: str
-    """MANAGED, EXTERNAL, VIEW, ...: as Spark calls it; empty where the catalog does not say."""
+    """MANAGED, EXTERNAL, VIEW, ... as in Spark; empty if the catalog does not say."""
     provider: str
     """delta, parquet, ...: lower case."""
     location: str | None

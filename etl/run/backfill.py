@@ -73,13 +73,13 @@ Kept = dict[BrokerPartition, tuple[tuple[int, int], ...]]
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a backfill that is not begun yet would claim."""
+    """What a backfill that has not begun would reserve."""
 
     claim: Reservation
     plan: Plan | None
     """Its first one; None where nothing of the interval is missing."""
     snapshot: Snapshot
-    """What was seen of the live pipeline."""
+    """Snapshot of the live pipeline."""
     read_by_others: int = 0
     """How many of the offsets other members of the group read."""
 
@@ -87,11 +87,10 @@ class Beginning:
 def estimate_backfill(
     live: Services, settings: Settings, own: Settings, asked: BackfillRequest
 ) -> Beginning:
-    """What a backfill would claim; nothing is stored. `settings` are the live pipeline's, `own` the
-    backfill's.
+    """Return what a backfill would reserve; nothing is stored.
 
-    Raises what `etl.decide.backfill` and `claiming` refuse, and LedgersDisagree for a
-    table that is not the pipeline's.
+    `settings` are the live pipeline's, `own` the backfill's. Raises what `etl.decide.backfill`
+    rejects, and LedgersDisagree for a table that is not the pipeline's.
     """
     snapshot = live.observe(asked.offsets_of)
     reject_retired(snapshot.ledger)
@@ -153,8 +152,8 @@ def estimate_backfill(
 def _reject_rows_without_ledger(
     live: Services, claim: Reservation, plan: Plan, own: Settings
 ) -> None:
-    """Refuse offsets of which the table has rows that no ledger tells of: of a ledger that was
-    lost, say. Raises NeedsDecision.
+    """Reject offsets with rows that no ledger knows, for example of a lost ledger. Raises
+    NeedsDecision.
     """
     whole = [
         OffsetRange(log, start, until)
@@ -181,12 +180,12 @@ def backfill(
     report: Report,
     asked: BackfillRequest | None,
 ) -> Reservation | None:
-    """Begin it, unless it is begun, and load all that is left of it; what it claims. None: nothing
-    of the interval is missing.
+    """Begin the backfill, unless it has begun, and load all that is left of it. Returns its
+    reservation.
 
-    `asked` is None where one that is begun is to go on. Raises what a run raises, SettingsError for
-    other bounds than it was begun with and for one that was given up, as `estimate_backfill`, and
-    NeedsDecision where an accepted older copy of the table lacks some of it.
+    None: nothing of the interval is missing. `asked` is None to continue an existing one. Raises
+    what a run raises; SettingsError for other bounds than it began with, for an abandoned one, and
+    as `estimate_backfill`; NeedsDecision if an accepted older copy of the table lacks rows of it.
     """
     found = world.claim()
     if found is None and asked is None:
@@ -247,7 +246,7 @@ def backfill(
 
 
 def describe_whole(claim: Reservation, loaded: LoadedIntervals) -> str:
-    """That nothing of it is left to load, and how much of it was let go. `loaded`: by its plans."""
+    """Return that nothing is left to load, and how much was given up. `loaded`: by its plans."""
     unit = next((log.unit for log in claim.stretches), "offset")
     plans = [
         (one.from_offset, one.until_offset, log)
@@ -275,11 +274,10 @@ def _reject_missing_rows(
     *,
     is_there: bool = True,
 ) -> None:
-    """Refuse to call whole what has no row in the table, since a state of it without them was
+    """Reject a backfill as complete if its rows are missing since an older state of the table was
     accepted. Raises NeedsDecision.
 
-    Only what was loaded into a state that was given up is looked for. `is_there`: whether there is
-    a table.
+    Only what was loaded into a given-up state is looked up. `is_there`: whether there is a table.
     """
     doubtful = given_up_of(claim.stretches, loaded)
     newest = world.read_ledger().newest if doubtful else None
@@ -314,7 +312,9 @@ def with_rows(
     coverage: LoadedIntervals,
     own: Settings,
 ) -> Kept:
-    """What of these stretches the table has rows of. Raises NeedsDecision where nobody can tell."""
+    """Return the parts of these intervals that the table has rows of. Raises NeedsDecision if that
+    is unknown.
+    """
     held = held_parts(stretches, coverage)
     receipts = world.results_from_table(
         replace(
@@ -336,8 +336,8 @@ def with_rows(
 def left_of(
     claim: Reservation, stored: Sequence[tuple[Plan, bool]]
 ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
-    """What of the claim is not known to be in the table, by the stored plans of the backfill and
-    their records.
+    """Return the part of the reservation that is not known to be in the table, by stored plans and
+    their results.
     """
     if not stored:
         return dict(claim.stretches)
@@ -358,8 +358,8 @@ def reject_abandoned_backfill(claim: Reservation) -> None:
 
 
 def _reject_closed_backfill(claim: Reservation, world: Services) -> None:
-    """The same where only the newest plan tells: ZooKeeper was restored from a copy from before.
-    Raises SettingsError.
+    """Reject a backfill that only its newest plan shows as abandoned: ZooKeeper was restored from
+    an older copy. Raises SettingsError.
     """
     newest = world.read_ledger().newest
     if newest and newest.closes:
@@ -369,13 +369,13 @@ def _reject_closed_backfill(claim: Reservation, world: Services) -> None:
 
 
 def abandon(world: Services, own: Settings, report: Report, reason: str) -> Reservation:
-    """Give a backfill up: what it loaded stays, and stays claimed; the rest is free. What it claims
+    """Abandon a backfill: what it loaded stays reserved, the rest is free. Returns its reservation
     then.
 
-    Killed anywhere, it goes on when it is said again. One whose table is gone, or another by now,
-    claims nothing any more; one that has loaded all, or was given up before, what the table has
-    rows of. Raises SettingsError for one that nobody began, or that has loaded all and of which all
-    is there; NeedsDecision where nobody can tell what the table has; Owned.
+    After a kill the command can be repeated. A backfill whose table is gone or was replaced
+    reserves nothing any more; one that is complete or was abandoned before, what the table has rows
+    of. Raises SettingsError for one that never began, or that is complete with all its rows;
+    NeedsDecision if the rows are unknown; Owned.
     """
     for _ in range(TURNS_MAX):
         with report.timed(Verb.OBSERVE):
@@ -432,11 +432,9 @@ def abandon(world: Services, own: Settings, report: Report, reason: str) -> Rese
 
 
 def _may_load(claim: Reservation, newest: Plan, snapshot: Snapshot, *, is_stored: bool) -> bool:
-    """Whether a plan of it may be stored or appended yet, also by whoever has an older copy of the
-    table or of ZooKeeper.
-
-    Where a forgotten driver's plan has taken the closing one's number, the table alone would not
-    tell that it was given up.
+    """True if a plan of it may still be stored or appended, also by a driver with an older copy of
+    the table or of ZooKeeper. If a forgotten driver's plan took the closing plan's number, the
+    table alone would not show the abandonment.
     """
     in_table = (snapshot.table.transaction_version or 0) if snapshot.table else 0
     if claim.state is ReservationState.CLOSING and not newest.closes:
@@ -451,7 +449,7 @@ def _may_load(claim: Reservation, newest: Plan, snapshot: Snapshot, *, is_stored
 def _ended(
     world: Services, claim: Reservation, newest: Plan, own: Settings, reason: str
 ) -> Reservation:
-    """Nothing of it comes into the table any more: what it keeps is decided by what is there."""
+    """End it: no plan of it can reach the table any more; what it keeps follows from the rows."""
     coverage = world.loaded()
     stretches = (
         dict(claim.stretches)
@@ -480,8 +478,8 @@ def _ended(
 
 
 def _continued_in_older_copy(world: Services, coverage: LoadedIntervals) -> bool:
-    """Whether a plan came behind an older copy of the table that lacked one before it: of a plan
-    without a record the next one tells it.
+    """True if a plan followed an older copy of the table that lacked an earlier one; for a plan
+    without a result the next one tells.
     """
     return bool(coverage.given_up) or any(
         plan.table_transaction_version < plan.number - 1 for plan, _ in world.stored_plans()
@@ -497,8 +495,8 @@ def _settled(world: Services, claim: Reservation, kept: Kept, reason: str) -> Re
 
 
 def _can_never_be_there(world: Services, snapshot: Snapshot, own: Settings) -> bool:
-    """Whether the table that is there has no plan of this ledger, and takes none. Raises
-    NeedsDecision where nobody accepted that table.
+    """True if the table has no plan of this ledger and accepts none. Raises NeedsDecision for a
+    table that no operator accepted.
     """
     stored = snapshot.ledger.newest
     if stored and (snapshot.table is None or snapshot.table.id != stored.table_id):
@@ -508,8 +506,8 @@ def _can_never_be_there(world: Services, snapshot: Snapshot, own: Settings) -> b
 
 
 def _reject_unaccepted_table(snapshot: Snapshot, own: Settings) -> None:
-    """Refuse to give back what may be loaded, where the path may be wrong, or not mounted. Raises
-    NeedsDecision.
+    """Reject giving back offsets that may be loaded, if the path may be wrong or not mounted.
+    Raises NeedsDecision.
     """
     table, said = snapshot.table, snapshot.ledger.acknowledged
     if said is None or said.table_id != (table.id if table else None):
@@ -531,9 +529,7 @@ def _reject_unaccepted_table(snapshot: Snapshot, own: Settings) -> None:
 
 
 def _is_shut_out(world: Services, snapshot: Snapshot) -> bool:
-    """Whether another ledger of this name has taken all numbers of this one's plans in the table,
-    so that none is there, or will be.
-    """
+    """True if another ledger of this name used all plan numbers of this one in the table."""
     stored, table = snapshot.ledger.newest, snapshot.table
     if stored is None or table is None or not is_of_another_era(snapshot.ledger, table):
         return False
@@ -543,11 +539,8 @@ def _is_shut_out(world: Services, snapshot: Snapshot) -> bool:
 
 
 def _loaded(world: Services, claim: Reservation, coverage: LoadedIntervals) -> Kept:
-    """What the plans of the backfill loaded of its claim; none is stored that may come into the
-    table.
-
-    What it has given back since, and another one may have loaded, is not in the claim any more: a
-    claim never grows.
+    """Return what the backfill's plans loaded of its reservation, once no stored plan can reach the
+    table. Offsets that it gave back are not in the reservation any more, which never grows.
     """
     found: dict[BrokerPartition, list[tuple[int, int]]] = {}
     for intervals in (coverage.intervals, coverage.given_up):

@@ -62,12 +62,11 @@ def close_stored_plan(world: LiveServices, reason: str) -> Plan | None:
 
 
 def close_next_number(world: LiveServices, other: OtherPipeline, reason: str) -> None:
-    """The same of a pipeline whose ledger is not in our ZooKeeper, so that the plan it may have
-    stored is unknown.
+    """Close the next number of a pipeline whose ledger is not in our ZooKeeper, so that its stored
+    plan is unknown.
 
-    A pipeline stores plan N + 1 only behind plan N, so its next number is the one to close. Where
-    the table's log no longer holds the pipeline's newest plan, nothing is committed. Raises
-    TableUnreachable.
+    A pipeline stores plan N + 1 only after plan N, so its next number is the one to close. If the
+    table's log no longer holds its newest plan, nothing is committed. Raises TableUnreachable.
     """
     opened = open_table(world.settings.table.path)
     if other.plan is None or opened is None:

@@ -82,7 +82,7 @@ def describe_registered_topics(
 
 
 def _untold(cluster: Cluster, told: ClusterMetadata, registered: Collection[str]) -> list[str]:
-    """Registered topics of which the answer knows nothing, and which are not only kept from us."""
+    """Return registered topics that the answer lacks, except those that we may not describe."""
     missing = sorted(unknown_topics(told, registered))
     if not missing:
         return []
@@ -93,9 +93,11 @@ def _untold(cluster: Cluster, told: ClusterMetadata, registered: Collection[str]
 def with_denied_topics(
     cluster: Cluster, told: ClusterMetadata, names: Collection[str]
 ) -> ClusterMetadata:
-    """The answer, with those of the names that it lacks because we may not describe them: a list of
-    all topics leaves such out, and `chosen_topics` says what it is. For topics that were read
-    before: their records would wait, and nobody would know."""
+    """Return the answer with those of the names that it lacks because we may not describe them.
+
+    A list of all topics leaves them out. For topics that were read before: their records would wait
+    unnoticed.
+    """
     missing = sorted(frozenset(names) - told.topics.keys())
     return (
         replace(told, topics={**told.topics, **_denied_topics(cluster, missing)})
@@ -114,7 +116,7 @@ def _denied_topics(cluster: Cluster, names: Collection[str]) -> dict[str, TopicM
 
 
 def configured_family(source: SourceSettings) -> str | None:
-    """How all brokers are to be spoken to, where the conf says so."""
+    """Return how all brokers are addressed, if the conf says so."""
     return None if source.broker_version is None else of_broker_version(source.broker_version)
 
 
@@ -148,8 +150,8 @@ class Discovery:
     def open_cluster(
         self, known: Iterable[BrokerPartition] = (), *, connect_timeout_s: float = CONNECT_WITHIN_S
     ) -> Cluster:
-        """Whom to ask; to be closed. `known`: logs that there were, so that those of a broker that
-        is away are told as leaderless.
+        """Open the cluster; the caller closes it. `known`: earlier partitions, so that those of an
+        unavailable broker are reported without leader.
         """
         timeout_s, said = self._source.timeout_s, configured_family(self._source)
         if self._source.bootstrap is not None:
@@ -173,9 +175,9 @@ class Discovery:
     def describe(
         self, cluster: Cluster, left: Collection[str], known: Collection[str] = ()
     ) -> ClusterMetadata:
-        """What the conf's topics are, and those `left` to read; other topics may be among them.
-        `known`: topics that this pipeline has read, which are among them where the brokers only
-        keep them from us."""
+        """Return the conf's topics and those that are `left` to read; other topics may be included.
+        `known`: topics that this pipeline has read, included if brokers only hide them from us.
+        """
         if self._source.is_physical:
             return cluster.describe(self._requested_topics(left))
         told = describe_registered_topics(
@@ -210,7 +212,7 @@ class Discovery:
         return PlanLedger(self._zookeeper, self._settings.group, self._settings.pipeline).topics()
 
     def compacted(self, topics: Collection[str]) -> frozenset[str]:
-        """Those of the topics that are compacted by what is set in ZooKeeper, where the brokers are
+        """Return the topics that are compacted by their settings in ZooKeeper, if the brokers are
         registered there.
         """
         return (
@@ -220,18 +222,16 @@ class Discovery:
         )
 
     def creation_ids(self, told: ClusterMetadata) -> dict[str, str]:
-        """What stands for the topics' ids in the brokers' ZooKeeper; nothing where the conf's
-        ZooKeeper is another one.
-        """
+        """Return ids of the topics' znodes; empty if the conf's ZooKeeper is not the brokers'."""
         return read_creation_ids(self._zookeeper, told.topics) if self.keeps_topics_of(told) else {}
 
     def creations_of(self, topics: Collection[str]) -> dict[str, str]:
-        """The same of topics by their names, of a ZooKeeper that is known to be the brokers'."""
+        """Return ids of the znodes of topics by name, in a ZooKeeper known to be the brokers'."""
         return read_creation_ids(self._zookeeper, topics)
 
     def keeps_topics_of(self, told: ClusterMetadata) -> bool:
-        """Whether the conf's ZooKeeper is that of the brokers that told this: by the cluster's id,
-        and before 0.10.1 by their addresses.
+        """True if the conf's ZooKeeper is that of the brokers: by cluster id, before 0.10.1 by
+        their addresses.
         """
         if self._source.bootstrap is None:
             return True
@@ -240,14 +240,15 @@ class Discovery:
         return told.cluster_id == read_cluster_id(self._zookeeper)
 
     def pauses(self) -> tuple[Pause, ...]:
-        """What is paused of the conf's pipeline."""
+        """Return what is paused in the conf's pipeline."""
         return read_pauses(
             PlanLedger(self._zookeeper, self._settings.group, self._settings.pipeline)
         )
 
     def name_of(self, metadata: ClusterMetadata, newest: Plan | None) -> ClusterName:
-        """What the cluster is called, by the newest plan of the ledger; raises what `cluster_name`
-        does, and where the table is asked NotOurTable and TableUnreachable."""
+        """Return the cluster's name by the ledger's newest plan; raises as `cluster_name`, and
+        NotOurTable or TableUnreachable if the table is read.
+        """
         holds_brokers = (
             self._source.bootstrap is None and not self._source.is_physical
         )  # else the id there would be another cluster's
@@ -274,11 +275,9 @@ class Discovery:
         )
 
     def _registered_topics(self, told: ClusterMetadata, left: Collection[str]) -> list[str]:
-        """Topics in ZooKeeper that are read, or left to read, and not about to be deleted; none
-        where it is that of another cluster.
-
-        Brokers before 0.10.1 have no id by which that could be told: where the conf names them,
-        ZooKeeper counts as another's.
+        """Return topics in ZooKeeper that are read or left to read, and are not being deleted;
+        empty if it is another cluster's. Brokers before 0.10.1 have no id to compare: if the conf
+        names the brokers, ZooKeeper counts as another's.
         """
         is_ours = (
             self._source.bootstrap is None

@@ -25,9 +25,9 @@ from etl.settings.choices import Stay
 from etl.settings.sections import Settings
 
 LOOKS_MAX = 3
-"""How often one look is taken, where the group rebalances while it is."""
+"""How often a snapshot is repeated because the group rebalances meanwhile."""
 VOIDS_MAX = 3
-"""How often a run plans again because its hand-over was void."""
+"""How often a run plans again because its commit was rejected."""
 
 
 @contextlib.contextmanager
@@ -41,7 +41,7 @@ def joined(member: Member | None, report: Report, settings: Settings) -> Iterato
 
 
 class Joining:
-    """What a run owns as a member, and what it does about it."""
+    """The partitions that a run owns as a member, and its steps as one."""
 
     def __init__(self, member: Member | None, report: Report, settings: Settings) -> None:
         self._member, self._report, self._settings = member, report, settings
@@ -50,20 +50,20 @@ class Joining:
         self._voids = 0
         self.share: MemberAssignment | None = None
         self.is_void = False
-        """Whether the last plan was refused, so that another one is made of what is owned then."""
+        """True if the last plan's commit was rejected, so that another plan follows from the
+        current assignment.
+        """
 
     @property
     def is_outside(self) -> bool:
-        """Whether the run is to be a member and is none yet: it executes what was handed over, and
-        stores no plan.
+        """True if the run will be a member and is none yet: it executes committed plans and stores
+        none.
         """
         return self._member is not None and self.share is None
 
     def settle(self, world: Services) -> bool:
-        """Before each look: own a share of the group, unless what was handed over comes first.
-        False: there is none.
-
-        Raises as `Member.join`.
+        """Join before each snapshot, unless a committed plan comes first. Returns False without a
+        membership. Raises as `Member.join`.
         """
         if self._member is None:
             return True
@@ -83,7 +83,7 @@ class Joining:
         return False
 
     def look(self, observe: Callable[[], Snapshot]) -> Snapshot:
-        """What is seen while the share stands: a look that a rebalance overtakes is taken again."""
+        """Return a snapshot of one assignment: it is repeated if a rebalance comes meanwhile."""
         for left in reversed(range(LOOKS_MAX)):
             snapshot = replace(observe(), share=self.share) if self.share else observe()
             if self._member is None or self.share is None or self._member.is_current or not left:
@@ -92,9 +92,7 @@ class Joining:
         return snapshot
 
     def was_void(self, void: RejectedCommit) -> None:
-        """The hand-over was refused, and nothing was moved. Raises Owned once that has come too
-        often.
-        """
+        """Count a rejected commit. Raises Owned if there were too many."""
         self._voids += 1
         self.is_void = True
         self._report.add(
@@ -107,9 +105,7 @@ class Joining:
             )
 
     def waits(self, step: NextStep) -> bool:
-        """Whether the step is one of a member, and the run is none yet: only what was handed over
-        is executed before it has joined.
-        """
+        """True if the step needs a membership that the run does not have yet."""
         return self.is_outside and step.action in (Action.STORE, Action.NOTHING)
 
     def stored(self, step: NextStep) -> None:
@@ -151,10 +147,8 @@ class Joining:
 
 
 def commit(world: Services, plan: Plan, applied: CommitResult, report: Report) -> None:
-    """Move the offsets of a plan that is in the table, and write down what came of it.
-
-    A record says that nothing is left to tell: so where a commit may be refused it is written
-    behind that.
+    """Commit the offsets of a plan in the table, and record its result. Where a commit may be
+    rejected, the result is recorded after it, since a recorded plan needs nothing more.
     """
     if not plan.is_of_member:
         world.record(plan, applied)
@@ -164,10 +158,10 @@ def commit(world: Services, plan: Plan, applied: CommitResult, report: Report) -
 
 
 def _is_left(world: Services, settings: Settings) -> bool:
-    """Whether an earlier run left a plan that whoever comes executes. Its membership is ended, so
-    that nobody waits for the session of a run that is dead; and where nobody wrote down whether it
-    was handed over, that is found out by it. That of a static member goes on with this run, unless
-    the plan is in doubt.
+    """True if an earlier run left a plan that any run executes.
+
+    Its membership is ended, so that nobody waits for a dead session; a commit in doubt is settled
+    by that. The membership of a static member continues with this run, unless the plan is in doubt.
     """
     ledger = world.read_ledger()
     plan, is_open = ledger.newest, is_left_open(ledger)

@@ -52,8 +52,8 @@ from etl.settings.sections import Settings
 
 
 def without_missing(world: Services, plan: Plan, missing: MissingOffsets, report: Report) -> Plan:
-    """Another plan in the place of this one. What is lost is kept in it before its first fetch, as
-    all losses are.
+    """Replace this plan by one without missing offsets. Losses are stored in it before its first
+    fetch, as always.
     """
     losses = [
         Loss(*stretch, LossReason.MISSING) for stretch in parse_intervals(missing.where["missing"])
@@ -62,9 +62,7 @@ def without_missing(world: Services, plan: Plan, missing: MissingOffsets, report
 
 
 def given_up(world: Services, plan: Plan, lost: DataLoss, report: Report) -> Plan:
-    """A plan that reads nothing in the place of a replay whose records are gone, so that its rows
-    stand.
-    """
+    """Replace a replay whose records are gone by a plan that reads nothing, so that its rows stay."""
     return _instead(
         world, plan, with_id(plan_that_gives_up(plan, str(lost), now_ms=world.now_ms())), report
     )
@@ -93,10 +91,8 @@ def note_removals(
     *,
     told: Collection[ForeignCommit] = (),
 ) -> None:
-    """What others removed and policy or an operator let pass is told, and kept for `verify`: but
-    for what was `told` before.
-
-    Before the record: from then on nobody looks at the commits before ours again.
+    """Report removed rows that policy or an operator permits, and keep them for `verify`, except
+    those already `told`. It precedes the record, after which earlier commits are not read again.
     """
     new = [
         found for found in (table.foreign if table else ()) if found not in told and not found.by
@@ -171,9 +167,7 @@ def _record(world: Services, plan: Plan, report: Report) -> None:
 
 
 def report_dropped_offsets(state: PipelineState, report: Report) -> None:
-    """That Kafka forgot offsets of the group; nothing else follows from it than that they are
-    committed again.
-    """
+    """Report that Kafka expired offsets of the group; they are committed again."""
     last = state.state if isinstance(state, RebuildFromTable) else state
     if isinstance(last, UpToDate) and last.dropped:
         gone = f"Kafka dropped the group's offsets of {counted(len(last.dropped), 'partition')}, as it does where a group has no members"
@@ -200,19 +194,18 @@ EXPIRIES_MAX = 3
 is read cannot be caught.
 """
 ARRIVALS_MAX = 1
-"""How often one run begins anew because there is a table where there was none: a second one is
-somebody's exchange.
+"""How often one run begins again because a table appeared: a second time another process is
+replacing it.
 """
 
 
 def ingest(world: Services, settings: Settings, report: Report) -> None:
-    """One run: the plan that an earlier one left, if there is one, and one new plan; the rows of
-    each in the table once, its offsets moved.
+    """Run once: finish the plan of an earlier run, then load one new plan.
 
-    A run under a key makes as many plans as caps ask for on the way to the key's bound.
-
-    Afterwards the table holds what could be read when the run began, or `report` says what left
-    which of it. Raises any EtlError. What was done until then stands, and `report` tells it.
+    The rows of each are in the table once, and its offsets committed. With a run key and caps it
+    makes as many plans as the key's bound needs. Afterwards the table holds what was readable at
+    the start, or `report` says what was left out and why. Raises any EtlError; what was done until
+    then stays, and `report` has it.
     """
     with joined(world.member(), report, settings) as joining:
         _ingest(world, settings, report, joining)
@@ -249,8 +242,8 @@ def _ingest(world: Services, settings: Settings, report: Report, joining: Joinin
 def _one_plan(
     world: Services, settings: Settings, report: Report, joining: Joining
 ) -> NextStep | None:
-    """One step, from the look to the offsets; None where another driver's plan took its number, or
-    nothing was handed over.
+    """Execute one step, from the snapshot to the offsets. Returns None if another driver's plan
+    took the number, or the commit was rejected.
     """
     step = observe_and_decide(world, settings, report, joining=joining)
     finish_repair(world, step.repair, report)
@@ -281,8 +274,8 @@ def observe_and_decide(
     *,
     joining: Joining | None = None,
 ) -> NextStep:
-    """What is seen, and the step that follows from it; `named` are offsets that an operator names.
-    `joining`: of a run that is a member.
+    """Return the snapshot and the step that follows; `named` are offsets that an operator names,
+    `joining` is set for a group member.
     """
     with report.timed(Verb.OBSERVE):
         look = partial(_observe, world, settings, named)
@@ -322,9 +315,7 @@ def execute(
 
 
 def _end_without_plan(world: Services, step: NextStep, report: Report) -> None:
-    """There is nothing to do, or nothing any more: the run's key says which, and is kept where it
-    was asked for the first time.
-    """
+    """End without a plan: record the result of the run key, if it is new."""
     if step.remembers:
         world.remember(step.remembers, behind=step.newest)
     report.found_nothing_new(step.done_before, step.remembers, open_logs=step.open_logs)
@@ -332,9 +323,7 @@ def _end_without_plan(world: Services, step: NextStep, report: Report) -> None:
 
 
 def _observe(world: Services, settings: Settings, named: Named) -> Snapshot:
-    """The world as it is; where policy says to wait for those who own what we would read, as it is
-    after them.
-    """
+    """Return a snapshot; if policy waits for owners, the one after them."""
     snapshot = world.observe(named)
     owners = owners_to_wait_for(snapshot, settings)
     if not owners:
@@ -346,7 +335,7 @@ def _observe(world: Services, settings: Settings, named: Named) -> Snapshot:
 def _tell(
     world: Services, snapshot: Snapshot, step: NextStep, settings: Settings, report: Report
 ) -> None:
-    """What the run leaves alone, where the pipeline stands, and what others removed."""
+    """Report what the run leaves out, where the pipeline stands, and what others removed."""
     report.left(step.snapshot, now_ms=world.now_ms())
     if step.state:
         note_removals(world, snapshot.table, snapshot.ledger.acknowledged, report)
@@ -356,8 +345,8 @@ def _tell(
 
 
 def _store(world: Services, step: NextStep, report: Report) -> Plan | RejectedCommit | None:
-    """The plan to execute, stored and handed over when this returns; None: nothing new; Void: not
-    so. Raises what the step stops with.
+    """Store the plan and commit with it. Returns None if there is nothing new, RejectedCommit if
+    others came first. Raises what the step stops with.
     """
     if step.refusal:
         raise step.refusal
@@ -437,8 +426,8 @@ def _load(
 def _reject_recreated_topics(
     world: Services, plan: Plan, snapshot: Snapshot, *, is_in_table: bool = False
 ) -> None:
-    """As tasks do at their end where brokers tell topic ids. Rows are read while they are appended,
-    so it is asked behind that, too.
+    """Reject recreated topics, as tasks do at their end if brokers report topic ids. Rows are read
+    during the append, so it is checked after that, too.
     """
     known = creations_to_compare(plan, snapshot)
     if known:

@@ -102,11 +102,11 @@ class ClaimsOfRun:
         self.beside = ClaimsBeside(zookeeper, settings.group, live_and_name(settings.pipeline)[0])
         self.seen: Reservations = NO_CLAIMS
         self.own: Claimed | None = None
-        """What this pipeline claims, which is a backfill's."""
+        """This pipeline's own reservation, if it is a backfill's."""
         self._newest: Plan | None = None
 
     def saw(self, seen: ObservedState) -> None:
-        """What one look found."""
+        """Keep what a snapshot found."""
         self.seen, self.own, self._newest = (
             seen.snapshot.claims,
             seen.claimed,
@@ -114,8 +114,8 @@ class ClaimsOfRun:
         )
 
     def writes(self, plan: Plan) -> list[Write]:
-        """What is written in one transaction with the plan. Raises NeedsDecision where a backfill
-        claims what it would begin.
+        """Return what is written in one transaction with the plan. Raises NeedsDecision if a
+        backfill reserved what it would begin.
         """
         if self.own:
             return [self.beside.write_of(self.own.claim, self.own.version)]
@@ -138,16 +138,14 @@ class ClaimsOfRun:
 
 
 class BackfillVerbs:
-    """The part of a live world that begins backfills and gives them up; see `services.Services` for what
-    each is asked.
-    """
+    """Services of a backfill: begin, abandon, settle. See `services.Services`."""
 
     settings: Settings
     ledger: PlanLedger
     claims: ClaimsOfRun
 
     def reject_unwritable(self, plan: Plan) -> None:
-        """Refuse what could not be finished."""
+        """Reject a plan that could not be executed."""
         raise NotImplementedError
 
     def claim(self) -> Claimed | None:
@@ -197,9 +195,7 @@ class BackfillVerbs:
 
 
 _OLD_SESSION_S = 30.0
-"""The longest session that brokers before 0.10.1 take unless they are told otherwise
-(group.max.session.timeout.ms).
-"""
+"""Longest session timeout of brokers before 0.10.1 by default (group.max.session.timeout.ms)."""
 
 
 def zookeeper_member(settings: Settings, zookeeper: ZooKeeper, run_id: str) -> ZooKeeperMember:
@@ -255,21 +251,21 @@ def coordinated_member(settings: Settings, discovery: Discovery) -> CoordinatedM
 
 
 def holds_assignment(settings: Settings) -> bool:
-    """Whether a run keeps what the group wants back until its rows are in the table and its offsets
-    moved (KIP-848): a classic group would stand still for as long.
+    """True if a run keeps revoked partitions until its rows are in the table and its offsets
+    committed (KIP-848). A classic group would wait all that time.
     """
     return commits_after_append(settings) and settings.ownership.protocol is GroupProtocol.CONSUMER
 
 
 def session_of(ownership: OwnershipSettings, spoken: SpokenMembership) -> float:
-    """What the conf says, and where it says nothing no more than the broker takes by default."""
+    """Return the session timeout of the conf, else one that the broker accepts by default."""
     is_meant = ownership.is_said("session_timeout_s") or spoken.has_rebalance_timeout
     return ownership.session_timeout_s if is_meant else _OLD_SESSION_S
 
 
 def unspoken(settings: Settings, spoken: SpokenMembership) -> SettingsError | None:
-    """What of a membership with a coordinator the brokers are too old for, with their release;
-    None: nothing, or it is none such.
+    """Return which part of the membership is unsupported by the brokers' release; None if all is
+    supported.
     """
     if settings.membership is not Membership.COORDINATOR:
         return None
@@ -302,9 +298,7 @@ def unspoken(settings: Settings, spoken: SpokenMembership) -> SettingsError | No
 
 
 class MembershipVerbs:
-    """The part of a live world that is a member of its group; see `services.Services` for what each is
-    asked.
-    """
+    """Services of a group member. See `services.Services`."""
 
     settings: Settings
     zookeeper: ZooKeeper
@@ -348,8 +342,8 @@ class MembershipVerbs:
             )
 
     def hand_over(self, plan: Plan) -> Plan | RejectedCommit:
-        """See `services.Services`. A commit of which an answer was lost may still be under way, so that
-        its membership ends then.
+        """See `services.Services`. A commit without an answer may still arrive, so its membership
+        ends then.
         """
         if (
             plan.share is None
@@ -368,12 +362,12 @@ class MembershipVerbs:
 
     @property
     def is_member(self) -> bool:
-        """Whether this run or command is to be one of the group's members."""
+        """True if this run or command is a group member."""
         return self._registered is not None or self._coordinated is not None
 
     def current_assignment(self) -> MemberAssignment | None:
-        """What a coordinator's member owns by now, where the run is one: nobody else may commit
-        while the group has members.
+        """Return the current assignment of a Kafka group member: the group accepts commits of
+        members only.
         """
         member = self._coordinated
         if member is None or not member.is_member:
@@ -381,7 +375,7 @@ class MembershipVerbs:
         return member.renew() if holds_assignment(self.settings) else member.rejoin()
 
     def unbroken(self, share: MemberAssignment) -> MemberAssignment | None:
-        """The share of a plan as its epoch is by now, where this run has held all of it since; else
+        """Return the plan's assignment with today's epoch, if this run held all of it since; else
         None.
         """
         return (
@@ -400,7 +394,7 @@ class MembershipVerbs:
 
 
 class PlanStore(MembershipVerbs):
-    """The part of a live world that stores plans; see `services.Services` for what each is asked."""
+    """Services that store plans. See `services.Services`."""
 
     claims: ClaimsOfRun
     _lock: DriverLock
@@ -408,12 +402,12 @@ class PlanStore(MembershipVerbs):
     _pipelines_version: int | None
 
     def reject_unwritable(self, plan: Plan) -> None:
-        """Refuse what could not be finished."""
+        """Reject a plan that could not be executed."""
         raise NotImplementedError
 
     def store(self, plan: Plan) -> RejectedCommit | None:
-        """See `services.Services`. Refuses a table that cannot be written and a transform that fails: a
-        plan is stored to be executed.
+        """See `services.Services`. Rejects an unwritable table and a failing transform: a stored
+        plan must be executable.
         """
         self.reject_unwritable(plan)
         if (
@@ -574,18 +568,16 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         ledger_records.note_removals(self.ledger, tuple(removals))
 
     def claiming(self, plan: Plan) -> contextlib.AbstractContextManager[None]:
-        """See `services.Services`; under `ownership.mode: observe` nothing is claimed, and a member owns
-        what it owns.
+        """See `services.Services`; with `ownership.mode: observe` nothing is claimed, and a member
+        owns its assignment.
         """
         if self.settings.ownership.mode is not OwnershipMode.CLAIM:
             return contextlib.nullcontext()
         return self._owners.claiming({r.log for r in plan.ranges}, self.run_id)
 
     def fetch(self, plan: Plan, snapshot: Snapshot) -> Load:
-        """See `services.Services`. Spark is not started for a plan whose writer takes no rows.
-
-        Raises NoExclusiveCreate for a plan of another day, where the store or the mount does not
-        keep two writers apart any more.
+        """See `services.Services`. Spark is not started for a writer that takes no rows. Raises
+        NoExclusiveCreate for an older plan if the store no longer separates two writers.
         """
         self._require_exclusive_create(plan, shown_by=plan)
         writer = writer_of(plan, self.settings).writer
@@ -651,8 +643,8 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
             self.ledger.record_applied(applied)
 
     def recount(self, plan: Plan) -> CommitResult | None:
-        """See `services.Services`. Where the table's log forgot the commit, its rows are counted in the
-        table of today.
+        """See `services.Services`. If the table's log lost the commit, rows are counted in the
+        current table.
         """
         outcome = read_back(plan, app_id=self.app_id, path=self.settings.table.path, known=None)
         if outcome.result is Result.NOT_APPLIED or (
@@ -664,8 +656,8 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
     def commit(
         self, plan: Plan, logs: Collection[BrokerPartition] | None = None
     ) -> Mapping[BrokerPartition, Committed]:
-        """See `services.Services`. Raises Owned where it was another driver of this pipeline that went on
-        to a later plan.
+        """See `services.Services`. Raises Owned if another driver of this pipeline stored a later
+        plan.
         """
         if plan.is_of_member and (logs is None or self.is_member):
             return self.offsets.commit_of_member(
@@ -690,7 +682,9 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         return app_id_of(self._cluster_name, self.settings.group, self.settings.pipeline)
 
     def read_table(self, ledger: Ledger) -> Table | None:
-        """The table's side, where the brokers are not asked: their name is in the newest plan."""
+        """Return the table's state without asking brokers: the cluster's name is in the newest
+        plan.
+        """
         if ledger.newest:
             self._cluster_name = ledger.newest.cluster
         return observe_table(self.settings, self.app_id, ledger)
@@ -702,7 +696,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         return self._spark.session()
 
     def reject_unwritable(self, plan: Plan) -> None:
-        """What could not be finished is not stored: stored, the plan would bind the pipeline."""
+        """Reject a plan that could not be executed: once stored, it would block the pipeline."""
         render_commit_metadata(plan, self.app_id, self.run_id)
         check_rows(plan, self.settings)
         check_writable(self.settings.table.path)
@@ -728,9 +722,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
 
     @contextlib.contextmanager
     def _read_meanwhile(self, reading: Following) -> Iterator[None]:
-        """Rows are read while they are written: what the tasks tell says how much of that time was
-        reading.
-        """
+        """Subtract reading from writing time: rows are read while they are written."""
         began = time.monotonic()
         try:
             with (

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def applied_in_run(
     outcome: Outcome, plan: Plan, reading: Following | None, run_id: str, settings: Settings
 ) -> CommitResult:
-    """What came of `plan`, of which this run may have read the rows itself."""
+    """Return the result of `plan`, whose rows this run may have read."""
     # what this run read is what is in the table only where the append was its own: compaction may
     # lie between two readings
     was_ours = outcome.metadata is not None and outcome.metadata.run_id == run_id
@@ -51,10 +51,8 @@ def applied_in_run(
 def applied_by(
     outcome: Outcome, plan: Plan, receipts: tuple[RangeResult, ...] | None, settings: Settings
 ) -> CommitResult:
-    """What came of `plan`, which the outcome found in the table.
-
-    Its commit may say what reading came to; else, without `receipts`, its rows are counted in the
-    table's files.
+    """Return the result of `plan`, which the outcome found in the table: as its commit says, else,
+    without `receipts`, as counted in the table's files.
     """
     if outcome.table is None:
         raise TableUnreachable(
@@ -84,7 +82,7 @@ def applied_by(
 def _with_requests(
     said: tuple[RangeResult, ...] | None, ours: tuple[RangeResult, ...] | None
 ) -> tuple[RangeResult, ...] | None:
-    """What the commit says, with what the tasks asked of whom, which no commit keeps."""
+    """Return the commit's results with the tasks' requests, which no commit keeps."""
     return (
         tuple(replace(one, requests=own.requests) for one, own in zip(said, ours, strict=True))
         if said and ours
@@ -95,7 +93,7 @@ def _with_requests(
 def results_in_commit(
     metadata: CommitMetadata | None, plan: Plan
 ) -> tuple[RangeResult, ...] | None:
-    """What the plan's own commit says that reading it came to; None where it does not say."""
+    """Return the range results in the plan's commit; None if it has none."""
     said = results_of(metadata) if metadata is not None and metadata.plan_id == plan.id else None
     return said if said is not None and len(said) == len(plan.ranges) else None
 
@@ -103,9 +101,7 @@ def results_in_commit(
 def recount_rows(
     plan: Plan, delta_version: int | None, settings: Settings, *, gaps_max: int = GAPS_KEPT
 ) -> Recount:
-    """The plan's rows in the files of that commit; without one, in the table of today, whoever put
-    them there.
-    """
+    """Count the plan's rows in the files of that commit; without one, in the current table."""
     from etl.io.delta.recover_results import recount
 
     behind = may_be_transformed(plan, settings)
@@ -129,23 +125,23 @@ def _undated(delta_version: int | None, settings: Settings) -> int | None:
 
 
 GAPS_TOLD = 1_000_000
-"""Of each range; two numbers each, in memory only."""
+"""Per range; two numbers each, in memory only."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutInto:
-    """What became of a replay into another table; counts of rows."""
+    """Result of a replay into another table, as row counts."""
 
     stood: int
-    """That were there before."""
+    """Rows before."""
     there: int
-    """That are there now, once each."""
+    """Rows now, each once."""
     read: int | None
-    """That were read; None where a transform did not read all of them."""
+    """Rows read; None if a transform did not read all of them."""
 
 
 class LoadedRows:
-    """The part of a live world that looks back; see `services.Services` for what each is asked."""
+    """Services that read earlier results. See `services.Services`."""
 
     settings: Settings
     ledger: PlanLedger
@@ -156,7 +152,7 @@ class LoadedRows:
         raise NotImplementedError
 
     def rows_of_today(self, plan: Plan) -> Recount:
-        """What the table of today holds of the plan's ranges, whoever put it there."""
+        """Return the rows of the plan's ranges in the current table, whoever wrote them."""
         return recount_rows(plan, None, self.settings)
 
     def results_from_table(self, plan: Plan) -> Sequence[RangeResult] | None:
@@ -171,8 +167,8 @@ class LoadedRows:
     def first_at(
         self, moments: Collection[tuple[BrokerPartition, int]]
     ) -> Mapping[tuple[BrokerPartition, int], int]:
-        """See `services.Services`. One request to each broker for each moment. Raises SettingsError where
-        a log cannot be searched.
+        """See `services.Services`. One request per broker and time. Raises SettingsError if a
+        partition cannot be searched.
         """
         found: dict[tuple[BrokerPartition, int], int] = {}
         with self._discovery.open_cluster() as cluster:
@@ -200,10 +196,10 @@ class LoadedRows:
         return rows_there(self.spark(), self.settings.table.path, spans)
 
     def put_into(self, plan: Plan, snapshot: Snapshot, into: Settings, metadata: str) -> PutInto:
-        """Read a replay's ranges and replace its rows in the table of `into`, which is none that a
-        pipeline loads. Starts Spark.
+        """Read a replay's ranges and replace its rows in the table of `into`, which no pipeline
+        loads.
 
-        Raises NotOurTable where rows do not fit it, and whatever reading and an append raise.
+        Starts Spark. Raises NotOurTable if rows do not fit, and what reading and an append raise.
         """
         from etl.io.delta.append import replace_in
         from etl.io.delta.exclusive_create import require_exclusive_create
@@ -236,8 +232,7 @@ class LoadedRows:
 
 
 def adopt_commits(plan: Plan, ledger: PlanLedger, settings: Settings, app_id: str) -> Ledger:
-    """Go back to the newest plan that both sides know with its record, and write what is after it
-    into the ledger, oldest first.
+    """Write the plans after the newest common plan with a result into the ledger, oldest first.
 
     `plan` is that of our newest commit. A crash on the way leaves a ledger that is only behind.
     """

@@ -80,10 +80,10 @@ def look_up(
     found: OffsetsAndLeaders,
     isolation: Isolation,
 ) -> ResolvedRequest | None:
-    """What the ledger knows of the key, `newest` having been read before, and where the bounds lie
-    in the logs that can be read.
+    """Return the ledger's record of the run key, and the offsets of the bounds in readable
+    partitions.
 
-    Raises SettingsError where brokers cannot find a record by its time.
+    `newest` was read before. Raises SettingsError if brokers cannot find records by time.
     """
     if request is None:
         return None
@@ -124,10 +124,10 @@ class GroupOffsets:
         *,
         behind: Plan | None = None,
     ) -> dict[BrokerPartition, Committed]:
-        """The offset of each log that has one, `behind` the newest plan; `cluster`: where it is
-        open already.
+        """Return the committed offset of each partition that has one, after the newest plan.
 
-        Raises SettingsError for brokers that keep none, and as `ConsumerGroup.committed`.
+        `cluster`: if it is open already. Raises SettingsError for brokers without group offsets,
+        and as `ConsumerGroup.committed`.
         """
         asked, seen = list(logs), behind.seen if behind else {}
         if self.storage is OffsetsStorage.ZOOKEEPER:
@@ -161,10 +161,8 @@ class GroupOffsets:
         *,
         share: Callable[[], MemberAssignment | None] = lambda: None,
     ) -> Mapping[BrokerPartition, Committed]:
-        """Move the offsets of `logs` (all that change, by default) to the plan's positions, and say
-        what they are now.
-
-        `share`: as which member of a group in Kafka; None: of none.
+        """Commit the plan's positions of `logs` (by default all that change); return the offsets
+        then. `share`: the member's assignment in Kafka; None: no member.
         """
         if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
             return self.group.commit(plan, logs)
@@ -197,12 +195,11 @@ class GroupOffsets:
         unbroken: Callable[[MemberAssignment], MemberAssignment | None],
         unsure: Callable[[], None],
     ) -> Mapping[BrokerPartition, Committed]:
-        """The same of a plan of a member that moves them behind its append, and of those alone that
-        are still its own: what was moved.
+        """Commit the positions of a member's plan after its append, of the partitions that are
+        still its own; return what was committed.
 
-        In Kafka by the membership that the plan was made with, as its epoch is by now (`unbroken`),
-        never by a later one; `logs`, which a later run finds behind the table, as `share`.
-        `unsure`: see `FencedOffsetCommit.hand_over`.
+        In Kafka by the plan's own membership with today's epoch (`unbroken`), never by a later one;
+        `logs`, which a later run finds, as `share`. `unsure`: see `FencedOffsetCommit.hand_over`.
         """
         wanted = sorted(plan.offsets_to_move if logs is None else logs)
         if not wanted:
@@ -237,8 +234,8 @@ class GroupOffsets:
         unbroken: Callable[[MemberAssignment], MemberAssignment | None],
         unsure: Callable[[], None],
     ) -> bool:
-        """Whether the coordinator takes the plan's offsets. An epoch passes when others come or go;
-        what it was given stays.
+        """True if the coordinator accepts the plan's commit. Epochs change when members come or go;
+        the plan's stays valid for what it was assigned.
         """
         while self._fenced.hand_over(cluster, plan, unsure=unsure):
             now = unbroken(plan.share) if plan.share else None
@@ -261,7 +258,7 @@ class GroupOffsets:
 
 
 def _with_commit_done(plan: Plan, logs: Collection[BrokerPartition]) -> Plan:
-    """The plan of a member as one whose offsets of these logs are handed over now."""
+    """Return a member's plan as one whose offsets of these partitions are committed with it."""
     return replace(
         plan,
         share=replace(plan.share, logs=frozenset(logs)) if plan.share else None,
@@ -274,19 +271,17 @@ _LOOKS_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class ObservedState:
-    """What one look found."""
+    """The result of one observation."""
 
     snapshot: Snapshot
     pipelines_version: int | None
-    """See `PlanLedger.pipelines_version`: that of the moment before the other pipelines were looked
-    at.
-    """
+    """See `PlanLedger.pipelines_version`: from before the other pipelines were read."""
     claimed: Claimed | None = None
-    """What this pipeline claims, a backfill's, as it was before all else was looked at."""
+    """The reservation of this backfill pipeline, read before all else."""
 
 
 class Observer:
-    """Looks at the world of one pipeline, and changes nothing in it."""
+    """Makes snapshots of one pipeline; changes nothing."""
 
     def __init__(
         self,
@@ -311,10 +306,8 @@ class Observer:
         self._claims = ClaimsBeside(zookeeper, settings.group, self._live)
 
     def observe(self, named: Named = none_named) -> ObservedState:
-        """Look, and look again when another driver planned meanwhile: what was seen of the ledger
-        is then older than the rest.
-
-        `named`: see `unverified_offsets`.
+        """Return a snapshot, repeated if another driver planned meanwhile, since the ledger is
+        older than the rest then. `named`: see `unverified_offsets`.
         """
         for _ in range(_LOOKS_MAX):
             before = self._ledger.mark()
@@ -324,11 +317,9 @@ class Observer:
         return seen
 
     def observe_ledgers(self) -> ObservedState:
-        """ZooKeeper and the table alone: the logs that they know are there, and nobody tells where
-        one starts, ends, or is led.
-
-        Which other pipelines loaded into the table is not asked: it is where a topic is to be read
-        that is not known yet.
+        """Return a snapshot of ZooKeeper and the table only: partitions of the ledger without
+        offsets or leaders, and without other pipelines of the table, which matter only for unknown
+        topics.
         """
         for _ in range(_LOOKS_MAX):
             before = self._ledger.mark()
@@ -384,8 +375,9 @@ class Observer:
         )
 
     def _observe_reservations(self) -> tuple[Reservations, Claimed | None, Ledger, Plan | None]:
-        """Claims, and then the ledger, for what is stored is stored at the claims that were seen;
-        of a backfill the newest plan of its live pipeline, too."""
+        """Read reservations, then the ledger, since plans are stored at the version of the
+        reservations read; for a backfill also its live pipeline's newest plan.
+        """
         claims = self._claims.read() if self._backfill is None else NO_CLAIMS
         claimed = None if self._backfill is None else self._claims.read_one(self._backfill)
         ledger = self._ledger.read_ledger()
@@ -404,8 +396,8 @@ class Observer:
         return time_zone(self._settings.spark).name
 
     def _look(self, named: Named) -> ObservedState:
-        """Extents last: logs only grow, so no offset of a sound pipeline can lie above an end that
-        is asked for after it.
+        """Observe everything, offsets last: logs only grow, so no valid offset lies above an end
+        that is read later.
         """
         source = self._settings.source
         claims, claimed, ledger, live = self._observe_reservations()
@@ -541,14 +533,14 @@ class Observer:
         )
 
     def _pauses(self) -> tuple[Pause, ...]:
-        """What is paused of a live pipeline: a backfill loads what it was told to."""
+        """Return the pauses of a live pipeline; a backfill ignores them."""
         return read_pauses(self._ledger) if self._backfill is None else ()
 
     def _fetch_tails(
         self, cluster: Cluster, found: OffsetsAndLeaders, plan: Plan | None
     ) -> dict[BrokerPartition, tuple[Tail, ...]]:
-        """What physical logs hold before their ends, and where the plan knows them: that last, so
-        that it vouches for the other.
+        """Read tail fingerprints: at the ends, then where the plan has one, since the second read
+        vouches for the first.
         """
         places = (end_places(found.extents), known_places(plan, found.extents))
         answers = [read_tails(cluster, asked, found.leaders) for asked in places if asked]
@@ -592,9 +584,7 @@ class Observer:
         return retention, cluster.retained_from(found, times, isolation=source.isolation)
 
     def _table(self, cluster: str, ledger: Ledger, topics: Collection[str]) -> Table | None:
-        """The table with its other pipelines, where a topic is to be read that this one does not
-        know; else nobody is asked.
-        """
+        """Return the table, with its other pipelines if an unknown topic is read."""
         app_id, path = (
             app_id_of(cluster, self._settings.group, self._settings.pipeline),
             self._settings.table.path,
@@ -637,8 +627,8 @@ class Observer:
         )
 
     def _known_logs(self, ledger: Ledger) -> set[BrokerPartition]:
-        """Physical logs that there were, by the newest plan and by the group's offsets: of a broker
-        that is away nobody else tells.
+        """Return Jafka partitions that the newest plan and the group's offsets name: nothing else
+        knows those of an unavailable broker.
         """
         if not self._settings.source.is_physical:
             return set()
@@ -653,9 +643,7 @@ def _zone_of(plan: Plan | None) -> str | None:
 
 
 def _is_read(log: BrokerPartition, claimed: Claimed | None, ledger: Ledger) -> bool:
-    """Of a backfill, whether it has something left to read there, or a plan of it that is stored
-    has.
-    """
+    """For a backfill: True if it, or its stored plan, has something left to read there."""
     if claimed is None:
         return True
     newest = ledger.newest

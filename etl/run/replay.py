@@ -46,11 +46,10 @@ def replay(
     *,
     shown: Plan | None = None,
 ) -> Plan:
-    """Replace the wanted rows, once; the plan that did. `shown`: what a person agreed to.
+    """Replace the requested rows once; return the plan. `shown`: what the operator confirmed.
 
-    Raises what a run raises, SettingsError and DataLoss as `decide.replay` says, and
-    NeedsDecision where the replay was given up, or where other offsets are to be replaced by now
-    than those that were shown.
+    Raises what a run raises, SettingsError and DataLoss as `decide.replay`, and NeedsDecision if
+    the replay was given up or other offsets than confirmed would be replaced.
     """
     left = None
     for _ in range(TURNS_MAX):
@@ -93,15 +92,15 @@ def zones_of_replaced(world: Services, plan: Plan, snapshot: Snapshot) -> tuple[
 
 
 def is_left(step: NextStep) -> bool:
-    """Whether an earlier run left a plan that is stored and not in the table."""
+    """True if an earlier run left a stored plan that is not in the table."""
     return isinstance(step.state, (Replay, Supersede))
 
 
 def next_replay(
     world: Services, step: NextStep, settings: Settings, wanted: ReplayRequest, reason: str | None
 ) -> Plan:
-    """The plan of the replay behind what is in the table, without its id and without the rows that
-    stand. Stores nothing.
+    """Return the plan of the replay after the one in the table, without id and existing rows.
+    Stores nothing.
     """
     if step.state is None and step.refusal:
         raise step.refusal
@@ -121,9 +120,7 @@ def next_replay(
 
 
 def _loaded(world: Services, ledger: Ledger) -> LoadedIntervals:
-    """What the pipeline has loaded, or, where it is only foreseen that its newest plan is executed,
-    will have by then.
-    """
+    """Return what the pipeline has loaded, or will have once its stored plan is executed."""
     found, newest, applied = world.loaded(), ledger.newest, ledger.applied
     return fold(found, newest, applied) if newest and applied and applied.is_of(newest) else found
 

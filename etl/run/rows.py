@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 
 
 class RangeResults(Protocol):
-    """The receipts of a reading, on their way from its tasks."""
+    """Range results, as they arrive from tasks."""
 
     @property
     def receipts(self) -> Mapping[int, RangeResult]:
-        """What came back by now, by the ranges' indices in the plan; complete when all tasks are
-        done.
+        """Return the results so far, by index of the range in the plan; complete when all tasks
+        have ended.
         """
 
     @property
@@ -61,14 +61,13 @@ class RangeResults(Protocol):
         """When the last of them came, by `time.monotonic`."""
 
     def in_order(self, count: int) -> tuple[RangeResult, ...] | None:
-        """A receipt for each of `count` ranges, or None when some are missing."""
+        """Return a result for each of `count` ranges, or None if some are missing."""
 
 
 class Following:
-    """The reading of one plan's ranges by tasks; `receipts` is given once the rows are asked for.
-
-    `host` is what executors know the driver by, `bind` the driver's own address; without it tasks
-    have nobody to tell.
+    """Follows the tasks that read a plan's ranges; `receipts` is set when rows are requested.
+    `host` is the driver's name for executors, `bind` its own address; without it tasks report no
+    progress.
     """
 
     def __init__(
@@ -90,12 +89,12 @@ class Following:
         """Ends what reads, where that does not end by itself."""
 
     def close(self) -> None:
-        """Follow no more, and leave nothing behind that reads. May be called again."""
+        """Stop following and end what still reads. May be called again."""
         self.port.close()
         self.ends()
 
     def doing(self) -> Doing:
-        """What goes on while Spark writes; may be asked from any thread."""
+        """Return the progress while Spark writes; callable from any thread."""
         receipts = self.receipts.receipts if self.receipts else {}
         with self._one_at_a_time:
             reached = self._reckoning.reached(receipts, dict(self.port.told))
@@ -106,10 +105,8 @@ class Following:
         )
 
     def spent(self, began: float, now: float) -> dict[Verb, float]:
-        """What of the time from `began` until now was not the table's commit, in seconds.
-
-        Where no task could tell that it began, the first job counts as fetch; where none came to
-        its end, as append.
+        """Return the seconds from `began` to now that were not the table's commit. If no task
+        reported its begin, the first job counts as fetch; if none reported its end, as append.
         """
         last, first = self.receipts.last_came if self.receipts else None, self.port.began
         if self.doing().verb is not Verb.APPEND:
@@ -139,11 +136,9 @@ def follow(
 
 
 def fitting_rows(settings: Settings, rows: DataFrame) -> DataFrame:
-    """What the transform, if there is one, makes of `rows`, where the table and whoever must count
-    or prove it can live with that.
+    """Apply the transform to `rows`, and check that the table and later counts can use its columns.
 
-    Its columns tell; whether it changes what is in them, no schema says. Raises SettingsError,
-    NotOurTable.
+    The values in the columns cannot be checked. Raises SettingsError, NotOurTable.
     """
     if not settings.transform:
         return rows
@@ -156,10 +151,8 @@ def fitting_rows(settings: Settings, rows: DataFrame) -> DataFrame:
 
 
 def fitting_arrow_transform(settings: Settings) -> ArrowTransform | None:
-    """The Arrow transform of the conf, tried on no rows, where the table and whoever must count or
-    prove it can live with its columns.
-
-    Raises SettingsError, NotOurTable.
+    """Return the conf's Arrow transform, tried on an empty batch, with columns that the table and
+    later counts can use. Raises SettingsError, NotOurTable.
     """
     if not settings.arrow_transform:
         return None
@@ -194,8 +187,8 @@ def _arrow_transform(name: str, settings: Settings) -> ArrowTransform:
 
 
 def _reject_misfit(settings: Settings, types: Iterable[tuple[str, str]], key: str) -> None:
-    """Raises SettingsError for columns of a transform by which nobody could tell rows from one
-    another, unless the table is so already.
+    """Reject columns of a transform by which rows cannot be identified, unless the table lacks them
+    already. Raises SettingsError.
     """
     physical = settings.source.is_physical
     wrong = misfit(types, physical=physical)
@@ -207,10 +200,8 @@ def _reject_misfit(settings: Settings, types: Iterable[tuple[str, str]], key: st
 
 
 def check_without_spark(settings: Settings) -> None:
-    """What `fitting_rows` refuses before it needs rows: a transform that is not there, a table of
-    another partitioning.
-
-    Importing it runs its module, as a run does. Raises SettingsError, NotOurTable.
+    """Check what `fitting_rows` rejects without rows: a missing transform, another partitioning.
+    Imports the transform's module, as a run does. Raises SettingsError, NotOurTable.
     """
     if settings.transform:
         load_transform(settings.transform)
@@ -218,8 +209,8 @@ def check_without_spark(settings: Settings) -> None:
 
 
 def unprovable(settings: Settings) -> str | None:
-    """Why nobody can prove the rows of the table that is there, made so by somebody's decision;
-    None where they can, or there is none.
+    """Return why rows of the existing table cannot be verified, by an operator's decision; None if
+    they can, or without a table.
     """
     table = open_table(settings.table.path)
     if table is None:
@@ -242,9 +233,7 @@ _SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": 
 
 
 def apply_transform(name: str, rows: DataFrame) -> DataFrame:
-    """What the transform of this name makes of `rows`. Raises SettingsError with the line where it
-    failed.
-    """
+    """Apply the named transform to `rows`. Raises SettingsError with the line that failed."""
     from pyspark.sql import DataFrame
 
     function = load_transform(name)
@@ -278,7 +267,7 @@ def apply_transform(name: str, rows: DataFrame) -> DataFrame:
 
 
 def _reject_stopped(rows: DataFrame, error: BaseException | None = None) -> None:
-    """Whatever follows on a session that was stopped fails, and none of that says why. Raises
+    """Report a Spark session that was stopped, since later errors do not say so. Raises
     SettingsError.
     """
     if is_stopped(rows.sparkSession):
@@ -288,10 +277,8 @@ def _reject_stopped(rows: DataFrame, error: BaseException | None = None) -> None
 
 @contextlib.contextmanager
 def translating_transform_errors(name: str | None) -> Iterator[None]:
-    """What a function or an expression of the transform raises on a row inside is told as the
-    transform's. Raises SettingsError.
-
-    What Spark lost meanwhile is not its: raises ProcessLost.
+    """Report errors of the transform's functions and expressions as the transform's. Raises
+    SettingsError; ProcessLost if Spark lost a process meanwhile.
     """
     try:
         with translating_spark_errors():
@@ -332,9 +319,7 @@ def writer_of(plan: Plan, settings: Settings) -> Chosen:
 
 
 def check_rows(plan: Plan, settings: Settings) -> None:
-    """What keeps the plan's rows from their table as far as it is known without Spark. Raises as
-    `writer_of` and what it asks.
-    """
+    """Check what prevents the plan's rows from being written, without Spark. Raises as `writer_of`."""
     writer_of(plan, settings)
     if plan.ranges or plan.table_id is None:
         fitting_arrow_transform(settings)
@@ -351,12 +336,12 @@ def writer_in_words(plan: Plan, snapshot: Snapshot, settings: Settings) -> str:
 
 
 def needs_no_spark(plan: Plan, snapshot: Snapshot, settings: Settings, writer: Writer) -> bool:
-    """Whether the rows come to the writer by processes of this machine."""
+    """True if processes of this machine read the rows."""
     return writer.takes is Takes.FILES and is_small(plan, snapshot.bytes_per_offset, settings)
 
 
 def reader_for(writer: Writer) -> Callable[..., tuple[Any, Following]]:
-    """Who reads the rows as this writer takes them: `read_rows` or `write_files`."""
+    """Return the reader for this writer: `read_rows` or `write_files`."""
     return write_files if writer.takes is Takes.FILES else read_rows
 
 
@@ -369,8 +354,8 @@ def read_rows(
     *,
     now_ms: int,
 ) -> tuple[DataFrame, Following]:
-    """The records of the plan's ranges in decoded columns, read when somebody asks for them; and
-    what tells how far that is.
+    """Return the records of the plan's ranges in decoded columns, read lazily, with what follows
+    their progress.
     """
     from etl.reader.spark_tasks import read_tasks
 
@@ -396,9 +381,7 @@ def write_files(
     *,
     now_ms: int,
 ) -> tuple[PlannedFiles, Following]:
-    """The same ranges in the same tasks, which write their rows themselves when somebody asks for
-    it.
-    """
+    """Return the same for tasks that write files themselves, executed lazily."""
     from etl.reader.spark_tasks import PlannedFiles
 
     packed = tasks_of_plan(
@@ -419,7 +402,7 @@ def write_files_without_spark(
     *,
     now_ms: int,
 ) -> tuple[FilesOfWorkers, Following]:
-    """The same by processes of this machine."""
+    """The same, by processes of this machine."""
     from etl.reader.local_workers import FilesOfWorkers
 
     most = cores()
@@ -488,17 +471,14 @@ def _cleanups(plan: Plan, snapshot: Snapshot, settings: Settings) -> dict[str, C
 
 
 def format_rows(decoded: DataFrame, settings: Settings) -> DataFrame:
-    """The rows that a writer appends, made of decoded columns (`model.columns`). All rows of all
-    plans pass here, and nowhere else.
-
-    Raises SettingsError, NotOurTable where the table, or whoever must count the rows, cannot live
-    with the outcome.
+    """Return the rows that a writer appends, from decoded columns (`model.columns`). All rows of
+    all plans pass here. Raises SettingsError, NotOurTable.
     """
     return fitting_rows(settings, decoded)
 
 
 def try_on_no_rows(spark: SparkSession, settings: Settings) -> None:
-    """What `format_rows` refuses, found out before there is a plan. Raises as it does."""
+    """Check before planning what `format_rows` would reject. Raises as it does."""
     format_rows(
         spark.createDataFrame([], spark_schema(physical=settings.source.is_physical)), settings
     )

@@ -38,40 +38,37 @@ from etl.settings.load import Change
 
 
 class Member(Protocol):
-    """One member of a group, from before it has joined until it has left.
+    """A member of a group, from before it joins until it has left.
 
-    A run joins, reads the group's offsets, plans, hands over and only then fetches. Up to the
-    hand-over it owns what `join` or `rejoin` gave last, for as long as `is_current`; behind the
-    hand-over nothing of the plan depends on membership any more.
+    A run joins, reads the group's offsets, plans, commits and only then fetches. Until the commit
+    it owns what `join` or `rejoin` returned last, while `is_current`; after it the plan does not
+    depend on the membership.
     """
 
     def join(self) -> MemberAssignment:
-        """Register, and rebalance until the group has settled.
+        """Register and rebalance until the group has settled. The assignment may be empty.
 
-        The share may be empty. Raises Owned where it does not settle in time; MembershipLost where
-        the registration ends meanwhile; SettingsError where the group and the conf do not fit
-        together. Then nothing of ours is registered any more, and nobody is stranded.
+        Raises Owned if it does not settle in time; MembershipLost if the registration ends
+        meanwhile; SettingsError if group and conf do not fit. Then nothing of ours stays
+        registered.
         """
 
     def rejoin(self) -> MemberAssignment:
-        """Let go, and settle again: after `is_current` was False, or a hand-over was void. Raises
-        as `join`.
+        """Release everything and settle again, after `is_current` was False or a commit was
+        rejected. Raises as `join`.
         """
 
     @property
     def is_current(self) -> bool:
-        """Whether the last share still stands as far as anybody told us: no rebalance is called
-        for, and the membership is alive.
-
-        A hint: only the hand-over's own check decides.
+        """True if no rebalance is known and the membership lives. Only a hint: the commit itself
+        checks.
         """
 
     def follow(self) -> None:
-        """Behind the stored plan: from now on let go whenever that is asked for, and take the new
-        share in the background. Never raises.
+        """After the commit: release and take new assignments in the background. Never raises.
 
-        Not so a member that commits behind the append, where the group waits for each by itself: it
-        holds its share until it leaves, or for as long as the group waits.
+        A member that commits after the append holds its assignment instead, until it leaves or the
+        group's timeout is over.
         """
 
     def leave(self) -> None:
@@ -81,7 +78,7 @@ class Member(Protocol):
 
     @property
     def statistics(self) -> RebalanceStatistics:
-        """What it cost so far."""
+        """Cost of the membership so far."""
 
 
 class Services(Protocol):
@@ -91,12 +88,12 @@ class Services(Protocol):
         """Read all that the run will need to know; `named` are offsets that an operator names."""
 
     def observe_ledgers(self) -> Snapshot:
-        """The same of ZooKeeper and the table alone: logs are those that the ledger knows, and no
-        broker is asked where one of them starts, ends, or is led; the group's coordinator is, where
-        offsets are in Kafka."""
+        """Return a snapshot of ZooKeeper and the table only: partitions of the ledger, without
+        asking brokers for offsets or leaders. The coordinator is asked if offsets are in Kafka.
+        """
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
-        """Return when nobody owns these logs any more. Raises Owned when that takes too long."""
+        """Return when these partitions have no owner. Raises Owned after the timeout."""
 
     def new_uid(self) -> str:
         """A random id for a pipeline that has none."""
@@ -108,35 +105,30 @@ class Services(Protocol):
         """The membership of a run of this pipeline, not joined yet; None where its conf is of none."""
 
     def store(self, plan: Plan) -> RejectedCommit | None:
-        """Keep the plan before its first fetch, put-if-absent. One that is handed over moves the
-        group's offsets in the same step; where others came before, nothing is done, and it is said
-        why. Raises Owned where another driver stored that number.
+        """Store the plan before its first fetch, if its number is free. Where the commit is part of
+        the same step it moves the group's offsets; if others came first, nothing is stored and the
+        reason is returned. Raises Owned if another driver stored that number.
         """
 
     def hand_over(self, plan: Plan) -> Plan | RejectedCommit:
-        """Move the group's offsets with the stored plan, where that is a step of its own, and write
-        that down: the plan as it is then.
-
-        Where others came before nothing is moved, that is written down, and it is said why. Any
-        other plan is told as it is.
+        """Commit the group's offsets of the stored plan, where that is a separate step, and record
+        it; return the plan then. If others came first, nothing moves, that is recorded, and the
+        reason is returned. Any other plan is returned unchanged.
         """
 
     def fence(self, plan: Plan) -> None:
-        """End the membership that the plan was made with, so that nothing that its run committed
-        comes any more.
-
-        Where nobody wrote down whether the plan was handed over, that is found out and written
-        down, unless nobody can tell.
+        """End the membership that the plan was made with, so that no commit of it can arrive. If
+        the plan's commit is in doubt, it is settled and recorded, if possible.
         """
 
     def remember(self, key: RunKeyRecord, *, behind: int) -> None:
-        """Keep a run key under which there was nothing more to read behind plan `behind`. Raises
-        Owned where a plan was stored since.
+        """Keep a run key that had nothing more to read after plan `behind`. Raises Owned if a plan
+        was stored since.
         """
 
     def supersede(self, plan: Plan, ledger: Ledger) -> RejectedCommit | None:
-        """Put the plan in the place of the ledger's newest one, if that is still there; handed over
-        as in `store` where that was not.
+        """Replace the ledger's newest plan, if it is still there; commits as `store` if that one
+        did not.
         """
 
     def adopt(self, plan: Plan) -> Ledger:
@@ -153,8 +145,8 @@ class Services(Protocol):
         """Keep that others removed rows, and that it was let pass."""
 
     def claiming(self, plan: Plan) -> AbstractContextManager[None]:
-        """Inside, the logs that the plan reads are ours for all to see, and nobody's once it ends.
-        Raises Owned; then none is ours.
+        """Inside, the plan's partitions are owned; afterwards they are released. Raises Owned, and
+        then none is owned.
         """
 
     def fetch(self, plan: Plan, snapshot: Snapshot) -> Any:
@@ -164,8 +156,8 @@ class Services(Protocol):
         """Which writer appends the plan, and why, in words."""
 
     def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        """What stands for the ids of these topics by now, as in `Snapshot.creation_ids`; without
-        those that are gone.
+        """Return current ids of these topics' znodes, as in `Snapshot.creation_ids`, without
+        deleted ones.
         """
 
     def append(self, plan: Plan, rows: Any) -> tuple[CommitResult | None, Table | None]:
@@ -174,25 +166,21 @@ class Services(Protocol):
         """
 
     def record(self, plan: Plan, applied: CommitResult | None) -> None:
-        """Write down what the plan in the table let go, once, and only then what came of it: a
-        record says that both are done.
-
-        Without `applied` nobody could tell what came of it, and no record is kept.
+        """Record the plan's losses once, and then its result: a recorded result says that both are
+        done. Without `applied` no result is recorded.
         """
 
     def recount(self, plan: Plan) -> CommitResult | None:
-        """What came of a plan in the table whose record a crash prevented; None where the table
-        does not hold this plan.
+        """Recount a plan in the table whose result was lost in a crash; None if the table does not
+        hold it.
         """
 
     def commit(
         self, plan: Plan, logs: Collection[BrokerPartition] | None = None
     ) -> Mapping[BrokerPartition, Committed]:
-        """Move the offsets to the plan's positions by compare-and-set; those of `logs` only, where
-        given, as the member that the run is.
-
-        Of a member's plan (`Plan.is_of_member`) those alone that its membership, or today's, still
-        owns; what was moved.
+        """Commit the plan's positions by compare-and-set, of `logs` only if given, as the run's
+        member. Of a member's plan (`Plan.is_of_member`) only what its membership, or today's, still
+        owns. Returns what was moved.
         """
 
     def loaded(self, transaction_version: int | None = None) -> LoadedIntervals:
@@ -203,68 +191,66 @@ class Services(Protocol):
         """
 
     def claim(self) -> Claimed | None:
-        """What this pipeline claims, where it is a backfill that somebody began."""
+        """Return this pipeline's reservation, if it is a backfill's."""
 
     def stored_plans(self) -> Sequence[tuple[Plan, bool]]:
         """The plans that are kept, ascending, and whether it is recorded what came of each."""
 
     def begin_backfill(self, claim: Reservation, plan: Plan) -> None:
-        """Store a backfill's claim with its first plan, beside this pipeline. Raises Owned where
-        somebody claimed since the last look.
+        """Store a backfill's reservation with its first plan. Raises Owned if anything was reserved
+        since the snapshot.
         """
 
     def backfill_in_table(self, name: str) -> int | None:
-        """The newest plan that the table holds of a backfill of that name beside this pipeline, of
-        whatever ledger; None for none.
+        """Return the newest plan in the table of a backfill of that name, of any ledger; None for
+        none.
         """
 
     def close_backfill(self, claim: Reservation, plan: Plan, ledger: Ledger) -> None:
-        """Store the plan that closes this backfill, and its claim, of which no other plan is stored
-        from then on.
-
-        The plan takes the place of the ledger's newest one, or comes behind it. Raises Owned where
-        one was stored since the last look.
+        """Store the closing plan of this backfill with its reservation; no other plan is stored
+        after it. It replaces the ledger's newest plan or follows it. Raises Owned if one was stored
+        since the snapshot.
         """
 
     def settle_backfill(self, claim: Reservation) -> None:
-        """Write what a backfill that was closed keeps. Raises Owned where somebody else did since
-        the last look.
+        """Write the final reservation of a closed backfill. Raises Owned if another process did
+        since the snapshot.
         """
 
     def first_at(
         self, moments: Collection[tuple[BrokerPartition, int]]
     ) -> Mapping[tuple[BrokerPartition, int], int]:
-        """The first offset of each log whose record is at its moment, in milliseconds, or later;
-        its end where there is none.
+        """Return the first offset of each partition at or after its time in milliseconds; its end
+        if there is none.
         """
 
     def rows_there(self, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
-        """How many rows of the table lie in each span, whoever wrote them; one span for each log.
-        Raises where nobody may replace rows.
+        """Return the number of rows in each interval, whoever wrote them; one interval per
+        partition. Raises if rows may not be replaced.
         """
 
     def results_from_table(self, plan: Plan) -> Sequence[RangeResult] | None:
-        """What the table of today holds of each of its ranges, whoever put it there, with its gaps;
-        None where nobody can count that.
+        """Return what the current table holds of each range, with its gaps; None if it cannot be
+        counted.
         """
 
     def tidy(self) -> None:
-        """Fold old plans into coverage."""
+        """Merge old plans into loaded intervals."""
 
 
 Progress = Callable[[Callable[[], Doing]], contextlib.AbstractContextManager[None]]
 """Shows inside what a run is at; given is how to ask for it, which may be done from any thread."""
 OfRun = Callable[[Report], contextlib.AbstractContextManager[None]]
-"""Inside is the run of this report; it may be asked at any moment."""
+"""Context manager: inside, this report's run is under way and may be queried at any time."""
 SparkDefaults = Callable[[Mapping[str, str]], Mapping[str, str]]
-"""Plain Spark settings of this machine (where Delta's jars are, ...) beside those given, asked for
-when a session is built.
+"""Spark settings of this machine (where Delta's jars are, ...) in addition to the given ones,
+called when a session is built.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What a run takes from whoever started it."""
+    """What the caller of a run provides."""
 
     progress: Progress = lambda doing: contextlib.nullcontext()
     of_run: OfRun = lambda report: contextlib.nullcontext()

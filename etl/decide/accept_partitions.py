@@ -62,14 +62,14 @@ from etl.settings.sections import Settings
 
 @dataclass(frozen=True, slots=True)
 class Accepting:
-    """What an operator accepts, and why."""
+    """What an operator accepts, and the reason."""
 
     named: tuple[Named, ...]
     reason: str
     at: int | None = None
-    """Up to where what is left of the one log is what was read, where nobody else can tell."""
+    """End of the unchanged part of the one named partition, if the brokers cannot tell."""
     is_same_log: bool = False
-    """The topics, or logs, are the same: only what stands for their ids has changed."""
+    """True if the topics or partitions are the same and only their znode ids changed."""
 
     def covers(self, log: BrokerPartition) -> bool:
         return any(one.covers(log) for one in self.named)
@@ -84,22 +84,20 @@ class Accepting:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What becomes of which logs."""
+    """The decision for each partition."""
 
     again: Mapping[str, str]
     """Topics that were decided as a whole, and their ids of now."""
     moved: Mapping[BrokerPartition, int]
-    """Logs that go on as another life, and where."""
+    """Partitions that continue as another incarnation, and their positions."""
     anew: frozenset[BrokerPartition]
     """Those of them of which nothing is left that was read."""
     cut: frozenset[BrokerPartition]
-    """Logs that were cut, also those that need not move: only records that a stored plan would have
-    read are gone.
-    """
+    """Truncated partitions, also those that stay: only records of a stored plan are gone."""
     exact: frozenset[BrokerPartition]
-    """Those of which it is known where they were cut."""
+    """Those whose exact truncation offset is known."""
     same: frozenset[BrokerPartition]
-    """Undecided logs that go on as what they were."""
+    """Undecided partitions that continue unchanged."""
 
 
 def accepted_logs(
@@ -110,11 +108,10 @@ def accepted_logs(
     snapshot: Snapshot,
     settings: Settings,
 ) -> Accepted:
-    """What the words come to where `old` is the newest plan and `before` the positions to go on
-    from.
+    """Return the decisions for what is accepted; `old` is the newest plan, `before` the positions.
 
-    Raises SettingsError for a log with which nothing is wrong, and where it must be said otherwise
-    what is accepted; BrokerUnreachable where whoever has the log is away.
+    Raises SettingsError for a partition that is unchanged, or if the command needs other options;
+    BrokerUnreachable if the partition's broker is unavailable.
     """
     again = {
         topic: now
@@ -190,9 +187,7 @@ def _reject_unchanged_topics(
 
 
 def _reject_not_there(one: Named, snapshot: Snapshot) -> None:
-    """Refuse a topic that was deleted and not made again: there is no log to go on with. Raises
-    SettingsError.
-    """
+    """Reject a topic that was deleted and not recreated. Raises SettingsError."""
     there = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
     if any(log.topic == one.topic for log in there):
         return
@@ -214,8 +209,8 @@ def _reject_not_there(one: Named, snapshot: Snapshot) -> None:
 
 
 def _reject_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition, Cut]) -> None:
-    """Refuse `--same-log` for topics that are others: only the znode may be another one, and the
-    log reaches up to our position.
+    """Reject `--same-log` for recreated topics: only the znode may differ, and the log must reach
+    our position.
     """
     for topic, now in sorted(again.items()):
         if not is_creation_id(now):
@@ -244,8 +239,8 @@ def _known_as_same(
     old: Plan,
     snapshot: Snapshot,
 ) -> Sequence[BrokerPartition]:
-    """The logs of `--same-log`: none of them may be known to be another, and of which nothing tells
-    each is named itself.
+    """Return the partitions of `--same-log`: none may be known to be another, and an undecidable
+    one must be named itself.
     """
     for log in waiting:
         told = is_what_was_read(log, old, snapshot)
@@ -263,8 +258,8 @@ def _known_as_same(
 
 
 def _continues(log: BrokerPartition, wanted: Accepting, old: Plan, snapshot: Snapshot) -> bool:
-    """Whether an undecided log goes on where it was: by its bytes, and where they do not tell by
-    being named itself.
+    """True if an undecided partition continues at its position: by its bytes, or, if they do not
+    tell, by being named itself.
     """
     told = is_what_was_read(log, old, snapshot)
     if told is None and not wanted.names_itself(log):
@@ -308,7 +303,7 @@ def _truncation_positions(
     wanted: Accepting,
     snapshot: Snapshot,
 ) -> dict[BrokerPartition, int]:
-    """Where to go on in the logs that lost what the table has of them."""
+    """Return the positions of partitions that lost what the table has."""
     unknown = sorted(log for log, cut in cuts.items() if not cut.is_known)
     if wanted.at is not None and (len(unknown) != 1 or len(cuts) != 1):
         what = "--at is for one partition of which the brokers do not tell where it was cut"
@@ -338,8 +333,8 @@ def _truncation_positions(
 def _starts_anew(
     logs: Collection[BrokerPartition], snapshot: Snapshot, settings: Settings
 ) -> dict[BrokerPartition, int]:
-    """Where logs that were made again start, by `source.start_new_topics`; at 0 where the new topic
-    lacks a partition.
+    """Return where recreated partitions start, by `source.start_new_topics`; 0 if the new topic
+    lacks the partition.
     """
     for log in sorted(logs):
         if log in snapshot.leaderless:
@@ -354,8 +349,8 @@ def _starts_anew(
 
 
 def told_of(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
-    """What an operator should hear of the logs that `plan` decides, and of those that it leaves
-    undecided: a sentence for each kind.
+    """Describe the partitions that `plan` decides and those that stay undecided: a sentence for
+    each kind.
     """
     undecided, left = undecided_logs(old, snapshot), undecided_logs(plan, snapshot)
     decided = [log for log in undecided if log not in left]
@@ -405,11 +400,11 @@ def plan_reset(
     *,
     now_ms: int,
 ) -> Plan:
-    """The plan, without its id: behind the last one, or in the place of one that is stored and not
+    """Return the plan without its id: after the last one, or instead of one that is stored and not
     in the table.
 
-    Raises SettingsError for a log with which nothing is wrong, and where it must be said otherwise
-    what is accepted; BrokerUnreachable.
+    Raises SettingsError for a partition that is unchanged, or if the command needs other options;
+    BrokerUnreachable.
     """
     old = state.last if isinstance(state, UpToDate) else state.plan
     if isinstance(state, Replay):
@@ -509,10 +504,10 @@ def _gone(
     old: Plan,
     told: Sequence[Vanished],
 ) -> tuple[Vanished, ...]:
-    """The rows whose records are gone, `left` being up to where each log still has them.
+    """Return the rows whose records are gone; `left` is where each log still has them.
 
-    `told`: the same of a plan whose place is taken. Nobody executed it, so no row is of the life
-    that it began: what it tells of a log goes on as far as the log has lost by now.
+    `told`: those of a replaced plan. It was never executed, so no row is of the incarnation that it
+    began; its intervals extend as far as the log has lost by now.
     """
     kept = [one for one in told if one.log not in left]
     begun = {one.log: one for one in told if one.log_epoch == old.log_epochs.get(one.log, 0) - 1}
@@ -526,8 +521,8 @@ def _gone(
 
 
 def _tails(old: Plan, accepted: Accepted, snapshot: Snapshot) -> dict[BrokerPartition, Tail]:
-    """By which bytes each log is known: what there is now of those that are accepted as they are,
-    what was known of the others.
+    """Return the tail fingerprints: current ones of partitions accepted as they are, else the
+    former ones.
     """
     changed = accepted.cut.union(accepted.moved)
     left = {log: tail for log, tail in old.tails.items() if log not in changed}
@@ -541,11 +536,9 @@ def _tails(old: Plan, accepted: Accepted, snapshot: Snapshot) -> dict[BrokerPart
 def _cuts(
     state: UpToDate | Replay, before: Mapping[BrokerPartition, int], snapshot: Snapshot
 ) -> Iterable[Cut]:
-    """The logs that were cut below where they stand; of a stored plan also those that were cut
-    inside its ranges only.
-
-    Of a physical log nobody knows that it was no further down, and one in which no entry begins
-    where the plan does is no more what it was.
+    """Return the partitions truncated below their position; of a stored plan also those truncated
+    inside its ranges. The lower end of a truncation on Jafka is unknown, and a partition in which
+    no entry begins at the plan's position is another one.
     """
     if isinstance(state, UpToDate):
         return truncated_partitions(state.last, snapshot, state.last.positions)
@@ -565,11 +558,9 @@ def _cuts(
 
 
 def _losses(state: UpToDate | Replay, moved: Mapping[BrokerPartition, int]) -> Iterable[Loss]:
-    """What somebody moved a committed offset past, as the next plan would say it; or what the plan
-    let go that is replaced.
-
-    Of that not what an operator skipped in ranges that are now read anew, by a later plan: nothing
-    of it was let go.
+    """Return the losses of moved offsets, as the next plan would have them, or those of the
+    replaced plan, without offsets that an operator skipped and that are now read again by a later
+    plan.
     """
     if isinstance(state, Replay):
         again = let_go_among(state.plan)
@@ -589,11 +580,8 @@ def _losses(state: UpToDate | Replay, moved: Mapping[BrokerPartition, int]) -> I
 def _lost_of(
     state: UpToDate | Replay, accepted: Accepted, snapshot: Snapshot, wanted: Accepting
 ) -> list[Loss]:
-    """What a stored plan reads whose place is taken, and that no log holds any more: also of logs
-    that the operator does not name.
-
-    Under `--same-log` a topic of which only the znode's creation changed counts as what it was,
-    whether or not it is named yet.
+    """Return what a replaced stored plan reads and no log holds any more, also of partitions that
+    are not named. With `--same-log` a topic of which only the znode changed counts as unchanged.
     """
     if isinstance(state, UpToDate):
         return []
@@ -615,9 +603,7 @@ def _left_of(
     moved: Mapping[BrokerPartition, int],
     exact: Collection[BrokerPartition],
 ) -> dict[BrokerPartition, Lineage]:
-    """The epochs of what is left of logs of which it is known where they were cut, and those of the
-    others that stay where they are.
-    """
+    """Return the epochs of partitions truncated at a known offset, and of those that stay."""
     left = {
         log: tuple(one for one in lineage if log not in moved or one[1] < moved[log])
         for log, lineage in lineages.items()

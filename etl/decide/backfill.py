@@ -98,11 +98,11 @@ def first_backfill_plan(
 def next_backfill_plan(
     claim: Reservation, state: UpToDate, snapshot: Snapshot, settings: Settings, *, now_ms: int
 ) -> Plan | None:
-    """The next one, without its id; None where all is loaded, or the backfill is given up, or
+    """Return the next plan without its id; None if all is loaded, the backfill is abandoned, or
     nothing that is left has a leader.
 
-    Raises DataLoss and BrokerUnreachable where policy says `fail`, NeedsDecision and PartitionTruncated
-    for a log that is another by now, NotYetReadable.
+    Raises DataLoss and BrokerUnreachable if policy is `fail`, NeedsDecision and PartitionTruncated
+    for a changed partition, NotYetReadable.
     """
     left = claim.left_from(state.last.positions)
     if claim.state is not ReservationState.OPEN or state.last.closes or not left:
@@ -186,7 +186,7 @@ def _part_of(
     *,
     now_ms: int,
 ) -> Plan:
-    """A plan behind `last` that reads on from these positions."""
+    """Return a plan after `last` that reads from these positions."""
     reject_other_incarnation(snapshot, positions)
     reject_recreated_or_truncated(last, snapshot, positions)
     left = claim.left_from(positions)
@@ -257,9 +257,7 @@ def _readable(
     snapshot: Snapshot,
     settings: Settings,
 ) -> tuple[_Part | None, list[Loss]]:
-    """The first of these parts of which the log has something, and what is gone before that. Raises
-    as `reading_of`.
-    """
+    """Return the first readable part and the offsets lost before it. Raises as `reading_of`."""
     lost = []
     for start, until in parts:
         found = reading_of(log, start, snapshot, settings)
@@ -283,8 +281,8 @@ def _readable(
 def _reject_truncated_topics(
     left: Mapping[BrokerPartition, tuple[_Part, ...]], last: Plan, snapshot: Snapshot
 ) -> None:
-    """Up to the end of what is claimed each log must be the one that was claimed: the leader then
-    knew of no end before that.
+    """Reject partitions that changed below the end of the reservation; the leader's end was at or
+    above it then.
     """
     for log, parts in sorted(left.items()):
         until, end, extent = parts[-1][1], snapshot.epoch_ends.get(log), snapshot.extents.get(log)
@@ -313,15 +311,15 @@ def _reject_unavailable(
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest(ReplayRequest):
-    """What is to be backfilled. Without names: all partitions of the conf's topics."""
+    """What to backfill. Without names: all partitions of the conf's topics."""
 
     asked: str = ""
-    """The same in words, by which it is known again."""
+    """The request as text, by which it is recognised."""
     only_missing: bool = False
-    """What nobody else has loaded or claims of it."""
+    """Only offsets that nobody has loaded or reserved."""
 
     def covers(self, log: BrokerPartition) -> bool:
-        """Whether the log is meant."""
+        """True if the request includes the partition."""
         return not self.named or any(one.covers(log) for one in self.named)
 
 
@@ -360,8 +358,8 @@ def intervals_of(
     *,
     now_ms: int,
 ) -> dict[BrokerPartition, tuple[int, int]]:
-    """From and until of each log in which something is meant. Raises as the table of the module's
-    docstring says.
+    """Return start and end of each partition with something requested. Raises as the module's
+    table.
     """
     if isinstance(asked.until, Timestamp) and asked.until.ms > now_ms:
         what = f"the interval is not over: its end is in the future by {(asked.until.ms - now_ms) / 1000:,.0f} s, by this machine's clock"
@@ -392,8 +390,8 @@ def intervals_of(
 
 
 def _retained(log: BrokerPartition, low: int, asked: BackfillRequest, snapshot: Snapshot) -> int:
-    """Where the interval begins. A broker tells the first record at a time of those that it still
-    has, so earlier ones may be meant.
+    """Return the start of the interval. By time, brokers find only retained records, so earlier
+    ones may be meant.
     """
     start = snapshot.extents[log].log_start_offset
     is_gone = low < start if isinstance(asked.from_, int) else low <= start and start > 0
@@ -414,8 +412,8 @@ def _retained(log: BrokerPartition, low: int, asked: BackfillRequest, snapshot: 
 def _reject_above_all_ends(
     asked: BackfillRequest, logs: Iterable[BrokerPartition], snapshot: Snapshot
 ) -> None:
-    """What is not there yet is the live pipeline's, but an interval of which no log has anything is
-    meant otherwise.
+    """Reject an interval that lies above the ends of all partitions; what comes there is the live
+    pipeline's.
     """
     highest = max(
         (
@@ -457,11 +455,10 @@ def reserved_intervals(
     lives: Mapping[BrokerPartition, int],
     claims: Reservations,
 ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
-    """What is claimed of each log; empty where all of it is somebody's already. `live`: what the
-    live pipeline claims.
+    """Return what is reserved of each partition; empty if others have all of it.
 
-    Raises SettingsError where somebody else claims a part, unless only what is missing is asked
-    for.
+    `live`: what the live pipeline reserves. Raises SettingsError if others reserved a part, unless
+    only missing offsets are requested.
     """
     stretches = {}
     for log, interval in sorted(intervals.items()):
@@ -488,8 +485,8 @@ def reserved_intervals(
 
 
 def _reject_other_incarnation(log: BrokerPartition, life: int) -> None:
-    """What the table has of a log under the lives before is told by no claim and by no row of the
-    life of now.
+    """Reject a partition of a later incarnation: neither reservations nor rows of the current one
+    tell what earlier ones loaded.
     """
     if life:
         what = (

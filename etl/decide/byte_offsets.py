@@ -43,7 +43,7 @@ Named = Callable[[BrokerPartition], Collection[int]]
 
 
 def none_named(log: BrokerPartition) -> Collection[int]:
-    """As in a run: nobody names any."""
+    """Return None: a run has no offsets named by an operator."""
     return ()
 
 
@@ -54,7 +54,7 @@ def unverified_offsets(
     extents: Mapping[BrokerPartition, PartitionOffsets],
     named: Named = none_named,
 ) -> tuple[UnverifiedOffset, ...]:
-    """What is looked at, in order. `plan` is the one in force."""
+    """Return the offsets to verify, sorted. `plan` is the current one."""
     is_left = plan is not None and plan.number > ((table.transaction_version or 0) if table else 0)
     kept = _kept_by(plan) if plan and is_left else {}
     found = list[UnverifiedOffset]()
@@ -70,13 +70,13 @@ def unverified_offsets(
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Where a plan that is left begins in one log."""
+    """Where a stored plan begins in one partition."""
 
     offset: int
     ours: tuple[int, ...] = ()
-    """Where we were before somebody moved the offset there."""
+    """The position before another client moved the offset."""
     is_skips_end: bool = False
-    """An operator said it, with what lies before it."""
+    """True if an operator named it as the end of a skipped interval."""
 
 
 def _kept_by(plan: Plan) -> dict[BrokerPartition, _Kept]:
@@ -121,8 +121,8 @@ def _inside(
     *,
     is_kept: bool = False,
 ) -> Iterator[UnverifiedOffset]:
-    """The offset, where it lies inside the log and an entry begins there neither by what its broker
-    names nor by what is `ours`.
+    """Return the offset if it lies inside the log and neither the broker nor `ours` confirms that
+    an entry begins there.
     """
     if offset is None or not extent.log_start_offset < offset < extent.end_offset or offset in ours:
         return
@@ -142,11 +142,11 @@ def reject_misaligned_offsets(
     *,
     is_left: bool,
 ) -> None:
-    """Refuse positions at which no entry begins. `last` is the newest plan; `is_left`: it is
-    stored, and has these already.
+    """Reject positions at which no entry begins. `last` is the newest plan; `is_left`: it is stored
+    with these positions.
 
-    Raises MisalignedOffset for the first, with the offsets that may take its place and what each
-    of them leaves out or loads.
+    Raises MisalignedOffset for the first, with the offsets that may replace it and what each leaves
+    out or loads.
     """
     for log, position in sorted(positions.items()):
         looked = look_at(log, position, snapshot)
@@ -155,7 +155,7 @@ def reject_misaligned_offsets(
 
 
 def look_at(log: BrokerPartition, offset: int | None, snapshot: Snapshot) -> LookedAt | None:
-    """What was seen at that offset; None where nobody looked."""
+    """Return the verification of that offset; None if it was not verified."""
     return next(
         (looked for looked in snapshot.looked_at.get(log, ()) if looked.offset == offset), None
     )
@@ -164,10 +164,8 @@ def look_at(log: BrokerPartition, offset: int | None, snapshot: Snapshot) -> Loo
 def reject_misaligned_offset(
     log: BrokerPartition, offset: int, snapshot: Snapshot, *, key: str
 ) -> None:
-    """Refuse an offset that an operator names of a physical log, above the log's end or where no
-    entry is known to begin.
-
-    `key` is the option that names it. Raises SettingsError.
+    """Reject an offset that an operator names on Jafka above the end or where no entry is known to
+    begin. `key` is the option that names it. Raises SettingsError.
     """
     extent, looked = snapshot.extents.get(log), look_at(log, offset, snapshot)
     end = extent.end_offset if extent else 0
@@ -188,8 +186,8 @@ def reject_misaligned_offset(
 
 
 def is_said_wrong(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool:
-    """Whether a stored reset leaves a physical log inside an entry: an operator named that offset
-    to an earlier version.
+    """True if a stored reset leaves a partition inside an entry, because an earlier version stored
+    that offset.
     """
     if plan.kind is not PlanKind.RESET or not log.is_physical or not plan.log_epochs.get(log):
         return False
@@ -198,11 +196,10 @@ def is_said_wrong(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool:
 
 
 def put_right(plan: Plan, before: Plan | None, snapshot: Snapshot) -> Plan:
-    """A stored plan as if it had seen the offsets of now, where it begins inside an entry and
-    somebody has moved them since.
+    """Return a stored plan that begins inside an entry with the current offsets, if another client
+    moved them since; what was lost up to there is computed anew.
 
-    `before` is the plan before it. What was told lost up to there is told anew. Raises OffsetMoved
-    for an offset below what is loaded.
+    `before` is the plan before it. Raises OffsetMoved for an offset below what is loaded.
     """
     for log, start in sorted(starts_of(plan).items()):
         looked, found = (
@@ -222,10 +219,8 @@ def put_right(plan: Plan, before: Plan | None, snapshot: Snapshot) -> Plan:
 def misplaced(
     plan: Plan, starts: Mapping[BrokerPartition, int], snapshot: Snapshot
 ) -> list[BrokerPartition]:
-    """The logs in which a stored plan begins where no entry does, though nobody is known to have
-    set its start: it reads on from there.
-
-    Such a log is another one, or lost its end, or is damaged.
+    """Return the partitions in which a stored plan begins where no entry does, although it
+    continues from its own position: such a partition is another one, was truncated, or is damaged.
     """
     looked = {
         log: look_at(log, start, snapshot)
@@ -236,7 +231,9 @@ def misplaced(
 
 
 def _is_told(plan: Plan, before: Plan | None, log: BrokerPartition, start: int) -> bool:
-    """Whether somebody else told where the plan begins: the log was moved, or never read before."""
+    """True if another client named the plan's start: the offset was moved, or the partition never
+    read before.
+    """
     return (
         bool(_moved_past(plan, log, start))
         or plan.number == 1
@@ -308,7 +305,7 @@ def _inside_entry(
 def _of_a_reset(
     log: BrokerPartition, looked: LookedAt, extent: PartitionOffsets, plan: Plan
 ) -> str:
-    """What leads out where `accept-log --at` was believed by an earlier version."""
+    """Describe the way out if an earlier version stored a misaligned `accept-log --at`."""
     before, after = _around(looked, extent)
     skip = shlex.quote(render_intervals([(log, looked.offset, after)]))
     return (
@@ -319,7 +316,9 @@ def _of_a_reset(
 
 
 def _ours(log: BrokerPartition, offset: int, last: Plan | None, *, is_left: bool) -> int | None:
-    """Up to where the log is in the table, or told lost; None where it was never read."""
+    """Return the offset up to which the partition is in the table or lost; None if it was never
+    read.
+    """
     if last is None or log not in last.positions:
         return None
     if is_left:

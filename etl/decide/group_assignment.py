@@ -85,8 +85,8 @@ _LARGEST = 2**31 - 1
 
 
 def java_hash(text: str, *, behind: int = 0) -> int:
-    """`String.hashCode`: a signed number of 32 bits. `behind`: the hash of what stands before this
-    text, which is then not looked at.
+    """Return `String.hashCode`: signed, 32 bits. `behind` is the hash of the text before, which is
+    not hashed again.
     """
     found = behind
     for unit in text if text.isascii() else _units(text):
@@ -96,8 +96,8 @@ def java_hash(text: str, *, behind: int = 0) -> int:
 
 
 def java_order(text: str) -> bytes:
-    """A key to sort by: `String.compareTo` compares units of UTF-16, so what lies above U+FFFF
-    comes before U+E000.
+    """Return a sort key for `String.compareTo`, which compares UTF-16 units: code points above
+    U+FFFF come before U+E000.
     """
     return text.encode("utf-16-be", "surrogatepass")
 
@@ -126,22 +126,20 @@ class Strategy(str, Enum):
 
     @property
     def deals_all_topics(self) -> bool:
-        """Whether a thread's share of one topic hangs on what else the group reads."""
+        """True if a thread's part of one topic depends on the group's other topics."""
         return self is not Strategy.RANGE
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentContext:
-    """What the assignment follows from: the same for every member of the group, once all have seen
-    the same.
-    """
+    """What the assignment depends on; equal for all members that observed the same."""
 
     members: Mapping[str, Mapping[str, int]]
     """Consumer id -> topic -> how many threads of it read that topic."""
     partitions: Mapping[str, Collection[BrokerPartition]]
-    """The logs of each topic, in any order; a topic that is not there has none. Range needs those
-    of the topics that are asked about, round robin those of every topic that a consumer of the
-    group reads."""
+    """Partitions of each topic, in any order; none for a missing topic. Range needs the topics in
+    question, round robin each topic that a consumer of the group reads.
+    """
 
     @property
     def threads(self) -> dict[str, list[str]]:
@@ -165,10 +163,9 @@ def context_of(
 
 
 def assign(context: AssignmentContext, strategy: Strategy, member: str) -> Assignment:
-    """What each thread of the group reads, as `member` and every other consumer of it computes.
-
-    Raises SettingsError where `member` is not among the group's consumers, and where round robin
-    has no answer that all come to.
+    """Return the partitions of each thread, as `member` and all other consumers compute them.
+    Raises SettingsError if `member` is not in the group, and if round robin has no answer common to
+    all.
     """
     if member not in context.members:
         what = "our own registration is not among the group's consumers"
@@ -230,8 +227,8 @@ def _round_robin(context: AssignmentContext, strategy: Strategy) -> Assignment:
 def _in_hash_order(
     context: AssignmentContext, topics: Iterable[str], strategy: Strategy, *, is_shared: bool
 ) -> list[BrokerPartition]:
-    """Raises SettingsError where logs of two topics have the same hash: which comes first then, no
-    consumer could tell for another.
+    """Sort by hash. Raises SettingsError if partitions of two topics have equal hashes, since
+    consumers would differ then.
     """
     before, between, behind = (
         ("", "-", "") if strategy is Strategy.ROUND_ROBIN_1_0 else ("[", ",", "]")
@@ -255,9 +252,7 @@ def _in_hash_order(
 
 
 def _reject_unequal_threads(context: AssignmentContext) -> None:
-    """The conditions of 0.8.2 and 0.9, whose consumers all fail where they do not hold. Raises
-    SettingsError.
-    """
+    """Check the conditions of 0.8.2 and 0.9, whose consumers fail otherwise. Raises SettingsError."""
     by_topic = sorted(context.threads.items())
     for (first, expected), (topic, threads) in pairwise(by_topic):
         if threads != expected:
@@ -276,22 +271,22 @@ Assigned = dict[str, frozenset[BrokerPartition]]
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member as the leader is told of it when all have joined."""
+    """A member as the leader sees it when all have joined."""
 
     member_id: str
     topics: frozenset[str]
     instance_id: str | None = None
     owned: frozenset[BrokerPartition] = frozenset()
-    """What it says that it has, for the sticky ones."""
+    """Partitions that it reports as owned, for the sticky strategies."""
     generation: int | None = None
-    """Of which generation it has that; None where its metadata does not tell."""
+    """Generation of `owned`; None if its metadata lacks it."""
 
 
 def assign_as_leader(
     strategy: str, members: Collection[GroupMember], partitions: Mapping[str, int]
 ) -> Assigned:
-    """What each member gets. `partitions`: how many each topic has, where it exists. Raises
-    SettingsError for an unknown strategy.
+    """Return the assignment of each member. `partitions`: number of partitions of each existing
+    topic. Raises SettingsError for an unknown strategy.
     """
     chosen = _STRATEGIES.get(strategy)
     if chosen is None:
@@ -355,7 +350,7 @@ def _round_robin_of_members(
 
 
 class _Topics:
-    """What kafka-python's executor asks of a cluster."""
+    """The part of a cluster's metadata that kafka-python's assignors use."""
 
     def __init__(self, partitions: Mapping[str, int]) -> None:
         self._partitions = partitions
@@ -446,7 +441,7 @@ may lag by its settings, 2 s.
 
 
 class Phase(Enum):
-    """Where a member stands."""
+    """State of a member."""
 
     UNJOINED = "unjoined"
     JOINING = "joining"
@@ -455,7 +450,7 @@ class Phase(Enum):
 
 
 class Do(Enum):
-    """What it does next."""
+    """Next action of a member."""
 
     REGISTER = "register"
     LOOK = "look"
@@ -468,11 +463,11 @@ class Do(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a member stands."""
+    """State of a member, with what it observed."""
 
     phase: Phase = Phase.UNJOINED
     group: object = None
-    """All that its share follows from, as it saw it last; anything that can be compared."""
+    """What its assignment depends on, as last observed; any comparable value."""
     nudges: int = 0
     """How often it called the others since it saw the group change."""
 
@@ -482,13 +477,13 @@ class Timing:
     """How long a member waits for others."""
 
     join_timeout_s: float = 60.0
-    """For a settled share. Longer than the tries of the others with their backoffs, or it gives up
-    while they still try.
+    """Time to settle. Longer than the others' tries with their backoffs, else it gives up while
+    they still try.
     """
     backoff_s: float = 2.0
-    """Before it looks again; that somebody let go ends it early."""
+    """Time before it observes again, unless an owner releases earlier."""
     others_backoff_s: float = 2.0
-    """Theirs: whoever owns nothing for longer than that may have given up."""
+    """The others' backoff: one that owns nothing for longer may have given up."""
 
 
 Step = tuple[Standing, Do]
@@ -505,8 +500,8 @@ def registered(standing: Standing) -> Step:
 
 
 def looked(standing: Standing, group: object, *, owns_its_share: bool) -> Step:
-    """`group`: what the share follows from, as it is now; `owns_its_share`: whether the logs of the
-    last share are still its.
+    """`group`: what the assignment depends on now; `owns_its_share`: whether its partitions are
+    still its own.
     """
     if standing.phase is Phase.STABLE:
         if group == standing.group and owns_its_share:
@@ -518,12 +513,12 @@ def looked(standing: Standing, group: object, *, owns_its_share: bool) -> Step:
 
 
 def claimed(standing: Standing, *, is_called: bool) -> Step:
-    """All of its share is its."""
+    """All its partitions are claimed."""
     return replace(standing, phase=Phase.STABLE), Do.LOOK if is_called else Do.REST
 
 
 def refused(standing: Standing, timing: Timing, *, elapsed_s: float) -> Step:
-    """Somebody else owns a log of its share; `elapsed_s` since it began to rebalance."""
+    """A partition has another owner; `elapsed_s` since the rebalance began."""
     if elapsed_s >= timing.join_timeout_s:
         return replace(standing, phase=Phase.UNJOINED), Do.LEAVE
     return standing, Do.WAIT
@@ -545,17 +540,16 @@ def ended(standing: Standing) -> Standing:
 
 
 def backoff_s(timing: Timing, *, elapsed_s: float) -> float:
-    """How long to wait at most before the next look."""
+    """Return the longest wait before the next observation."""
     return max(0.0, min(timing.backoff_s, timing.join_timeout_s - elapsed_s))
 
 
 def nudge_after_s(standing: Standing, timing: Timing) -> float | None:
-    """How long after it settled, or after the last nudge, a member looks whether logs of others
-    have no owner.
+    """Return the seconds after settling, or after the last nudge, until the member looks for
+    unowned partitions; None: no more.
 
-    None: not any more. Half a backoff of theirs longer than they sleep at most, then twice as long
-    each time; as often as fits into the time that the others may take. One that owns nothing after
-    that does not want to.
+    Half a backoff longer than others sleep, then doubled each time, within the time that others may
+    take. A member that owns nothing after that does not want to.
     """
     first = 1.5 * timing.others_backoff_s
     spent = first * (2**standing.nudges - 1)
@@ -581,14 +575,14 @@ def ownerless(
 
 
 KEEPS_LOGS = frozenset({"cooperative-sticky"})
-"""Strategies whose members keep what they own while the group divides its logs anew, and let go of
-what moves (KIP-429).
+"""Strategies whose members keep what they own during a rebalance and release only what moves
+(KIP-429).
 """
 Log = TypeVar("Log", bound=Hashable)
 
 
 class Next(Enum):
-    """What a member does next."""
+    """Next action of a member."""
 
     GO_ON = "go on"
     JOIN_AGAIN = "join again at once"
@@ -600,12 +594,12 @@ class Next(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What an answer means to a member."""
+    """The meaning of a response for a member."""
 
     next: Next
     keeps_id: bool = True
     is_lost: bool = False
-    """Whether the membership ended, or its share, without anybody's having asked for it in time."""
+    """True if the membership or its assignment ended unexpectedly."""
 
 
 _MEANS: Mapping[Meaning, Answered] = {
@@ -622,7 +616,7 @@ _MEANS: Mapping[Meaning, Answered] = {
 
 
 def answered(refusal: BrokerRefusal | None) -> Answered:
-    """What a coordinator's answer means; see the table of the module."""
+    """Return the meaning of a coordinator's response; see the module's table."""
     if refusal is None:
         return Answered(Next.GO_ON)
     unlisted = (
@@ -640,7 +634,7 @@ class Heartbeats:
     interval_s: float
     session_s: float
     backoff_s: float
-    """What is waited after one that failed."""
+    """Pause after a failed request."""
     begun: float
     """When the member joined, or began to."""
     sent: float = float("-inf")
@@ -674,9 +668,7 @@ class Heartbeats:
         return now - max(self.received, self.begun)
 
     def is_over(self, now: float) -> bool:
-        """Whether the coordinator may have taken the member for gone: nothing was heard for a whole
-        session.
-        """
+        """True if the coordinator may have removed the member: no response for a whole session."""
         return self.age_s(now) > self.session_s
 
 
@@ -684,29 +676,29 @@ _LONGEST_INTERVAL_S = 3.0
 
 
 def interval_of(session_s: float) -> float:
-    """Seconds between heartbeats: a third of the session, so that one may be lost, and no more than
-    three, for 27 is told by none else.
+    """Return the seconds between heartbeats: a third of the session, so that one may be lost, and
+    three at most, since only heartbeats report rebalances (27).
     """
     return min(_LONGEST_INTERVAL_S, session_s / 3)
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciled(Generic[Log]):
-    """What a member of a protocol in which logs move one by one has, and what is next to say of it."""
+    """What a member of an incremental protocol owns, and what it reports next."""
 
     owned: frozenset[Log]
     held: frozenset[Log]
-    """To be let go, and not yet: nobody else gets them before."""
+    """To be released later; nobody else is assigned them before."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether there is nothing that was asked for and not yet done."""
+        """True if all requested changes are done."""
         return not self.held
 
 
 def reconciled(owned: frozenset[Log], target: frozenset[Log], *, holds: bool) -> Reconciled[Log]:
-    """What to own, where `target` is assigned: what is assigned no more is let go first, or held;
-    what is new is taken only behind that.
+    """Return what to own if `target` is assigned: partitions no longer assigned are released first
+    or held; new ones are taken after that.
     """
     revoked = owned - target
     if revoked and holds:

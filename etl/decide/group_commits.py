@@ -83,33 +83,29 @@ _BY_MEMBERS = (PlanKind.INGEST, PlanKind.START)
 
 
 def is_member(settings: Settings) -> bool:
-    """Whether runs by this conf are members of their group."""
+    """True if runs by this conf are group members."""
     return settings.ownership.mode is OwnershipMode.JOIN
 
 
 def is_left_committed(ledger: Ledger) -> bool:
-    """Whether the newest plan was handed over, and nobody wrote down that it is in the table."""
+    """True if the newest plan's offsets are committed and its result is not recorded."""
     return ledger.newest is not None and bool(ledger.newest.handed_over) and ledger.applied is None
 
 
 def commits_after_append(settings: Settings) -> bool:
-    """Whether runs by this conf are members that move the group's offsets once their rows are in
-    the table.
-    """
+    """True if runs by this conf are members that commit after the append."""
     return is_member(settings) and settings.ownership.hand_over is HandOverAt.APPEND
 
 
 def is_left_to_execute(ledger: Ledger, settings: Settings) -> bool:
-    """Whether the newest plan is executed by whoever comes, member or not, and nobody wrote down
-    that it is in the table.
-    """
+    """True if any run executes the newest plan, member or not, and its result is not recorded."""
     is_behind = ledger.newest is not None and ledger.newest.is_of_member and ledger.applied is None
     return is_left_committed(ledger) or (is_behind and commits_after_append(settings))
 
 
 def owned_logs(snapshot: Snapshot, settings: Settings) -> Collection[BrokerPartition] | None:
-    """What a member owns; where none has joined, as behind a command, all that has an offset. None:
-    runs are no members.
+    """Return the partitions of a member; if none has joined, as for a command, all with an offset.
+    None: runs are no members.
     """
     if not is_member(settings):
         return None
@@ -121,8 +117,8 @@ def owned_logs(snapshot: Snapshot, settings: Settings) -> Collection[BrokerParti
 
 
 def is_never_committed(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
-    """Whether another plan takes the place of this one, which is stored and not in the table:
-    nothing was moved for it, nor will be.
+    """True if another plan replaces this one, which is stored and not in the table: nothing was or
+    will be committed for it.
     """
     is_known = snapshot.share is not None or plan.handed_over is False
     is_behind = plan.is_of_member and commits_after_append(settings)
@@ -138,11 +134,9 @@ def is_never_committed(plan: Plan, snapshot: Snapshot, settings: Settings) -> bo
 def of_member(
     plan: Plan, snapshot: Snapshot, settings: Settings, *, is_command: bool = False
 ) -> Plan:
-    """The plan as its maker's share stands behind it, and as it is once it is stored; the same,
-    where the run is no member.
-
-    `is_command`: nobody executes it as that member, so that it is handed over as it is stored,
-    whatever the conf says of runs.
+    """Return the plan with its maker's assignment and commit state; unchanged without a membership.
+    `is_command`: no member executes it, so it commits as it is stored, whatever the conf says of
+    runs.
     """
     share = snapshot.share
     if not is_member(settings) or share is None:
@@ -159,8 +153,8 @@ def of_member(
 
 
 def as_if_alone(snapshot: Snapshot, settings: Settings) -> Snapshot:
-    """What a run would see that owned every log: which ones it will own nobody knows before it has
-    joined.
+    """Return the snapshot of a run that owns all partitions: before joining, the assignment is
+    unknown.
     """
     if not is_member(settings) or snapshot.share is not None:
         return snapshot
@@ -215,12 +209,12 @@ def stand_as_member(
     is_rebuilt: bool = False,
     moves_behind: bool = False,
 ) -> UpToDate:
-    """Where a member stands behind `plan`, which is in the table, by the offsets of the logs that
-    it owns; see the module's table.
+    """Return the state after `plan`, which is in the table, by the offsets of owned partitions; see
+    the module's table.
 
     `storage`: where the offsets are from; `is_rebuilt`: the ledger was lost, and the plan's `seen`
-    are offsets that came back with an old copy of it; `moves_behind`: what is below our position is
-    moved to it, whoever left it there (`commits_after_append`). Raises OffsetMoved.
+    are offsets of an older copy; `moves_behind`: offsets below our position are committed again
+    (`commits_after_append`). Raises OffsetMoved.
     """
     uncommitted, behind = [], dict[BrokerPartition, Committed]()
     passed, back = dict[BrokerPartition, Committed](), dict[BrokerPartition, Committed]()
@@ -269,7 +263,7 @@ def stand_as_member(
 
 
 def read_by_others(last: Plan, passed: Mapping[BrokerPartition, int]) -> tuple[ReadByOthers, ...]:
-    """What other members read behind `last`, up to where the group's offsets are now."""
+    """Return what other members read after `last`, up to the group's current offsets."""
     return tuple(
         ReadByOthers(log, last.positions[log], to, last.log_epochs.get(log, 0))
         for log, to in sorted(passed.items())
@@ -277,8 +271,8 @@ def read_by_others(last: Plan, passed: Mapping[BrokerPartition, int]) -> tuple[R
 
 
 def metadata_named_by_command(state: UpToDate | Replay) -> tuple[ReadByOthers, ...]:
-    """The same in a command's plan behind the last one, or in the place of one that is stored and
-    named what is to be named again.
+    """Return the commit metadata of a command's plan, after the last one or instead of a stored one
+    that named it.
     """
     return (
         read_by_others(state.last, state.passed)
@@ -288,11 +282,8 @@ def metadata_named_by_command(state: UpToDate | Replay) -> tuple[ReadByOthers, .
 
 
 def before(plan: Plan) -> Plan:
-    """The positions before this plan, as if one had left them there: also before what it says that
-    others read.
-
-    Of such a log it saw where they were, and that is none that a plan of ours forgot to move: they
-    are beyond the position for good.
+    """Return the positions before this plan, also before what others read. On such a partition the
+    plan saw their offset, which is above the position for good.
     """
     starts, seen = starts_of(plan), dict(plan.seen)
     for hole in plan.read_by_others:
@@ -310,10 +301,8 @@ def before(plan: Plan) -> Plan:
 
 
 def reject_replacing(plan: Plan) -> None:
-    """Refuse a plan that would leave this one's ranges to a later run: behind the group's offset it
-    would hold them for read by others.
-
-    Raises NeedsDecision.
+    """Reject a plan that would leave this one's ranges to a later run, which would take them for
+    read by others. Raises NeedsDecision.
     """
     if plan.handed_over is False:
         what = f"plan {plan.number} is stored, and " + (
@@ -334,10 +323,9 @@ def reject_replacing(plan: Plan) -> None:
 
 
 def as_left_to_others(snapshot: Snapshot, plan: Plan | None, settings: Settings) -> Snapshot:
-    """The snapshot in which offsets of the group that others moved on are where `plan` left them:
-    nobody sets those back, or the same records are read by both. One that its log does not hold, or
-    that may be of a log before a reset, stays as it is; of logs that others own, or that nobody
-    reads for us now, none is ours to judge.
+    """Return the snapshot with offsets that other members advanced at the positions of `plan`,
+    since setting them back would read records twice. Offsets outside the log, of an earlier
+    incarnation, or of partitions that are not read now stay.
     """
     if not is_member(settings) or plan is None:
         return snapshot
@@ -364,7 +352,7 @@ def as_left_to_others(snapshot: Snapshot, plan: Plan | None, settings: Settings)
 
 
 class HandOverOutcome(Enum):
-    """What became of one."""
+    """Result of an offset commit in doubt."""
 
     TAKEN = "taken"
     IN_PART = "taken in part"
@@ -373,12 +361,12 @@ class HandOverOutcome(Enum):
 
 
 def is_left_open(ledger: Ledger) -> bool:
-    """Whether the newest plan's hand-over was begun, and nobody wrote down what became of it."""
+    """True if the newest plan's commit was begun and its result is not recorded."""
     return ledger.newest is not None and ledger.newest.is_open and ledger.applied is None
 
 
 def found_out(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> HandOverOutcome:
-    """What became of the hand-over of a plan that is not marked; see the module's table."""
+    """Return the result of a plan's commit in doubt; see the module's table."""
     logs = plan.offsets_to_commit
     if not logs:
         return HandOverOutcome.NOT_TAKEN
@@ -395,9 +383,7 @@ def found_out(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> Han
 
 
 def with_commit_settled(snapshot: Snapshot) -> Snapshot:
-    """The snapshot in which a plan that was handed over says so, whoever died before writing it
-    down.
-    """
+    """Return the snapshot in which a plan with a successful commit says so."""
     ledger = snapshot.ledger
     plan = ledger.newest
     if (
@@ -413,11 +399,8 @@ def with_commit_settled(snapshot: Snapshot) -> Snapshot:
 
 
 def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
-    """Refuse a plan that is not known to be handed over where that is to be found out first, or
-    cannot be.
-
-    Raises SettingsError for runs that are no members any more, or look elsewhere, NeedsDecision
-    where nobody can tell.
+    """Reject a plan whose commit must be settled first, or cannot be. Raises SettingsError for runs
+    that are no members any more or keep offsets elsewhere, NeedsDecision if the result is unknown.
     """
     if plan.handed_over is not False:
         return
@@ -454,8 +437,8 @@ def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -
 
 
 def reject_without_assignment(plan: Plan, snapshot: Snapshot) -> None:
-    """Refuse to replace a plan that was not handed over where nobody owns a log: that is for a run
-    that does. Raises NeedsDecision.
+    """Reject replacing an uncommitted plan without an assignment: a run that has one does it.
+    Raises NeedsDecision.
     """
     if snapshot.share is None:
         what = f"plan {plan.number} is stored and was not handed over: a run that has joined the group puts another in its place"
@@ -496,7 +479,7 @@ def plan_without_uncommitted(
 def uncommitted_partitions(
     plan: Plan, committed: Mapping[BrokerPartition, Committed]
 ) -> frozenset[BrokerPartition]:
-    """The logs of a hand-over whose offset is as the plan saw it."""
+    """Return the partitions whose offset is still as the plan saw it."""
     return frozenset(
         log
         for log in plan.offsets_to_commit
@@ -516,7 +499,9 @@ class ReadTwice:
 
 
 def read_twice(state: PipelineState, snapshot: Snapshot) -> tuple[ReadTwice, ...]:
-    """Of the newest plan; none where it is not a member's that moves offsets behind its append."""
+    """Return the duplicate reads of the newest plan; none unless it is a member's that commits
+    after the append.
+    """
     plan = snapshot.ledger.newest
     if plan is None or not plan.is_of_member or isinstance(state, RebuildFromTable):
         return ()
@@ -536,8 +521,8 @@ def read_twice(state: PipelineState, snapshot: Snapshot) -> tuple[ReadTwice, ...
 
 
 def taken(plan: Plan, moved: Collection[BrokerPartition]) -> tuple[ReadTwice, ...]:
-    """What others read, or will, of a plan in the table of which the offsets of `moved` alone were
-    moved.
+    """Return what others read, or will, of a plan in the table of which only the offsets of `moved`
+    were committed.
     """
     began, left = (
         _began(plan),
@@ -547,7 +532,9 @@ def taken(plan: Plan, moved: Collection[BrokerPartition]) -> tuple[ReadTwice, ..
 
 
 def _began(plan: Plan) -> dict[BrokerPartition, int]:
-    """Where another member begins that takes a log over before the plan's offsets are moved."""
+    """Return where another member begins that takes a partition before the plan's offsets are
+    committed.
+    """
     starts = starts_of(plan)
     return {
         log: starts[log] if seen.offset is None else seen.offset for log, seen in plan.seen.items()

@@ -86,8 +86,8 @@ def foreign_consumers(consumers: Iterable[str], settings: Settings) -> tuple[str
 def members_as_owners(
     group: KafkaGroup, logs: Collection[BrokerPartition]
 ) -> dict[BrokerPartition, str]:
-    """What the members of Kafka's group read of these logs: all of them where nobody knows what a
-    member reads.
+    """Return the members of Kafka's group as owners of these partitions: of all if their assignment
+    is unknown.
     """
     return {
         log: member
@@ -98,8 +98,8 @@ def members_as_owners(
 
 
 def owners_to_wait_for(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, str]:
-    """The owners that policy says to wait for, and what they own; none where waiting would change
-    nothing.
+    """Return the owners that policy says to wait for, with their partitions; none if waiting would
+    change nothing.
     """
     if (
         is_member(settings)
@@ -111,11 +111,8 @@ def owners_to_wait_for(snapshot: Snapshot, settings: Settings) -> dict[BrokerPar
 
 
 def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
-    """The snapshot without the logs that are left to somebody else; its `owners` are who they are
-    left to.
-
-    Raises Owned, naming the consumer or the owner, where policy says `fail` and where waiting did
-    not help.
+    """Return the snapshot without partitions that are left to others; its `owners` are these.
+    Raises Owned, with the consumer or owner, if policy is `fail` or waiting did not help.
     """
     if is_member(settings) and (
         snapshot.share
@@ -135,7 +132,9 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
 
 
 def _reject_members_elsewhere(snapshot: Snapshot, ownership: OwnershipSettings) -> None:
-    """Nobody divides anything with them: they would read what our share is, too."""
+    """Reject members in the other storage: they do not share the assignment and would read the same
+    partitions.
+    """
     if snapshot.share is None or ownership.on_live_group is not OnLiveGroup.FAIL:
         return
     in_zookeeper = [one for one in snapshot.live_consumers if one not in snapshot.live_in_kafka]
@@ -154,7 +153,7 @@ def _reject_members_elsewhere(snapshot: Snapshot, ownership: OwnershipSettings) 
 
 
 def _of_others(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, str]:
-    """What is not of our share, and not of a plan that is executed whoever owns its logs by now."""
+    """Return partitions that are neither assigned to us nor of a plan that any run executes."""
     plan = snapshot.ledger.newest if is_left_to_execute(snapshot.ledger, settings) else None
     ours = {
         *(snapshot.share.logs if snapshot.share else ()),
@@ -166,10 +165,8 @@ def _of_others(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, 
 
 
 def owner_not_known(snapshot: Snapshot, settings: Settings) -> str:
-    """Who owns a partition that is not of our share and of which no owner is known.
-
-    Members of ZooKeeper's groups divide by what they see, and own a partition a moment before its
-    znode says so. The assignments of Kafka's own members are known.
+    """Return the owner of an unassigned partition without a known owner. Members in ZooKeeper own a
+    partition a moment before its znode says so; assignments of Kafka's members are known.
     """
     in_zookeeper = [one for one in snapshot.live_consumers if one not in snapshot.live_in_kafka]
     is_shared = settings.membership is Membership.ZOOKEEPER and foreign_consumers(
@@ -195,11 +192,9 @@ def _without(snapshot: Snapshot, left: Mapping[BrokerPartition, str]) -> Snapsho
 
 
 def reject_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:
-    """Refuse a stored plan that reads a log that was left to its owner: a stored plan is never cut.
-    Raises Owned.
-
-    One that was handed over is executed whoever owns its logs by now, and a member puts another in
-    the place of one that was not.
+    """Reject a stored plan that reads a partition left to its owner, since it is executed whole.
+    Raises Owned. A committed plan is executed whoever owns its partitions now; an uncommitted one
+    is replaced by a member.
     """
     if plan.handed_over or snapshot.share:
         return
@@ -209,9 +204,7 @@ def reject_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:
 
 
 def on_owned(ownership: OwnershipSettings) -> OnOwned:
-    """What becomes of owned logs. Who takes what nobody owns, leaves the rest: under
-    `on_live_group: unowned` they are skipped.
-    """
+    """Return the policy for owned partitions; with `on_live_group: unowned` they are skipped."""
     return OnOwned.SKIP if ownership.on_live_group is OnLiveGroup.UNOWNED else ownership.on_owned
 
 
@@ -255,24 +248,20 @@ def owned_by(owners: Mapping[BrokerPartition, str], *, waited: str = "", first: 
 
 
 def joins_for_commands(settings: Settings) -> bool:
-    """Whether a command is a member while it looks and stores: where its plan and the group's
-    offsets move in one step.
-    """
+    """True if a command joins the group: where plan and offsets are stored in one step."""
     return is_member(settings) and settings.offsets.storage is OffsetsStorage.ZOOKEEPER
 
 
 def foreseen_by_command(snapshot: Snapshot, settings: Settings) -> Snapshot:
-    """What a command would see that owned every log: nobody has joined where it is only said what
-    it would come to.
+    """Return the snapshot of a command that owns all partitions, for a dry run, which does not
+    join.
     """
     return as_if_alone(snapshot, settings) if joins_for_commands(settings) else snapshot
 
 
 def reject_active_members(snapshot: Snapshot, settings: Settings) -> None:
-    """Refuse to store a plan that moves offsets behind its append while others are in the group:
-    they would read on from where they are.
-
-    That is so among Kafka's members, where a command is none. Raises Owned.
+    """Reject a plan that commits after its append while others are in the group: they would read
+    from their offsets. So it is in Kafka's groups, where a command is no member. Raises Owned.
     """
     alive = foreign_consumers(snapshot.live_consumers, settings)
     if is_member(settings) and not joins_for_commands(settings) and alive:
@@ -284,8 +273,8 @@ def reject_active_members(snapshot: Snapshot, settings: Settings) -> None:
 def reject_partitions_of_other_members(
     logs: Collection[BrokerPartition], snapshot: Snapshot, settings: Settings
 ) -> None:
-    """Refuse to move offsets of logs that the group gives to others; what exists no more nobody
-    owns. Raises Owned.
+    """Reject moving offsets of partitions assigned to others; deleted ones have no owner. Raises
+    Owned.
     """
     if snapshot.share is None:
         return
@@ -303,11 +292,9 @@ def reject_partitions_of_other_members(
 
 
 def of_command(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
-    """The plan of a command, without its id: handed over as it is stored, where runs are members;
-    the same, where they are none.
-
-    What it expects of the offsets of its share is what they are now, also in the place of a plan
-    that saw something else.
+    """Return the plan of a command, without its id: committed as it is stored if runs are members,
+    else unchanged. It expects the current offsets of its partitions, also when it replaces a plan
+    that saw others.
     """
     found = of_member(plan, snapshot, settings, is_command=True)
     if found.share is None or not found.handed_over:
@@ -333,11 +320,11 @@ def ownership_after_inheritance(plan: Plan, snapshot: Snapshot, settings: Settin
 def reject_unfinished_predecessor(
     other: OtherPipeline, newest: Plan | None, committed: Mapping[BrokerPartition, Committed]
 ) -> None:
-    """Refuse to take the place of a pipeline whose newest plan was handed over, or may have been,
-    and is not in the table.
+    """Reject inheriting from a pipeline whose newest plan is or may be committed and is not in the
+    table.
 
-    `committed`: the offsets of its group, where that is ours; by them a void plan turns out to be
-    handed over all the same. Raises NeedsDecision.
+    `committed`: the offsets of its group, if it is ours; they may show that a rejected commit
+    succeeded. Raises NeedsDecision.
     """
     if newest and newest.number > other.number and _may_be_committed(newest, lambda _: committed):
         raise _left_unread(newest, name_of(other.app_id), "is not in the table")
@@ -346,10 +333,11 @@ def reject_unfinished_predecessor(
 def reject_retiring_unfinished(
     name: str, ledger: Ledger, committed: Callable[[Plan], Mapping[BrokerPartition, Committed]]
 ) -> None:
-    """Refuse to take a pipeline out of service whose newest plan was handed over, or may have been,
-    and is not known to be in the table: another pipeline of the group would begin behind it, and
-    its ranges were nobody's. `committed`: see `reject_unfinished_predecessor`; of the plan's logs, asked for where
-    that decides. Raises NeedsDecision.
+    """Reject retiring a pipeline whose newest plan is or may be committed and is not known to be in
+    the table: another pipeline would begin after it, and nobody would load its ranges.
+
+    `committed`: see `reject_unfinished_predecessor`; of the plan's partitions, read where needed.
+    Raises NeedsDecision.
     """
     if ledger.newest and not ledger.applied and _may_be_committed(ledger.newest, committed):
         raise _left_unread(ledger.newest, name, "nobody wrote down that it is in the table")
@@ -373,9 +361,8 @@ def _left_unread(plan: Plan, name: str, is_known: str) -> NeedsDecision:
 
 
 def reject_unrecorded_commit(state: PipelineState, snapshot: Snapshot, settings: Settings) -> None:
-    """Refuse a command that is no member behind a plan that was handed over, and of which nobody
-    wrote down that it is in the table: of what others read since `owned_logs` sees nothing before
-    that. Raises NeedsDecision.
+    """Reject a command without membership after a committed plan whose result is not recorded,
+    since `owned_logs` does not see what others read before that. Raises NeedsDecision.
     """
     if (
         isinstance(state, UpToDate)
@@ -390,8 +377,8 @@ def reject_unrecorded_commit(state: PipelineState, snapshot: Snapshot, settings:
 
 
 def reject_fenced_plan(void: RejectedCommit | None, done: str = "") -> None:
-    """The plan was not stored: somebody came between the look and the hand-over. `done`: what was
-    done before that. Raises Owned.
+    """Report that the plan was not stored because another member came first. `done`: what was done
+    before. Raises Owned.
     """
     if void:
         raise Owned(
@@ -403,7 +390,7 @@ def reject_fenced_plan(void: RejectedCommit | None, done: str = "") -> None:
 def reject_offsets_read_by_others(
     back: Mapping[BrokerPartition, tuple[int, int]], read: Collection[ReadByOthers]
 ) -> None:
-    """Refuse to go back (`back`: from, until, of the logs' present life) over what other members
+    """Reject going back (`back`: from, until, of the current incarnation) over what other members
     read. Raises NeedsDecision.
     """
     for hole in sorted(read, key=lambda hole: (hole.log, -hole.until_offset)):
@@ -417,10 +404,8 @@ def reject_offsets_read_by_others(
 def reject_unknown_incarnations(
     state: UpToDate | Replay, anew: Collection[BrokerPartition]
 ) -> None:
-    """Refuse to begin a log anew (`anew`) whose offset others moved on: whether it is one of the
-    log of now nobody can tell.
-
-    Raises OffsetMoved.
+    """Reject beginning a partition (`anew`) whose offset others advanced, since its incarnation is
+    unknown. Raises OffsetMoved.
     """
     moved = sorted(state.passed.keys() & set(anew)) if isinstance(state, UpToDate) else ()
     if moved and isinstance(state, UpToDate):
@@ -430,8 +415,8 @@ def reject_unknown_incarnations(
 def reject_rewinding_other_members(
     plan: Plan | None, committed: Mapping[BrokerPartition, Committed], settings: Settings
 ) -> None:
-    """Refuse to restore offsets in another mode behind a plan of a member, where others have read
-    on since. Raises NeedsDecision.
+    """Reject restoring offsets in another mode after a member's plan if others have read on. Raises
+    NeedsDecision.
     """
     if plan is None or is_member(settings):
         return
@@ -448,8 +433,8 @@ def reject_rewinding_other_members(
 def describe_rewound(
     moves: Mapping[BrokerPartition, tuple[int | None, int]], snapshot: Snapshot, settings: Settings
 ) -> list[str]:
-    """What restoring these offsets (from, to) may come to among members: a sentence for each log
-    that ends before the offset of now.
+    """Describe what restoring these offsets (from, to) means for other members: a sentence per
+    partition that goes back.
     """
     ends = ends_of(snapshot) if is_member(settings) else {}
     return [

@@ -45,7 +45,7 @@ from etl.settings.sections import Settings
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """What is taken: the other pipeline, and where it ended in the topics that the conf names."""
+    """The other pipeline, and where it ended in the topics that the conf names."""
 
     other: OtherPipeline
     positions: Mapping[BrokerPartition, int]
@@ -58,11 +58,9 @@ def predecessor_of(
     snapshot: Snapshot,
     settings: Settings,
 ) -> Predecessor:
-    """The other's positions in topics of ours; where nobody knows its plan any more, `rows_until`:
-    the life of each log and where it ends.
-
-    Raises SettingsError when it has loaded no topic of ours, NeedsDecision when its topics were
-    another cluster's.
+    """Return the predecessor's positions in our topics; without its plan, `rows_until`: incarnation
+    and end of each partition. Raises SettingsError if it loaded no topic of ours, NeedsDecision if
+    its topics were another cluster's.
     """
     found = (
         other.plan.positions
@@ -104,8 +102,8 @@ def predecessor_of(
 
 
 def _reject_another_cluster(plan: Plan, topics: list[str], snapshot: Snapshot) -> None:
-    """Refuse topics of another cluster: only under the same topic id is it the same cluster under a
-    new name.
+    """Reject topics of another cluster: only equal topic ids show the same cluster under a new
+    name.
     """
     for topic in topics:
         known, found = plan.topic_ids.get(topic), snapshot.topic_ids.get(topic)
@@ -118,16 +116,16 @@ def _reject_another_cluster(plan: Plan, topics: list[str], snapshot: Snapshot) -
 
 Known = TypeVar("Known")
 Loaded = Mapping[BrokerPartition, Sequence[tuple[int, int, int]]]
-"""What a pipeline loaded: life of the log, from, until."""
+"""What a pipeline loaded: incarnation, from, until."""
 
 
 def ours_apart(snapshot: Snapshot) -> UpToDate | Replay | None:
-    """Where this pipeline stands that takes the place of itself, when a ledger of another era wrote
-    the table; else None.
+    """Return the state of a pipeline that inherits from itself because another ledger wrote the
+    table; else None.
 
-    Its own plans went elsewhere: one that is stored and of which nobody knows that it was executed
-    has loaded nothing into this table, and the plan that takes over gets its number. Raises
-    NeedsDecision where that is no number that the table would take.
+    Its own plans went elsewhere: a stored plan that is not known to be executed loaded nothing into
+    this table, and the inheriting plan gets its number. Raises NeedsDecision if the table would not
+    accept that number.
     """
     ledger, table = snapshot.ledger, snapshot.table
     if ledger.newest is None or table is None or not is_of_another_era(ledger, table):
@@ -155,13 +153,13 @@ def plan_inheritance(
     reason: str,
     sets_back: bool = False,
 ) -> Plan:
-    """The plan, without its id, that begins at the other's positions. `state` is None where only
-    the table's rows are left to go by.
+    """Return the plan, without its id, that begins at the predecessor's positions.
 
-    In a log that both know the position that is further on counts. Raises SettingsError where the
-    table knows more than ZooKeeper, OffsetMoved when somebody has committed an offset above a
-    position: nobody says that what lies between is in the table. Where an operator has seen that no
-    row of it is, `sets_back`: such an offset goes back to the position.
+    `state` is None if only the table's rows are left. In a partition known to both the higher
+    position counts. Raises SettingsError if the table has more than ZooKeeper, OffsetMoved if
+    another client committed an offset above a position, since nothing shows that the offsets
+    between are in the table. If an operator has checked that no row of them is, `sets_back` sets
+    such an offset back to the position.
     """
     table, other = snapshot.table, taken.other
     last, ours, number = _where(state, snapshot, other)
@@ -263,10 +261,9 @@ def _reject_committed_above(
 def _as_the_other_read(
     theirs: Collection[BrokerPartition], taken: Predecessor, last: Plan | None, us: str
 ) -> set[str]:
-    """Topics whose ids are those that the other knows: made again since, they are noticed.
-
-    Where a pipeline takes over from itself by the table's rows its own ids count, unless rows tell
-    that it accepted others since.
+    """Return the topic ids that the predecessor knew, so that later recreations are noticed. If a
+    pipeline inherits from itself by the table's rows, its own ids count, unless rows show that it
+    accepted others since.
     """
     topics = {log.topic for log in theirs}
     if last is None or taken.other.plan is not None or taken.other.app_id != us:
@@ -279,9 +276,7 @@ def _as_the_other_read(
 
 
 def _predecessors_of(last: Plan | None, other: OtherPipeline, us: str) -> tuple[TookOver, ...]:
-    """The pipelines whose place we take: the other's, and those whose place it or we had taken
-    before.
-    """
+    """Return all predecessors: the other pipeline, its predecessors and ours."""
     found = dict(last.taken) if last else {}
     for one, number in (
         (other.plan.taken if other.plan else {}) | {other.app_id: other.number}
@@ -297,10 +292,9 @@ def reject_unloaded_gap(
     ours: Loaded,
     theirs: Loaded,
 ) -> None:
-    """Where both know a partition the higher position counts, so that side must have loaded
-    everything from the lower one on.
-
-    Raises NeedsDecision for offsets between the two that are in the table by neither.
+    """Reject a gap: in a partition known to both, the side with the higher position must have
+    loaded everything from the lower one on. Raises NeedsDecision for offsets between that neither
+    has in the table.
     """
     last, positions, _ = _where(state, snapshot, taken.other)
     lives = last.log_epochs if last else {}
@@ -321,11 +315,9 @@ def reject_unloaded_gap(
 
 
 def state_of_itself(snapshot: Snapshot, settings: Settings) -> PipelineState | None:
-    """Where a pipeline stands that takes over from itself; None where its ledger is not ahead of
-    the table's rows, which then count.
-
-    A plan that is stored and not in the table gives its number away. Raises LedgersDisagree where
-    the table is an old one, SettingsError where it holds another plan than the ledger.
+    """Return the state of a pipeline that inherits from itself; None if its ledger is not ahead of
+    the table's rows. A stored plan that is not in the table gives up its number. Raises
+    LedgersDisagree for an old table, SettingsError if the table holds another plan than the ledger.
     """
     newest, table = snapshot.ledger.newest, snapshot.table
     in_table = (table.transaction_version or 0) if table else 0
@@ -354,9 +346,7 @@ def _pending_starts(
     settings: Settings,
     now_ms: int,
 ) -> dict[BrokerPartition, int | None]:
-    """What both have decided and not read; and this is a first plan where we have none, which
-    decides for all topics that are there.
-    """
+    """Return the pending starts of both; a first plan also decides those of all existing topics."""
     kept = {
         log: moment
         for plan in (theirs, last)
@@ -377,9 +367,7 @@ def _pending_offsets(
     positions: Mapping[BrokerPartition, int],
     settings: Settings,
 ) -> dict[BrokerPartition, int]:
-    """Of what both have decided and not read: where the readable end is kept. Ours counts where
-    both have decided.
-    """
+    """Return the pending offsets of both; ours count where both decided."""
     found: dict[BrokerPartition, int] = {}
     for plan in (theirs, last):
         for log in plan.pending_starts if plan else ():
@@ -423,8 +411,8 @@ def _where(
 
 
 def _outlived(taken: Predecessor, last: Plan | None) -> set[str]:
-    """Topics that were made again since the other read them, and that we have gone on with: what it
-    knows of them is of the past.
+    """Return topics that were recreated since the predecessor read them and that we continued: its
+    knowledge of them is obsolete.
     """
     if last is None:
         return set()
@@ -454,6 +442,6 @@ def _joined(
     theirs: Mapping[BrokerPartition, Known],
     from_other: set[BrokerPartition],
 ) -> dict[BrokerPartition, Known]:
-    """What is known of each log, by the side whose position counts."""
+    """Return what is known of each partition, by the side whose position counts."""
     kept = {log: value for log, value in mine.items() if log not in from_other}
     return {**kept, **{log: value for log, value in theirs.items() if log in from_other}}

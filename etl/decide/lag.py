@@ -33,13 +33,13 @@ class Reached:
     last: Plan | None = None
     positions: Mapping[BrokerPartition, int] = field(default_factory=dict)
     others: frozenset[BrokerPartition] = frozenset()
-    """Logs that are no longer those whose offsets it knows."""
+    """Partitions that were truncated or recreated."""
     refusal: NeedsDecision | None = None
-    """What a run says of them."""
+    """Return the error that a run raises for them."""
 
 
 def reached(state: PipelineState, snapshot: Snapshot) -> Reached:
-    """What the table holds, wherever the pipeline stands."""
+    """Return what the table holds, in any state of the pipeline."""
     if isinstance(state, FirstRun):
         return Reached()
     if isinstance(state, RebuildFromTable):
@@ -65,7 +65,7 @@ def _reached(
     holds: Mapping[BrokerPartition, int],
     snapshot: Snapshot,
 ) -> Reached:
-    """`holds`: up to where the logs must still be those that the plan knew, as `plan` asks it."""
+    """`holds`: the offsets up to which partitions must be unchanged, as in `plan`."""
     try:
         reject_recreated_or_truncated(plan, snapshot, holds)
     except NeedsDecision as refusal:
@@ -87,7 +87,7 @@ def lag_of(
 def oldest_unread(
     log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings
 ) -> int | None:
-    """Where what lags of one log begins; where its lag is not known, None."""
+    """Return the first unread offset of a partition; None if its lag is unknown."""
     extent, position = snapshot.extents.get(log), position_of(log, snapshot, so_far, settings)
     if extent is None or log in so_far.others:
         return None
@@ -97,8 +97,8 @@ def oldest_unread(
 def position_of(
     log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings
 ) -> int | None:
-    """Where the next plan begins in one log; None where it was never read, and nobody can say yet
-    where it starts.
+    """Return where the next plan begins in a partition; None if it was never read and its start is
+    unknown.
     """
     position = so_far.positions.get(log)
     if position is None and log in snapshot.extents:
@@ -112,14 +112,14 @@ def lag_in_all(snapshot: Snapshot, so_far: Reached, settings: Settings) -> int:
 
 
 NEARLY_FULL = 0.9
-"""A log whose kept part, from the range's start on, reaches this share of `retention.bytes` loses
-that start with what comes next.
+"""A partition whose retained bytes from a range's start on reach this fraction of `retention.bytes`
+loses that start with the next records.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Expiring:
-    """A range whose start may go soon."""
+    """A range whose start may expire soon."""
 
     log: BrokerPartition
     from_offset: int
@@ -132,8 +132,8 @@ class Expiring:
 def expiring(
     ranges: Iterable[OffsetRange], snapshot: Snapshot, *, within_s: float, now_ms: int
 ) -> tuple[Expiring, ...]:
-    """One entry for each log whose first range may lose its start within that many seconds, in
-    order; 0 asks for none.
+    """Return an entry per partition whose first range may lose its start within that many seconds,
+    sorted; 0: none.
     """
     if not within_s:
         return ()
@@ -190,8 +190,8 @@ def _by_movement(
 def _movement(
     log: BrokerPartition, log_start: int, snapshot: Snapshot, now_ms: int
 ) -> tuple[int, float] | None:
-    """By how much the log start moved since the newest plan, and in how many seconds; None where it
-    did not, or nobody knows.
+    """Return how far the log start moved since the newest plan, and in how many seconds; None if it
+    did not or is unknown.
     """
     last = snapshot.ledger.newest
     before = last.log_starts.get(log) if last else None
@@ -212,7 +212,7 @@ class Headroom:
     average; None: no such limit is known.
     """
     rests_on: str | None = None
-    """What the seconds are known by."""
+    """What the estimate is based on."""
     why: str | None = None
     """Why they are not known."""
 
@@ -220,11 +220,9 @@ class Headroom:
 def headroom(
     log: BrokerPartition, offset: int, oldest: OldestRecord, snapshot: Snapshot, *, now_ms: int
 ) -> Headroom:
-    """The headroom of the record at `offset`, the `oldest` unread one, of a log whose extent is
-    known.
-
-    A segment expires by time when its latest record does, so never before any record of it; by size
-    when what follows it fills the limit.
+    """Return the time left for the record at `offset`, the `oldest` unread one, of a partition with
+    known offsets. By time a segment expires with its latest record, never before any of its
+    records; by size when the records after it fill the limit.
     """
     settings, extent = snapshot.retention.get(log.topic), snapshot.extents[log]
     if settings is None:

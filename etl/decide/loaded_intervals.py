@@ -37,20 +37,20 @@ class Span:
     until_offset: int
     log_epoch: int = 0
     stood: int | None = None
-    """None: nobody counted them, or others removed rows since they were loaded."""
+    """None: not counted, or others removed rows since."""
 
     def holds(self, from_offset: int, until_offset: int) -> bool:
-        """Whether all of these offsets are in it."""
+        """True if it contains all these offsets."""
         return self.from_offset <= from_offset and until_offset <= self.until_offset
 
     def meets(self, from_offset: int, until_offset: int) -> bool:
-        """Whether any of these offsets is in it."""
+        """True if it contains any of these offsets."""
         return from_offset < self.until_offset and self.from_offset < until_offset
 
 
 def spans_of(plan: Plan, *, is_counted: bool = True) -> tuple[Span, ...]:
-    """What a replay replaces, in order: the ranges of each log are one interval. `is_counted`: what
-    it counted is still so.
+    """Return what a replay replaces, sorted: one interval per partition. `is_counted`: the plan's
+    counts are still right.
     """
     found: dict[BrokerPartition, tuple[int, int]] = {}
     for r in plan.ranges:
@@ -66,18 +66,18 @@ def spans_of(plan: Plan, *, is_counted: bool = True) -> tuple[Span, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """What is left of older intervals around a span."""
+    """What remains of older intervals around a replaced one."""
 
     outside: tuple[Interval, ...]
     """With the rows that they have there."""
     crossing: tuple[Interval, ...] = ()
-    """Those that reach into the span and of which nobody knows how many rows they have there."""
+    """Intervals that overlap it with an unknown number of rows inside."""
     known_inside: int | None = 0
-    """Rows in the span of all but those; None where nobody counted them."""
+    """Rows inside of all others; None if not counted."""
 
     def counted_with(self, came: Sequence[Interval], span: Span) -> Interval:
-        """The one interval that the crossing ones become, with what came. Rows are None where
-        nobody can tell.
+        """Return the one interval that the overlapping ones become, with the new rows. Rows are
+        None if unknown.
         """
         counts = [one.rows for one in (*self.crossing, *came)]
         rows = None
@@ -100,8 +100,8 @@ class Remaining:
 def subtract_span(
     intervals: Iterable[Interval], span: Span, *, known_inside: int | None = 0
 ) -> Remaining:
-    """What is left of the intervals of one log around the span. `known_inside`: rows in it that
-    others account for.
+    """Return what remains of a partition's intervals around the span. `known_inside`: rows in it of
+    other intervals.
     """
     outside, crossing, inside = list[Interval](), list[Interval](), [known_inside]
     for one in intervals:
@@ -137,7 +137,7 @@ def replaced_in(
 
 
 def is_exact(r: OffsetRange, receipt: RangeResult) -> bool:
-    """Whether it is known of each offset of the range if it has a row."""
+    """True if it is known for each offset of the range whether it has a row."""
     known = r.size - sum(until - start for start, until in receipt.gaps)
     return not r.log.is_physical and receipt.gaps_complete and receipt.rows == known
 
@@ -145,7 +145,7 @@ def is_exact(r: OffsetRange, receipt: RangeResult) -> bool:
 def split_around(
     r: OffsetRange, receipt: RangeResult, span: Span
 ) -> tuple[tuple[OffsetRange, RangeResult], ...]:
-    """The parts of an exact range outside of the span, each with what is known of it."""
+    """Return the parts of an exact range outside of the span, with what is known of each."""
     parts = (
         replace(r, from_offset=low, until_offset=high)
         for low, high in _around(r.from_offset, r.until_offset, span)
@@ -156,7 +156,7 @@ def split_around(
 def outside_of(
     r: OffsetRange, receipt: RangeResult, holes: Iterable[tuple[int, int]]
 ) -> list[tuple[OffsetRange, RangeResult]]:
-    """The same outside of all these offsets, [from, until) each."""
+    """Return the same outside of several spans [from, until)."""
     parts = [(r, receipt)]
     for span in (Span(r.log, start, until) for start, until in holes):
         parts = [
@@ -172,8 +172,8 @@ def outside_of(
 
 
 def _cut(receipt: RangeResult, part: OffsetRange) -> RangeResult:
-    """Why its offsets gave no row is known of a part that has all gaps of the whole, or none of
-    them; else nobody knows any more.
+    """Return the result for a part: reasons of missing rows are known if the part has all gaps or
+    none.
     """
     low, high = part.from_offset, part.until_offset
     gaps = tuple(
@@ -202,14 +202,12 @@ PLANS_KEPT = 100
 PLAN_BYTES_KEPT = 16 * 2**20
 REMOVALS_KEPT = 1000
 INTERVALS_KEPT = 400_000
-"""Of all logs together; where there are more, the oldest of each life of a log are told as one."""
+"""Of all partitions; above that, the oldest intervals of each incarnation are merged."""
 
 
 def prunable(sizes: Sequence[tuple[int, int]]) -> list[int]:
-    """Numbers of the plans to fold into coverage, given (number, bytes) of all that are stored.
-
-    The newest `PLANS_KEPT` stay, or as many of them as fit `PLAN_BYTES_KEPT`; the newest one always
-    stays.
+    """Return the numbers of the plans to merge, given (number, bytes) of all stored ones. The
+    newest `PLANS_KEPT` stay, or as many as fit `PLAN_BYTES_KEPT`; the newest always stays.
     """
     kept, total = 0, 0
     newest_first = sorted(sizes, reverse=True)
@@ -226,17 +224,17 @@ class Ancestry:
     """Which plans led to the table as it is."""
 
     numbers: frozenset[int]
-    """Of those kept."""
+    """Numbers of kept plans."""
     before: int
-    """Of those that are not kept any more, all up to this number."""
+    """All plans up to this number are not kept."""
 
 
 def ancestry(versions: Mapping[int, int], transaction_version: int) -> Ancestry:
-    """The plans whose rows the table should hold, of those in `versions`: number -> the table's
-    transaction version when it was made.
+    """Return the plans that led to the table, of `versions`: number -> transaction version when it
+    was made.
 
-    A plan says which one the table held before it. What lies between the two went to another table,
-    or to a state of this one that was replaced by an old copy, and an operator gave it up.
+    A plan says which one the table held before it. Plans between the two went to another table, or
+    to a state that was replaced by an older copy and given up by an operator.
     """
     found, before = set(), transaction_version
     for number in sorted(versions, reverse=True):
@@ -254,13 +252,12 @@ def fold(
     is_given_up: bool = False,
     reached: Mapping[BrokerPartition, int] = MappingProxyType({}),
 ) -> LoadedIntervals:
-    """Coverage with one more plan folded in; one that is in it already changes nothing.
+    """Return the intervals with one more plan; a plan that is included already changes nothing.
 
-    What was given up is kept apart, whether it is this plan or, as this plan tells, those before
-    it: no row of it is needed, and where the table has some (an operator may have copied them) they
-    are no surprise. A run key of it is kept, unless something kept it from its bound that is not in
-    the table by now (`reached`: up to where that holds each log): then it is forgotten, and asked
-    for again it goes on from the ledger. Raises LedgersDisagree for the record of another plan.
+    What was given up is kept apart: no row of it is required, and rows of it are no error. A run
+    key of it is kept, unless something kept it from its bound that is not in the table by now
+    (`reached`: the end of each partition in the table): then it is forgotten, and a new request
+    continues from the ledger. Raises LedgersDisagree for the result of another plan.
     """
     if not applied.is_of(plan):
         what = f"the record of plan {plan.number} does not belong to it: it is of {applied.plan_id}, the plan is {plan.id}"
@@ -313,10 +310,8 @@ def fold_all(
     recorded: Sequence[tuple[Plan, CommitResult]],
     transaction_version: int | None,
 ) -> LoadedIntervals:
-    """Coverage with all these plans folded in, ascending, for a table at this transaction version:
-    what did not lead to it is given up.
-
-    None: the newest of them is in the table.
+    """Return the intervals with all these plans, ascending, for a table at this transaction
+    version: plans that did not lead to it are given up. None: the newest of them is in the table.
     """
     newest = max((plan.number for plan, _ in recorded), default=coverage.through)
     reached = newest if transaction_version is None else transaction_version
@@ -333,8 +328,8 @@ def fold_all(
 def with_backfills(
     live: LoadedIntervals, beside: Iterable[LoadedIntervals], table_id: str
 ) -> LoadedIntervals:
-    """What a pipeline and the backfills beside it have loaded into this table, as that of one
-    pipeline. What went elsewhere is left out.
+    """Return what a pipeline and its backfills have loaded into this table, as that of one
+    pipeline.
     """
     intervals = dict[BrokerPartition, tuple[Interval, ...]]()
     for one in (live, *beside):
@@ -357,12 +352,12 @@ def take_in(
     known: Collection[BrokerPartition],
     lives: Mapping[BrokerPartition, int] = MappingProxyType({}),
 ) -> LoadedIntervals:
-    """Coverage that has in it what another pipeline loaded into the table up to `taken`; taking it
-    in twice changes nothing.
+    """Return the intervals with those of another pipeline up to `taken`; a second call changes
+    nothing.
 
-    `theirs` is all that it loaded, where its ledger is at hand. Else, and in the logs that this
-    pipeline knows already, nobody misses a row of it. `lives`: which life of a log it had reached;
-    of an earlier one nobody asks where it ended.
+    `theirs` is all that it loaded, if its ledger is available. Otherwise, and in partitions that
+    this pipeline knows already, no row of it is required. `lives`: the incarnation that it had
+    reached.
     """
     is_here = (
         theirs is not None
@@ -415,7 +410,7 @@ def unloaded(loaded: Collection[tuple[int, int]], start: int, until: int) -> tup
 
 
 def without(stretch: tuple[int, int], holes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What is left of [from, until) outside of these, in order; none of it is empty."""
+    """Return what is left of [from, until) outside of these, sorted, without empty parts."""
     left = [stretch]
     for start, until in holes:
         left = [
@@ -462,7 +457,7 @@ def _at_most(life: list[Interval], most: int) -> list[Interval]:
 
 
 def _one(intervals: Sequence[Interval]) -> Interval:
-    """One interval from the first to the last of these, which are of one life of their log."""
+    """Return one interval from the first to the last of these, which are of one incarnation."""
     rows = None if any(i.rows is None for i in intervals) else sum(i.rows or 0 for i in intervals)
     return Interval(
         intervals[0].from_offset,
@@ -477,14 +472,14 @@ def _one(intervals: Sequence[Interval]) -> Interval:
 
 
 def is_better(record: CommitResult, kept: CommitResult) -> bool:
-    """Whether a record takes the place of one that is kept for its number: that of another plan (a
-    restored ledger), or one that was counted again where the run whose append it was knows more.
-    Otherwise what is kept stays."""
+    """True if a result replaces the kept one of its number: of another plan (restored ledger), or
+    recounted while its run knows more.
+    """
     return record.plan_id != kept.plan_id or (kept.is_recounted and not record.is_recounted)
 
 
 def interval_of(r: OffsetRange, receipt: RangeResult, log_epoch: int = 0) -> Interval:
-    """What a range came to, without the places of its gaps."""
+    """Return the interval of a range's result, without the places of its gaps."""
     counts = receipt.control_records, receipt.aborted_records, receipt.compacted
     lacking = r.size if r.log.is_physical else receipt.missing_offsets
     unproven = lacking if receipt.behind_transform else 0
@@ -492,15 +487,15 @@ def interval_of(r: OffsetRange, receipt: RangeResult, log_epoch: int = 0) -> Int
 
 
 def note(coverage: LoadedIntervals, removals: Iterable[ForeignCommit]) -> LoadedIntervals:
-    """Coverage that tells of these commits of others too; the newest `REMOVALS_KEPT` are kept."""
+    """Return the intervals with these commits of others; the newest `REMOVALS_KEPT` are kept."""
     known = {found.delta_version for found in coverage.removals}
     new = tuple(found for found in removals if found.delta_version not in known)
     return replace(coverage, removals=(coverage.removals + new)[-REMOVALS_KEPT:])
 
 
 def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """Intervals in order, those of one life of a log that touch made one; but for a counted one
-    beside one that nobody counted.
+    """Sort intervals and merge adjacent ones of an incarnation, but not counted with uncounted
+    ones.
     """
     merged: list[Interval] = []
     for interval in sorted(intervals, key=lambda i: (i.log_epoch, i.from_offset, i.until_offset)):
@@ -511,8 +506,8 @@ def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
 
 
 def merged_holes(found: Iterable[ReadByOthers]) -> tuple[ReadByOthers, ...]:
-    """What others read, in order, what touches made one; of each life of a log the newest, where
-    there are very many.
+    """Return what others read, sorted and merged; of each incarnation the newest, if there are very
+    many.
     """
     merged: list[ReadByOthers] = []
     for one in sorted(
@@ -542,8 +537,8 @@ def _touch(before: Interval, after: Interval) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MissingOffsets:
-    """Offsets [from, until) of one log that are not in the table: the first such stretch of an
-    interval, and how many there are in all.
+    """Offsets [from, until) of one partition that are not in the table: the first such gap of a
+    time interval, and their total number.
     """
 
     log: BrokerPartition
@@ -578,11 +573,11 @@ def find_gaps(
     loaded: Mapping[BrokerPartition, Collection[tuple[int, int]]],
     starts: Mapping[BrokerPartition, int],
 ) -> list[TableGap]:
-    """Those of the intervals of which offsets are not in the table, in order.
+    """Return the time intervals with offsets that are not in the table, sorted.
 
-    bounds   of each log the first offset at or after the start of the first interval, and after it
-    one for each interval's end loaded   the offsets [from, until) that the ledger says are in the
-    table, may be there, or were let go starts   the first offset that each log still keeps
+    `bounds`: per partition the first offset at or after the start of the first interval, then one
+    for each end. `loaded`: offsets [from, until) that are or may be in the table, or were given up.
+    `starts`: the log starts.
     """
     found = []
     for at, interval in enumerate(intervals):
@@ -603,16 +598,12 @@ def find_gaps(
 
 @dataclass(frozen=True, slots=True)
 class Excused:
-    """How many offsets of the intervals are not said to be in the table, and no run is to bring."""
+    """Offsets of the intervals that are not in the table and that no run will load."""
 
     let_go: int
-    """Policy or an operator let them go, an operator gave them up, or a pipeline loaded them whose
-    place was taken.
-    """
+    """Given up by policy or an operator, or loaded by a predecessor."""
     before_start: int
-    """They lie before where this pipeline began their logs, or began again with logs that were cut
-    or made again.
-    """
+    """Before the pipeline's start, or before it continued after a truncation or recreation."""
     read_by_others: int = 0
     """Other members of the group read them."""
 
@@ -624,11 +615,10 @@ def excused(
     begins: Mapping[BrokerPartition, int],
     of_others: Mapping[BrokerPartition, Collection[tuple[int, int]]] = MappingProxyType({}),
 ) -> Excused:
-    """Of the offsets between the first and the last bound of each log those that `loaded` lacks and
-    somebody decided about.
+    """Return the offsets between the first and last bound of each partition that `loaded` lacks by
+    a decision.
 
-    begins     where the pipeline began a log
-    of_others  what other members of the group read
+    `begins`: where the pipeline began a partition. `of_others`: what other members read.
     """
     counted = before = theirs = 0
     for log, offsets in bounds.items():
@@ -653,7 +643,7 @@ def missing_of(
     loaded: Collection[tuple[int, int]],
     log_start: int,
 ) -> MissingOffsets | None:
-    """What of the wanted offsets [from, until) is not loaded; None: nothing."""
+    """Return which of the wanted offsets [from, until) are not loaded; None: all are."""
     holes = list[tuple[int, int]]()
     begin, end = wanted
     while (hole := unloaded(loaded, begin, end)) is not None:

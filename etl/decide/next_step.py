@@ -56,16 +56,14 @@ from etl.model.snapshot import (
 from etl.settings.sections import Settings
 
 Settled = FirstRun | Replay | Supersede | UpToDate
-"""Where the pipeline stands once there is nothing to adopt."""
+"""The state of the pipeline after the ledger is restored."""
 
 
 class Action(str, Enum):
     """What a step does with its plan."""
 
     LOOK_AGAIN = "look again"
-    """There is none yet: the ledger was rebuilt, and only then it tells whether the run's key is
-    known.
-    """
+    """No plan yet: the ledger was restored, and only then the run's key can be looked up."""
     REPLAY = "replay"
     """It is stored already, and executed word for word."""
     SUPERSEDE = "supersede"
@@ -78,26 +76,22 @@ class Action(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What is finished of a plan that is in the table, before anything new."""
+    """What is finished of a plan in the table, before anything new."""
 
     plan: Plan
     """The newest one; `seen` is what its offsets are moved from."""
     offsets: tuple[BrokerPartition, ...] = ()
-    """Logs whose offset was not moved."""
+    """Partitions whose offset is not committed."""
     lacks_record: bool = False
-    """Nobody wrote down what came of it."""
+    """True if its result is not recorded."""
     adopts: Plan | None = None
-    """The same plan, where the ledger is written anew from the table because it does not have it;
-    else None.
-    """
+    """The same plan, if the ledger lacks it and is restored from the table; else None."""
     knew: Plan | None = None
-    """What the ledger had as the newest one."""
+    """The newest plan of the ledger."""
     followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Logs whose offset somebody else moved, and where to: not repaired, gone on with."""
+    """Partitions whose offset another client moved, and its new value: they continue there."""
     not_followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """The same, not gone on with either: a plan expects them where we left them, so it moves none
-    of them.
-    """
+    """The same for partitions that do not continue there: no plan moves their offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +105,7 @@ class NextStep:
     once the repair is done.
     """
     state: PipelineState | None = None
-    """Where the pipeline stands before the repair; None: `refusal` says why nobody can tell."""
+    """State before the repair; None: `refusal` says why it is unknown."""
     repair: Repair | None = None
     action: Action | None = None
     """None where there is a `refusal`."""
@@ -127,18 +121,18 @@ class NextStep:
     is kept, so that it stays at that.
     """
     left_of_key: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
-    """Logs that cannot be read and that the run's key is to load, once this step is done; and its
-    bound, None where nobody knows it.
+    """Partitions that the run key requests and that are unreadable after this step, with the bound;
+    None: unknown.
     """
     open_logs: int = 0
     """In how many logs no record was as late as the run's bound, where it made no plan."""
     refusal: EtlError | None = None
-    """What the run stops with, once the repair is done."""
+    """The error that the run ends with after the repair."""
 
     @property
     def is_last(self) -> bool:
-        """Whether the run is done after it; else it finishes what was left, or goes on to its key's
-        bound, and looks again.
+        """True if no further step follows. Otherwise the run observes again: a stored plan was
+        finished first, or the run key's bound is not reached.
         """
         return self.action is Action.NOTHING or (self.action is Action.STORE and not self.goes_on)
 
@@ -149,16 +143,14 @@ class NextStep:
 
     @property
     def goes_on(self) -> bool:
-        """Whether another plan follows the one that it makes: a cap keeps that from the bound of
-        the run's key, or it is a backfill's.
+        """True if another plan follows the one it makes: a cap ends it before the run key's bound,
+        or it is a backfill's.
         """
         return self.action is Action.STORE and (self.is_cut or self.snapshot.backfill is not None)
 
     @property
     def is_cut(self) -> bool:
-        """Whether its plan, be it new or stored before, ends before the bound of its key in a log
-        that can be read.
-        """
+        """True if its plan, new or stored, ends before the run key's bound in a readable partition."""
         return self.plan is not None and any(
             log in self.snapshot.extents for log in self.plan.key_ends
         )
@@ -167,10 +159,10 @@ class NextStep:
 def next_step(
     snapshot: Snapshot, settings: Settings, *, now_ms: int, uid: str, is_foreseen: bool = False
 ) -> NextStep:
-    """The step that a run takes which saw this; `uid` names a pipeline that has no plan yet.
-    `is_foreseen`: nothing is done, only told.
+    """Return the next step of a run with this snapshot.
 
-    Raises what stops it before it does anything: NeedsDecision or SettingsError for a pipeline that
+    `uid` names a pipeline that has no plan yet. `is_foreseen`: nothing will be executed. Raises
+    what stops the run before it does anything: NeedsDecision or SettingsError for a pipeline that
     may not run, Owned. What stops it later is the step's `refusal`.
     """
     reject_retired_or_shared(snapshot)
@@ -203,10 +195,8 @@ def next_step(
 def steps_ahead(
     snapshot: Snapshot, settings: Settings, *, now_ms: int, uid: str
 ) -> tuple[NextStep, ...]:
-    """All steps of a run that saw this, where nobody else does anything meanwhile; of the plans
-    that caps cut from a run's key the first.
-
-    Raises as `next_step`, and each refusal.
+    """Return all steps of a run with this snapshot if nothing else happens; of the plans of a
+    capped run key the first. Raises as `next_step`, and each refusal.
     """
     steps: list[NextStep] = []
     while not steps or not (steps[-1].is_last or steps[-1].goes_on):
@@ -224,7 +214,7 @@ def steps_ahead(
 
 
 def repair_of(state: PipelineState, snapshot: Snapshot) -> Repair | None:
-    """What is finished first; None where the newest plan is not in the table."""
+    """Return what is finished first; None if the newest plan is not in the table."""
     if isinstance(state, RebuildFromTable):
         last, knew = state.state, snapshot.ledger.newest
         return replace(_left_by(last), adopts=state.plan, knew=knew)
@@ -242,8 +232,8 @@ def _left_by(state: UpToDate) -> Repair:
 
 
 def repaired(snapshot: Snapshot, repair: Repair | None) -> Snapshot:
-    """What is seen once the repair is done: offsets move by compare-and-set, so it is known before
-    where they are then.
+    """Return the snapshot after the repair: offsets move by compare-and-set, so their new values
+    are known.
     """
     if repair is None:
         return snapshot
@@ -321,7 +311,9 @@ def _planned(
 
 
 def _without_plan(step: NextStep, last: Plan | None) -> NextStep:
-    """There is nothing to read. A key that leaves a log out is not kept, so that it asks again."""
+    """Return the step without a plan. A run key that leaves partitions out is not kept, so that it
+    is requested again.
+    """
     asked, asking = step.snapshot.asked, asking_of(step.snapshot.asked, last, step.snapshot)
     left = left_under_key(asked, last, step.snapshot) or asking.waits
     return replace(
@@ -334,7 +326,7 @@ def _without_plan(step: NextStep, last: Plan | None) -> NextStep:
 
 
 def foreseen(snapshot: Snapshot, *steps: NextStep) -> Snapshot:
-    """What a run sees that looks again after these steps; `snapshot` is what it saw at first."""
+    """Return the snapshot that a run would make after these steps."""
     for step in steps:
         snapshot = repaired(snapshot, step.repair)
         if step.plan:

@@ -55,10 +55,9 @@ from etl.settings.source import Timestamp
 def start_of(
     log: BrokerPartition, snapshot: Snapshot, last: Plan | None, settings: Settings
 ) -> int | None:
-    """The first offset to read of a log that was never read; None where the moment that it starts
-    at was not asked for, or lies behind an open transaction.
-
-    `last` is the newest plan, None for the first run; the snapshot has the log's extent.
+    """Return the first offset to read of a partition that was never read; None if its start time
+    was not looked up, or lies behind an open transaction. `last` is the newest plan, None at the
+    first run; the snapshot has the partition's offsets.
     """
     extent, rule = snapshot.extents[log], _rule(log, last, settings)
     committed = snapshot.committed.get(log, NOTHING_COMMITTED).offset
@@ -91,8 +90,8 @@ def timestamps_to_look_up(
     settings: Settings,
     committed: Mapping[BrokerPartition, Committed],
 ) -> dict[BrokerPartition, int]:
-    """Of these logs, those that start at a moment: milliseconds since the epoch. One that starts at
-    a committed offset is not asked for.
+    """Return the start times of partitions that start at a time, in ms. A committed offset takes
+    precedence.
     """
     known: Collection[BrokerPartition] = {*last.positions, *last.pending_offsets} if last else ()
     starts_there = {log for log, told in committed.items() if told.offset is not None}
@@ -112,8 +111,8 @@ def pending_starts(
     *,
     now_ms: int,
 ) -> dict[BrokerPartition, int | None]:
-    """What the next plan keeps: where logs start that are `there` and have no position in that
-    plan; see `Plan.pending_starts`.
+    """Return the pending starts of the next plan, of existing partitions without a position in it;
+    see `Plan.pending_starts`.
     """
     kept = {
         log: moment
@@ -130,8 +129,8 @@ def pending_offsets(
     snapshot: Snapshot,
     settings: Settings,
 ) -> dict[BrokerPartition, int]:
-    """What the next plan keeps of those `starts` that are at the latest record: the readable end of
-    logs that are led, but not read now.
+    """Return the pending offsets of `starts` at latest: readable ends of partitions with a leader
+    that are not read now.
     """
     kept = {
         log: offset
@@ -151,9 +150,7 @@ def pending_offsets(
 
 
 def starts_anew(log: BrokerPartition, settings: Settings, now_ms: int) -> int | None:
-    """What a plan keeps for a log of a topic that is there for the first time, and that cannot be
-    read now.
-    """
+    """Return the pending start of a partition of a new topic that cannot be read now."""
     return _kept(log, settings.source.start_new_topics, now_ms)
 
 
@@ -180,18 +177,15 @@ _OURS = re.compile("([0-9]{1,18}):[0-9a-f]{32}")
 
 
 def both(zookeeper: Committed, kafka: Committed) -> Committed:
-    """What counts of an offset that is kept in two places: the larger one."""
+    """Return the larger of two offsets of one partition."""
     found = [offset for offset in (zookeeper.offset, kafka.offset) if offset is not None]
     apart = None if zookeeper.offset == kafka.offset else (zookeeper.offset, kafka.offset)
     return Committed(max(found, default=None), zookeeper.version, kafka.word, apart)
 
 
 def place_moved(plan: Plan, log: BrokerPartition, found: Committed) -> Committed | None:
-    """What another client made of the log's offset behind `plan`; None: nothing, it is there or
-    still to be moved.
-
-    Of two places the one that went back, where one did: its offset is told then, though the larger
-    one counts.
+    """Return the offset that another client wrote after `plan`; None: it is there, or still to be
+    committed. Of two places the one that went back is returned, though the larger one counts.
     """
     position, seen = plan.positions[log], plan.seen[log]
     moved = []
@@ -211,11 +205,9 @@ def place_moved(plan: Plan, log: BrokerPartition, found: Committed) -> Committed
 
 
 def is_anothers(found: Committed, before: Committed, after: Committed) -> bool:
-    """Whether an offset in Kafka is another client's, where one of ours is to go from `before` to
-    `after`, which has our word.
-
-    It is not where an earlier plan of this pipeline wrote it: its driver read, slept, and wrote
-    when others had gone on.
+    """True if an offset in Kafka is another client's, where ours goes from `before` to `after`,
+    which has our metadata. An earlier plan of this pipeline is no other client: its driver slept
+    between read and write.
     """
     if found == before or found.offset in (None, after.offset):
         return False
@@ -224,15 +216,15 @@ def is_anothers(found: Committed, before: Committed, after: Committed) -> bool:
 
 
 def plan_that_moved(found: Committed) -> int | None:
-    """The number of the plan of this pipeline that moved this offset in Kafka; None: somebody else
-    did, whatever word stands beside it.
+    """Return the number of this pipeline's plan that committed this offset in Kafka; None: another
+    client did.
     """
     ours = _OURS.fullmatch(found.word or "")
     return int(ours[1]) if ours else None
 
 
 def is_dropped(plan: Plan, log: BrokerPartition, found: Committed) -> bool:
-    """Whether Kafka knows nothing any more of an offset that this plan saw there."""
+    """True if an offset that this plan saw in Kafka has expired there."""
     is_in_kafka = plan.moves_offsets and plan.offsets_in is not OffsetsStorage.ZOOKEEPER
     return (
         is_in_kafka and found.in_kafka.offset is None and plan.seen[log].in_kafka.offset is not None
@@ -253,11 +245,9 @@ def dropped_from(
 
 
 def as_if_stored_in(storage: OffsetsStorage, plan: Plan) -> Plan:
-    """The plan in the table as if it had been made where offsets are kept now: behind it a place
-    that has none yet gets the positions.
-
-    An offset that is there already is another client's, and stays so: above a position it is
-    followed or not by policy, and below it stops the run.
+    """Return the plan as if it had been made with today's offset storage: a place without an offset
+    gets the position. An existing offset is another client's: above a position policy decides,
+    below it the run stops.
     """
     if plan.offsets_in is storage:
         return plan
@@ -278,13 +268,13 @@ def as_if_stored_in(storage: OffsetsStorage, plan: Plan) -> Plan:
 
 
 def off_position(found: Committed, position: int) -> int | None:
-    """The offset to tell of one that is not at its position, in whichever place."""
+    """Return the offset to report of one that is not at its position, in whichever place."""
     sides = (found.in_zookeeper.offset, found.in_kafka.offset) if found.apart else (found.offset,)
     return next((offset for offset in sides if offset != position), found.offset)
 
 
 def in_zookeeper_alone(plan: Plan) -> Plan:
-    """What a plan that moves offsets in both places moves in this one."""
+    """Return what a plan that commits in both places commits in this one."""
     return replace(
         plan,
         seen={log: found.in_zookeeper for log, found in plan.seen.items()},
@@ -306,11 +296,9 @@ def reject_other_offsets_storage(plan: Plan, storage: OffsetsStorage) -> None:
 
 
 RESTORE = "etl offsets restore CONF --from-table --reason ..."
-"""What sets offsets back to the positions."""
+"""Command that sets offsets back to the positions."""
 Ends = Mapping[BrokerPartition, int | None]
-"""Up to where each log reaches that the conf names, also behind an open transaction; None: nobody
-leads it, so nobody tells.
-"""
+"""End of each partition of the conf's topics, open transactions included; None: no leader."""
 
 
 def ends_of(snapshot: Snapshot) -> Ends:
@@ -323,10 +311,8 @@ def ends_of(snapshot: Snapshot) -> Ends:
 def reject_beyond(
     plan: Plan, moved: Mapping[BrokerPartition, Committed], ends: Ends, *, is_member: bool = False
 ) -> None:
-    """Raises OffsetMoved for an offset above its log's end, and for one of which nobody can tell,
-    where its topic is read now.
-
-    `is_member`: others may have read up to there, before the log was cut.
+    """Reject an offset above the end, or of a partition without a known end, if its topic is read
+    now. Raises OffsetMoved. `is_member`: others may have read up to there before a truncation.
     """
     for log, found in sorted(moved.items()):
         end, ours = ends.get(log), plan.positions[log]
@@ -374,17 +360,13 @@ def of_another_log(
 
 
 def is_of_a_later_plan(plan: Plan, found: Committed) -> bool:
-    """Whether a plan of this pipeline moved the offset that came after `plan`, by the word beside
-    it in Kafka.
-    """
+    """True if a later plan of this pipeline committed this offset, by its metadata in Kafka."""
     number = plan_that_moved(found)
     return number is not None and number > plan.number
 
 
 def of_a_lost_plan(plan: Plan, found: Committed, log: BrokerPartition) -> OffsetMoved:
-    """The error for an offset that a plan moved as it was handed over, where neither ledger nor
-    table knows that plan any more.
-    """
+    """Return the error for an offset committed by a plan that neither ledger nor table knows."""
     number, ours = plan_that_moved(found), plan.positions[log]
     what = (
         f"plan {number} of this pipeline was handed over, and neither ZooKeeper nor the table has it: it moved the committed offset "
@@ -400,10 +382,8 @@ def moved_offset(
     log: BrokerPartition,
     storage: OffsetsStorage | None = None,
 ) -> OffsetMoved:
-    """The error for offsets that are not followed, by policy or because they went backwards; `log`
-    is the one that is named.
-
-    `storage`: where members look for them now.
+    """Return the error for offsets that are not followed, by policy or because they went back;
+    `log` is named first. `storage`: where members keep them now.
     """
     found, ours, others = moved[log].offset, plan.positions[log], len(moved) - 1
     more = f" (and {others} more)" if others else ""
@@ -494,8 +474,8 @@ def _of_our_own(log: BrokerPartition, plan: Plan, known: Plan | None) -> tuple[i
 
 
 def _seen_by(plan: Plan, log: BrokerPartition) -> tuple[int | None, ...]:
-    """Where the log's offset was before the plan, which it then moved: among members an offset of
-    others' logs is theirs.
+    """Return the partition's offset before the plan, which then moved it; a member's plan moves its
+    own partitions only.
     """
     return (plan.seen[log].offset,) if plan.handed_over is None else ()
 
@@ -547,8 +527,8 @@ def apart_from(
     plan: Plan,
     committed: Mapping[BrokerPartition, Committed],
 ) -> tuple[tuple[BrokerPartition, ...], dict[BrokerPartition, Committed]]:
-    """The logs whose offset is not where `plan` leaves it: those that are still as it saw them, and
-    those that somebody else moved.
+    """Return the partitions whose offset differs from the plan's: as the plan saw it, and moved by
+    others.
     """
     uncommitted, moved = [], {}
     for log, position in plan.positions.items() if plan.moves_offsets else ():
@@ -565,14 +545,15 @@ def apart_from(
 
 
 def is_read_on_by_others(plan: Plan, log: BrokerPartition, found: Committed) -> bool:
-    """Whether an offset beyond the position is other members', though the plan saw it there: those
-    of a member's share are moved to its positions, and no further."""
+    """True if an offset beyond the position is other members', though the plan saw it: those of a
+    member's assignment are committed at its positions, no further.
+    """
     is_of_member = plan.handed_over is not None or plan.is_of_member
     return is_of_member and found.offset is not None and found.offset > plan.positions[log]
 
 
 def _reset_by(plan: Plan) -> frozenset[BrokerPartition]:
-    """The logs that this plan resets: cut, or made again."""
+    """Return the partitions that this plan resets: truncated or recreated."""
     return (
         frozenset(gone.log for gone in plan.vanished)
         if plan.kind is PlanKind.RESET

@@ -45,7 +45,7 @@ TAIL_BYTES = 1024
 def end_places(
     extents: Mapping[BrokerPartition, PartitionOffsets],
 ) -> dict[BrokerPartition, tuple[int, int]]:
-    """Where the bytes lie by which the logs will be known: where they end, and how many they are."""
+    """Return where the next tail fingerprints are: offset and number of bytes before each end."""
     places = {
         log: _place(extent.end_offset, extent) for log, extent in extents.items() if log.is_physical
     }
@@ -55,7 +55,7 @@ def end_places(
 def known_places(
     plan: Plan | None, extents: Mapping[BrokerPartition, PartitionOffsets]
 ) -> dict[BrokerPartition, tuple[int, int]]:
-    """Where the bytes lie that the plan knows, of logs that still reach from there to there."""
+    """Return where the plan's tail fingerprints are, of partitions that still cover them."""
     tails = plan.tails if plan else {}
     return {
         log: (tail.until_offset, tail.size)
@@ -69,8 +69,8 @@ def known_places(
 def tails_to_record(
     plan: Plan | None, logs: Iterable[BrokerPartition], snapshot: Snapshot
 ) -> dict[BrokerPartition, Tail]:
-    """What the next plan keeps of these logs: what lies before their ends now, also where it stops
-    before that; else what was known.
+    """Return the tail fingerprints of the next plan: at the current ends, also if it stops before
+    them; else the former ones.
     """
     known = plan.tails if plan else {}
     there = {
@@ -84,7 +84,7 @@ def tails_to_record(
 
 
 def holds_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool | None:
-    """Whether the log still holds the bytes that the plan knows of it; None where nothing tells."""
+    """True if the partition still has the plan's fingerprint; None if that is unknown."""
     known, extent = plan.tails.get(log), snapshot.extents.get(log)
     if extent is None or known is None:
         return None
@@ -110,9 +110,7 @@ _NAMED = 20
 
 
 def is_creation_id(topic_id: str) -> bool:
-    """Whether it is only the creation of the topic's znode that stands for its id: brokers before
-    2.8 have none.
-    """
+    """True if it is only the id of the topic's znode: brokers before 2.8 have no topic ids."""
     return topic_id.startswith(CREATION_ID)
 
 
@@ -131,12 +129,11 @@ def recreated_topics(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
 
 
 def compared_ids(topic: str, plan: Plan, snapshot: Snapshot) -> tuple[str, str] | None:
-    """A topic's id as the plan knows it, and as it is now: of one kind, as an id of another kind
-    says nothing.
+    """Return a topic's id in the plan and now, of one kind.
 
-    The brokers' own where both sides have it: ZooKeeper's content may have been copied. Brokers
-    begin to tell it when they are upgraded, and do not tell it where the conf calls them older than
-    they are: then the creation of the znode. None where both sides know of no kind.
+    Topic ids if both sides have them, since ZooKeeper's content may be copied. Brokers report them
+    after an upgrade, and not if the conf names an older release: then znode ids. None if no kind is
+    common.
     """
     known, now = plan.topic_ids.get(topic), snapshot.topic_ids.get(topic)
     if known is None or now is None:
@@ -149,9 +146,7 @@ def compared_ids(topic: str, plan: Plan, snapshot: Snapshot) -> tuple[str, str] 
 
 
 def creations_to_record(topic_ids: Mapping[str, str], *known: Mapping[str, str]) -> dict[str, str]:
-    """What a plan keeps beside the brokers' own ids of topics, of all that is `known`; what is
-    named later counts.
-    """
+    """Return the znode ids that a plan keeps in addition to topic ids; later names win."""
     merged = {topic: found for each in known for topic, found in each.items()}
     return {
         topic: found
@@ -161,8 +156,8 @@ def creations_to_record(topic_ids: Mapping[str, str], *known: Mapping[str, str])
 
 
 def creations_to_compare(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
-    """The ids by which the topics of the plan's ranges were known when the run looked, where
-    brokers tell none and tasks cannot compare.
+    """Return the ids of the topics of the plan's ranges at the snapshot, if brokers report none and
+    tasks cannot compare.
     """
     ids = {
         r.log.topic: snapshot.topic_ids.get(r.log.topic, "")
@@ -175,10 +170,8 @@ def creations_to_compare(plan: Plan, snapshot: Snapshot) -> dict[str, str]:
 def reject_topics_recreated_since(
     plan: Plan, known: Mapping[str, str], now: Mapping[str, str], *, is_in_table: bool
 ) -> None:
-    """Raises TopicRecreated where a topic of `known` has another id by now: the plan's offsets are
-    others' then.
-
-    One that is gone is told by its brokers.
+    """Reject topics of `known` with another id now: the plan's offsets are another topic's. Raises
+    TopicRecreated. Deleted topics are reported by their brokers.
     """
     again = [topic for topic, found in known.items() if now.get(topic, found) != found]
     if not again:
@@ -214,18 +207,14 @@ def undecided_logs(plan: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
 
 
 def waiting_logs(plan: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
-    """Those of them that stop every run: their broker is there, nobody else reads them, and nobody
-    paused them.
-    """
+    """Return those that stop each run: broker available, not read by others, not paused."""
     alone = {*snapshot.leaderless, *snapshot.extents_of_owned, *snapshot.paused}
     return [log for log in undecided_logs(plan, snapshot) if log not in alone]
 
 
 def is_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool | None:
-    """Whether a log that is there is the one that was; None where nothing tells.
-
-    One that ends below the plan's position is another, and so is one that its broker does not have
-    any more.
+    """True if an existing partition is the one that was read; None if unknown. One that ends below
+    the plan's position is another one, as is one that its broker lost.
     """
     extent = snapshot.extents.get(log)
     if extent is None or extent.end_offset < plan.positions[log]:
@@ -239,9 +228,7 @@ def topic_ids_to_record(
     positions: Iterable[BrokerPartition],
     topic_ids: Mapping[str, str],
 ) -> dict[BrokerPartition, str]:
-    """What the next plan keeps: of logs that are not decided the ids under which they were, where
-    those of `topic_ids` are others.
-    """
+    """Return the topic ids of the next plan: undecided partitions keep their former ids."""
     if plan is None:
         return {}
     left = set(positions).difference(decided)
@@ -275,8 +262,8 @@ def reject_recreated_topics(plan: Plan, snapshot: Snapshot) -> None:
 
 
 def permanently_missing_topics(plan: Plan, snapshot: Snapshot) -> frozenset[str]:
-    """The topics of which nothing is left that the plan was to read: deleted, or made again by the
-    brokers' own ids. The creation of a znode may also tell of a ZooKeeper that was copied.
+    """Return the topics of which nothing is left to read: deleted, or recreated by topic id. A
+    znode id may also differ because ZooKeeper was copied.
     """
     again = recreated_topics(plan, snapshot)
     return snapshot.missing_topics | {
@@ -285,10 +272,8 @@ def permanently_missing_topics(plan: Plan, snapshot: Snapshot) -> frozenset[str]
 
 
 def reject_stored_plan_of_recreated_topic(plan: Plan, snapshot: Snapshot) -> None:
-    """The same of a plan that is executed as it is and not in the table, behind which alone the new
-    topic may be accepted.
-
-    Raises NeedsDecision for a topic of its ranges.
+    """Reject a stored plan that reads a topic which was deleted and recreated since; it must be in
+    the table before the new topic can be accepted. Raises NeedsDecision.
     """
     again = sorted(
         {r.log.topic for r in plan.ranges}.intersection(recreated_topics(plan, snapshot))
@@ -326,8 +311,8 @@ def _undecided(waiting: Sequence[BrokerPartition], plan: Plan, snapshot: Snapsho
 
 
 def ways_out(logs: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) -> list[str]:
-    """What there is to see of undecided logs, and the commands by which each is gone on with: a
-    sentence for each kind.
+    """Describe undecided partitions and the commands by which each continues: a sentence for each
+    kind.
     """
     told = {log: is_what_was_read(log, plan, snapshot) for log in logs}
     others, same, untold = (
@@ -370,9 +355,7 @@ def accept_command(names: Iterable[str], *options: str) -> str:
 
 
 EPOCHS_KEPT = 16
-"""How many leader epochs of a log are remembered, the newest: of a range by its receipt, of a log
-by a plan.
-"""
+"""Number of newest leader epochs kept: of a range in its result, of a partition in a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,17 +365,13 @@ class Cut:
     log: BrokerPartition
     position: int
     left_until: int
-    """Where the records that are left end; where that is not known, the highest offset where it may
-    be.
-    """
+    """End of the remaining records; if unknown, the highest possible."""
     is_known: bool = True
     holds_others: bool = False
-    """Of a physical log: it has other bytes than those that were read or planned, however long it
-    is.
-    """
+    """Of Jafka: its bytes differ from those that were read or planned."""
 
     def error(self, others: int = 0) -> PartitionTruncated:
-        """What a run raises; `others`: how many more logs were cut."""
+        """Return the error of a run; `others`: number of further truncated partitions."""
         more = f" (and {others} more partitions)" if others else ""
         if self.is_known:
             what, at = (
@@ -439,7 +418,7 @@ def record_epochs(plan: Plan, applied: CommitResult | None) -> dict[BrokerPartit
 
 
 def joined(before: Lineage, more: Lineage) -> Lineage:
-    """Epochs of the records up to a position, and of those read behind it; the newest are kept."""
+    """Return the epochs up to a position and of what was read after it; the newest are kept."""
     known = before[-1][0] if before else -1
     return (*before, *(one for one in more if one[0] > known))[-EPOCHS_KEPT:]
 
@@ -521,13 +500,15 @@ def truncated_partitions(
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What we know of one log: which epoch was asked, and those of the records up to an offset."""
+    """What is known of one partition: the requested epoch, and epochs of the records up to an
+    offset.
+    """
 
     epoch: int | None
     lineage: Lineage
     reaches: int
     ends_there: bool
-    """The last epoch of the lineage is the asked one, and nothing was read behind it."""
+    """True if the requested epoch is the last one and nothing was read after it."""
 
     def end_of(self, epoch: int) -> tuple[int, bool] | None:
         """Up to where our records are of this epoch; False: at least. None: we know of none."""
@@ -542,8 +523,8 @@ class _Known:
 
 
 def _cut(log: BrokerPartition, position: int, snapshot: Snapshot, known: _Known) -> Cut | None:
-    """Where the log was cut. Records of one epoch are the same in every log, so two logs agree up
-    to where the shorter stretch ends.
+    """Return where the partition was truncated. Records of one epoch are equal in all replicas, so
+    two logs agree up to the end of the shorter one.
     """
     end = snapshot.epoch_ends.get(log)
     if end is None or end.asked_epoch != known.epoch:
@@ -568,24 +549,23 @@ _APART = (
 
 @dataclass(frozen=True, slots=True)
 class ClusterName:
-    """What a cluster is called, and by which id it is known besides."""
+    """A cluster's name, and its id in addition."""
 
     name: str
     cluster_id: str | None = None
-    """The id that the brokers tell, or told when the newest plan was made; None where that is the
-    name, and where they never told one.
+    """The id that the brokers report, or reported for the newest plan; None if it is the name, or
+    was never reported.
     """
 
 
 def cluster_name(
     newest: Plan | None, told: str | None, said: str | None, is_in_table: Callable[[str], bool]
 ) -> ClusterName:
-    """What the cluster of a pipeline is called. `told`: the id that the brokers tell; `said`:
-    `cluster` in the conf.
+    """Return the name of a pipeline's cluster.
 
-    `is_in_table`: whether the table has commits of this pipeline under that name; asked where the
-    ledger has no plan, and two names may be meant. Raises SettingsError where nobody says what the
-    cluster is called, NeedsDecision for another cluster than the newest plan's.
+    `told`: the id that brokers report; `said`: `cluster` of the conf. `is_in_table`: whether the
+    table has commits under a name; called if the ledger has no plan and two names are possible.
+    Raises SettingsError without any name, NeedsDecision for another cluster than the newest plan's.
     """
     if newest is not None:
         return _as_planned(newest, told, said)
@@ -597,8 +577,8 @@ def cluster_name(
 
 
 def is_same_cluster(plan: Plan, snapshot: Snapshot, said: str | None) -> bool:
-    """Whether the plan, of whatever pipeline, is of the cluster that was looked at: by the ids
-    where they are known, else by the names.
+    """True if the plan, of any pipeline, is of the observed cluster: by ids if known, else by
+    names.
     """
     if plan.cluster == snapshot.cluster:
         return (

@@ -65,17 +65,13 @@ def divide_caps(
     turn: int,
     boundaries: Boundaries = NONE_KNOWN,
 ) -> dict[BrokerPartition, int]:
-    """Until which offset each log is read, `logs` being its (position, end).
+    """Return the end offset of each partition, given its (position, end).
 
-    Both caps are shared like water: every log gets the same level, what a short log leaves goes to
-    the longer ones. What the level cannot give evenly goes one offset at a time. The first log with
-    something to read, another one every `turn`, gets one offset however small the cap is, so that
-    none starves; only then can a byte cap be passed, by one record that is larger than it. A larger
-    cap of records takes no offset from any log; a larger cap of bytes at most the odd one.
-
-    A physical log is read up to a boundary: the last one that its share reaches. The log whose turn
-    it is gets all up to its first one, however small the cap is, and no other does, so that a cap
-    is passed by one such stretch and not by one of each log.
+    Both caps are divided evenly: each partition gets the same number, and what a short one leaves
+    goes to the others; the remainder one offset at a time. The first partition with something to
+    read, another one each `turn`, gets one offset however small the cap is, so that none starves;
+    only thus a byte cap can be exceeded, by one large record. A Jafka partition is read up to a
+    boundary; the one whose turn it is reaches at least its first.
     """
     order = sorted(logs)
     start = turn % len(order) if order else 0
@@ -167,8 +163,8 @@ def shape_of_rows(settings: Settings) -> str:
 
 
 def may_be_transformed(plan: Plan, settings: Settings) -> bool:
-    """Whether a transform may have made the plan's rows. Of what shaped them a plan keeps the hash
-    alone, so: unless it is that of none.
+    """True if a transform may have made the plan's rows: a plan keeps a hash only, so unless it is
+    that of no transform.
     """
     untouched = settings.model_copy(update={"transform": None, "arrow_transform": None})
     sources = (
@@ -194,11 +190,12 @@ class _Reading:
 def plan_next(
     snapshot: Snapshot, state: FirstRun | UpToDate, settings: Settings, *, uid: str, now_ms: int
 ) -> Plan | None:
-    """The next plan, without its id, or None when there is nothing to read and nothing new to keep.
+    """Return the next plan, without its id, or None if there is nothing to read and nothing new to
+    keep.
 
-    Raises DataLoss, BadOffset, NeedsDecision or BrokerUnreachable where policy says `fail`,
-    NotYetReadable for a position that an open transaction covers, MisalignedOffset for one that
-    somebody told and at which no message begins, SettingsError for a first start by offsets.
+    Raises DataLoss, BadOffset, NeedsDecision or BrokerUnreachable if policy is `fail`,
+    NotYetReadable for a position behind an open transaction, MisalignedOffset for one at which no
+    message begins, SettingsError for a first start by number of offsets.
     """
     last = state.last if isinstance(state, UpToDate) else None
     known = state.positions if isinstance(state, UpToDate) else {}
@@ -245,11 +242,11 @@ def plan_from(
     beyond: Collection[Loss] = (),
     asking: Asking = NOTHING_ASKED,
 ) -> Plan:
-    """A plan that reads known logs from their positions, new ones from where policy says, all of
-    them to their ends or what is asked for.
+    """Return a plan that reads known partitions from their positions and new ones from their
+    starts, to their ends or the requested bounds.
 
-    No cap ends a log before offsets of `beyond` do: they are this plan's to leave out, and no later
-    plan knows of them. Raises NeedsDecision for a new log whose rows the table holds already.
+    Caps do not end a partition before the offsets of `beyond`, which this plan leaves out and no
+    later plan knows. Raises NeedsDecision for a new partition whose rows the table holds already.
     """
     if last:
         reject_recreated_or_truncated(
@@ -362,8 +359,8 @@ def _leader_epochs(
     readings: Collection[BrokerPartition],
     snapshot: Snapshot,
 ) -> dict[BrokerPartition, int]:
-    """The epochs of the leaders that told the ends. Without one the old epoch is dropped: it need
-    not reach up to the new end.
+    """Return the leader epochs of the ends. Without one the old epoch is dropped: it need not reach
+    the new end.
     """
     old = last.leader_epochs if last else {}
     kept = {
@@ -384,11 +381,8 @@ def _record_epochs(
     snapshot: Snapshot,
     number: int,
 ) -> dict[BrokerPartition, Lineage]:
-    """The epochs of the record batches read up to where this plan begins, be it in the place of the
-    last plan or behind it.
-
-    Where a log begins further on, past what expired or was passed over, nobody has read what is
-    before.
+    """Return the epochs of the record batches before this plan, whether it replaces the last plan
+    or follows it. Nobody has read records that a partition skips.
     """
     if last is None:
         return {}
@@ -404,8 +398,8 @@ def _record_epochs(
 def reading_of(
     log: BrokerPartition, wanted: int, snapshot: Snapshot, settings: Settings
 ) -> _Reading:
-    """What of one log can be read from `wanted` on. Raises NotYetReadable, BadOffset, and DataLoss
-    where policy says `fail`.
+    """Return the readable offsets of a partition from `wanted` on. Raises NotYetReadable,
+    BadOffset, and DataLoss if policy is `fail`.
     """
     extent = snapshot.extents[log]
     if extent.end_offset < wanted <= extent.end_offset + extent.held_back:
@@ -428,8 +422,8 @@ def reading_of(
 
 
 def _above_the_end(log: BrokerPartition, wanted: int, snapshot: Snapshot) -> EtlError:
-    """The error for a position above the end. Cut logs are told before, so the leader does not give
-    its last records yet (KIP-207).
+    """Return the error for a position above the end. Truncations are detected earlier, so the
+    leader does not serve its last records yet (KIP-207).
     """
     extent, newest = snapshot.extents[log], snapshot.ledger.newest
     place = {**log.place, "offset": wanted}
@@ -491,18 +485,15 @@ def tasks_of_plan(
 
 
 SHORT_RUN_BELOW_BYTES = 64 << 20
-"""What the JVM's first compiler alone reads as fast as both do, in a JVM that has just started
+"""What the JVM's first compiler alone reads as fast as both, in a JVM that has just started
 (docs/adr/0033).
 """
 
 
 def is_short(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
-    """Whether the plan, and all that its logs hold behind it, is little, by what the brokers tell
-    of the size of their logs.
-
-    A session outlives its first plan: a small one that an earlier run left may have a large one
-    behind it. What a transform reads, and what is put together behind the commit, nobody knows
-    before.
+    """True if the plan and all that its partitions hold after it is small, by reported sizes. A
+    session outlives its first plan: a small stored plan may be followed by a large one. What a
+    transform reads or a compaction rewrites is unknown.
     """
     if settings.transform is not None or settings.table.compact_at_small_files:
         return False
@@ -527,19 +518,17 @@ _AS_TEXT = (
     "log_epoch",
     EVENT_DATE,
 )
-"""Columns of the raw table whose values have one text that all readers of a table take for them."""
+"""Columns of the raw table whose values have one text form for all readers."""
 
 _TYPES_AS_TEXT = ("string", "bool", "int8", "int16", "int32", "int64", "date32[day]")
-"""The same by Arrow's type."""
+"""The same by Arrow type."""
 _MOMENT = "timestamp[us, tz=UTC]"
 
 
 def is_small(
     plan: Plan, bytes_per_offset: Mapping[BrokerPartition, float], settings: Settings
 ) -> bool:
-    """Whether processes of the driver's machine read the plan, by what the brokers tell of the size
-    of their logs.
-    """
+    """True if processes of the driver's machine read the plan, by reported sizes."""
     limit = settings.limits.without_spark_below_bytes
     return limit > 0 and bytes_of(plan.ranges, bytes_per_offset) < limit
 
@@ -570,8 +559,8 @@ def why_not_arrow(
 
 
 def _has_one_text(name: str, made: Mapping[str, str]) -> bool:
-    """Whether values of a column that a transform makes have; `event_date` is built in where it
-    makes none.
+    """True for a column of a transform whose values have one text form; `event_date` is built in if
+    it makes none.
     """
     if name == EVENT_DATE and name not in made:
         return made.get("timestamp") == _MOMENT

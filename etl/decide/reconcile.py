@@ -87,7 +87,7 @@ _TOPICS_NAMED = 5
 
 
 def reject_retired(ledger: Ledger) -> None:
-    """Refuse to run a pipeline that was taken out of service. Raises NeedsDecision."""
+    """Reject a retired pipeline. Raises NeedsDecision."""
     if ledger.retired:
         what = f"this pipeline was retired: {ledger.retired.reason}"
         taker = ledger.retired.taken_over_by
@@ -102,11 +102,11 @@ def reject_retired(ledger: Ledger) -> None:
 def reject_shared_topics(
     topics: Collection[str], others: Mapping[str, frozenset[str]], *, has_plans: bool
 ) -> None:
-    """Refuse topics of another pipeline of the group: offsets are the group's, and both would move
+    """Reject topics of another pipeline of the group: offsets are the group's, and both would move
     them. Raises SettingsError.
 
-    `others` are the group's other pipelines with their topics; `has_plans`: this one may have
-    loaded rows already.
+    `others`: the group's other pipelines with their topics; `has_plans`: this one may have loaded
+    rows already.
     """
     for name, theirs in sorted(others.items()):
         if shared := theirs.intersection(topics):
@@ -118,10 +118,8 @@ def reject_shared_topics(
 
 
 def reject_other_broker_type(plan: Plan | None, settings: Settings) -> None:
-    """Refuse a conf that reads from another family of brokers than the pipeline's plans: its
-    offsets mean nothing there.
-
-    `plan` is the pipeline's newest, as far as anybody knows it. Raises SettingsError.
+    """Reject a conf with another broker type than the pipeline's newest plan, since offsets mean
+    something else there. Raises SettingsError.
     """
     if plan is not None and plan.dialect is not settings.source.dialect:
         what = (
@@ -151,14 +149,12 @@ def reject_missing_topics(
     gone: Collection[str] = (),
     read: Collection[str] = (),
 ) -> None:
-    """Refuse a conf whose topics do not exist, or that has none to read. Raises TopicMissing, with
-    what the cluster has like it.
+    """Reject a conf whose topics do not exist. Raises TopicMissing, with similar topics of the
+    cluster.
 
-    `gone`: topics that are not there and that a plan is left to read: `replay` refuses them, and
-    names what leads out. `read`: those that this pipeline knows from before.
-
-    A name may have a dot, and is an expression then: some topic must match it. SettingsError where
-    `deny` keeps out what is wanted.
+    `gone`: missing topics of a stored plan, which etl/decide/replacement.py rejects. `read`: topics
+    that this pipeline knows. A name with a dot is an expression that must match a topic.
+    SettingsError if `deny` excludes a requested one.
     """
     there, chosen = {*topics, *gone}, settings.source.topics
     for name in filter(_A_NAME.fullmatch, chosen.allow):
@@ -207,9 +203,7 @@ def _reject_denied(denied: Sequence[str]) -> None:
 
 
 def reject_null_partition_value(settings: Settings, topics: Iterable[str]) -> None:
-    """Refuse a topic name that stands for null where Delta keeps the values of partitions, as text.
-    Raises SettingsError.
-    """
+    """Reject a topic name that means null as a Delta partition value. Raises SettingsError."""
     if "topic" in settings.table.partition_by and _HIVES_NULL in set(topics):
         what = "a table partitioned by topic has null for a topic of this name"
         check = "table.partition_by without topic, or source.topics.deny with this topic, whose records are then not loaded"
@@ -217,8 +211,8 @@ def reject_null_partition_value(settings: Settings, topics: Iterable[str]) -> No
 
 
 def where_we_stand(snapshot: Snapshot, settings: Settings) -> PipelineState:
-    """`reconcile` with what a run has observed and what its conf says. Raises as it does, naming
-    the table's place.
+    """Return `reconcile` of a run's snapshot and conf. Raises as it does, with the table's
+    location.
     """
     with naming_table(settings):
         reject_topics_of_other_pipelines(state := reconciled(snapshot, settings), snapshot)
@@ -226,8 +220,8 @@ def where_we_stand(snapshot: Snapshot, settings: Settings) -> PipelineState:
 
 
 def reconciled(snapshot: Snapshot, settings: Settings) -> PipelineState:
-    """The same where it does not matter what other pipelines have loaded into the table. Raises
-    SettingsError for another dialect.
+    """Return the same without regard to other pipelines of the table. Raises SettingsError for
+    another broker type.
     """
     reject_other_broker_type(plan_in_force(snapshot.ledger, snapshot.table), settings)
     told = (
@@ -254,8 +248,8 @@ def reconciled(snapshot: Snapshot, settings: Settings) -> PipelineState:
 
 @contextmanager
 def naming_table(settings: Settings) -> Iterator[None]:
-    """Both sides are right where the conf points at another table than before, so a disagreement is
-    told with its place and name.
+    """Add the table's location and name to errors: both sides are right if the conf points at
+    another table than before.
     """
     try:
         yield
@@ -278,12 +272,11 @@ def reconcile(
     owned: Collection[BrokerPartition] | None = None,
     moves_behind: bool = False,
 ) -> PipelineState:
-    """Decide where the pipeline stands; the table of cases is in the module's docstring. `place` is
-    where the table is, or would be.
+    """Decide where the pipeline stands; the cases are in the module's docstring.
 
-    No offset is followed to where its log does not reach, by `ends`, or they do not tell.
-    `storage`: where offsets are; `owned`, `moves_behind`: `group_commits`. Raises LedgersDisagree or
-    OffsetMoved where a person must decide, SettingsError for another storage.
+    `place`: where the table is, or would be. No offset is followed beyond its log's end (`ends`).
+    `storage`: where offsets are; `owned`, `moves_behind`: see `group_commits`. Raises
+    LedgersDisagree or OffsetMoved if an operator must decide, SettingsError for another storage.
     """
     reject_other_ledger(ledger, table)
     reject_changes_by_others(table, ledger.acknowledged, on_rows_removed)
@@ -307,10 +300,8 @@ def reconcile(
 
 
 def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
-    """The state by ledger and table alone: an `UpToDate` is at its plan's positions, and no
-    committed offset is looked at.
-
-    What others did to the table is not looked at either. Raises LedgersDisagree.
+    """Return the state by ledger and table only: `UpToDate` is at its plan's positions; committed
+    offsets and changes by others are not read. Raises LedgersDisagree.
     """
     plan, in_table = ledger.newest, (table.transaction_version or 0) if table else 0
     reject_other_ledger(ledger, table)
@@ -340,8 +331,8 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
 
 
 def plan_in_force(ledger: Ledger, table: Table | None) -> Plan | None:
-    """The plan that the state will be about: the ledger's newest, or the table's where that one is
-    right; None where nobody knows one.
+    """Return the plan that the state will be about: the ledger's newest, or the table's if that one
+    is right; None if none is known.
     """
     plan, metadata = ledger.newest, table.metadata if table else None
     newer = table is not None and (table.transaction_version or 0) > (plan.number if plan else 0)
@@ -422,9 +413,7 @@ def _adopt(newest: Plan | None, in_table: int, table: Table) -> RebuildFromTable
 
 
 def _forgotten(newest: Plan | None) -> str:
-    """What to do where nobody knows any more what the table's newest plan was. `newest`: the one of
-    the ledger.
-    """
+    """Return what to do if the table's newest plan is unknown. `newest`: the ledger's."""
     behind_the_rows = "go on behind the rows that the table holds: etl offsets restore CONF --from-table --reason ..."
     if newest is None:
         behind_the_rows += f"; on Jafka, where {ROWS_DO_NOT_TELL}, {BEGIN_ANEW}"
@@ -460,9 +449,7 @@ def _go_on(
 
 
 def is_of_another_era(ledger: Ledger, table: Table | None) -> bool:
-    """Whether a ledger of the same name, and not this one, wrote the table; not once this one has
-    taken its place.
-    """
+    """True if another ledger of the same name wrote the table, and this one has not inherited it."""
     metadata, plan = table.metadata if table else None, ledger.newest
     if metadata is None or ledger.uid in (None, metadata.uid):
         return False

@@ -58,14 +58,14 @@ class GoneFrom:
 def replacement_plan(
     state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int
 ) -> Plan:
-    """The plan that takes the number of one that cannot be finished, without its id: from where
-    that one started, to the ends of now.
+    """Return the plan that takes the number of one that cannot be finished, without its id: from
+    its starts to the current ends.
 
-    What the old plan let go stays let go, and what it saw of the offsets stays the expected side of
-    compare-and-set. In a log that cannot be read now the position stays, and what the old plan let
-    go behind it is for the plan to say that reads it. Offsets that the old plan reads and that are
-    gone with their log (`partitions_missing_offsets`) are losses of the new plan. Raises as `plan_next`, and
-    SettingsError when `skipped` names offsets that it does not read, and what `reject_in_doubt_commit` does.
+    What the old plan gave up stays given up, and what it saw of the offsets stays expected. In an
+    unreadable partition the position stays, and its losses are left to the plan that reads it.
+    Offsets that are gone with their log (`partitions_missing_offsets`) are losses of the new plan.
+    Raises as `plan_next`, SettingsError if `skipped` names offsets that it does not read, and what
+    `reject_in_doubt_commit` raises.
     """
     reject_in_doubt_commit(state.plan, snapshot, settings)
     if snapshot.backfill:
@@ -124,11 +124,11 @@ def partitions_missing_offsets(
     decided: Mapping[BrokerPartition, LossReason] = MappingProxyType({}),
     same: Collection[BrokerPartition] = (),
 ) -> dict[BrokerPartition, GoneFrom]:
-    """The logs that no longer hold what a stored plan reads of them: deleted, recreated, or
+    """Return the partitions that no longer hold what a stored plan reads: deleted, recreated, or
     truncated inside or below its ranges.
 
-    `decided`: logs of which an operator says so. `same`: logs that an operator accepts as what they
-    were. Where it is not known how much a physical log lost, all of its range is.
+    `decided`: partitions that an operator accepts as such; `same`: those accepted as unchanged. If
+    the extent on Jafka is unknown, the whole range counts.
     """
     again = recreated_topics(plan, snapshot)
     others = {
@@ -156,8 +156,8 @@ def partitions_missing_offsets(
 
 
 def lost_with_logs(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> list[Loss]:
-    """What of a stored plan is lost with its logs, and what it had let go there: no later plan
-    reads either, so none says it.
+    """Return what of a stored plan is lost with its partitions, including its own losses there: no
+    later plan reports either.
     """
     among = [
         loss
@@ -171,8 +171,8 @@ def lost_with_logs(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> list
 
 
 def _losses_of_missing(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> list[Loss]:
-    """One loss for each stretch of the plan's ranges in which the log has nothing any more, however
-    many tasks read it.
+    """Return one loss per interval of the plan's ranges that the log lacks, however many tasks read
+    it.
     """
     found: list[Loss] = []
     for r in sorted(plan.advancing, key=lambda r: (r.log, r.from_offset)):
@@ -190,12 +190,12 @@ def _losses_of_missing(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> 
 def committed_replacement_plan(
     state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int
 ) -> Plan:
-    """The same of a plan that is executed as it is: its ranges without what is gone or skipped, and
-    no offset more.
+    """Return the replacement of a committed plan: its ranges without what is gone or skipped, and
+    nothing more.
 
-    What lies behind them is not ours, and what lies in them nobody else will read; of a topic that
-    was deleted, or made again since, nothing is left. Raises DataLoss where policy says `fail` and
-    nobody skipped what expired, SettingsError for a skip that it does not hold.
+    What follows is not ours, and nobody else reads its ranges; of a deleted or recreated topic
+    nothing is left. Raises DataLoss if policy is `fail` and nobody skipped what expired,
+    SettingsError for a skip that it does not hold.
     """
     old, table = state.plan, snapshot.table
     lives, ended = old.log_epochs, permanently_missing_topics(old, snapshot)
@@ -234,9 +234,7 @@ def committed_replacement_plan(
 
 
 def _expired(plan: Plan, snapshot: Snapshot, settings: Settings) -> Iterable[Loss]:
-    """What the logs do not keep any more of a plan's ranges. Raises DataLoss where policy says
-    `fail`.
-    """
+    """Return what expired of a plan's ranges. Raises DataLoss if policy is `fail`."""
     for r in plan.ranges:
         extent = snapshot.extents.get(r.log)
         if extent and r.from_offset < extent.log_start_offset:
@@ -248,8 +246,8 @@ def _expired(plan: Plan, snapshot: Snapshot, settings: Settings) -> Iterable[Los
 
 
 def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
-    """The plan of a member in the place of one that was never handed over: of the logs of its
-    share, from their offsets of now.
+    """Return a member's plan instead of one that was never committed: its assigned partitions from
+    their current offsets.
     """
     old = state.plan
     owned = snapshot.share.logs if snapshot.share else ()

@@ -282,10 +282,8 @@ def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: i
 
 
 def let_go_among(plan: Plan) -> tuple[Loss, ...]:
-    """What this plan let go and another one in its place would read again, since it lies behind a
-    range's start: skipped, or missing.
-
-    What is gone with its log nobody reads again.
+    """Return the losses of this plan that its replacement would read again, because they follow a
+    range's start: skipped or missing. What is gone with its partition is never read again.
     """
     starts = starts_of(plan)
     current = (
@@ -297,8 +295,8 @@ def let_go_among(plan: Plan) -> tuple[Loss, ...]:
 
 
 def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
-    """The plan that takes the place of one whose logs lack some of its offsets, without its id: the
-    same, and those are let go.
+    """Return the replacement of a plan whose partitions lack some offsets, without its id: the
+    same, with those as losses.
     """
     missing = [replace(loss, log_epoch=plan.log_epochs.get(loss.log, 0)) for loss in missing]
     ranges = tuple(leave_out(plan.ranges, missing))
@@ -343,7 +341,7 @@ def leave_out(ranges: Iterable[OffsetRange], skipped: Sequence[Loss]) -> Iterabl
 
 
 def without_losses(found: Iterable[Span], skipped: Iterable[Loss]) -> list[Span]:
-    """Ranges or losses without what was skipped of them."""
+    """Return ranges or losses without the skipped offsets."""
     left = list(found)
     for skip in skipped:
         left = [part for one in left for part in _around(one, skip)]
@@ -365,8 +363,8 @@ def _around(r: Span, skip: Loss) -> Iterable[Span]:
 
 
 def _reject_leaderless_skips(skipped: Iterable[Loss], snapshot: Snapshot) -> None:
-    """What is skipped is let go by the plan that passes it, which cannot be one that does not read
-    the log. Raises BrokerUnreachable.
+    """Reject skipping offsets of a partition without a leader: the plan that passes them must read
+    it. Raises BrokerUnreachable.
     """
     for skip in skipped:
         if skip.log in snapshot.leaderless:
@@ -375,8 +373,8 @@ def _reject_leaderless_skips(skipped: Iterable[Loss], snapshot: Snapshot) -> Non
 
 
 def needs_closing(stored: Plan) -> bool:
-    """Whether a driver may still append under this plan's number: the plan reads, takes another
-    pipeline's place, or superseded one.
+    """True if a driver may still append under this plan's number: the plan reads, inherits, or
+    superseded one.
     """
     return bool(stored.ranges) or stored.kind is PlanKind.TAKE_OVER or stored.supersedes is not None
 
@@ -416,8 +414,8 @@ def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
 def next_closing_plan(
     last: Plan, reason: str, *, table_id: str, table_version: int, number: int, now_ms: int
 ) -> Plan:
-    """The same with the number behind the table's newest one, `number`, where it is unknown what is
-    stored. `last` is its plan.
+    """Return the same under the number after the table's newest one, `number`, if the stored plan
+    is unknown. `last` is its plan.
     """
     return replace(
         closing_plan_of(
@@ -439,15 +437,13 @@ def next_closing_plan(
 def replay_or_supersede(
     state: Replay, snapshot: Snapshot, settings: Settings
 ) -> Replay | Supersede:
-    """What becomes of a stored plan: it is replayed word for word, or superseded where policy lets
-    it: its range has expired, or a log that it reads has no leader.
+    """Decide about a stored plan: it is executed unchanged, or superseded if policy permits: its
+    range expired, or a partition has no leader.
 
-    A replay (`PlanKind.REPLAY`) that cannot bring back all of its rows is given up, whatever policy
-    says: those that stand would be lost.
-
-    Raises NeedsDecision when a topic was deleted or made again or the conf shapes rows in another
-    way by now, MisalignedOffset when no message begins where it does, DataLoss and
-    BrokerUnreachable when policy says `fail`.
+    A replay (`PlanKind.REPLAY`) that cannot restore all its rows is given up, whatever policy says,
+    since existing rows would be lost. Raises NeedsDecision if a topic was deleted or recreated or
+    the conf shapes rows differently, MisalignedOffset if no message begins at its start, DataLoss
+    and BrokerUnreachable if policy is `fail`.
     """
     plan = state.plan
     reject_in_doubt_commit(plan, snapshot, settings)
@@ -485,11 +481,9 @@ def replay_or_supersede(
 
 
 def _of_ranges(plan: Plan, snapshot: Snapshot) -> Snapshot:
-    """The snapshot with what the plan reads alone: what became of the other logs is decided once it
-    is in the table.
-
-    No other plan may take the place of one that is executed as it is, so a log that is another by
-    now is left out of it, and accepted behind it.
+    """Return the snapshot of what the plan reads: other partitions are decided once it is in the
+    table. A plan that is executed unchanged is not replaced, so a partition that is another by now
+    is left out and accepted afterwards.
     """
     logs, topics = {r.log for r in plan.ranges}, {r.log.topic for r in plan.ranges}
     return replace(
@@ -526,10 +520,8 @@ def topics_left_to_read(ledger: Ledger) -> set[str]:
 
 
 def reject_abandoning_lost_offsets(plan: Plan, snapshot: Snapshot) -> None:
-    """Refuse to replace a stored plan that reads what its logs no longer hold: that is for an
-    operator to say.
-
-    Raises NeedsDecision for a topic that was deleted or made again, PartitionTruncated.
+    """Reject replacing a stored plan that reads what its logs no longer hold: an operator decides.
+    Raises NeedsDecision for a deleted or recreated topic, PartitionTruncated.
     """
     if (
         plan.kind in (PlanKind.REPLAY, PlanKind.BACKFILL)
@@ -557,8 +549,8 @@ def _reject_gone_topics(plan: Plan, snapshot: Snapshot) -> None:
 
 
 def _reject_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
-    """Refuse a stored plan of which a log has no leader: it reads all of its logs or none. Raises
-    BrokerUnreachable under `fail`.
+    """Reject a stored plan with a partition without a leader: it is read whole or not at all.
+    Raises BrokerUnreachable with `fail`.
     """
     logs = snapshot.leaderless & {r.log for r in plan.ranges}
     if logs and plan.is_executed_as_it_is:
@@ -584,9 +576,7 @@ def _reject_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings
 
 
 def _reject_other_row_shape(plan: Plan, settings: Settings) -> None:
-    """Refuse a stored plan under settings that shape rows differently: they would not be its rows.
-    Raises NeedsDecision.
-    """
+    """Reject a stored plan under settings that shape rows differently. Raises NeedsDecision."""
     if plan.shape != shape_of_rows(settings):
         what = f"plan {plan.number} is stored but not in the table, and the conf has changed what shapes its rows since"
         check = (

@@ -37,7 +37,7 @@ GIVEN_UP = "the replay was given up, and its rows are as they were"
 
 
 Bound = int | Timestamp
-"""Where an interval begins or ends: at an offset, or with the first record at a time or later."""
+"""A bound of an interval: an offset, or the first record at or after a time."""
 Found = Mapping[tuple[BrokerPartition, int], int]
 """The offset of the first record of a log at a moment, in milliseconds, or later; its end where
 there is none.
@@ -46,14 +46,14 @@ there is none.
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """What is to be replayed."""
+    """What to replay."""
 
     named: tuple[Named, ...]
     """A topic, or partitions of it."""
     from_: Bound
     until: Bound
     only_retained: bool = False
-    """Of what retention took a part of, the rest: rows whose records are gone stay as they are."""
+    """Only what is still retained: rows whose records are gone stay."""
 
     def __post_init__(self) -> None:
         if isinstance(self.from_, int) is not isinstance(self.until, int):
@@ -70,7 +70,7 @@ class ReplayRequest:
             )
 
     def covers(self, log: BrokerPartition) -> bool:
-        """Whether the log is meant."""
+        """True if the request includes the partition."""
         return any(one.covers(log) for one in self.named)
 
     def offsets_of(self, log: BrokerPartition) -> tuple[int, ...]:
@@ -117,8 +117,8 @@ def wanted_logs(wanted: ReplayRequest, last: Plan, snapshot: Snapshot) -> list[B
 def moments_of(
     wanted: ReplayRequest, logs: Iterable[BrokerPartition]
 ) -> list[tuple[BrokerPartition, int]]:
-    """What is to be asked: the log, and milliseconds since the epoch. Raises SettingsError where
-    logs tell no times.
+    """Return the times to look up, per partition in ms. Raises SettingsError if partitions have no
+    times.
     """
     moments = [bound.ms for bound in (wanted.from_, wanted.until) if isinstance(bound, Timestamp)]
     asked = [(log, moment) for log in logs for moment in moments]
@@ -138,9 +138,7 @@ def intervals_of(
     snapshot: Snapshot,
     loaded: LoadedIntervals,
 ) -> dict[BrokerPartition, tuple[int, int]]:
-    """From and until of each log that is read again. Raises as the table of the module's docstring
-    says.
-    """
+    """Return start and end of each partition that is read again. Raises as the module's table."""
     intervals = {}
     for log in logs:
         low, high = (
@@ -187,10 +185,8 @@ def _lost_from(
     snapshot: Snapshot,
     loaded: LoadedIntervals,
 ) -> int | None:
-    """The first offset that may be meant, has a row, and lies below the log's start.
-
-    A broker tells the first record at a time of those that it still has. So where that is its very
-    first one, those before it may be meant.
+    """Return the first offset that may be meant, has a row, and lies below the log start. Brokers
+    find only retained records by time: if it is their very first one, earlier ones may be meant.
     """
     start = snapshot.extents[log].log_start_offset
     if isinstance(wanted.from_, int):
@@ -274,8 +270,8 @@ def plan_replay(
     reason: str | None,
     now_ms: int,
 ) -> Plan:
-    """The plan behind the last one, without its id and without the rows that stand. Raises
-    NeedsDecision where a log is another by now.
+    """Return the plan after the last one, without its id and its count of existing rows. Raises
+    NeedsDecision if a partition is another one by now.
     """
     last, table = state.last, snapshot.table
     reject_recreated_or_truncated(

@@ -59,10 +59,9 @@ _MOVES = (PlanKind.RESET, PlanKind.SET, PlanKind.TAKE_OVER)
 
 
 def claimed_anew(plan: Plan, last: Plan | None) -> dict[BrokerPartition, int]:
-    """From where on a plan of the live pipeline claims logs that the plan before it did not: new
-    ones, other lives, and set back.
-
-    `last` is the newest stored plan, in the table or not, whose place this one may take.
+    """Return where a plan of the live pipeline reserves partitions that the plan before did not:
+    new ones, other incarnations, and set back. `last` is the newest stored plan, which this one may
+    replace.
     """
     before = starts_of(last) if last else {}
     lives = last.log_epochs if last else {}
@@ -76,14 +75,14 @@ def claimed_anew(plan: Plan, last: Plan | None) -> dict[BrokerPartition, int]:
 
 
 def updates_reservation_lock(plan: Plan, last: Plan | None) -> bool:
-    """Whether a plan of the live pipeline claims what nobody did: behind a new position, or what
-    was given up and a replay reads again.
+    """True if a plan of the live pipeline reserves free offsets: after a new position, or given-up
+    offsets that a replay reads.
     """
     return plan.kind is PlanKind.REPLAY or bool(claimed_anew(plan, last))
 
 
 def reject_claimed(plan: Plan, last: Plan | None, claims: Reservations) -> None:
-    """Refuse a plan of the live pipeline that begins before or inside of what a backfill claims.
+    """Reject a plan of the live pipeline that begins before or inside a backfill's reservation.
     Raises NeedsDecision.
     """
     for log, start in sorted(claimed_anew(plan, last).items()):
@@ -107,8 +106,8 @@ def _abandon(name: str) -> str:
 def _held_before(
     claim: Reservation, log: BrokerPartition, plan: Plan, last: Plan | None
 ) -> list[tuple[int, int]]:
-    """What a claim holds of a log against a plan. One of an earlier life holds what lies before the
-    position.
+    """Return what a reservation holds of a partition against a plan. One of an earlier incarnation
+    holds all before the position.
     """
     life, parts = plan.log_epochs.get(log, 0), list(claim.stretches.get(log, ()))
     if last is None or log not in last.positions or claim.incarnation_of(log) == life:
@@ -120,11 +119,9 @@ def _held_before(
 def reject_restart_of_reserved_partition(
     plan: Plan, last: Plan, left: Mapping[str, Collection[BrokerPartition]]
 ) -> None:
-    """Refuse a plan that begins another life of a log which a backfill has still to load. Raises
-    NeedsDecision.
-
-    `left`: the logs of which each backfill has not loaded all that it claims. Read on, it would
-    take other records for those.
+    """Reject a plan that begins another incarnation of a partition which a backfill has still to
+    load: the backfill would read other records. Raises NeedsDecision. `left`: the unfinished
+    partitions of each backfill.
     """
     begun = {log for log, life in plan.log_epochs.items() if life != last.log_epochs.get(log, 0)}
     for name, logs in sorted(left.items()):
@@ -140,12 +137,11 @@ def held_by_live(
     coverage: LoadedIntervals,
     transaction_version: int,
 ) -> dict[BrokerPartition, list[tuple[int, int]]]:
-    """What the live pipeline claims, of the life that each log has now.
+    """Return what the live pipeline reserves, of each partition's current incarnation.
 
-    `stored`: the plans that are kept, and whether each is recorded; `coverage`: all that is
-    recorded, for the table at this transaction version. Of a plan that is not in it, and that an
-    operator gave up with another state of it, nothing is claimed. Raises Owned where a stored plan
-    must be executed first.
+    `stored`: kept plans, and whether each is recorded; `coverage`: all recorded intervals, for the
+    table at this transaction version. A plan that is not in it and was given up by an operator
+    reserves nothing. Raises Owned if a stored plan must be executed first.
     """
     newest = state.last if isinstance(state, UpToDate) else state.plan
     before = next((plan for plan, _ in stored if plan.number == newest.number - 1), None)
@@ -177,8 +173,8 @@ def held_by_live(
 def read_by_others_now(
     state: UpToDate | Replay | Supersede, coverage: LoadedIntervals
 ) -> dict[BrokerPartition, list[tuple[int, int]]]:
-    """What other members of the group read, of the life that each log has now: nobody claims it,
-    and who asks for what is missing does not mean it.
+    """Return what other members read of each partition's current incarnation: nobody reserves it,
+    and a request for missing offsets does not include it.
     """
     newest = state.last if isinstance(state, UpToDate) else state.plan
     found: dict[BrokerPartition, list[tuple[int, int]]] = {}
@@ -194,8 +190,8 @@ def incarnations_of(newest: Plan | None) -> dict[BrokerPartition, int]:
 
 
 def reject_other_incarnation(snapshot: Snapshot, positions: Mapping[BrokerPartition, int]) -> None:
-    """Refuse a backfill that would read on where the live pipeline reads another life of the log by
-    now. Raises NeedsDecision.
+    """Reject a backfill that would continue in a partition of which the live pipeline reads another
+    incarnation. Raises NeedsDecision.
     """
     claim = snapshot.backfill
     for log in sorted(claim.left_from(positions)) if claim else ():
@@ -208,7 +204,7 @@ def reject_other_incarnation(snapshot: Snapshot, positions: Mapping[BrokerPartit
 
 
 def joined(parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same offsets in order, those that touch or overlap as one."""
+    """Return the same offsets sorted, adjacent and overlapping ones merged."""
     found = list[tuple[int, int]]()
     for start, until in sorted(parts):
         if found and start <= found[-1][1]:
@@ -227,11 +223,9 @@ def common(
 
 
 def _settled(stored: Plan, before: Plan | None) -> dict[BrokerPartition, int]:
-    """Where each log ended before a plan that is not in the table: another one in its place may
-    begin there.
-
-    Where it is in the place of another one itself, nobody knows any more what whoever works on that
-    one may append: a replay, say.
+    """Return where each partition ended before a plan that is not in the table, since its
+    replacement may begin there. If it is a replacement itself, an unknown plan, such as a replay,
+    may still be appended.
     """
     if stored.kind in _MOVES or stored.supersedes or before is None or before.id != stored.previous:
         what = f"plan {stored.number} of the pipeline is stored and not in the table"
@@ -243,15 +237,15 @@ def _settled(stored: Plan, before: Plan | None) -> dict[BrokerPartition, int]:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A part of what is claimed, as it was loaded."""
+    """A part of a reservation, as it was loaded."""
 
     offsets: OffsetRange
     rows: int | None
-    """That it gave; None where nobody knows it of this part alone."""
+    """Its number of rows; None if unknown for this part alone."""
 
 
 def held_parts(stretches: Stretches, loaded: LoadedIntervals) -> tuple[Held, ...]:
-    """All that is claimed, cut where what is known of it ends."""
+    """Return the whole reservation, split where what is known of it changes."""
     return tuple(
         part
         for log, parts in sorted(stretches.items())
@@ -283,7 +277,9 @@ def still_there(
     held: Sequence[Held],
     receipts: Sequence[RangeResult],
 ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
-    """What stays claimed. `receipts`: what the table of today has of each part, with the gaps."""
+    """Return what stays reserved. `receipts`: what the current table has of each part, with its
+    gaps.
+    """
     holes: dict[BrokerPartition, list[tuple[int, int]]] = {}
     for part, receipt in zip(held, receipts, strict=True):
         holes.setdefault(part.offsets.log, []).extend(_without_rows(part, receipt))
@@ -297,8 +293,8 @@ def still_there(
 def given_up_of(
     stretches: Stretches, loaded: LoadedIntervals
 ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
-    """What of these was loaded into a state of the table that an operator gave up, and not again
-    since.
+    """Return which of these was loaded into a state of the table that an operator gave up, and not
+    again since.
     """
     found = {}
     for log, parts in stretches.items():
@@ -327,11 +323,9 @@ _Pair = tuple[OffsetRange, RangeResult]
 def as_claimed(
     plan: Plan, applied: CommitResult, claim: Reservation
 ) -> tuple[Plan, CommitResult, dict[BrokerPartition, tuple[Interval, ...]]]:
-    """A plan and what came of it without what was given back since, for another one may have loaded
-    that; and what nobody can judge.
-
-    Those are the other offsets of a range that was given back in part, where it is not known of
-    each of them whether it had a row.
+    """Return a plan and its result without what was given back since, because others may have
+    loaded it, and what cannot be judged: the other offsets of a range given back in part, if their
+    rows are not known one by one.
     """
     kept, doubtful = list[_Pair](), dict[BrokerPartition, tuple[Interval, ...]]()
     for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
@@ -352,7 +346,7 @@ def as_claimed(
 
 
 def covered_as_claimed(coverage: LoadedIntervals, claim: Reservation) -> LoadedIntervals:
-    """The same of plans that were pruned."""
+    """Return the same for pruned plans."""
     kept, doubtful = _split(coverage, claim)
     return replace(coverage, intervals=kept, given_up=_joined(coverage.given_up, doubtful))
 
@@ -362,10 +356,8 @@ def loaded_as_claimed(
     recorded: Iterable[tuple[Plan, CommitResult]],
     claim: Reservation,
 ) -> tuple[LoadedIntervals, list[tuple[Plan, CommitResult]]]:
-    """The same of all its plans, pruned or not, for who takes in what it loaded.
-
-    Some rows of what nobody can judge may be there: that is loaded, so that nobody loads it again,
-    and not counted.
+    """Return the same for all plans of a backfill, for a pipeline that inherits them. What cannot
+    be judged counts as loaded, so that nobody loads it again, without a number of rows.
     """
     kept, doubtful = _split(pruned, claim)
     unknown = {
@@ -390,8 +382,8 @@ _Intervals = Mapping[BrokerPartition, tuple[Interval, ...]]
 
 
 def _split(coverage: LoadedIntervals, claim: Reservation) -> tuple[_Intervals, _Intervals]:
-    """What is left of the intervals, and what is left of those of which nobody knows how many rows
-    that has.
+    """Return what is left of the intervals, and what is left of those with an unknown number of
+    rows.
     """
     kept, doubtful = (
         dict[BrokerPartition, tuple[Interval, ...]](),
@@ -413,7 +405,9 @@ def _joined(some: _Intervals, more: _Intervals) -> _Intervals:
 
 
 def _around(interval: Interval, gone: Sequence[tuple[int, int]]) -> tuple[Interval, ...]:
-    """What is left of an interval in which each offset has a row, or of one of which nobody asks."""
+    """Return what is left of an interval whose offsets all have rows, or whose rows are not
+    required.
+    """
     return tuple(
         Interval(low, high, high - low, log_epoch=interval.log_epoch)
         for low, high in without((interval.from_offset, interval.until_offset), gone)
@@ -421,10 +415,9 @@ def _around(interval: Interval, gone: Sequence[tuple[int, int]]) -> tuple[Interv
 
 
 def reject_table_without_backfill(name: str, ledger: Ledger, table: Table, in_table: int) -> None:
-    """Refuse a table that lacks a plan which a backfill has loaded into it.
-
-    `ledger` is the backfill's, read before the table; `in_table`: its newest plan there, 0 for
-    none. Raises LedgersDisagree.
+    """Reject a table that lacks a plan which a backfill has loaded into it. `ledger` is the
+    backfill's, read before the table; `in_table`: its newest plan there, 0 for none. Raises
+    LedgersDisagree.
     """
     newest = known_in_table(ledger, table)
     if in_table < newest:

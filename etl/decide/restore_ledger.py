@@ -98,15 +98,13 @@ class Lost(str, Enum):
     OFFSETS = "offsets"
     LEDGER = "ledger"
     PLANS = "plans"
-    """The ledger, and the commits that told of it: only rows are left."""
+    """The ledger and its commits are lost: only rows are left."""
 
 
 def what_is_lost(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | None]:
-    """What there is to restore, and the plan that the table tells of; None where it tells of none
-    any more.
-
-    Raises LedgersDisagree where somebody must first say which table is right, SettingsError where
-    the table holds nothing of ours, NeedsDecision where a stored plan must be executed first.
+    """Return what there is to restore, and the table's plan; None if the table has none. Raises
+    LedgersDisagree if an operator must first accept a table, SettingsError if the table has nothing
+    of ours, NeedsDecision if a stored plan must be executed first.
     """
     ledger, table = snapshot.ledger, snapshot.table
     with naming_table(settings):
@@ -137,16 +135,14 @@ def what_is_lost(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | N
 
 
 def is_forgotten(ledger: Ledger, table: Table | None) -> bool:
-    """Whether the table holds a plan that the ledger does not have, and the table's log no longer
-    says what it was.
-    """
+    """True if the table holds a plan that the ledger lacks and the table's log no longer contains."""
     if table is None or (table.metadata and table.metadata.document is not None):
         return False
     return (table.transaction_version or 0) > (ledger.newest.number if ledger.newest else 0)
 
 
 def _left(state: Replay | Supersede, snapshot: Snapshot, settings: Settings) -> Plan:
-    """A stored plan, whose offsets are where it saw them. Raises NeedsDecision, and as
+    """Return a stored plan whose offsets are as it saw them. Raises NeedsDecision, and as
     `reject_in_doubt_commit`.
     """
     plan = with_commit_settled(snapshot).ledger.newest or state.plan
@@ -163,7 +159,9 @@ def _left(state: Replay | Supersede, snapshot: Snapshot, settings: Settings) -> 
 
 
 def apart(plan: Plan, snapshot: Snapshot) -> dict[BrokerPartition, tuple[int | None, int]]:
-    """The logs whose committed offset is not the plan's position: what it is, and what it will be."""
+    """Return the partitions whose committed offset is not the plan's position: the offset now and
+    after restoring.
+    """
     found = (
         {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
         if plan.moves_offsets
@@ -177,7 +175,9 @@ def apart(plan: Plan, snapshot: Snapshot) -> dict[BrokerPartition, tuple[int | N
 
 
 def repair_from(plan: Plan, snapshot: Snapshot) -> Repair:
-    """The ledger from the table's commits, and every offset to its position, whoever moved it."""
+    """Return the ledger from the table's commits, and each offset to its position, whoever moved
+    it.
+    """
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
     observed_by_settings = replace(plan, seen=seen, offsets_in=snapshot.offsets_in)
     return Repair(
@@ -198,8 +198,8 @@ def describe_restored_rows(
     snapshot: Snapshot,
     others: int,
 ) -> list[str]:
-    """What going on behind the rows comes to. `others`: how many more pipelines have loaded into
-    the table.
+    """Describe what continuing behind the rows means. `others`: number of other pipelines in the
+    table.
     """
     said = []
     for log, (_, position) in sorted(until.items()):
@@ -234,7 +234,7 @@ _NO_END = 2**63 - 1
 
 
 class Difference(str, Enum):
-    """What a difference is; the value is how a person reads it in a table."""
+    """A kind of difference; the value is its text in a table."""
 
     NONE = "none"
     UNREAD = "never read"
@@ -262,7 +262,7 @@ class PlanStands(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionSources:
-    """What the three tell of one partition."""
+    """What the three sources say of one partition."""
 
     log: BrokerPartition
     committed: int | None
@@ -270,12 +270,12 @@ class PartitionSources:
     planned: int | None
     """The position of the newest plan in ZooKeeper."""
     in_table: int | None
-    """The position that our newest commit in the table tells."""
+    """The position of our newest commit in the table."""
     difference: Difference
 
 
 def state_by_ledgers(snapshot: Snapshot, settings: Settings) -> PipelineState | None:
-    """Where the pipeline stands by ledger and table alone; None where they disagree."""
+    """Return the state by ledger and table only; None if they disagree."""
     try:
         return compare(snapshot.ledger, snapshot.table, settings.table.place)
     except LedgersDisagree:
@@ -283,8 +283,8 @@ def state_by_ledgers(snapshot: Snapshot, settings: Settings) -> PipelineState | 
 
 
 def plan_in_table(ledger: Ledger, table: Table | None) -> Plan | None:
-    """The plan that our newest commit carries; None where there is none, or the table's log no
-    longer says.
+    """Return the plan of our newest commit; None if there is none, or the table's log no longer has
+    it.
     """
     metadata = table.metadata if table else None
     if metadata is None:
@@ -303,7 +303,7 @@ def plan_in_table(ledger: Ledger, table: Table | None) -> Plan | None:
 
 
 def plan_stands(base: PipelineState | None, ledger: Ledger, table: Table | None) -> PlanStands:
-    """What is known of the ledger's newest plan, by `state_by_ledgers`."""
+    """Return what is known of the ledger's newest plan, by `state_by_ledgers`."""
     newest = ledger.newest
     if isinstance(base, RebuildFromTable):
         return (
@@ -371,7 +371,7 @@ _BY_PLAN = {
 
 
 def _moved(base: PipelineState | None, snapshot: Snapshot) -> Collection[BrokerPartition]:
-    """The logs whose offset another client moved, by the plan that the state is about."""
+    """Return the partitions whose offset another client moved, relative to the state's plan."""
     if base is None or isinstance(base, FirstRun):
         return ()
     committed, plan = snapshot.committed, as_if_stored_in(snapshot.offsets_in, plan_of(base))
@@ -382,22 +382,21 @@ def _moved(base: PipelineState | None, snapshot: Snapshot) -> Collection[BrokerP
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What the next run does about all of it, as far as it is known."""
+    """What the next run does about all differences, as far as known."""
 
     step: NextStep
-    """Its first one; without an action where the brokers were not asked."""
+    """Its first step; without an action if brokers were not asked."""
     refusal: EtlError | None = None
-    """What it stops with, in its first step or a later one."""
+    """The error that it ends with, in its first step or a later one."""
     undecided: frozenset[BrokerPartition] = frozenset()
-    """Logs with an offset that is followed if the log reaches so far, where the brokers were not
-    asked.
+    """Partitions with an offset that is followed if the log reaches it, if brokers were not asked.
     """
 
 
 def foresee(
     snapshot: Snapshot, settings: Settings, *, now_ms: int, has_asked_brokers: bool
 ) -> Foreseen:
-    """What a run does that sees this, by the functions that it goes by. Raises nothing."""
+    """Return what a run does with this snapshot, by its own decisions. Raises nothing."""
     seen = as_if_alone(snapshot if has_asked_brokers else _without_ends(snapshot), settings)
     try:
         step = (
@@ -425,7 +424,7 @@ def foresee(
 
 
 def _behind(plan: Plan, seen: Snapshot, settings: Settings) -> Mapping[BrokerPartition, int]:
-    """The offsets that are followed once this plan, which is stored, is in the table. Raises
+    """Return the offsets that are followed after this stored plan is in the table. Raises
     OffsetMoved.
     """
     if plan.handed_over is None or not is_member(settings):
@@ -464,8 +463,8 @@ def _step_by_ledgers(snapshot: Snapshot, settings: Settings) -> NextStep:
 
 
 def _without_ends(snapshot: Snapshot) -> Snapshot:
-    """The same with logs that reach as far as can be: what is refused all the same is refused
-    wherever they end.
+    """Return the same with unbounded ends: what is rejected even so is rejected wherever partitions
+    end.
     """
     return replace(
         snapshot,

@@ -54,17 +54,15 @@ ledger stands at its bound or beyond.
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What a plan is made under."""
+    """What a plan is made for."""
 
     run_key: str | None = None
     bounds: Bounds = NO_BOUNDS
     stops: Mapping[BrokerPartition, int] | None = None
-    """Where each log is read up to at most; one that is not named is not read. None: all of them to
-    their ends.
-    """
+    """End of each partition to read; others are not read. None: all to their ends."""
     waits: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
-    """Under a key: logs that cannot be read, and up to where a later plan of it reads them; None:
-    nobody knows yet.
+    """With a run key: unreadable partitions, and the bound that a later plan reads them to; None:
+    unknown.
     """
 
     def until(self, log: BrokerPartition, position: int, end: int) -> int:
@@ -76,8 +74,8 @@ NOTHING_ASKED = Asking()
 
 
 def bounds_to_find(request: Request, newest: Plan | None, plan: Plan | None) -> Bounds:
-    """The bounds to look for in the logs: those that the key's plan was made under, or the
-    request's. `-1h` is that of the first run.
+    """Return the bounds to look up: those of the key's plan, or the request's. `-1h` is that of the
+    key's first run.
     """
     of_key = next(
         (
@@ -91,8 +89,8 @@ def bounds_to_find(request: Request, newest: Plan | None, plan: Plan | None) -> 
 
 
 def request_of_key(asked: ResolvedRequest | None, last: Plan | None) -> Plan | RunKeyRecord | None:
-    """What the ledger has of the key, `last` being the pipeline's newest plan in force; None
-    without a key, and of one that is new.
+    """Return the ledger's record of the key, `last` being the pipeline's newest plan; None without
+    a key, and for a new one.
     """
     if asked is None or asked.request.run_key is None:
         return None
@@ -102,10 +100,8 @@ def request_of_key(asked: ResolvedRequest | None, last: Plan | None) -> Plan | R
 def done_before(
     asked: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot
 ) -> RunKeyRecord | None:
-    """The key whose run is done, `last` being in the table; None where there is something to do, or
-    a log is waited for.
-
-    Raises SettingsError for other bounds.
+    """Return the key that is done, `last` being in the table; None if there is something to do or
+    wait for. Raises SettingsError for other bounds.
     """
     found = request_of_key(asked, last)
     if asked is None or found is None:
@@ -126,8 +122,8 @@ def done_before(
 def left_under_key(
     asked: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot
 ) -> dict[BrokerPartition, int | None]:
-    """Of a key with a plan the logs that are not loaded up to its bound, `last` being in the table,
-    and that bound; None: unknown.
+    """Return the partitions of a key's plan that are not loaded up to the bound, `last` being in
+    the table, and that bound; None: unknown.
     """
     found = request_of_key(asked, last)
     if asked is None or last is None or not isinstance(found, Plan):
@@ -141,8 +137,8 @@ def left_under_key(
 
 
 def is_found_out(asked: ResolvedRequest | None, last: Plan | None) -> bool:
-    """Whether a key that is done had a log of which nobody knew the bound: then it is kept, for
-    what comes there later is not the key's.
+    """True if a finished key has a partition with an unknown bound: it is kept, since later records
+    are not the key's.
     """
     found = request_of_key(asked, last)
     return (
@@ -167,8 +163,8 @@ def _end_now(
 
 
 def is_reached(plan: Plan, positions: Mapping[BrokerPartition, int]) -> bool:
-    """Whether what is loaded up to these positions is all that this plan's key is to load. Of a log
-    without a bound nobody can tell.
+    """True if these positions are all that this plan's key is to load; unknown for a partition
+    without a bound.
     """
     return all(
         end is not None and positions.get(log, -1) >= end for log, end in plan.key_ends.items()
@@ -176,13 +172,13 @@ def is_reached(plan: Plan, positions: Mapping[BrokerPartition, int]) -> bool:
 
 
 def run_key_to_record(plan: Plan) -> RunKeyRecord:
-    """What is kept of the key of a plan that has one."""
+    """Return what is kept of the key of a plan that has one."""
     return RunKeyRecord(plan.run_key or "", plan.number, plan.bounds.said)
 
 
 def key_without_plan(asked: ResolvedRequest | None, last: Plan | None) -> RunKeyRecord | None:
-    """What is kept of a key under which there was nothing to read; None without a key, and of one
-    that made plans.
+    """Return what is kept of a key with nothing to read; None without a key, and for one that made
+    plans.
     """
     if asked is None or asked.request.run_key is None or request_of_key(asked, last):
         return None
@@ -192,14 +188,14 @@ def key_without_plan(asked: ResolvedRequest | None, last: Plan | None) -> RunKey
 
 
 def with_key(keys: tuple[RunKeyRecord, ...], more: RunKeyRecord) -> tuple[RunKeyRecord, ...]:
-    """The kept keys and one more, which takes the place of what was known of it; the newest
+    """Return the kept keys with one more, which replaces its earlier record; the newest
     `KEYS_KEPT`.
     """
     return (*(one for one in keys if one.key != more.key), more)[-KEYS_KEPT:]
 
 
 def asking_of(asked: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot) -> Asking:
-    """What the next plan is made under; the key is not done."""
+    """Return what the next plan is made for; the key is not done."""
     if asked is None:
         return NOTHING_ASKED
     found, request = request_of_key(asked, last), asked.request
@@ -263,7 +259,9 @@ def _waited_for(
 
 
 def loaded_beyond(snapshot: Snapshot) -> dict[BrokerPartition, int]:
-    """How many offsets of each log are loaded behind the bound of a run that has made no plan yet."""
+    """Return how many offsets of each partition are loaded beyond the bound of a run without a
+    plan.
+    """
     last, asked = snapshot.ledger.newest, snapshot.asked
     until = asked.request.bounds.until if asked else None
     if last is None or asked is None or until is None or request_of_key(asked, last):
@@ -279,8 +277,8 @@ def loaded_beyond(snapshot: Snapshot) -> dict[BrokerPartition, int]:
 def up_to_bound(
     lags: Mapping[BrokerPartition, int], plan: Plan, snapshot: Snapshot
 ) -> dict[BrokerPartition, int]:
-    """What of these lags behind a run's last plan the run was asked for: under a key all of that is
-    in the plan, or in its `key_ends`.
+    """Return which part of these lags after a run's last plan was requested: with a key all of it
+    is in the plan or in its `key_ends`.
     """
     if plan.run_key:
         return {}
@@ -295,11 +293,10 @@ def up_to_bound(
 
 
 def request_of_replacement(old: Plan) -> Asking:
-    """What the plan is made under that takes the place of this one: what was asked for once stays.
+    """Return what the replacement of this plan is made for: the original request stays.
 
-    Where the old plan was to end in a physical log a message ended then, and so it does in the same
-    log now, though its broker does not name that any more. A log of which nobody knew the bound
-    waits on: whoever replaces the plan need not have been asked for the key.
+    Where the old plan was to end on Jafka a message ended, and still does, though the broker no
+    longer names that offset. A partition with an unknown bound waits on.
     """
     if not (old.run_key or old.bounds.until):
         return NOTHING_ASKED
@@ -318,8 +315,9 @@ def left_of_key(
     stops: Mapping[BrokerPartition, int],
     positions: Mapping[BrokerPartition, int],
 ) -> dict[BrokerPartition, int | None]:
-    """What `Plan.key_ends` keeps of a plan that reads up to `stops`: under a key the logs that caps
-    end before their `ends`, those that it was to read and cannot, and those that it waits for."""
+    """Return `Plan.key_ends` of a plan that reads up to `stops`: with a key the partitions that
+    caps end before `ends`, that cannot be read, and that it waits for.
+    """
     if asking.run_key is None:
         return {}
     capped = {log: end for log, end in ends.items() if stops[log] < end}
@@ -333,7 +331,7 @@ def left_of_key(
 
 
 def reject_start_by_offset_count(asked: ResolvedRequest | None, last: Plan | None) -> None:
-    """Refuse a first run that is to begin so many offsets before the end: a start is a time, or a
+    """Reject a first run that begins a number of offsets before the end: a start is a time, or a
     policy. Raises SettingsError.
     """
     start = asked.request.bounds.start if asked else None
@@ -346,8 +344,8 @@ def reject_start_by_offset_count(asked: ResolvedRequest | None, last: Plan | Non
 def reject_unread_offsets_before(
     asked: ResolvedRequest | None, known: Mapping[BrokerPartition, int], snapshot: Snapshot
 ) -> None:
-    """Refuse a run that is to begin at a bound before which this pipeline has not read all. Raises
-    NeedsDecision.
+    """Reject a run that begins at a bound before which this pipeline has not read everything.
+    Raises NeedsDecision.
     """
     start = asked.request.bounds.start if asked else None
     is_begun = isinstance(
@@ -376,8 +374,8 @@ def reject_unread_offsets_before(
 
 
 def _offset(bound: Bound, extent: PartitionOffsets, found: int | None) -> int:
-    """Where a bound lies in a log whose first record as late is at `found`; at the end where there
-    is none.
+    """Return the offset of a bound; `found` is the first record at or after its time; the end if
+    there is none.
     """
     if bound.back is not None:
         return max(extent.log_start_offset, extent.end_offset - bound.back)
@@ -386,8 +384,8 @@ def _offset(bound: Bound, extent: PartitionOffsets, found: int | None) -> int:
 
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 INTERVALS_MAX = 10_000
-"""More of them than anybody looks at: a period was meant in hours and written in seconds. Each is a
-question to every leader.
+"""Most intervals of one check. More means that a period was meant in hours and written in seconds;
+each is a request to every leader.
 """
 
 
@@ -443,7 +441,7 @@ def interval_between(start: object, end: object) -> TimeInterval:
 
 
 def moment(told: object, name: str) -> datetime:
-    """The time that was told, in UTC; `name` is what it was told as. Raises SettingsError."""
+    """Parse a time as UTC; `name` is used in the error. Raises SettingsError."""
     form = "its form, which is 2026-01-31T05:00:00+00:00"
     try:
         # also of a datetime: Airflow's are pendulum's, which lose their zone when a time in UTC is
@@ -494,11 +492,9 @@ def divided(whole: TimeInterval, every: timedelta) -> Iterator[TimeInterval]:
 def intervals_looked_back_at(
     end: datetime, *, behind: timedelta, back: timedelta, every: timedelta
 ) -> TimeInterval:
-    """Whole intervals of the length `every`, as long as `back` in all, of which the last ended
-    `behind` before `end` or earlier.
-
-    Each begins at a multiple of its length since 1970. What is younger no run may have been for
-    yet.
+    """Return intervals of length `every`, `back` long in all, the last ending at least `behind`
+    before `end`. Each begins at a multiple of its length since 1970. Later ones may not have been
+    loaded yet.
     """
     last = end - behind
     last -= (last - _1970) % every
@@ -519,8 +515,8 @@ def length(text: str) -> timedelta:
 
 
 def milliseconds(when: datetime) -> int:
-    """Since 1970; what lies between two milliseconds belongs to the later one, for no record of the
-    earlier one is at it or after it.
+    """Return milliseconds since 1970, rounded up: no record of the earlier millisecond is at or
+    after the time.
     """
     micros = (when - _1970) // timedelta(microseconds=1)
     return -(-micros // 1000)
@@ -536,9 +532,9 @@ HOW_TO_SAY = (
     "data_interval_end; or leave it to the schedule, and old intervals to `airflow backfill create`"
 )
 DOCUMENT_FILE = "ETL_DOCUMENT_FILE"
-"""The variable that names a file which a command writes its document to as well. Whoever starts a
-command through something that mixes its standard output with other lines, as spark-submit does
-under a scheduler, reads it there."""
+"""Environment variable with a file that a command also writes its document to. spark-submit mixes
+standard output with other lines.
+"""
 
 
 def interval_of_run(
@@ -580,20 +576,16 @@ def interval_of_run(
 
 
 def run_arguments(conf: str, interval: TimeInterval, *, is_physical: bool) -> list[str]:
-    """Those of `etl run` that go on up to the end of the interval, once. The logs of Jafka and
-    Kafka 0.7 have no times: up to their ends.
-
-    The interval's start is not among them: a run goes on where the ledger is, so an interval that
-    failed is made good by the next one.
+    """Return the arguments of `etl run` up to the end of the interval, once. Jafka has no times: up
+    to the ends. The start is not passed: a run continues from the ledger, so a failed interval is
+    loaded by the next run.
     """
     until = [] if is_physical else ["--until-time", interval.end.isoformat()]
     return [conf, "--run-key", interval.run_key, *until, "--json"]
 
 
 def range_arguments(params: Mapping[str, object]) -> list[str]:
-    """`--topic`, `--partition`, `--from` and `--until`, of the params of these names; what is not
-    given is left out.
-    """
+    """Return `--topic`, `--partition`, `--from` and `--until` of the params that are set."""
     given = {
         name: str(params[name]).strip()
         for name in ("topic", "partition", "from", "until")
@@ -603,7 +595,7 @@ def range_arguments(params: Mapping[str, object]) -> list[str]:
 
 
 def backfill_arguments(conf: str, params: Mapping[str, object]) -> list[str]:
-    """Those of `etl backfill`. The same name in each retry: it goes on where the one before ended."""
+    """Return the arguments of `etl backfill`. Retries use the same name and continue."""
     missing = ["--missing"] if params.get("missing") else []
     return [conf, "--name", str(params["name"]), *range_arguments(params), *missing, "--json"]
 
@@ -624,12 +616,9 @@ _NOT_STARTED = (126, 127)
 
 
 def verdict_of(exit_code: int | None, document: Mapping[str, object] | None) -> Verdict:
-    """By the exit code of the command, and by the document that it left; None: nobody knows it, or
-    it left none.
-
-    Whoever is between the two (spark-submit) may end otherwise than the command, so what its
-    document says comes first. A command that was killed, or Spark that did not come up, left none:
-    it is tried again, which for the same run key is safe at any moment.
+    """Return the verdict by exit code and document; None: unknown, or missing. spark-submit may
+    change the exit code, so the document counts first. A killed command leaves none: it is retried,
+    which is safe for a run key.
     """
     told = document.get("exit_code") if document else None
     if exit_code == 0 and told in (0, None):
@@ -650,12 +639,11 @@ def incomplete_logs(
     grace_s: float,
     unled: Collection[BrokerPartition] = (),
 ) -> tuple[BrokerPartition, ...]:
-    """Those that are not known to be complete up to `until_ms` (milliseconds since 1970).
+    """Return the partitions that are not known to be complete up to `until_ms`.
 
-    `first_at`: the first offset of each log whose record is at that time or later; None where none
-    is, and of logs without times. Before that time no log is complete, whatever lies in it: a
-    producer's clock may be ahead. `unled`: logs without a leader with which a run would stop; no
-    clock makes them complete.
+    `first_at`: the first offset of each partition at or after that time; None if there is none, and
+    for partitions without times. Before that time none is complete, since clocks of producers may
+    be ahead. `unled`: partitions without a leader for which a run would stop.
     """
     is_past = now_ms >= until_ms + grace_s * 1000
     late = (

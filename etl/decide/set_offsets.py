@@ -73,11 +73,11 @@ Stretches = Mapping[BrokerPartition, Sequence[tuple[int, int]]]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Move:
-    """One log whose position is set."""
+    """One partition whose position is set."""
 
     log: BrokerPartition
     from_offset: int
-    """Where it stands now."""
+    """Its position now."""
     to_offset: int
 
     @property
@@ -93,8 +93,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a set position goes by: the newest plan, and where each log stands before it is set,
-    behind what other members read.
+    """What setting refers to: the newest plan, and each position before it, after what other
+    members read.
     """
 
     state: UpToDate | Replay
@@ -102,16 +102,14 @@ class Standing:
 
     @property
     def old(self) -> Plan:
-        """The last plan, or the stored one whose place is taken."""
+        """Return the last plan, or the stored one that is replaced."""
         return self.state.last if isinstance(self.state, UpToDate) else self.state.plan
 
 
 def standing(state: PipelineState, base: Plan | None) -> Standing:
-    """Where the pipeline stands, for one whose positions are set. `base`: the plan before the
-    newest one, where anybody has it.
-
-    Raises SettingsError for a pipeline without a plan, NeedsDecision where a run must first take
-    over the table's plan, or finish one.
+    """Return the positions before they are set. `base`: the plan before the newest one, if known.
+    Raises SettingsError for a pipeline without a plan, NeedsDecision if a run must first restore or
+    finish one.
     """
     if isinstance(state, FirstRun):
         what = "this pipeline has made no plan yet, so no position can be set"
@@ -153,8 +151,8 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
 
 
 def position_now(log: BrokerPartition, stands: Standing, snapshot: Snapshot) -> int:
-    """Where the log stands. Raises for one that cannot be set: Owned, BrokerUnreachable,
-    SettingsError where it was never read.
+    """Return the partition's position. Raises for one that cannot be set: Owned, BrokerUnreachable,
+    SettingsError if it was never read.
     """
     if log in snapshot.owners:
         raise owned_by({log: snapshot.owners[log]})
@@ -175,10 +173,9 @@ def position_now(log: BrokerPartition, stands: Standing, snapshot: Snapshot) -> 
 def moves_to(
     targets: Mapping[BrokerPartition, int], stands: Standing, snapshot: Snapshot
 ) -> tuple[Move, ...]:
-    """The logs that move, in order; one that is there already does not.
-
-    Raises SettingsError for an offset that the log does not have, NotYetReadable for one behind an
-    open transaction, and what a run says of logs that were cut or made again.
+    """Return the partitions that move, sorted. Raises SettingsError for an offset outside the log,
+    NotYetReadable behind an open transaction, and a run's errors for truncated or recreated
+    partitions.
     """
     reject_recreated_or_truncated(
         stands.old,
@@ -215,17 +212,16 @@ def _reject_outside(log: BrokerPartition, to: int, snapshot: Snapshot) -> None:
 
 
 def intervals_to_look_up(moves: Iterable[Move]) -> dict[BrokerPartition, tuple[int, int]]:
-    """What would be read again, of which the table must hold nothing."""
+    """Return the offsets that would be read again, of which the table must hold none."""
     return {move.log: (move.to_offset, move.from_offset) for move in moves if move.comes}
 
 
 def reject_loaded(
     moves: Iterable[Move], loaded: Stretches, rows: Mapping[BrokerPartition, int]
 ) -> None:
-    """Refuse to go back over what is loaded: by plans that led to the table (`loaded`), or by whose
-    rows ever are there (`rows`, counted).
-
-    Raises NeedsDecision, naming the offsets and what reads them again without doubling them.
+    """Reject going back over loaded offsets: of plans that led to the table (`loaded`), or of any
+    rows there (`rows`, counted). Raises NeedsDecision with the offsets and the command that reads
+    them again without doubling.
     """
     for move in moves:
         among = [
@@ -325,8 +321,8 @@ def plan_set(
 
 
 def _asked_of(stands: Standing) -> dict[str, Any]:
-    """What a stored plan was asked for whose place is taken: its run key goes on from where
-    positions are, to the ends that it froze.
+    """Return the request of the replaced stored plan: its run key continues from the positions to
+    the recorded ends.
     """
     if isinstance(stands.state, UpToDate) or stands.old.run_key is None:
         return {"run_key": None, "bounds": NO_BOUNDS, "key_ends": {}}
@@ -336,15 +332,15 @@ def _asked_of(stands: Standing) -> dict[str, Any]:
 
 
 def _stays(old: Plan) -> Mapping[BrokerPartition, int]:
-    """Where logs stand that are not set, where a stored plan is replaced: its ranges are for the
-    next one to read.
+    """Return the positions of partitions that are not set, if a stored plan is replaced: the next
+    plan reads its ranges.
     """
     return old.positions if old.kind is PlanKind.SET else starts_of(old)
 
 
 def _losses(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> Iterable[Loss]:
-    """What is passed over; beside it what the next plan would say of offsets that were moved, or
-    what the replaced plan let go, and what it reads that no log holds any more.
+    """Return the skipped offsets, those that other clients skipped, the losses of a replaced plan,
+    and what it reads that no log holds any more.
     """
     old, set_now = stands.old, {move.log for move in moves}
     if isinstance(stands.state, UpToDate):
@@ -365,9 +361,7 @@ def _losses(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> It
 
 
 def lost_of_stored(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> list[Loss]:
-    """What a stored plan reads whose place is taken, that no log holds any more, and that no move
-    skips.
-    """
+    """Return what a replaced stored plan reads that no log holds any more and no move skips."""
     if isinstance(stands.state, UpToDate):
         return []
     return without_losses(
@@ -391,9 +385,7 @@ def _skipped(moves: Collection[Move], old: Plan) -> list[Loss]:
 
 
 def _is_of_the_set(loss: Loss, old: Plan) -> bool:
-    """Whether a stored plan that sets positions let this go by that: another one takes its place,
-    and says anew what it passes over.
-    """
+    """True if a stored plan of this kind gave this up by setting: its replacement computes it anew."""
     return (
         old.kind is PlanKind.SET
         and loss.why not in LOST_WITH_LOG
@@ -402,7 +394,7 @@ def _is_of_the_set(loss: Loss, old: Plan) -> bool:
 
 
 def describe_moves(moves: Iterable[Move]) -> list[str]:
-    """What setting them comes to: a sentence for each log."""
+    """Describe what setting means: a sentence for each partition."""
     said = []
     for move in moves:
         unit, name = f"{move.log.unit}s", render_log(move.log)
@@ -423,7 +415,7 @@ def describe_moves(moves: Iterable[Move]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What is to be kept, and a sentence for each log that was named."""
+    """The new pauses, and a sentence for each named partition."""
 
     pauses: tuple[Pause, ...]
     says: tuple[str, ...]
@@ -447,10 +439,8 @@ def paused_unread(
     extents: Mapping[BrokerPartition, PartitionOffsets],
     last: Plan | None,
 ) -> dict[BrokerPartition, tuple[int, int]]:
-    """Of each paused log with something to read its oldest unread offset and its end; `last`: the
-    plan in force.
-
-    Logs whose messages have no time are left out: there is no oldest time to ask for.
+    """Return the oldest unread offset and the end of each paused partition with something to read;
+    `last`: the current plan. Partitions without times are left out.
     """
     positions = last.positions if last else {}
     spans = {
@@ -494,10 +484,8 @@ def with_paused(snapshot: Snapshot) -> Snapshot:
 def standing_without_paused(
     snapshot: Snapshot, settings: Settings
 ) -> tuple[Snapshot, PipelineState]:
-    """Where the pipeline stands, and what it goes on by: without paused logs, but where a stored
-    plan is left, which is executed whole.
-
-    Raises as `where_we_stand`.
+    """Return the state without paused partitions, but with those of a stored plan, which is
+    executed whole. Raises as `where_we_stand`.
     """
     rested = leave_paused(snapshot)
     state = where_we_stand(rested, settings)
@@ -532,10 +520,8 @@ def pausing(
 def resuming(
     pauses: Sequence[Pause], named: Iterable[Named], known: Collection[BrokerPartition]
 ) -> Changed:
-    """The pauses without those that are named; a topic's name takes those of its partitions along.
-
-    Raises SettingsError for a partition whose topic is paused as a whole, and for a name that
-    neither is paused nor has a known log.
+    """Return the pauses without the named ones; a topic includes its partitions. Raises
+    SettingsError for a partition of a topic that is paused as a whole, and for an unknown name.
     """
     kept, says = [*pauses], []
     for one in dict.fromkeys(named):
@@ -564,7 +550,7 @@ def resuming(
 def merged(
     ours: Sequence[Pause], theirs: Iterable[Pause], topics: Collection[str]
 ) -> tuple[Pause, ...]:
-    """Our pauses, and those of a pipeline whose place we take, of the topics that we take over."""
+    """Return our pauses, and those of a predecessor in the inherited topics."""
     there = {(one.topic, one.log) for one in ours}
     return (
         *ours,

@@ -34,11 +34,9 @@ from etl.settings.choices import OnRowsRemoved
 
 
 def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> bool:
-    """Whether the acknowledgement is about this plan and this table, or none at this place, and it
-    holds as much of ours as it did then.
-
-    It is about one moment: what came of the plan after it, and a copy from before it that was put
-    back, need one of their own.
+    """True if the operator's decision is about this plan and table, or a missing table at this
+    place, which holds as much of ours as then. A later result of the plan, and an older copy of the
+    table, need a decision of their own.
     """
     acknowledgement = ledger.acknowledged
     if acknowledgement is None or not _is_of(acknowledgement, table, place):
@@ -54,12 +52,11 @@ def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> 
 
 
 def accepted_with_backfills(live: Ledger, name: str) -> Acknowledgement | None:
-    """What an operator accepted for all that load the table, as it is said to the backfill of that
-    name.
+    """Return the operator's decision as it applies to that backfill. `live`: the pipeline's ledger.
 
-    `live`: the pipeline's ledger. That there is no table holds while it has not planned since, and
-    makes none: a table that is not there later may only be away, with rows in it, and a backfill
-    that was begun in that one must not be taken for one of the table before.
+    That the table is missing holds while the pipeline has not planned since, and creates none: a
+    table that is absent later may only be unmounted, and a backfill begun in it must not take it
+    for the earlier one.
     """
     said, newest = live.acknowledged, live.newest
     if said and said.table_id is None:
@@ -103,11 +100,8 @@ def acknowledging(
 
 
 def accepted_version(acknowledgement: Acknowledgement | None, table: Table) -> int | None:
-    """The version up to which the acknowledgement is about this table; None where it is about
-    another one.
-
-    A version number comes back where a copy was put back and somebody wrote again, so the commit
-    itself must be the one that was seen.
+    """Return the table version that the decision covers; None if it is about another table. Version
+    numbers repeat after a restored copy, so the commit itself must be the one that was seen.
     """
     if (
         acknowledgement is None
@@ -119,9 +113,7 @@ def accepted_version(acknowledgement: Acknowledgement | None, table: Table) -> i
 
 
 def is_told(ledger: Ledger, table: Table | None) -> bool:
-    """Whether the two ledgers alone tell if the newest plan is in this table; else only its rows
-    can.
-    """
+    """True if the ledgers tell whether the newest plan is in this table; else only its rows can."""
     plan, in_table = ledger.newest, (table.transaction_version or 0) if table else 0
     if plan is None or table is None or in_table == plan.number or is_recorded(ledger, plan):
         return True
@@ -129,11 +121,9 @@ def is_told(ledger: Ledger, table: Table | None) -> bool:
 
 
 def is_waiting_for_a_table(ledger: Ledger, table: Table) -> bool:
-    """Whether the newest plan is stored, was made when there was no table, and nobody knows of a
-    commit of it; there is a table by now.
-
-    A plan with which logs are gone on with as other ones is not waiting: another one in its place
-    would not say so any more.
+    """True if the newest plan is stored, was made without a table, has no known commit, and a table
+    exists now. A plan that accepts other partitions does not wait, since its replacement would not
+    say so.
     """
     plan = ledger.newest
     if (
@@ -147,7 +137,7 @@ def is_waiting_for_a_table(ledger: Ledger, table: Table) -> bool:
 
 
 def is_recorded(ledger: Ledger, plan: Plan) -> bool:
-    """Whether the ledger knows what came of the plan."""
+    """True if the plan's result is recorded."""
     return ledger.applied is not None and ledger.applied.number == plan.number
 
 
@@ -176,7 +166,7 @@ def _is_of(acknowledgement: Acknowledgement, table: Table | None, place: str) ->
 def _is_after_acknowledgement(
     applied: CommitResult | None, acknowledgement: Acknowledgement
 ) -> bool:
-    """Whether the plan reached a table, or this version of it, only after the acknowledgement."""
+    """True if the plan reached a table, or this version of it, after the decision."""
     if applied is None or acknowledgement.was_recorded is not False:
         return False
     return applied.table_id != acknowledgement.table_id or applied.delta_version > (
@@ -185,11 +175,9 @@ def _is_after_acknowledgement(
 
 
 def reject_topics_of_other_pipelines(state: PipelineState, snapshot: Snapshot) -> None:
-    """Stop before a topic is read that another pipeline has loaded into this table, whatever group
-    or cluster it is of.
-
-    Topics that we know were asked for when they were new, unless the table has no commit of ours.
-    Raises LedgersDisagree.
+    """Stop before reading a topic that another pipeline loaded into this table, of whatever group
+    or cluster. Known topics were checked when they were new, unless the table has no commit of
+    ours. Raises LedgersDisagree.
     """
     table, plan = snapshot.table, None if isinstance(state, FirstRun) else plan_of(state)
     is_known = bool(plan and table and table.transaction_version)
@@ -209,13 +197,13 @@ def reject_topics_of_other_pipelines(state: PipelineState, snapshot: Snapshot) -
 
 
 def is_taken(other: OtherPipeline, plan: Plan) -> bool:
-    """Whether its place was taken, or that of the pipeline that it is a backfill of."""
+    """True if it was inherited, or is a backfill of an inherited pipeline."""
     return any(is_beside(other.app_id, one) for one in plan.taken)
 
 
 def topics_loaded_by(other: OtherPipeline, table: Table) -> frozenset[str]:
-    """What that pipeline loaded into the table; where nobody knows, every topic that we do not know
-    and that the table has rows of.
+    """Return the topics that the pipeline loaded into the table; if unknown, each unknown topic
+    with rows there.
     """
     return table.topics_with_rows if other.topics is None else other.topics
 
@@ -244,13 +232,12 @@ def take_over_command(app_id: str) -> str:
 
 
 def names_in_command(app_id: str) -> str:
-    """Of a backfill those of the pipeline that it is beside: it has no place of its own."""
+    """Return the pipeline's name for a command; a backfill's is its live pipeline's."""
     return "/".join(live_and_name(app_id)[0].split("/")[2:]) or app_id
 
 
 ROWS_DO_NOT_TELL = "rows tell where a message begins and not where it ends"
-"""Why nobody can go on behind the rows of a table of Jafka, where its log has forgotten the plans.
-"""
+"""Why Jafka cannot continue behind rows whose plans the table's log has lost."""
 BEGIN_ANEW = "begin anew, with another group or pipeline and another table.path"
 
 
@@ -282,7 +269,7 @@ def reject_changes_by_others(
     acknowledged: Acknowledgement | None = None,
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
 ) -> None:
-    """Stop when somebody else removed rows or redefined the table since our last commit. Raises
+    """Stop if others removed rows or redefined the table since our last commit. Raises
     LedgersDisagree.
     """
     stopping = [
@@ -295,8 +282,8 @@ def reject_changes_by_others(
 
 
 def error_of(done: Sequence[ForeignCommit], newest_version: int | None) -> LedgersDisagree:
-    """The error for what others did to the table, oldest first, whose newest version an operator
-    may accept; not that rows come twice.
+    """Return the error for changes by others, oldest first, whose newest version an operator may
+    accept, unless rows are doubled.
     """
     found, later = done[0], [one for one in done[1:] if one.operation == RESTORE]
     if found.by:
@@ -321,11 +308,8 @@ def error_of(done: Sequence[ForeignCommit], newest_version: int | None) -> Ledge
 def unacknowledged(
     table: Table | None, acknowledged: Acknowledgement | None
 ) -> tuple[ForeignCommit, ...]:
-    """What others did to the table since our last commit and since an operator's last
-    acknowledgement.
-
-    No acknowledgement accepts that another pipeline loads the same topics: going on would load them
-    twice.
+    """Return changes by others since our last commit and the last operator decision. No decision
+    accepts that another pipeline loads the same topics.
     """
     if not table:
         return ()
@@ -338,7 +322,5 @@ def unacknowledged(
 
 
 def is_let_pass(found: ForeignCommit, on_rows_removed: OnRowsRemoved) -> bool:
-    """Whether policy lets what somebody else did to the table pass without an operator's
-    acknowledgement.
-    """
+    """True if policy permits the change without an operator's decision."""
     return on_rows_removed is OnRowsRemoved.RECORD and found.operation == DELETE

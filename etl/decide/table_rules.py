@@ -51,11 +51,8 @@ _NO_TYPE_OF_DELTA = re.compile(r"interval\b.*|time(\(\d+\))?")
 
 
 def fits(rows: Any, table: Any) -> bool:
-    """Whether values of one type (or field) can be stored as the other: the same one, but what is
-    never null fits what may be null.
-
-    So does Delta's own writer; it stores the columns of a new table as nullable, nested ones too,
-    whatever the rows say.
+    """True if values of one type (or field) can be stored as the other: equal, or not nullable into
+    nullable. So does Delta's own writer, which makes all columns of a new table nullable.
     """
     if isinstance(rows, dict) and isinstance(table, dict):
         return rows.keys() == table.keys() and all(
@@ -108,8 +105,8 @@ def columns_to_add(wanted: Columns, found: Columns) -> str:
 def reject_partitions(
     columns: Columns, partition_by: Sequence[str], *, path: str | None = None
 ) -> None:
-    """Raises SettingsError for a partitioning that changes what is in a column, or that Delta
-    refuses. `path` is that of a table there.
+    """Reject a partitioning that changes a column's content or that Delta rejects. Raises
+    SettingsError. `path`: of an existing table.
     """
     for name in partition_by:
         kind = json.loads(columns[name])["type"]
@@ -197,9 +194,7 @@ def _structs(kind: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _impossible_types(kind: Any) -> Iterator[str]:
-    """What Delta has no type for; nothing but null (`void`) it takes as a whole column only, or
-    beside others in a struct.
-    """
+    """Return types that Delta lacks; `void` only as a whole column or beside others in a struct."""
     if isinstance(kind, str):
         if _NO_TYPE_OF_DELTA.fullmatch(kind):
             yield kind
@@ -267,17 +262,15 @@ _OF_CATALOG = re.compile(
 )
 _SECRET = re.compile(r"(?i)token|password|secret|credential|oauth|key$")
 _OF_PERSON = re.compile(r"(?i)(?:password|user)\w*=[^;&]*|(?<=//)[^/@]*@")
-"""Who enters a database, in its URL."""
+"""User part of a database URL."""
 _OF_DELTA = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _LENT = re.compile(r"(?:option\.)?fs\.[\w.-]+")
-"""What a catalog gives a session to reach a table's files by: settings of Hadoop's file systems, as
-Unity Catalog does.
-"""
+"""Settings of Hadoop's file systems by which a catalog lends credentials, as Unity Catalog does."""
 
 
 def place_in(name: str, entry: CatalogEntry) -> str:
-    """The table's place as a conf would write it. Raises NotOurTable for what is no Delta table
-    that may be committed to by its path.
+    """Return the table's location as a conf would have it. Raises NotOurTable for a table that
+    cannot be committed to by path.
     """
     reject_temporary(name)
     if "VIEW" in entry.kind:
@@ -317,7 +310,7 @@ def reject_temporary(name: str) -> None:
 
 
 def managed_by_catalog(name: str) -> NotOurTable:
-    """The failure for a table whose commits go through its catalog."""
+    """Return the error for a table whose commits go through its catalog."""
     check = "a table of its own for this pipeline, without the table feature catalogManaged"
     return _refused(
         name, "is managed by its catalog: a commit by the table's path would go around it", check
@@ -355,8 +348,8 @@ def reject_other_location(name: str, kept: str, now: str | None) -> None:
 
 
 def catalog_of(spark: Mapping[str, str]) -> str:
-    """Which catalog a name means by a conf's Spark settings: a digest of those that say so, without
-    what may be a secret.
+    """Return a digest of the Spark settings that define the catalog of a name, without possible
+    secrets.
     """
     told = {
         key: _OF_PERSON.sub("", value)
@@ -367,16 +360,13 @@ def catalog_of(spark: Mapping[str, str]) -> str:
 
 
 def goes_by(kept: NamedTable | None, name: str, catalog: str) -> TypeGuard[NamedTable]:
-    """Whether what is kept is the word on this name, of the catalog that the conf means."""
+    """True if the kept location is of this name in the conf's catalog."""
     return kept is not None and kept.name == name and kept.catalog in (None, catalog)
 
 
 def reject_in_memory_catalog(name: str, catalog: str, implementation: str, plugin: str) -> None:
-    """Raises SettingsError for the catalog of a session that is ours alone: nobody would find a
-    table by a name in its memory.
-
-    `implementation` and `plugin` are the session's spark.sql.catalogImplementation and
-    spark.sql.catalog.spark_catalog.
+    """Reject an in-memory catalog, in which no other session finds the table. Raises SettingsError.
+    `implementation`, `plugin`: spark.sql.catalogImplementation, spark.sql.catalog.spark_catalog.
     """
     if catalog == "spark_catalog" and implementation == "in-memory" and plugin in ("", _OF_DELTA):
         what = f"there is no table {name}: Spark's own catalog is in memory here, and knows no table of another session"
@@ -385,17 +375,15 @@ def reject_in_memory_catalog(name: str, catalog: str, implementation: str, plugi
 
 
 def reject_relocated_table(name: str, path: str, catalog: str, kept: NamedTable | None) -> None:
-    """Raises Owned where what is `kept` by now, which nobody but us may change any more, is another
-    place of that name than `path`.
-    """
+    """Raises Owned if the recorded location, which only we may change, is no longer `path`."""
     if goes_by(kept, name, catalog) and place_of(kept.path) != place_of(path):
         what = f"the table {name} was resolved anew, to {kept.path}, while this command waited; nothing was done"
         raise Owned(what, key=KEY, path=path, check="nothing; the next run goes by that place")
 
 
 def gone(name: str, path: str) -> NeedsDecision:
-    """The failure for a named table whose files are gone. By a path a run would make a new one, of
-    which the catalog knew nothing.
+    """Return the error for a named table whose files are gone. A run would create a table that the
+    catalog does not know.
     """
     check = (
         "who dropped or moved it, and that what it lies on is mounted; where the catalog has it elsewhere by now: "
@@ -410,7 +398,7 @@ def gone(name: str, path: str) -> NeedsDecision:
 
 
 def not_there(name: str) -> NotOurTable:
-    """The failure for a name that its catalog does not know, where nobody may make a table of it."""
+    """Return the error for an unknown name that may not be created."""
     check = (
         "the name, and the catalogs under spark; the first table of a pipeline the first `etl run CONF` makes, of one that had a table no "
         f"run does: {_HAD_BACK}"
@@ -459,9 +447,7 @@ def statement(name: str, columns: Iterable[tuple[str, str]], partition_by: Seque
 
 
 def by_its_name(check: str, name: str | None) -> str:
-    """What to check of a table, where a catalog has it as `name`: not its path, which the conf does
-    not say. None: it is not named.
-    """
+    """Return what to check of a table named in a catalog, without its path; None without a name."""
     if name is None:
         return check
     meant = (
@@ -476,7 +462,7 @@ def _refused(name: str, what: str, check: str) -> NotOurTable:
 
 
 _URIS = ("spark.hadoop.hive.metastore.uris", "spark.hive.metastore.uris", "hive.metastore.uris")
-"""Of a Hive metastore; the last as Hadoop's own files say it."""
+"""Keys of a Hive metastore's address; the last one is Hadoop's."""
 _DATABASE = "spark.hadoop.javax.jdo.option.ConnectionURL"
 _JARS = "the jar with it: spark.jars.packages, spark.jars or spark.driver.extraClassPath under spark, or spark-submit --jars"
 _LOGIN = "how the catalog is entered: the settings beside that key, the ticket, hive-site.xml"
@@ -495,13 +481,13 @@ _WRAPPING = frozenset(
         "UndeclaredThrowableException",
     )
 )
-"""Exceptions that only say that there is another one."""
+"""Exceptions that only wrap another one."""
 _CLASS = re.compile(r"(?:[a-z_]\w*\.)+([A-Z]\w*(?:Exception|Error))\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why, and whether it stays so until somebody changes something."""
+    """The cause of a failure, and whether it is permanent until a setting changes."""
 
     says: str
     stays: bool
@@ -559,8 +545,8 @@ _KNOWN: Sequence[tuple[str, str, bool, str]] = (
 
 
 def known_cause(causes: Sequence[str]) -> Cause | None:
-    """Of Java's exceptions, each with its class and what it says, the outermost first; None where
-    none of them tells.
+    """Return the known cause of Java exceptions (class, text), outermost first; None if there is
+    none.
     """
     text = "\n".join(causes)
     for pattern, says, stays, check in _KNOWN:
@@ -587,11 +573,9 @@ def cannot_be(
     *,
     instead: str | None = None,
 ) -> EtlError:
-    """The failure to do that ("be asked for", "make") with a name: exit 2 where only somebody mends
-    it, else 7.
-
-    `spark`: the session's settings, by which it is told where the catalog is. `instead`: what
-    somebody with other means could say there.
+    """Return the error of an action ("be asked for", "make") on a name: exit 2 if only a person can
+    fix it, else 7. `spark`: the session's settings, which name the catalog's address. `instead`: an
+    alternative.
     """
     cause = known_cause(causes) or Cause(innermost(causes), False, _SERVER)
     key, place = _named_by(name, spark)
@@ -614,8 +598,8 @@ def meant_by(name: str, spark: Mapping[str, str]) -> str:
 
 
 def _named_by(name: str, spark: Mapping[str, str]) -> tuple[str, str | None]:
-    """The key that says where the catalog of a name is, and where that is; of a database's URL,
-    which may hold a password, nothing.
+    """Return the setting with a catalog's address, and the address; of a database URL, which may
+    have a password, nothing.
     """
     catalog = meant_by(name, spark)
     keys = (
@@ -637,11 +621,9 @@ def _named_by(name: str, spark: Mapping[str, str]) -> tuple[str, str | None]:
 def topics_to_check(
     topics: Collection[str], last: Plan | None, snapshot_table_id: str, *, has_commits: bool
 ) -> frozenset[str]:
-    """Topics of which the table may hold rows that no plan loaded. `last`: the newest plan;
-    `has_commits`: the table has commits of ours.
-
-    A pipeline that made the table, or found it empty, has none: nothing is asked once it has a
-    plan.
+    """Return topics of which the table may hold rows that no plan loaded. `last`: the newest plan;
+    `has_commits`: the table has commits of ours. A pipeline that created the table, or found it
+    empty, has none.
     """
     if last is None:
         return frozenset() if has_commits else frozenset(topics)
@@ -651,9 +633,7 @@ def topics_to_check(
 
 
 def rows_before(last: Plan | None, snapshot: Snapshot) -> RowsBefore | None:
-    """What the next plan keeps: what the last one does, and what the table holds of topics that are
-    new.
-    """
+    """Return what the next plan keeps: rows known to the last one, and rows of new topics."""
     table = snapshot.table
     kept = last.rows_before if last else None
     if table is None or (table.held is None and (kept is None or kept.table_id != table.id)):
@@ -670,8 +650,8 @@ def rows_before(last: Plan | None, snapshot: Snapshot) -> RowsBefore | None:
 
 
 def inherited_rows(last: Plan | None, theirs: Plan | None, snapshot: Snapshot) -> RowsBefore | None:
-    """What a plan keeps that takes another pipeline's place: what the last one does, and what the
-    other's does of this table.
+    """Return what an inheriting plan keeps: rows known to the last plan, and the predecessor's of
+    this table.
     """
     ours = rows_before(last, snapshot)
     if theirs is None and ours is None and snapshot.table:
@@ -774,9 +754,7 @@ def _ways_out(one: HeldRows, table_version: int, to_add: str) -> str:
 
 
 def topics_accepted(snapshot: Snapshot) -> tuple[str, ...]:
-    """The topics of which an operator says, by accepting the table as it is, that its rows are
-    other records.
-    """
+    """Return the topics whose rows an operator accepted as other records."""
     table, last = snapshot.table, snapshot.ledger.newest
     if table is None:
         return ()
@@ -790,7 +768,7 @@ def topics_accepted(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def describe_accepted(topics: Collection[str]) -> str:
-    """What that comes to, as the end of a sentence."""
+    """Describe that, as the end of a sentence."""
     if not topics:
         return ""
     names = ", ".join(sorted(map(shlex.quote, topics)))

@@ -44,33 +44,29 @@ OPEN_FILES = 32
 was used longest ago ends.
 """
 PAGE_BYTES = 2**20
-"""Of a column's page, as other writers of Parquet have it: of pages of a quarter of that the
-encoding took a fifth more.
+"""Bytes of a column's page, as in other Parquet writers; a quarter of it made encoding 20 % slower.
 """
 MOST_ROWS_AT_A_TIME = 4096
-"""So many rows are encoded by one call: a page ends behind a call, so rows that are large take
-fewer.
-"""
+"""Rows encoded per call: a page ends after a call, so large rows take fewer."""
 _REPEATED = ("topic", "partition", "timestampType", "broker_id", "message_index", "log_epoch")
 """Columns with few values: a dictionary makes a few bits of each. Of others it would only be tried,
 row for row, and given up.
 """
 _ASCENDING = ("offset",)
-"""Columns whose neighbours lie close together."""
+"""Columns with similar neighbouring values."""
 _SELDOM_REPEATED = ("key", "value", *_ASCENDING, "timestamp", "headers")
 """Columns of the raw table of which no dictionary is tried, whatever a transform makes of them."""
 _TRIED = ("string", "int8", "int16", "int32", "int64", "date32[day]")
-"""Types of which a dictionary is tried in columns that a transform adds. Not of floating numbers:
-some readers do not find -0.0 in a dictionary where they look for 0.0."""
+"""Types of added columns that get a dictionary. No floats: some readers do not find -0.0 in a
+dictionary for 0.0.
+"""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _LEVELS: Mapping[Codec, int] = {Codec.ZSTD: 1}
 
 
 def is_row_group(held_bytes: int, held_in_all: int, wanted: FileOptions) -> bool:
-    """Whether rows become a row group now, so many bytes being held back of the file that just got
-    some, and of all files of the task.
-
-    No row group alone is worth more than a file.
+    """True if buffered rows become a row group now, by the bytes of this file and of all files of
+    the task. No row group exceeds a file.
     """
     return (
         held_bytes >= min(wanted.row_group_bytes, wanted.file_bytes)
@@ -86,7 +82,7 @@ def rows_at_a_time(rows: int, size: int) -> int:
 
 
 def is_whole_file(written_bytes: int, file_bytes: int) -> bool:
-    """Whether a file ends, so many bytes being in it behind its last row group."""
+    """True if the file ends after its last row group, by its bytes."""
     return written_bytes >= file_bytes
 
 
@@ -114,13 +110,11 @@ def level_of(codec: Codec) -> int | None:
 def name_of_file(
     values: Mapping[str, str | None], task: int, attempt: int, unique: str, codec: Codec
 ) -> str:
-    """Where below the table's folder a file lies: in a folder for each partition value, as Spark
-    does it, where those have plain names.
+    """Return the path of a file below the table's directory.
 
-    The log alone says what a file's partition values are (Delta protocol, "Add File"), so any other
-    value is no reason for escapes that one reader undoes and another does not: such a file lies
-    beside the folders. `unique` keeps attempts apart, also those of one task; it begins with the id
-    of the write.
+    In a directory per partition value, as in Spark, if the values have plain names. Only the log
+    defines partition values (Delta protocol, "Add File"), so other values need no escapes, which
+    readers treat differently. `unique` separates attempts; it begins with the id of the write.
     """
     suffix = "" if codec is Codec.NONE else f".{codec.value}"
     name = f"part-{task:05d}-{attempt}-{unique}{suffix}.parquet"
@@ -155,16 +149,12 @@ class DataFile:
 
 
 def is_small(size_bytes: int, target_bytes: int) -> bool:
-    """Whether a file has less than half of what files are to have: two such fit into one, wherever
-    others lie between them.
-    """
+    """True if a file has less than half of the target size."""
     return size_bytes * 2 < target_bytes
 
 
 def small_files(files: Sequence[DataFile], target_bytes: int) -> tuple[int, int]:
-    """How many small files there are that have another one beside them, in their partition of the
-    table, and their bytes.
-    """
+    """Return the number and bytes of small files that have another small one in their partition."""
     small: dict[tuple[str | None, ...], list[int]] = {}
     for file in files:
         if is_small(file.size_bytes, target_bytes):
@@ -174,17 +164,14 @@ def small_files(files: Sequence[DataFile], target_bytes: int) -> tuple[int, int]
 
 
 def is_compaction_due(small: int, at: int) -> bool:
-    """Whether a run puts small files together behind its commit: so many wait as the conf says; 0
-    says never.
-    """
+    """True if a run compacts after its commit: enough small files wait; 0: never."""
     return 0 < at <= small
 
 
 def kept_for(configuration: Mapping[str, str | None], wanted: timedelta | None = None) -> timedelta:
-    """How long files that no version needs stay: as long as is wanted, and no shorter than is safe.
-
-    `configuration` are the table's properties. Raises SettingsError for less than that, and for a
-    property that nobody understands.
+    """Return how long unused files are kept: as requested, and no shorter than is safe.
+    `configuration`: the table's properties. Raises SettingsError for less, and for an invalid
+    property.
     """
     text = configuration.get(KEEPS_FILES)
     said = interval(text) if text else timedelta()
@@ -210,8 +197,8 @@ def kept_for(configuration: Mapping[str, str | None], wanted: timedelta | None =
 
 
 def reject_table_without_our_commits(table: Table | None, path: str) -> None:
-    """Raises NotOurTable where no commit of this pipeline is in the table: whoever loads it looks
-    after it.
+    """Raises NotOurTable if no commit of this pipeline is in the table: its own pipeline maintains
+    it.
     """
     if table is None or table.transaction_version is None:
         what = (
@@ -236,16 +223,14 @@ def interval(text: str) -> timedelta | None:
 Told = Mapping[str, str | SecretRef]
 """A key of an engine -> its value, or where that is found."""
 _REGION_OF_ENDPOINTS = "us-east-1"
-"""A signature names a region; a store of its own endpoint, which has none, takes this one."""
+"""Region for signatures to a custom endpoint, which has none."""
 
 _DAY_MS = 86_400_000
 
 
 def is_probe_due(stored: Plan | None, now_ms: int) -> bool:
-    """Whether no stored plan shows that the table's store was probed on this day (UTC).
-
-    A plan is stored only behind a successful probe of its day, and a run reads the newest plan
-    anyway: nothing else remembers a probe.
+    """True if no stored plan shows that the store was probed today (UTC): a plan is stored only
+    after a successful probe.
     """
     return stored is None or stored.created_at_ms // _DAY_MS != now_ms // _DAY_MS
 
@@ -308,10 +293,8 @@ def hadoop_options(path: str, store: StoreSettings) -> Told:
 
 
 def _azure_elsewhere(path: str, store: StoreSettings) -> Mapping[str, str | None]:
-    """What is not Azure itself speaks its protocol of blobs, on a port of its own, and has no
+    """Settings of stores other than Azure that speak its blob protocol: another port, no
     hierarchical namespace.
-
-    Most of that Hadoop asks of all accounts alike.
     """
     if store.endpoint is None:
         return {}
@@ -351,7 +334,7 @@ LOG_STORE = "spark.delta.logStore"
 _OF_ALL = f"{LOG_STORE}.class"
 OURS = "offset_range_etl.ConditionalLogStore"
 _OF_AZURE = "io.delta.storage.AzureLogStore"
-"""Delta's own choice there, said so that jars are found by it."""
+"""Delta's own choice there, set explicitly so that its jars are found."""
 REDACTED = "spark.redaction.regex"
 _AS_SPARK_HAS_IT = "(?i)secret|password|token|access[.]?key"
 _KEY_OF_AZURE = "fs.azure.account.key"
@@ -362,14 +345,12 @@ _PACKAGES: Mapping[str, str] = {
     f"{LOG_STORE}.s3a.impl": f"org.apache.hadoop:hadoop-aws:{_HADOOP}",
     f"{LOG_STORE}.abfss.impl": f"org.apache.hadoop:hadoop-azure:{_HADOOP}",
 }
-"""By the setting that says that a session writes there: Hadoop's client for it, of the release that
-pyspark brings.
-"""
+"""Packages by the setting that needs them: Hadoop's clients, in the release of pyspark's."""
 _CREATES_BLINDLY = "create"
 _CLASS_OF_S3, _OF_S3A = "fs.s3.impl", "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _STATISTICS_OF_AZURE = "fs.azure.metrics.collection.enabled"
-"""Hadoop's client sends the account figures of itself when its JVM ends, and asks a store that is
-away thirty times before it does.
+"""Hadoop's client sends statistics when its JVM ends, and retries an unavailable store thirty
+times.
 """
 _THROTTLED_TRIES = 8
 """Each wait is twice the one before, from a tenth of a second: S3A's own twenty are over after a
@@ -378,8 +359,8 @@ day, these within three minutes.
 
 
 def settings_for(path: str, spark: Mapping[str, str]) -> dict[str, str]:
-    """Spark settings that a table at that path needs beside those of the conf, which win over them.
-    Raises as `reject_unsafe_s3a_settings`.
+    """Return Spark settings that the path needs; the conf's take precedence. Raises as
+    `reject_unsafe_s3a_settings`.
     """
     kind = kind_of(path)
     if kind is StoreKind.S3:
@@ -407,17 +388,15 @@ def settings_for(path: str, spark: Mapping[str, str]) -> dict[str, str]:
 
 
 def settings_for_any(spark: Mapping[str, str]) -> dict[str, str]:
-    """The same where nobody knows yet in which store the table is: how Spark keeps its log there
-    does no harm elsewhere.
-
-    Jars of Hadoop's clients are left to whoever gave the session its catalog.
+    """Return the same if the table's store is unknown yet; harmless for others. The catalog's
+    provider adds Hadoop's jars.
     """
     return _log_of_s3(spark)
 
 
 def place_of_catalog(spark: Mapping[str, str], store: StoreSettings) -> str | None:
-    """Where a session's catalog keeps tables of which nothing else is said, where that is a store;
-    with the keys of `store` that fit it.
+    """Return the location where a session's catalog puts tables by default, if it is a store; with
+    the keys of `store` that fit.
     """
     place = spark.get(_WAREHOUSE, "")
     if kind_of(place) is None:
@@ -430,8 +409,8 @@ def place_of_catalog(spark: Mapping[str, str], store: StoreSettings) -> str | No
 
 
 def without_ours(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:
-    """The settings, without our log where spark-submit was told of another: two ways to commit to
-    one table do not keep one another out.
+    """Return the settings without our log store if spark-submit names another one: two ways to
+    commit to a table do not exclude each other.
     """
     if not is_ours(settings):
         return dict(settings)
@@ -439,12 +418,12 @@ def without_ours(settings: Mapping[str, str], submitted: Mapping[str, str]) -> d
 
 
 def is_ours(settings: Mapping[str, str]) -> bool:
-    """Whether a session with these settings keeps Delta's log on S3 by our class."""
+    """True if a session with these settings uses our log store on S3."""
     return settings.get(f"{LOG_STORE}.s3a.impl") == OURS
 
 
 def packages(settings: Mapping[str, str]) -> list[str]:
-    """Maven packages that such a session needs beside Delta's."""
+    """Return the Maven packages that such a session needs in addition to Delta's."""
     return [package for key, package in _PACKAGES.items() if key in settings]
 
 
@@ -498,7 +477,7 @@ def redacting(keys: Sequence[str], pattern: str | None) -> str | None:
 
 
 def keys_that_matter(path: str) -> tuple[str, ...]:
-    """Those of Hadoop's that `reject_unsafe_s3a_settings` looks at."""
+    """Return Hadoop's settings that `reject_unsafe_s3a_settings` checks."""
     names = ("performance.flags", "create.performance", "create.conditional.enabled")
     return tuple(
         f"{of}.{name}"
@@ -508,10 +487,8 @@ def keys_that_matter(path: str) -> tuple[str, ...]:
 
 
 def hadoop_defaults(path: str) -> dict[str, str]:
-    """What Hadoop's client is told of where nobody, neither conf nor Hadoop's files, said another
-    thing than its own default.
-
-    A catalog may name places by `s3://`, by which Hadoop itself knows no store.
+    """Return Hadoop's defaults where neither conf nor Hadoop's files set a value. A catalog may use
+    `s3://`, which Hadoop itself does not know.
     """
     if kind_of(path) is StoreKind.AZURE:
         return {_STATISTICS_OF_AZURE: "false"}
@@ -524,9 +501,7 @@ def hadoop_defaults(path: str) -> dict[str, str]:
 
 
 def _log_of_s3(spark: Mapping[str, str]) -> dict[str, str]:
-    """Ours, unless the conf chose one. What it chose for `s3` is for `s3a`, too: by that scheme
-    Spark is told of either path.
-    """
+    """Return our log store, unless the conf chose one. Its choice for `s3` counts for `s3a`, too."""
     of_s3, of_s3a = f"{LOG_STORE}.s3.impl", f"{LOG_STORE}.s3a.impl"
     if _OF_ALL in spark or of_s3a in spark:
         return {}
@@ -623,8 +598,8 @@ def local_zone(zone: str) -> str:
 
 
 def describe_time_zones(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
-    """Where this run executes a plan under another zone than the one of the plan, of the plan
-    before, or of the live pipeline.
+    """Describe that this run executes a plan under another time zone than the plan's, the last
+    plan's or the live pipeline's.
     """
     newest = snapshot.ledger.newest
     if not plan.ranges:

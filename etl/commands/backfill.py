@@ -48,7 +48,7 @@ def parse_asked(
     only_retained: bool = False,
     only_missing: bool = False,
 ) -> BackfillRequest:
-    """What the options say. Raises SettingsError."""
+    """Parse the options. Raises SettingsError."""
     if partitions and topic is None:
         raise SettingsError(
             "a partition is one of a topic",
@@ -85,7 +85,7 @@ def parse_asked(
 
 @dataclass(frozen=True, slots=True)
 class BackfillPreview:
-    """What a backfill would do that is not begun yet."""
+    """What a backfill that has not begun would do."""
 
     beginning: Beginning
     table: str
@@ -93,7 +93,7 @@ class BackfillPreview:
 
     @property
     def estimated_bytes(self) -> int:
-        """What the brokers will send, by their own sizes of the logs where they tell them."""
+        """Return the bytes to fetch, by sizes that brokers report."""
         sizes = self.beginning.snapshot.bytes_per_offset
         return round(
             sum(
@@ -122,7 +122,7 @@ class BackfillPreview:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What else a person should know who agrees."""
+        """Return notes for the operator who confirms."""
         read = describe_also_loaded(self.beginning.read_by_others)
         return (
             *read,
@@ -153,7 +153,7 @@ class BackfillPreview:
 def preview_backfill(
     settings: Settings, name: str, asked: BackfillRequest, run_context: RunContext = ALONE
 ) -> BackfillPreview | None:
-    """What it would load; nothing is stored. None: it is begun already. Raises as
+    """Return what would be loaded; nothing is stored. None: it has begun already. Raises as
     `etl.run.backfill`.
     """
     own, watch = settings_of_backfill(settings, name), Stopwatch()
@@ -177,10 +177,9 @@ def run_backfill(
     conf: str | None = None,
     around: Callable[[Services], Services] = lambda world: world,
 ) -> Report:
-    """Begin the backfill unless it is begun, load all that is left of it, and report it as a run.
-    `asked` None: it is begun.
-
-    `around` may wrap the world of its plans (tests). Raises as `etl.run.backfill`.
+    """Begin the backfill unless it has begun, load all that is left of it, and report it as a run.
+    `asked` None: it has begun. `around` may wrap the services of its plans (tests). Raises as
+    `etl.run.backfill`.
     """
     own, begun = settings_of_backfill(settings, name), list[Report]()
 
@@ -216,7 +215,7 @@ def abandon_backfill(
 
 @contextlib.contextmanager
 def _leading_out(name: str, is_begun: Callable[[], bool]) -> Iterator[None]:
-    """What a run of the pipeline itself would be told leads nowhere where plans are a backfill's."""
+    """Change commands in errors of a backfill's plans to those of the backfill."""
     try:
         yield
     except (NeedsDecision, DataLoss, LedgersDisagree, SettingsError) as error:
@@ -254,22 +253,20 @@ class State(str, Enum):
 
     AT_WORK = "at work"
     STOPPED = "stopped"
-    """Something is left of it, and nobody is at work: `etl backfill resume`."""
+    """Unfinished, and no driver is active: `etl backfill resume`."""
     WHOLE = "whole"
     CLOSING = "being given up"
     GIVEN_UP = "given up"
 
 
 def list_backfills(settings: Settings) -> list[dict[str, Any]]:
-    """The backfills of the pipeline by name, each with its state, what it was asked for, and how
-    much of it is loaded.
-    """
+    """Return the pipeline's backfills by name, with state, request and progress."""
     with open_services(settings, ALONE) as live:
         return backfills_of_pipeline(live.ledger)
 
 
 def backfills_of_pipeline(ledger: PlanLedger) -> list[dict[str, Any]]:
-    """The same by the ledger of the live pipeline."""
+    """Return the same from the live pipeline's ledger."""
     beside = ClaimsBeside(ledger.zookeeper, ledger.paths.group, ledger.pipeline)
     return [described(ledger, beside, claim) for claim in beside.read()]
 
@@ -277,7 +274,7 @@ def backfills_of_pipeline(ledger: PlanLedger) -> list[dict[str, Any]]:
 def unloaded_by_backfill(
     live: PlanLedger,
 ) -> dict[str, dict[BrokerPartition, tuple[tuple[int, int], ...]]]:
-    """What each backfill of a pipeline has not loaded yet of what it claims, by name."""
+    """Return what each backfill of a pipeline has still to load, by name."""
     beside = ClaimsBeside(live.zookeeper, live.paths.group, live.pipeline)
     return {
         claim.name: _left(claim, _stored(beside.ledger_of(claim.name))) for claim in beside.read()
@@ -285,8 +282,8 @@ def unloaded_by_backfill(
 
 
 def reject_unfinished(live: PlanLedger) -> None:
-    """Refuse to take a pipeline's place, or out of service, while a backfill beside it may still
-    load. Raises NeedsDecision.
+    """Reject inheriting from a pipeline, or retiring it, while one of its backfills may still load.
+    Raises NeedsDecision.
     """
     for one in backfills_of_pipeline(live):
         if one["state"] not in (State.WHOLE.value, State.GIVEN_UP.value):
@@ -296,11 +293,9 @@ def reject_unfinished(live: PlanLedger) -> None:
 
 
 def reject_table_without_backfills(live: PlanLedger, app_id: str, table: Table, path: str) -> None:
-    """Refuse a table that lacks what a backfill beside a pipeline has loaded into it, given up or
-    not. Raises LedgersDisagree.
-
-    `app_id` is the pipeline's. A run does not ask: it would load nothing twice, and misses nothing
-    of its own.
+    """Reject a table that lacks what a backfill of a pipeline loaded into it, abandoned or not.
+    Raises LedgersDisagree. `app_id` is the pipeline's. A run does not check this: it would double
+    nothing and misses nothing of its own.
     """
     beside = ClaimsBeside(live.zookeeper, live.paths.group, live.pipeline)
     for claim in beside.read():
@@ -315,8 +310,8 @@ def reject_table_without_backfills(live: PlanLedger, app_id: str, table: Table, 
 
 
 def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
-    """One of them, with each stretch of it and its plans. Raises SettingsError where there is none
-    of that name.
+    """Return one backfill with its intervals and plans. Raises SettingsError if there is none of
+    that name.
     """
     with open_services(settings, ALONE) as live:
         found = live.claims.beside.read_one(name)

@@ -86,7 +86,7 @@ from etl.settings.table import untried
 
 
 def unfinished(name: str, findings: Findings) -> Iterator[Line]:
-    """A line for each that is not whole, and one for all others; none where nobody has begun one."""
+    """Return a line for each unfinished backfill, and one for all others; none without backfills."""
     ledger = PlanLedger(findings.zookeeper, findings.settings.group, findings.settings.pipeline)
     done = 0
     for one in backfills_of_pipeline(ledger):
@@ -113,9 +113,7 @@ Foresee = Callable[[Snapshot, Settings], object]
 
 
 def state(name: str, findings: Findings, *, foresee: Foresee) -> Iterator[Line]:
-    """What a run would observe, what `reconcile` says of it, and where a run would stop that saw
-    this.
-    """
+    """Check what a run would observe, its state, and where it would stop."""
     silent = {
         leader.broker.id for leader in findings.metadata.leaders.values()
     } & findings.silent_brokers
@@ -130,8 +128,8 @@ def state(name: str, findings: Findings, *, foresee: Foresee) -> Iterator[Line]:
 
 
 def judged(name: str, snapshot: Snapshot, settings: Settings, foresee: Foresee) -> Iterator[Line]:
-    """The lines for what was observed. Raises what a run would raise; owners, and who else is of
-    the group, are another check's affair.
+    """Return the lines for a snapshot. Raises what a run would raise; owners and members are other
+    checks.
     """
     yield from held_back("open transactions", snapshot)
     yield from rested("paused logs", snapshot)
@@ -155,9 +153,7 @@ def _observed(findings: Findings) -> Snapshot:
 
 
 def held_back(name: str, snapshot: Snapshot) -> Iterator[Line]:
-    """A line for each topic that an open transaction holds back: a run reads up to there and says
-    that all is done.
-    """
+    """Return a line for each topic with an open transaction, up to which a run reads."""
     for sentence in describe_open(snapshot):
         yield advice(
             name,
@@ -167,7 +163,7 @@ def held_back(name: str, snapshot: Snapshot) -> Iterator[Line]:
 
 
 def rested(name: str, snapshot: Snapshot) -> Iterator[Line]:
-    """A line for what each command paused of a topic: no run reads it, and retention goes on."""
+    """Return a line for each pause: no run reads these partitions, and retention continues."""
     for sentence in describe_paused(snapshot, now_ms=now_ms()):
         yield advice(
             name,
@@ -177,9 +173,7 @@ def rested(name: str, snapshot: Snapshot) -> Iterator[Line]:
 
 
 def unidentified(name: str, snapshot: Snapshot) -> Iterator[Line]:
-    """A line where nothing tells topics from others of their names; physical logs are known by
-    their bytes.
-    """
+    """Return a line if nothing distinguishes recreated topics; Jafka partitions have fingerprints."""
     topics = sorted(
         {log.topic for log in snapshot.extents if not log.is_physical} - snapshot.topic_ids.keys()
     )
@@ -267,9 +261,7 @@ def transformed(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def spark_of(findings: Findings) -> RunSpark:
-    """Spark as a run would have it: with the session that is there, or one that ends with the
-    doctor's look.
-    """
+    """Context manager: Spark as a run would have it, the existing session or one that ends here."""
     log = Path(findings.closing.enter_context(tempfile.TemporaryDirectory()), "spark.log")
     spark = RunSpark(
         findings.settings, findings.spark_defaults, Stopwatch(), log=log, app="etl doctor"
@@ -287,7 +279,7 @@ def spark_of(findings: Findings) -> RunSpark:
 
 
 def place(name: str, findings: Findings) -> Iterator[Line]:
-    """Nothing is said of a table that the conf names by its path."""
+    """Check a named table's location; no line for a path."""
     settings = findings.settings
     called = settings.table.name
     if called is None:
@@ -316,9 +308,7 @@ def place(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def _kept(findings: Findings) -> tuple[NamedTable | None, bool]:
-    """What the ledger keeps of a name, this one or another, and whether it has a plan; None where
-    there is none, or nobody can tell.
-    """
+    """Return the recorded location of a name, and whether there is a plan; None if unknown."""
     settings = findings.settings
     if Fact.ZOOKEEPER not in findings.established or Fact.CHROOT not in findings.established:
         return None, False
@@ -327,18 +317,16 @@ def _kept(findings: Findings) -> tuple[NamedTable | None, bool]:
 
 
 _CREATES_IF_ABSENT = {"wasb", "wasbs", "adl", "gs", "viewfs"}
-"""By what Delta says of them; nobody tried it here."""
+"""By Delta's documentation; untested here."""
 _KEEPS_LOG = "delta.logRetentionDuration"
 _LONGEST_GAP = timedelta(days=7)
-"""The longest time between two runs that nobody should have to think about: a long weekend and a
-repair.
-"""
+"""The longest gap between two runs to expect: a long weekend and a repair."""
 _LITTLE_SPACE = 2**30
 
 
 def store(name: str, findings: Findings) -> Iterator[Line]:
-    """Whether two writers of one version are kept apart: a log file must be made only where there
-    is none.
+    """Check that the store separates two writers of one version, creating a log file only if it is
+    absent.
     """
     path, spark = findings.settings.table.path, findings.settings.spark
     chosen = {key: value for key, value in spark.items() if key.startswith(LOG_STORE)}
@@ -400,7 +388,7 @@ def _on_this_machine(name: str, folder: Path, master: str) -> Line:
 
 
 def look(name: str, findings: Findings) -> Iterator[Line]:
-    """Whether there is a table and delta-rs reads it."""
+    """Check whether there is a table that delta-rs reads."""
     path = findings.settings.table.path
     table = findings.table = open_table(path)
     if table is None:
@@ -412,7 +400,7 @@ def look(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def writer(name: str, findings: Findings) -> Iterator[Line]:
-    """Which writer rows get, and what keeps the one that the conf asks for from writing them."""
+    """Report which writer rows get, and why the requested one cannot write them."""
     settings, table = findings.settings, findings.table
     wanted, refusal = settings.table.writer, None
     if wanted is not WriterName.SPARK:
@@ -457,7 +445,7 @@ def features(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def retention(name: str, findings: Findings) -> Iterator[Line]:
-    """What the table forgets, and when."""
+    """Report what the table's log and files expire."""
     properties = {}
     if findings.table:
         reject_expiring_transaction_ids(findings.table, findings.settings.table.path)
@@ -484,7 +472,7 @@ def retention(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def columns(name: str, findings: Findings) -> Iterator[Line]:
-    """Whether the rows fit; those of a transform are known only when Spark has made them."""
+    """Check whether the rows fit; columns of a transform are known only with Spark."""
     settings = findings.settings
     if settings.either_transform:
         yield ok(name, "made by the transform, see below")
@@ -503,7 +491,7 @@ def columns(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def _has_no_plan(findings: Findings) -> bool:
-    """Whether the pipeline is known to have made no plan yet, and which topics it reads."""
+    """Return whether the pipeline has no plan yet, and its topics."""
     if not {Fact.ZOOKEEPER, Fact.TOPICS} <= findings.established:
         return False
     settings = findings.settings
@@ -514,9 +502,7 @@ def _has_no_plan(findings: Findings) -> bool:
 
 
 def folder(name: str, findings: Findings) -> Iterator[Line]:
-    """Whether files can be created there, or where it will be, each once, and how much room is
-    left.
-    """
+    """Check that files can be created in the table's directory, exclusively, and the free space."""
     path = findings.settings.table.path
     there = local_path(path)
     check_writable(path)
@@ -533,9 +519,7 @@ def folder(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def losses_folder(name: str, findings: Findings) -> Iterator[Line]:
-    """Where the losses of a plan are written down: a losses table or nothing yet, and a place that
-    can be written.
-    """
+    """Check the losses table and that it can be written."""
     path, source = findings.settings.table.losses_at, findings.settings.source
     try:
         table = open_losses(path)
@@ -609,12 +593,12 @@ class Diagnosis:
 
     @property
     def worst(self) -> EtlError | None:
-        """What to mend first; None when a run may start."""
+        """Return the line to fix first; None if a run may start."""
         return worst_of(line.error for line in self.lines if line.error)
 
     @property
     def exit_code(self) -> int:
-        """That of the worst line."""
+        """Return the highest exit code of all checks."""
         return self.worst.exit_code if self.worst else 0
 
     def as_json(self) -> dict[str, Any]:
@@ -636,9 +620,7 @@ def diagnose(
     *,
     spark_defaults: SparkDefaults = RunContext().spark_defaults,
 ) -> Diagnosis:
-    """Look at everything that a run of this pipeline needs. What is wrong is in the lines; nothing
-    is raised for it.
-    """
+    """Check everything that a run of this pipeline needs. Problems become lines; nothing is raised."""
     with contextlib.ExitStack() as closing:
         findings = Findings(settings, closing, spark_defaults=spark_defaults)
         return Diagnosis(tuple(line for check in checks for line in check.lines(findings)))

@@ -44,20 +44,20 @@ T = TypeVar("T")
 
 
 class Verdict(str, Enum):
-    """What a line says of a run that would start now."""
+    """The result of a line, for a run that would start now."""
 
     OK = "ok"
     ADVICE = "advice"
     """A run works, and yet there is something to do."""
     NOT_CHECKED = "not checked"
-    """It could not be looked at, because of a line above."""
+    """Not checked because of an earlier line."""
     FAILED = "failed"
     """A run would fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: what was looked at, the verdict, what was found, and what to do about it."""
+    """One line: the check, its result, what was found, and what to do."""
 
     name: str
     verdict: Verdict
@@ -84,7 +84,7 @@ class Line:
 
 
 class Fact(str, Enum):
-    """What a check establishes and others build on; the value is how a person calls it."""
+    """A fact that a check establishes for later checks; the value is its name for a person."""
 
     JAVA = "Java"
     TRANSFORM = "the transform"
@@ -100,7 +100,7 @@ class Fact(str, Enum):
 
 @dataclass(slots=True)
 class Findings:
-    """What is known so far. A field is set by the check that establishes its fact; what is open is
+    """What is known so far. The check that establishes a fact sets its field; open resources are
     closed at the end.
     """
 
@@ -112,7 +112,7 @@ class Findings:
     _zookeeper: ZooKeeper | None = None
     _metadata: ClusterMetadata | None = None
     table: DeltaTable | None = None
-    """With TABLE established: None says that there is none yet."""
+    """With TABLE established: None if there is none yet."""
     spark_defaults: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda given: {}
     """See `services.SparkDefaults`."""
 
@@ -127,8 +127,8 @@ class Findings:
 
     @property
     def metadata(self) -> ClusterMetadata:
-        """What the brokers say of themselves and their topics, with CLUSTER established; only ours
-        with TOPICS.
+        """Return the brokers' metadata, with CLUSTER established; with TOPICS only the conf's
+        topics.
         """
         return _known(self._metadata, Fact.CLUSTER)
 
@@ -139,18 +139,16 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to look at: what it needs to know, and what is established when each of its lines
-    was checked and none failed.
-    """
+    """A check: the facts it needs, and those it establishes if none of its lines failed."""
 
     name: str
     look: Callable[[str, Findings], Iterable[Line]]
-    """Is given the check's name for its lines. May raise EtlError, which is a line, too."""
+    """Called with the check's name. May raise EtlError, which becomes a line."""
     needs: tuple[Fact, ...] = ()
     gives: Fact | None = None
 
     def lines(self, findings: Findings) -> tuple[Line, ...]:
-        """Look, or say why not."""
+        """Run the check, or say why it was not run."""
         missing = [fact.value for fact in self.needs if fact not in findings.established]
         if missing:
             return (Line(self.name, Verdict.NOT_CHECKED, f"first {missing[0]}, see above"),)
@@ -171,7 +169,7 @@ def ok(name: str, found: str) -> Line:
 
 
 def advice(name: str, found: str, to_do: str) -> Line:
-    """A run works, but something should be looked at."""
+    """A run works, but something needs attention."""
     return Line(name, Verdict.ADVICE, found, to_do)
 
 
@@ -227,7 +225,7 @@ def java(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def jars(name: str, findings: Findings) -> Iterator[Line]:
-    """Where Delta's jars come from. Nothing is fetched."""
+    """Report where Delta's jars come from. Nothing is fetched."""
     given = findings.settings.spark
     named = [f"{key}: {given[key]}" for key in WHERE_JARS_ARE if key in given]
     there = cached_delta_jars()
@@ -247,7 +245,7 @@ def jars(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def may_need_jars(findings: Findings) -> bool:
-    """Whether Spark would fetch Delta's jars when it is started."""
+    """True if Spark would fetch Delta's jars at its start."""
     return not (
         is_submitted()
         or cached_delta_jars()
@@ -281,8 +279,8 @@ def _untried(package: str, version: str | None) -> SettingsError | None:
 
 
 def _is_among(tried: str, version: str) -> bool:
-    """Whether this is one of the versions `tried` (PEP 440: a pre-release comes before its
-    release). A vendor's own scheme is none.
+    """True if the version is one of `tried` (PEP 440: a pre-release precedes its release); False
+    for a vendor's scheme.
     """
     try:
         return SpecifierSet(tried).contains(Version(version), prereleases=True)
@@ -345,9 +343,7 @@ def _another_python(name: str, chosen: str, where: str, ours: str) -> Line:
 
 
 def transform(name: str, findings: Findings) -> Iterator[Line]:
-    """Whether the transform can be imported; what it makes of rows is looked at where the table is
-    known.
-    """
+    """Check that the transform can be imported; its rows are checked with the table."""
     settings = findings.settings
     chosen = settings.either_transform
     if chosen is None:
@@ -371,7 +367,7 @@ def time_zone(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def report_folder(name: str, findings: Findings) -> Iterator[Line]:
-    """Whether a run could leave its report."""
+    """Check that reports can be written."""
     wanted = Path(findings.settings.report.path).absolute()
     try:
         yield _placed(name, wanted)
@@ -386,8 +382,8 @@ def report_folder(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def metrics_folder(name: str, findings: Findings) -> Iterator[Line]:
-    """Whether a run could leave its metrics, where the conf wants some: without them it goes on,
-    and whoever watches sees an old file.
+    """Check that metrics can be written, if configured: without them a run continues, and monitors
+    see an old file.
     """
     if findings.settings.metrics_file is None:
         return

@@ -68,7 +68,7 @@ _MOST_AT_A_TIME = 16
 _TOLD_WITHIN_S = 5.0
 """A broker that has just started knows no topic yet."""
 _NAMED = 3
-"""Of many things the first few are named."""
+"""Number of things named in a line."""
 _PHYSICAL = (
     "offsets are byte positions: logs are read up to what is flushed, and cut where segments begin; such brokers tell neither timestamps "
     "nor retention (what expires soon is known by how log starts move), and have no groups, transactions and compaction"
@@ -77,7 +77,7 @@ _PHYSICAL = (
 
 
 def cluster(name: str, findings: Findings) -> Iterator[Line]:
-    """Whether any broker answers, and what the cluster is called."""
+    """Check whether any broker answers, and the cluster's name."""
     discovery, source = Discovery(findings.settings, findings.zookeeper), findings.settings.source
     newest = _newest(findings)
     with discovery.open_cluster(
@@ -100,7 +100,7 @@ def cluster(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def _newest(findings: Findings) -> Plan | None:
-    """The newest plan, by which the cluster is called. What ails the ledger is said of the ledger."""
+    """Return the newest plan, for the cluster's name. Errors of the ledger are another check's."""
     with contextlib.suppress(LedgersDisagree):
         return (
             PlanLedger(findings.zookeeper, findings.settings.group, findings.settings.pipeline)
@@ -111,8 +111,8 @@ def _newest(findings: Findings) -> Plan | None:
 
 
 def _known_logs(findings: Findings) -> set[BrokerPartition]:
-    """Physical logs that the group has committed offsets of: of a broker that is away nobody else
-    tells.
+    """Return Jafka partitions with committed offsets; nothing else knows those of an unavailable
+    broker.
     """
     source = findings.settings.source
     return (
@@ -130,8 +130,8 @@ def consumers_of(findings: Findings) -> ConsumerGroup:
 
 
 def each_broker(name: str, findings: Findings) -> Iterator[Line]:
-    """Every broker at the address by which executors would look for it; also one that is registered
-    and that the others miss.
+    """Check each broker at the address that executors use, also one that is registered and that the
+    others miss.
     """
     brokers = {
         **Discovery(findings.settings, findings.zookeeper).registered(),
@@ -207,8 +207,8 @@ def topics(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def _untold(name: str, findings: Findings) -> Iterator[Line]:
-    """Topics whose configuration we may not see: a run cannot know what offsets mean that are
-    missing from them.
+    """Report topics whose configuration is hidden from us: the meaning of their missing offsets is
+    unknown.
     """
     asked = [
         (broker.host, broker.port)
@@ -264,7 +264,7 @@ def _leaderless(name: str, leaderless: list[BrokerPartition], findings: Findings
 
 
 def _held(leaderless: list[BrokerPartition], findings: Findings) -> dict[BrokerPartition, str]:
-    """What ZooKeeper, where the cluster is registered there, says of who holds these logs."""
+    """Report which brokers hold these partitions, by ZooKeeper."""
     if findings.settings.source.bootstrap:
         return dict.fromkeys(leaderless, "")
     named = leaderless[:_NAMED]
@@ -285,7 +285,7 @@ def _ids(brokers: tuple[int, ...]) -> str:
 
 
 def ask_brokers(addresses: list[tuple[str, int]], findings: Findings) -> Cluster:
-    """A cluster of these addresses, as `doctor` asks it."""
+    """Return a cluster of these addresses, with the client id of `doctor`."""
     source = findings.settings.source
     return Cluster(
         addresses,
@@ -304,8 +304,8 @@ def some(names: tuple[str, ...] | list[str]) -> str:
 
 
 def group(name: str, findings: Findings) -> Iterator[Line]:
-    """Who else is at work: a driver of this pipeline, other consumers of the group, pipelines that
-    share a topic.
+    """Check for other drivers of this pipeline, other consumers of the group, pipelines that share
+    a topic.
     """
     settings, names = findings.settings, set(findings.metadata.topics)
     paths = PipelinePaths(settings.group, settings.pipeline)
@@ -332,7 +332,7 @@ def group(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def _other_pipelines(name: str, ledger: PlanLedger, names: set[str]) -> Iterator[Line]:
-    """What `refusals.reject_retired_or_shared` would refuse."""
+    """Return what `refusals.reject_retired_or_shared` would reject."""
     try:
         reject_retired(Ledger(retired=ledger.read_retirement()))
         reject_shared_topics(names, ledger.other_pipelines(), has_plans=bool(ledger.plan_numbers()))
@@ -391,7 +391,7 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
 
 
 def _in_kafka(findings: Findings) -> tuple[KafkaGroup, SettingsError | None]:
-    """Who is in Kafka's own group, and why no run can be, where it is to."""
+    """Report members of Kafka's group, and why no run can be one if it should."""
     settings, brokers, refusal = findings.settings, findings.metadata.brokers.values(), None
     with ask_brokers([(broker.host, broker.port) for broker in brokers], findings) as asked:
         if settings.membership is Membership.COORDINATOR:
@@ -400,8 +400,8 @@ def _in_kafka(findings: Findings) -> tuple[KafkaGroup, SettingsError | None]:
 
 
 def mirror_group(name: str, findings: Findings) -> Iterator[Line]:
-    """Whether brokers keep offsets at all, and whether somebody consumes under that name. No line
-    where none is named.
+    """Check whether brokers keep group offsets, and whether the mirror group is consumed. No line
+    without one.
     """
     wanted = findings.settings.mirror_group
     if wanted is None:
@@ -447,11 +447,11 @@ def mirror_group(name: str, findings: Findings) -> Iterator[Line]:
 _REQUEST_BYTES = NODE_MAX_BYTES + 20_000
 """The largest request of a run, with its paths."""
 _TOPICS_TRIED = 20
-"""Topics whose znodes are tried; a group's topics seldom have ACLs of their own."""
+"""Number of topics whose znodes are tested; topics of a group rarely have different ACLs."""
 
 _PLACES_SHOWN = 3
 _CHILDREN, _WRITE = "children", "write"
-"""What a run does to a znode: make and delete others below it, or change its payload."""
+"""What a run does to a znode: create and delete children, or change its data."""
 
 
 def servers(name: str, findings: Findings) -> Iterator[Line]:
@@ -512,8 +512,8 @@ def _server(name: str, answer: ServerAnswer | EtlError, asked_s: float) -> Line:
 
 
 def request_limit(name: str, findings: Findings) -> Iterator[Line]:
-    """Whether the server takes requests as large as ours: a refused one looks like a lost
-    connection, so one is tried that only reads.
+    """Check the server's request limit: a rejected request looks like a lost connection, so one
+    that only reads is tried.
     """
     if takes_request(findings.zookeeper, _REQUEST_BYTES):
         yield ok(name, f"requests of {_REQUEST_BYTES:,} bytes pass, and no run sends larger ones")
@@ -524,9 +524,7 @@ def request_limit(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def chroot(name: str, findings: Findings) -> Iterator[Line]:
-    """Whether the path of the connection string holds a cluster; with brokers given by the conf it
-    need not.
-    """
+    """Check that the chroot holds a cluster; it need not if the conf names the brokers."""
     zookeeper, given = findings.zookeeper, findings.settings.source.bootstrap
     place = zookeeper.chroot or "/"
     if given:
@@ -545,8 +543,8 @@ def chroot(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def permissions(name: str, findings: Findings) -> Iterator[Line]:
-    """What we may do to each znode that a run reads, writes, creates or deletes, or where these
-    would be made.
+    """Check permissions for each znode that a run reads, writes, creates or deletes, or for its
+    parent.
     """
     with findings.zookeeper.at_root() as whole:
         tried = {
@@ -630,8 +628,8 @@ def acls(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def told(name: str, asked: Acl, writers: Mapping[str, frozenset[str]], ours: str | None) -> Line:
-    """What is said of these znodes and those who may change them; `ours`: as whom ACLs know us,
-    where that is known. No I/O.
+    """Describe these znodes and who may change them; `ours`: our identity in ACLs, if known. No
+    I/O.
     """
     opened = [path for path, who in writers.items() if EVERYBODY in who]
     guarded = [path for path, who in writers.items() if EVERYBODY not in who]

@@ -42,7 +42,7 @@ _LOOKS_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class BothLedgers:
-    """What both ledgers tell, each of the same moment."""
+    """Both ledgers at one moment."""
 
     ledger: Ledger
     table: Table | None
@@ -52,9 +52,7 @@ class BothLedgers:
 
 
 def read_both_ledgers(world: LiveServices) -> BothLedgers:
-    """Read both ledgers, and read them again where a run beside us stored a plan or pruned plans
-    meanwhile. Raises Owned.
-    """
+    """Read both ledgers, and again if a run stored or pruned plans meanwhile. Raises Owned."""
     for _ in range(_LOOKS_MAX):
         before = world.ledger.mark()
         ledger = world.ledger.read_ledger()
@@ -124,8 +122,8 @@ def loaded_plans(
 
 
 def _covered(coverage: LoadedIntervals, table: Table, led: Ancestry) -> dict[AuditedLog, Expected]:
-    """What pruned plans loaded; where they did not all lead to this table nobody knows any more
-    which of it should be there.
+    """Return the intervals of pruned plans; if not all of them led to this table, their rows are
+    not required.
     """
     held_through = coverage.through if coverage.held_through is None else coverage.held_through
     is_judged = coverage.table_id in (None, table.id) and held_through <= led.before
@@ -150,9 +148,7 @@ def expected_rows(
     loaded: Sequence[Loaded],
     led: Ancestry,
 ) -> tuple[dict[AuditedLog, Expected], dict[AuditedLog, set[Loss]], tuple[str, ...]]:
-    """What the table should hold, what its plans let go, and what a reader of the proof should
-    know.
-    """
+    """Return what the table should hold, the losses, and notes for the reader."""
     from etl.io.delta.losses import read_losses, recorded
 
     notes: list[str] = []
@@ -206,10 +202,8 @@ def expected_rows(
 
 
 def still_lost(loss: Loss, expected: Expected) -> list[Loss]:
-    """What of a loss was not loaded after all: an operator may have set the position back before
-    it.
-
-    Of a truncated log other records were loaded at these offsets: the loss stays.
+    """Return the part of a loss that was not loaded later: an operator may have set the position
+    back. At offsets of a truncated partition other records were loaded: the loss stays.
     """
     if loss.why is LossReason.TRUNCATED:
         return [loss]
@@ -250,7 +244,7 @@ def audited_as(plan: Plan, r: OffsetRange) -> AuditedLog:
 
 
 def _as_known_now(plan: Plan, applied: CommitResult, settings: Settings) -> CommitResult:
-    """The record, corrected: an older version did not write down that it had counted rows behind a
+    """Return the result, corrected: an older version did not record that it had counted rows of a
     transform.
     """
     if not may_be_transformed(plan, settings):
@@ -266,20 +260,18 @@ def _as_known_now(plan: Plan, applied: CommitResult, settings: Settings) -> Comm
 
 @dataclass(frozen=True, slots=True)
 class ExpectedOfAll:
-    """The same of the pipeline and its backfills together."""
+    """What the pipeline and its backfills should have loaded."""
 
     loaded: tuple[Loaded, ...]
     rows: dict[AuditedLog, Expected]
     losses: dict[AuditedLog, set[Loss]]
-    """Without what was loaded after all, be it by a backfill."""
+    """Losses, without what was loaded later, also by a backfill."""
     notes: tuple[str, ...]
 
 
 @contextlib.contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """A plan of a backfill is finished by the backfill alone: what a run of the pipeline would be
-    told leads nowhere.
-    """
+    """Name the backfill in errors about its plans, which only the backfill can finish."""
     try:
         yield
     except LedgersDisagree as error:
@@ -294,7 +286,7 @@ def _naming(name: str) -> Iterator[None]:
 def expected_of_all(
     world: LiveServices, told: BothLedgers, table: Table, loaded: Sequence[Loaded], led: Ancestry
 ) -> ExpectedOfAll:
-    """What all of them should have put into the table. Raises as `expected_rows`."""
+    """Return what all of them should have loaded. Raises as `expected_rows`."""
     rows, losses, notes = expected_rows(world, told, table, loaded, led)
     every = list(loaded)
     for claim in world.claims.beside.read():
@@ -366,7 +358,7 @@ def _as_claimed(
 def _with_given_up(
     rows: Mapping[AuditedLog, Expected], more: Mapping[AuditedLog, tuple[Interval, ...]]
 ) -> dict[AuditedLog, Expected]:
-    """Nobody misses a row of these offsets, and none of them is a surprise."""
+    """Return the rows with given-up offsets, of which none is required and none is an error."""
     return {
         **rows,
         **{

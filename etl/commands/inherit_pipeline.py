@@ -104,24 +104,22 @@ def the_one(place: str, there: Sequence[OtherPipeline]) -> OtherPipeline:
 
 
 def is_us(app_id: str, settings: Settings) -> bool:
-    """Whether it is this very pipeline, also under a name that the cluster had before."""
+    """True if it is this pipeline, also under an earlier name of the cluster."""
     return app_id.split("/")[-2:] == [settings.group, settings.pipeline]
 
 
 def take_over(
     settings: Settings, place: str, reason: str, run_context: RunContext = ALONE
 ) -> Ruling:
-    """Take the place of another pipeline in this table, `GROUP/PIPELINE` or
-    `CLUSTER/GROUP/PIPELINE`: go on where it ended.
+    """Inherit from another pipeline of this table, `GROUP/PIPELINE` or `CLUSTER/GROUP/PIPELINE`:
+    continue where it ended.
 
-    The plan that says so is stored, the next run commits it; the other pipeline is retired, where
-    its ledger is in our ZooKeeper and it has no topic that this conf does not name. Who names this
-    very pipeline goes on behind the rows that the table holds, where no log says any more what it
-    loaded, or where another ledger of the same name wrote it. Of one that was to take our place and
-    has stored no plan that says so, nothing is taken over: this one is in service again.
-
-    Raises SettingsError for a pipeline that the table does not know, NeedsDecision for one of
-    another cluster.
+    The plan is stored and the next run commits it; the other pipeline is retired if its ledger is
+    in our ZooKeeper and this conf names all its topics. A pipeline that inherits from itself
+    continues behind the table's rows, if no log says what it loaded, or another ledger of its name
+    wrote them. If a pipeline was to inherit from us and has stored no plan, this one is in service
+    again. Raises SettingsError for a pipeline that the table does not know, NeedsDecision for one
+    of another cluster.
     """
     run_id = new_run_id()
     with (
@@ -231,8 +229,8 @@ def _committed_in_our_group(
 def _close(
     world: LiveServices, theirs: PlanLedger | None, other: OtherPipeline, run_id: str
 ) -> None:
-    """Take away the number of a plan that the other pipeline has stored, or may have: its driver
-    may sleep, and wake up behind us.
+    """Close the number of a plan that the other pipeline has stored, or may have: its driver may
+    sleep.
     """
     reason = f"taken over by {world.settings.group}/{world.settings.pipeline}"
     if theirs is None:
@@ -267,11 +265,11 @@ def _as_left_to_others(
 
 
 def _resumed(world: LiveServices, place: str, snapshot: Snapshot, run_id: str) -> Ruling | None:
-    """Go on with a pipeline whose place another one was to take, and never did: `place` has stored
-    no plan and committed none.
+    """Resume a pipeline that another one was to inherit from: `place` has stored and committed no
+    plan.
 
-    Where it has stored that plan, its driver may sleep before the commit: the plan is committed
-    here, and None is returned. Then its place is taken like that of any other pipeline.
+    If it has stored one, its driver may sleep before the commit: the plan is committed here, None
+    is returned, and `place` is inherited from like any other pipeline.
     """
     group, _, pipeline = f"{world.settings.group}/{place.strip('/')}".rpartition("/")
     ledger = PlanLedger(world.zookeeper, group.rpartition("/")[2], pipeline)
@@ -315,8 +313,8 @@ def _reject_unloaded_gap(
     snapshot: Snapshot,
     theirs: LoadedIntervals | None,
 ) -> None:
-    """Asked only where both know a partition. Where the other's plans are lost, its rows tell where
-    it ended and nothing else.
+    """Check only partitions known to both. If the other's plans are lost, its rows tell where it
+    ended and nothing else.
     """
     mine = plan_of(state).positions if not isinstance(state, FirstRun) else {}
     if taken.other.plan is None or not any(
@@ -337,11 +335,9 @@ def _reject_unloaded_gap(
 def _loaded_by_all(
     theirs: PlanLedger, other: OtherPipeline, table: Table | None
 ) -> LoadedIntervals:
-    """What the pipeline and the backfills beside it have loaded into this table; of an older copy
-    of it, what that holds of the plans.
-
-    Of a backfill that was given up: what it still claims, for others may have loaded what it gave
-    back, or may yet.
+    """Return what the pipeline and its backfills loaded into this table; of an older copy, what it
+    holds. Of an abandoned backfill what it still reserves: others may have loaded what it gave
+    back.
     """
     claims = ClaimsBeside(theirs.zookeeper, theirs.paths.group, theirs.pipeline)
     beside = [
@@ -402,7 +398,7 @@ def _ruling(
 
 
 def _rows_until(world: LiveServices) -> Mapping[BrokerPartition, tuple[int, int]]:
-    """Where the table's rows end. Raises NeedsDecision where they do not tell that."""
+    """Return the ends of the table's rows. Raises NeedsDecision if they do not tell."""
     from etl.io.delta.scan import rows_until
 
     if world.settings.source.is_physical:
@@ -428,7 +424,7 @@ def _left_to(other: OtherPipeline, settings: Settings) -> list[str]:
 
 
 def _take_in_pauses(ours: PlanLedger, theirs: PlanLedger | None, topics: Collection[str]) -> None:
-    """What is paused there stays paused here: nobody resumed it."""
+    """Keep the predecessor's pauses."""
     if theirs:
         before, version = read_pauses_at(ours)
         after = merged(before, read_pauses(theirs), topics)
@@ -450,8 +446,8 @@ def _retire_predecessor(
 
 @contextmanager
 def _resting(world: LiveServices, app_id: str, run_id: str) -> Iterator[PlanLedger | None]:
-    """The ledger of another pipeline, whose driver's lock is ours inside; None where our ZooKeeper
-    has none. Raises Owned.
+    """Context manager: another pipeline's ledger, with its driver lock; None if our ZooKeeper has
+    none. Raises Owned.
     """
     group, pipeline = app_id.split("/")[-2:]
     ledger = PlanLedger(world.zookeeper, group, pipeline)

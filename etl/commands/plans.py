@@ -96,23 +96,21 @@ class Preview:
 
     says: str
     plans: tuple[Plan, ...]
-    """What it would execute, in that order: a plan that is left, and one of its own."""
+    """The plans it would execute, in order: a stored one, and its own."""
     snapshot: Snapshot
     tasks: tuple[int, int]
     """At least and at most: the same where it is known how many of them Spark works on at once."""
     lag: int = 0
-    """Offsets that could be read and are not in the table yet, of all partitions whose end is
-    known.
-    """
+    """Readable offsets that are not in the table yet, of partitions with a known end."""
     left: tuple[str, ...] = ()
     """Which logs it would leave to their owners, a sentence for each owner."""
     leaderless: tuple[str, ...] = ()
-    """Which logs it would leave out because nobody leads them, a sentence for each topic."""
+    """Partitions without a leader that it would leave out, a sentence for each topic."""
     paused: tuple[str, ...] = ()
     """Which logs are paused, a sentence for what each command paused."""
     expires_soon: tuple[Expiring, ...] = ()
     not_checked: tuple[str, ...] = ()
-    """What the run may still be refused for."""
+    """What may still stop the run."""
 
     @property
     def open_transactions(self) -> tuple[str, ...]:
@@ -174,21 +172,18 @@ class Preview:
 
 
 def preview(settings: Settings, request: Request | None = None) -> Preview:
-    """What the next run would do, decided by the very function that a run goes by; nothing is
-    stored or moved.
-    """
+    """Return what the next run would do, by its own decisions; nothing is stored or moved."""
     settings = starting_by(settings, request)
     with open_services(settings, ALONE, request=request) as world:
         return with_transform_checked(preview_of(world.observe(), settings), settings)
 
 
 def reject_before_creating_table(settings: Settings, request: Request | None = None) -> None:
-    """Raise what the run would end with that has the catalog make this table, as far as it can be
-    told before: then it makes none.
+    """Raise what a run would raise that creates this table in its catalog, as far as possible, so
+    that none is created then.
 
-    What lies at the place already the catalog itself refuses. Owners of what it reads are told by
-    the run, which may wait for them. Raises NotOurTable for a pipeline that has plans: their table
-    was another one.
+    The catalog itself rejects what is at the location; owners are reported by the run, which may
+    wait for them. Raises NotOurTable for a pipeline that has plans: their table was another one.
     """
     if _is_taken(settings.table.path):
         return
@@ -211,10 +206,7 @@ def _is_taken(path: str) -> bool:
 
 
 def with_transform_checked(found: Preview, settings: Settings) -> Preview:
-    """The same where the table takes the rows, and a run can find the transform that it would use.
-
-    Raises what is known to refuse them, as the run does.
-    """
+    """Return the preview if the table accepts the rows and the transform exists. Raises as the run."""
     for plan in found.plans:
         check_rows(plan, settings)
     if not settings.transform or not any(
@@ -230,7 +222,7 @@ def _takes_rows_of_spark(plan: Plan, settings: Settings) -> bool:
 
 
 def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
-    """What a run would do that saw this."""
+    """Return what a run with this snapshot would do."""
     now = now_ms()
     steps = steps_ahead(snapshot, settings, now_ms=now, uid="unnamed")
     plans = tuple(step.plan for step in steps if step.plan)

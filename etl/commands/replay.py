@@ -51,11 +51,11 @@ class ReplayPreview:
     compacted: tuple[str, ...] = ()
     """Those of its topics that are compacted: fewer rows may come than go."""
     left: Plan | None = None
-    """A plan that is stored and not in the table, which is executed first."""
+    """A stored plan that is not in the table, executed first."""
     paused: tuple[str, ...] = ()
-    """Of those of its logs that are paused that they are, and are loaded."""
+    """Paused partitions that are replayed all the same."""
     other_zones: tuple[str, ...] = ()
-    """Where rows that go were made under another time zone."""
+    """Where replaced rows have another time zone."""
 
     @property
     def says(self) -> str:
@@ -73,7 +73,7 @@ class ReplayPreview:
         return f"{first}{go:,} rows of {self.table}{more} go, and {come}, in one commit of plan {self.plan.number}"
 
     def _is_brought_more(self) -> bool:
-        """Whether the plan that is executed first loads some of these offsets."""
+        """True if the plan executed first loads some of these offsets."""
         left = self.left.advancing if self.left else ()
         return any(
             span.log == r.log and span.meets(r.from_offset, r.until_offset)
@@ -83,7 +83,7 @@ class ReplayPreview:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What else a person should know who agrees."""
+        """Return notes for the operator who confirms."""
         return (
             *(
                 f"the topic {topic} is compacted: of keys that were written again since, the older rows go and none come"
@@ -119,7 +119,7 @@ class ReplayPreview:
 def parse_wanted(
     topic: str, partitions: tuple[str, ...], from_: str, until: str, *, only_retained: bool = False
 ) -> ReplayRequest:
-    """What the options say. Raises SettingsError."""
+    """Parse the options. Raises SettingsError."""
     whole = parse_named(topic)
     if whole.log is not None:
         check = f"--topic {shlex.quote(whole.topic)} --partition {whole.log.key}"
@@ -154,8 +154,8 @@ def parse_bound(text: str, *, key: str) -> Bound:
 def preview_replay(
     settings: Settings, wanted: ReplayRequest, run_context: RunContext = ALONE
 ) -> ReplayPreview:
-    """What `replay` would do; nothing is stored, read or replaced. Starts Spark, which counts the
-    rows that stand. Raises as it does.
+    """Return what `replay` would do; nothing is stored, read or replaced. Starts Spark to count
+    existing rows. Raises as it does.
     """
     watch = Stopwatch()
     opened = open_services(settings, run_context, phases=watch)
@@ -166,7 +166,7 @@ def preview_replay(
 def preview_of(
     world: Services, snapshot: Snapshot, settings: Settings, wanted: ReplayRequest
 ) -> ReplayPreview:
-    """The same by what was seen."""
+    """Return the same of a snapshot."""
     step, left = step_after_stored_plan(snapshot, settings)
     plan = next_replay(world, step, settings, wanted, None)
     plan = replace(plan, stood=world.rows_there(spans_of(plan)))
@@ -183,8 +183,8 @@ def preview_of(
 
 
 def step_after_stored_plan(snapshot: Snapshot, settings: Settings) -> tuple[NextStep, Plan | None]:
-    """The step that a replay is planned by, as behind the plan that an earlier run left; and that
-    plan. Raises what stops that one.
+    """Return the step that a replay is planned by, after the stored plan of an earlier run; and
+    that plan. Raises what stops it.
     """
     step = next_step(snapshot, settings, now_ms=now_ms(), uid="unnamed")
     if not is_left(step):
@@ -225,10 +225,10 @@ class Copied:
 
     table: str
     plan: Plan
-    """What was read; it is stored nowhere."""
+    """The plan that was read; it is not stored."""
     counts: PutInto
     notes: tuple[str, ...] = ()
-    """What else a person should know of the rows."""
+    """Notes on the rows."""
 
     @property
     def says(self) -> str:
@@ -252,11 +252,9 @@ class Copied:
 def replay_into(
     settings: Settings, wanted: ReplayRequest, path: str, run_context: RunContext = ALONE
 ) -> Copied:
-    """Read the wanted offsets again and replace their rows in the table at `path`, which is made
-    where there is none.
-
-    Raises SettingsError for a table that a pipeline loads, VerificationFailed where not as many rows are
-    there as were read, and as a replay.
+    """Read the offsets again and replace their rows in the table at `path`, which is created if
+    needed. Raises SettingsError for a table that a pipeline loads, VerificationFailed if rows and
+    records differ in number, and as a replay.
     """
     path = _place(settings, path)
     reject_foreign_table(path)
@@ -289,8 +287,8 @@ def replay_into(
 
 
 def _place(settings: Settings, path: str) -> str:
-    """The same place, whole; a folder is seen from where the command runs. Raises SettingsError for
-    one in the folder of another table.
+    """Return the absolute path, relative to the working directory. Raises SettingsError for one
+    inside another table's directory.
     """
     try:
         place = place_of(check_place(path))
@@ -319,9 +317,7 @@ def _place(settings: Settings, path: str) -> str:
 
 
 def reject_foreign_table(path: str) -> None:
-    """Rows may be replaced in a table of ours alone, and nobody who keeps a ledger of one may find
-    rows in it that it does not know.
-
+    """Reject a table that others load: rows are replaced only in a table made by this command.
     Raises SettingsError.
     """
     loaders = other_pipelines(path, "")

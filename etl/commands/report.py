@@ -37,10 +37,7 @@ class Page:
 
 def report_page(settings: Settings, run_id: str | None = None, out: Path | None = None) -> Page:
     """Write the page of the last run, or of that one, beside its report or to `out`. No server is
-    asked.
-
-    Raises SettingsError where there is no such report, where it is none, and where the page cannot
-    be written.
+    asked. Raises SettingsError for a missing or invalid report, and if the page cannot be written.
     """
     folder = Path(settings.report.path)
     path, report = newest_report(folder, settings.name_in_files, run_id)
@@ -64,12 +61,12 @@ def report_page(settings: Settings, run_id: str | None = None, out: Path | None 
 
 
 def has_display() -> bool:
-    """Whether a browser could show itself: elsewhere one for terminals would take the command's."""
+    """True if a graphical browser could be shown; a terminal browser would take over the terminal."""
     return sys.platform in ("darwin", "win32") or any(
         os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
     )
 
 
 def open_in_browser(page: Path) -> bool:
-    """Whether a browser took it."""
+    """True if a browser accepted it."""
     return webbrowser.open(page.as_uri())

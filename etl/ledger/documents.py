@@ -54,8 +54,8 @@ that they wrote.
 
 
 def parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T:
-    """What `build` makes of the document. Raises LedgersDisagree when it is none or not such a one,
-    NeedsDecision when it is newer.
+    """Parse a document by `build`. Raises LedgersDisagree if it is invalid, NeedsDecision if it is
+    of a newer format.
     """
     try:
         document = json.loads(_inflate(payload))
@@ -128,7 +128,7 @@ def sorted_items(of_logs: Mapping[BrokerPartition, V]) -> list[tuple[BrokerParti
 
 
 def flat(found: Iterable[tuple[int, int]]) -> list[int]:
-    """Pairs as one list, which is shorter as JSON."""
+    """Flatten pairs into one list, which is shorter as JSON."""
     return [number for pair in found for number in pair]
 
 
@@ -167,13 +167,11 @@ def parse_keys(found: Iterable[Sequence[Any]]) -> tuple[RunKeyRecord, ...]:
 
 
 _GAP_BYTES = 40
-"""What one gap costs at most: two offsets of 19 digits, each with a comma."""
+"""Largest size of one gap: two offsets of 19 digits, each with a comma."""
 
 
 def render_applied(applied: CommitResult) -> bytes:
-    """The znode that says what came of a plan. Where all gaps do not fit, as many ranges as can be
-    keep theirs.
-    """
+    """Render a plan's result. If not all gaps fit, as many ranges as possible keep theirs."""
     document = applied_content(applied)
     left = (WRITTEN_MAX_BYTES - len(canonical(document))) // _GAP_BYTES
     return zlib.compress(
@@ -182,14 +180,12 @@ def render_applied(applied: CommitResult) -> bytes:
 
 
 def applied_content(applied: CommitResult) -> dict[str, Any]:
-    """What came of a plan as it is stored, without the gaps and before it is compressed."""
+    """Return the stored content of a result, without gaps and uncompressed."""
     return _applied_content(applied, ((),) * len(applied.receipts))
 
 
 def _gaps_that_fit(receipts: Sequence[RangeResult], left: int) -> list[tuple[tuple[int, int], ...]]:
-    """The gaps of each receipt, all of them or none: some of a range's gaps prove no more than
-    their number does.
-    """
+    """Return the gaps of each range, all or none: some of them prove no more than their number."""
     kept: list[tuple[tuple[int, int], ...]] = [()] * len(receipts)
     for i in sorted(range(len(receipts)), key=lambda i: len(receipts[i].gaps)):
         left -= len(receipts[i].gaps)
@@ -228,12 +224,12 @@ def _applied_content(
 
 
 def parse_applied(payload: bytes, *, path: str) -> CommitResult:
-    """What came of a plan. Raises LedgersDisagree when the znode does not say."""
+    """Parse a plan's result. Raises LedgersDisagree if it is invalid."""
     return parsed(payload, path, applied_of)
 
 
 def applied_of(document: dict[str, Any]) -> CommitResult:
-    """What came of a plan, of the document that says it."""
+    """Return a plan's result from its document."""
     columns = (
         "rows",
         "fetched_bytes",
@@ -417,7 +413,7 @@ def render_retirement(retirement: Retirement) -> bytes:
 
 
 def parse_retirement(payload: bytes, *, path: str) -> Retirement:
-    """Why a pipeline was taken out of service. Raises LedgersDisagree when the znode does not say."""
+    """Parse a retirement. Raises LedgersDisagree if it is invalid."""
     return parsed(
         zlib.compress(payload),
         path,
@@ -498,8 +494,8 @@ def render_named_table(found: NamedTable) -> bytes:
 
 
 def parse_named_table(payload: bytes, *, path: str) -> NamedTable:
-    """Where the table was. Raises LedgersDisagree where the znode does not say, NeedsDecision where
-    a newer version wrote it.
+    """Parse a table's location. Raises LedgersDisagree if it is invalid, NeedsDecision if a newer
+    version wrote it.
     """
     return parsed(payload, path, _named_table)
 

@@ -43,15 +43,15 @@ TOPIC_CONFIGS = "/config/topics"
 
 
 def is_of_a_pipeline(path: str) -> bool:
-    """Whether the znode is a pipeline's own, or below one; not so what it shares with the group's
-    consumers and other pipelines.
+    """True if the znode is a pipeline's own, or below one, and not shared with consumers or other
+    pipelines.
     """
     _, _, below = path.removeprefix(f"{CONSUMERS}/").partition("/")
     return path.startswith(f"{CONSUMERS}/") and below.startswith("etl/")
 
 
 def partition_state(log: BrokerPartition) -> str:
-    """What Kafka's controller says of one log."""
+    """Leader and replicas of a partition, by Kafka's controller."""
     return f"{BROKER_TOPICS}/{log.topic}/partitions/{log.partition}/state"
 
 
@@ -84,7 +84,7 @@ class GroupPaths:
         return f"/consumers/{self.group}/owners"
 
     def owner(self, log: BrokerPartition) -> str:
-        """Who reads this log now."""
+        """Current owner of the partition."""
         return f"/consumers/{self.group}/owners/{log.topic}/{log.key}"
 
     def owners_of(self, topic: str) -> str:
@@ -118,8 +118,8 @@ class PipelinePaths:
         return f"{self.root}/driver"
 
     def session(self, number: int) -> str:
-        """That the session which drives the pipeline lives, while it hands a plan over. No other
-        session ever makes this znode.
+        """Shows that the driver's session lives, in the transaction of a commit. No other session
+        ever creates this znode.
         """
         return f"{self.root}/session-{number & 2**64 - 1:016x}"
 
@@ -130,12 +130,12 @@ class PipelinePaths:
 
     @property
     def applied_plans(self) -> str:
-        """Children are numbers of plans whose outcome is recorded."""
+        """Children are numbers of plans with a recorded result."""
         return f"{self.root}/applied"
 
     @property
     def coverage(self) -> str:
-        """What pruned plans leave."""
+        """Loaded intervals of pruned plans."""
         return f"{self.root}/coverage"
 
     @property
@@ -145,7 +145,7 @@ class PipelinePaths:
 
     @property
     def retired(self) -> str:
-        """That it loads no more."""
+        """Retirement."""
         return f"{self.root}/retired"
 
     @property
@@ -155,7 +155,7 @@ class PipelinePaths:
 
     @property
     def named_table(self) -> str:
-        """Where the table is that a catalog names."""
+        """Location of a named table."""
         return f"{self.root}/named_table"
 
     @property
@@ -165,7 +165,7 @@ class PipelinePaths:
 
     @property
     def claim(self) -> str:
-        """What it claims; of a backfill."""
+        """Reservation of a backfill."""
         return f"{self.root}/claim"
 
     def plan(self, number: int) -> str:
@@ -173,7 +173,7 @@ class PipelinePaths:
         return f"{self.plans}/{number}"
 
     def applied(self, number: int) -> str:
-        """What came of plan `number`."""
+        """Result of plan `number`."""
         return f"{self.applied_plans}/{number}"
 
     def chunk(self, digest: str, index: int) -> str:

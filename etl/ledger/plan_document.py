@@ -67,11 +67,11 @@ from etl.model.plans import (
 from etl.model.snapshot import CommitMetadata
 
 _LOSS_COLUMNS = {1: 3, 2: 4}
-"""How much of a loss the earlier formats said."""
+"""Columns of a loss in earlier formats."""
 
 
 def content_of(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
-    """Everything that the plan says but its id, as that format says it."""
+    """Return everything of the plan but its id, in that format."""
     logs = in_order(plan.positions)
     index = {log: i for i, log in enumerate(logs)}
     seen, positions = [plan.seen[log] for log in logs], [plan.positions[log] for log in logs]
@@ -136,9 +136,7 @@ def _since_format_3(
     index: Mapping[BrokerPartition, int],
     brokers: Sequence[Broker],
 ) -> dict[str, Any]:
-    """What earlier formats do not say. What few plans have is left out where it is not there: it is
-    in nobody's hash then.
-    """
+    """Return what earlier formats lack. Rare fields are left out if unset, and so of the hash."""
     away, ends = plan.pending_starts, sorted_items(plan.key_ends)
     open_ends = [log for log, until in ends if until is None]
     generations = {
@@ -198,9 +196,7 @@ def _since_format_3(
 
 
 def _of_storage(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, Any]:
-    """Where offsets are that are in Kafka, too, and what stood beside them: few plans wrote those
-    of all logs.
-    """
+    """Return where offsets are if not in ZooKeeper only, and their metadata."""
     if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
         return {}
     seen = [plan.seen[log] for log in logs]
@@ -215,7 +211,7 @@ def _of_storage(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, Any]:
 
 
 def plan_of(document: dict[str, Any]) -> Plan:
-    """The plan of a document, whatever its id says."""
+    """Return the plan of a document, whatever its id."""
     logs = parse_logs(document["logs"])
     generations = document.get("generations") or [None] * len(document["leaders"])
     brokers = [
@@ -416,7 +412,7 @@ def _pending_offsets(found: Mapping[str, Any] | None) -> dict[BrokerPartition, i
 def _known_of(
     logs: list[BrokerPartition], column: list[int | None] | None
 ) -> dict[BrokerPartition, int]:
-    """A column of what is known of some of the logs."""
+    """Return a column of values known for some of the partitions."""
     return (
         {log: value for log, value in zip(logs, column, strict=True) if value is not None}
         if column
@@ -431,11 +427,11 @@ without naming one gap.
 FEWER_TOPICS = "that the expressions match what you mean; source.topics.deny leaves topics out"
 _NOT_HASHED = ("leaders", "generations", "void", "time_zone")
 _LEADERS_OF_RANGES = ("leader", "epoch")
-"""What of a plan's content is no part of its hash."""
+"""Parts of the content that are not hashed."""
 
 
 def with_id(plan: Plan) -> Plan:
-    """The same plan with its id filled in."""
+    """Return the plan with its id."""
     parts = _parts(content_of(plan))
     known = replace(plan, id=_hash(parts))
     _rendered.keep(known, parts)  # the id is no part of them
@@ -443,8 +439,8 @@ def with_id(plan: Plan) -> Plan:
 
 
 def plan_id(plan: Plan, form: int = FORMAT) -> str:
-    """Hash of the canonical content in that format, without the leaders, and whether or not it is
-    handed over yet: 32 hex digits.
+    """Return the hash of the canonical content in that format, without leaders and commit state: 32
+    hex digits.
     """
     return _hash(_parts(content_of(plan, form)))
 
@@ -457,10 +453,8 @@ class _Parts(NamedTuple):
 
 
 class _Rendered:
-    """What was made last.
-
-    A plan gets its id, is stored, and is told in the commit, one after the other: the content of a
-    frozen value, of a large plan the work of half a second, is made once for all three.
+    """Caches the last rendered plan: its content is needed for the id, the znode and the commit,
+    and takes half a second for a large plan.
     """
 
     def __init__(self) -> None:
@@ -559,7 +553,7 @@ can never read again.
 
 _FOR_PEOPLE = ("ranges", "positions")
 _LEAST_BYTES_OF_ONE = len('["t", "0", 0]')
-"""Of what is told to people."""
+"""Smallest part of a text for people."""
 
 
 def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -> str:
@@ -601,11 +595,9 @@ def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -
 
 
 def with_results(metadata: str, plan: Plan, receipts: tuple[RangeResult, ...]) -> str:
-    """The same with what reading each range of the plan came to, known before the commit: then
-    nobody has to count its rows again.
-
-    It makes way for nothing else that the commit says: above `METADATA_FULL_BYTES` the text for
-    people goes, and above `METADATA_MAX_BYTES` the receipts themselves.
+    """Return the metadata with the plan's range results, so that rows need not be counted again.
+    Above `METADATA_FULL_BYTES` the text for people is dropped, above `METADATA_MAX_BYTES` the
+    results.
     """
     said = json.loads(metadata)
     said["receipts_zlib"] = base64.b85encode(
@@ -619,9 +611,7 @@ def with_results(metadata: str, plan: Plan, receipts: tuple[RangeResult, ...]) -
 
 
 def results_of(metadata: CommitMetadata) -> tuple[RangeResult, ...] | None:
-    """What the commit says that reading came to; None where it says nothing of it, or nothing that
-    can be read.
-    """
+    """Return the range results of a commit; None if it has none that can be parsed."""
     if metadata.receipts is None:
         return None
     try:
@@ -632,14 +622,14 @@ def results_of(metadata: CommitMetadata) -> tuple[RangeResult, ...] | None:
 
 
 def reject_oversized_plan(plan: Plan) -> None:
-    """Raises SettingsError for a plan that no commit could carry, or that could not be read again.
-    A run asks before it stores one.
+    """Reject a plan that no commit can carry, or that could not be parsed again. Raises
+    SettingsError. Called before storing.
     """
     render_commit_metadata(plan, "")
 
 
 def parse_commit_metadata(text: str, delta_version: int) -> CommitMetadata | None:
-    """What a commit's `userMetadata` says, or None when it is not ours. Its plan is not parsed yet."""
+    """Parse `userMetadata` of a commit; None if it is not ours. Its plan is not parsed yet."""
     try:
         found = json.loads(text)
         if found.get("app") != "offset-range-etl":

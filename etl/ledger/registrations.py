@@ -33,7 +33,7 @@ from etl.model.partitions import Broker, BrokerFamily, BrokerPartition
 from etl.model.security import OPEN, Security, SecurityProtocol
 
 _MOST_PARTITIONS = 100_000
-"""Of one topic on one broker: a znode that claims more is no count."""
+"""Of one topic on one broker; a larger number is invalid."""
 _JAVA_OBJECT = b"\xac\xed\x00\x05t"
 """Before a text that a ZkClient with its default serializer wrote: two bytes with the length, then
 the text.
@@ -42,7 +42,7 @@ the text.
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """What the controller last wrote of a partition (Kafka 0.8 to 3.x)."""
+    """State of a partition as last written by the controller (Kafka 0.8 to 3.x)."""
 
     leader: int | None
     leader_epoch: int | None
@@ -58,13 +58,12 @@ def dialect_of(payload: bytes) -> BrokerFamily | None:
 
 
 def parse_broker(broker_id: str, payload: bytes, security: Security = OPEN) -> Broker | None:
-    """A broker of Kafka 0.8 or later, or None when it has no listener of that protocol and name, or
-    is not registered as JSON.
+    """Return a broker of Kafka 0.8 or later, or None if it has no such listener or no JSON
+    registration.
 
-    `host` and `port` are those of the first listener without encryption and login, or null and -1
-    where there is none by the name PLAINTEXT; then, and for any other listener, `endpoints` counts,
-    with `listener_security_protocol_map` (version 4 on), which says what a listener of another name
-    speaks.
+    `host` and `port` are those of the first PLAINTEXT listener, null and -1 without one; then, and
+    for other listeners, `endpoints` counts, with `listener_security_protocol_map` (from version 4
+    on) for named ones.
     """
     try:
         registration = json.loads(payload)
@@ -87,9 +86,7 @@ def parse_broker(broker_id: str, payload: bytes, security: Security = OPEN) -> B
 
 
 def parse_listeners(payload: bytes) -> tuple[str, ...]:
-    """The listeners that a broker of Kafka registered, for a person: `INSIDE (SASL_SSL)`; nothing
-    for what is no such registration.
-    """
+    """Return the listeners of a Kafka broker for a person: `INSIDE (SASL_SSL)`; empty if invalid."""
     return tuple(
         name if name == speaks else f"{name} ({speaks})"
         for name, speaks in parse_endpoints(payload)
@@ -97,7 +94,7 @@ def parse_listeners(payload: bytes) -> tuple[str, ...]:
 
 
 def parse_endpoints(payload: bytes) -> tuple[tuple[str, str], ...]:
-    """The same as values: the name of each listener, and the protocol that it speaks."""
+    """Return the same as values: name and protocol."""
     try:
         return tuple((name, speaks) for name, speaks, _ in _endpoints(json.loads(payload)))
     except (ValueError, AttributeError, TypeError, RecursionError):
@@ -114,10 +111,9 @@ def _endpoints(registration: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def parse_physical_broker(broker_id: str, payload: bytes) -> Broker | None:
-    """A broker of Jafka or Kafka 0.7, or None when its registration is not of this form.
-
-    `creator:host:port`, and from Jafka 1.4 on `:true` or `:false` behind it, whether topics are
-    made by the first message. Where the host has colons (IPv6), Jafka writes `#` for them.
+    """Return a broker of Jafka or Kafka 0.7, or None for another format: `creator:host:port`, from
+    Jafka 1.4 on with `:true` or `:false` (topics are created by the first message). In an IPv6 host
+    Jafka writes `#` for `:`.
     """
     fields = _fields(payload)
     if fields is None or not re.fullmatch(r"[0-9]{1,10}", broker_id):
@@ -157,8 +153,8 @@ def parse_replicas(payload: bytes) -> dict[int, tuple[int, ...]]:
 
 
 def parse_topic_config(payload: bytes) -> dict[str, str]:
-    """`/config/topics/[t]` (Kafka 0.8.1 to 3.x): what was set for the topic, not what brokers
-    default to; empty for anything else.
+    """Parse `/config/topics/[t]` (Kafka 0.8.1 to 3.x): overrides of the topic, without broker
+    defaults; empty if invalid.
     """
     try:
         found: Mapping[str, Any] = json.loads(payload)["config"]
@@ -206,8 +202,8 @@ def _is_port(number: int) -> bool:
 
 
 CREATION_ID = "zxid-"
-"""Before the transaction that made a topic's znode: what stands for a topic's id where brokers have
-none (before 2.8).
+"""Prefix of ids made from the transaction that created a topic's znode, for brokers without topic
+ids (before 2.8).
 """
 MAX_OFFSET = 2**63 - 1
 _OWNER = re.compile(
@@ -236,8 +232,8 @@ def parse_offset(payload: bytes, *, path: str, log: BrokerPartition) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DriverNode:
-    """Who the driver at work is. `started` tells a process from a later one with the same pid,
-    where the host can.
+    """Identity of the active driver. `started` tells a process from a later one with the same pid,
+    if the host can.
     """
 
     host: str
@@ -245,9 +241,9 @@ class DriverNode:
     started: str | None
     run_id: str
     pids: str | None = None
-    """Which set of processes `pid` is a number of, a name of any host's boots and PID namespaces:
-    containers may share a host name. None where the host does not tell, or a driver of an earlier
-    version wrote the znode."""
+    """Name of the pid's namespace (host boot, PID namespace), since containers may share a host
+    name. None if unknown.
+    """
 
     def __str__(self) -> str:
         return f"run {self.run_id}, pid {self.pid} on {self.host}"
@@ -297,16 +293,14 @@ def driver_consumer_id(group: str, owner: OwnerNode) -> str:
 
 
 def render_owner(group: str, owner: OwnerNode) -> bytes:
-    """The owner's znode: a thread id, the consumer's with `-<thread>` behind it, which is all that
-    old consumers put there and show.
+    """Render an owner's znode: a thread id, the consumer's plus `-<thread>`, as original consumers
+    do.
     """
     return f"{driver_consumer_id(group, owner)}-0".encode()
 
 
 def parse_owner(group: str, owner: str) -> OwnerNode | None:
-    """The driver of ours that an owner's thread id names, whichever its thread, or None when it is
-    somebody else's.
-    """
+    """Return our driver that an owner's thread id names, or None."""
     prefix = f"{group}_"
     found = _OWNER.fullmatch(owner.removeprefix(prefix)) if owner.startswith(prefix) else None
     if not found or not 0 < int(found["pid"]) < 2**31:
@@ -332,7 +326,7 @@ def parse_uid(payload: bytes, *, path: str) -> str | None:
 
 
 _MOST_THREADS = 100_000
-"""Of one consumer for one topic: a registration that claims more is none."""
+"""Of one consumer for one topic; a larger number is invalid."""
 _BY_FILTER = re.compile(r"(?P<kind>[*!])(?P<threads>[0-9]{1,9})(?P=kind)(?P<text>.*)")
 _KINDS = {"*": FilterKind.WHITE_LIST, "!": FilterKind.BLACK_LIST}
 _STATIC = "static"
@@ -371,7 +365,7 @@ class FilteredTopics:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What one consumer of a group says that it reads."""
+    """What one consumer of a group reads."""
 
     dialect: BrokerFamily
     """The family of consumers that can read it."""
@@ -387,10 +381,8 @@ class Registration:
 
 
 def parse_registration(payload: bytes, *, path: str) -> Registration:
-    """What the consumer of this znode reads.
-
-    Raises SettingsError, with the znode, for what is no registration and for a filter whose meaning
-    is not certain here.
+    """Parse a consumer's registration. Raises SettingsError, with the znode, for an invalid one and
+    for a filter that cannot be translated.
     """
     try:
         text = payload.decode()
@@ -428,9 +420,7 @@ def render_registration(registration: Registration, *, now_ms: int) -> bytes:
 
 
 def consumer_id(group: str, name: str) -> str:
-    """What a consumer of that name is called: the name of its znode, and the beginning of its
-    threads' names.
-    """
+    """Return the consumer's id: the name of its znode, and the prefix of its thread ids."""
     return f"{group}_{name}"
 
 
@@ -442,14 +432,12 @@ def generated_name(host: str, now_ms: int, unique: int) -> str:
 
 
 def thread_id(consumer: str, number: int) -> str:
-    """What a thread of a consumer writes where it is the owner; numbers begin at 0 for each topic."""
+    """Return the id of a thread, as in owner znodes; numbers begin at 0 for each topic."""
     return f"{consumer}-{number}"
 
 
 def consumer_of(thread: str) -> str:
-    """The consumer whose thread an owner's payload names: hosts and groups may have `-` in them,
-    numbers do not.
-    """
+    """Return the consumer of a thread id: hosts and groups may contain `-`, numbers do not."""
     return thread.rpartition("-")[0] or thread
 
 

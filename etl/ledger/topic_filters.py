@@ -28,7 +28,7 @@ from typing import NamedTuple
 from etl.model.partitions import INTERNAL_TOPICS
 
 LEGAL = frozenset(string.ascii_letters + string.digits + "._-")
-"""What a topic's name may be made of."""
+"""Characters of topic names."""
 
 _DIGITS, _WORDS, _BLANKS = (
     frozenset(string.digits),
@@ -43,7 +43,7 @@ PREDEFINED = {
     "W": LEGAL - _WORDS,
     "S": LEGAL,
 }
-"""By the letter behind the backslash."""
+"""By the letter after the backslash."""
 _CASED = {"Lower": frozenset(string.ascii_lowercase), "Upper": frozenset(string.ascii_uppercase)}
 _POSIX = {
     **_CASED,
@@ -66,11 +66,11 @@ _CASED_CATEGORIES = frozenset({"Lu", "Ll", "Lt"})
 
 
 class NotTranslated(ValueError):
-    """What of a pattern has no translation, or is no pattern."""
+    """The part of a pattern that cannot be translated, or is invalid."""
 
 
 def by_property(name: str, *, ignores_case: bool) -> frozenset[str]:
-    """What `\\p{name}` stands for. Raises NotTranslated."""
+    r"""Return the characters of `\p{name}`. Raises NotTranslated."""
     if name not in _POSIX and name not in _CATEGORIES:
         raise NotTranslated(f"the class \\p{{{name}}}")
     if ignores_case and (name in _CASED or name in _CASED_CATEGORIES):
@@ -104,8 +104,8 @@ class Token(NamedTuple):
 
 
 def tokens_of(text: str) -> list[Token]:
-    """What quotes is gone, as Java itself begins: a quantifier behind an empty quote is for what
-    stands before it.
+    """Return the tokens. Empty quotes vanish, as in Java: a quantifier after one applies to what
+    precedes it.
     """
     found: list[Token] = []
     at = 0
@@ -160,9 +160,7 @@ class _Parser:
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens = tokens
         self._plain = "".join("\0" if token.is_quoted else token.char for token in tokens)
-        """The tokens again, for what is looked for as text; a quoted character is no part of any
-        construct.
-        """
+        """The tokens as text, to search; quoted characters belong to no construct."""
         self._at = 0
         self._ignores_case = False
         self._names: set[str] = set()
@@ -220,7 +218,7 @@ class _Parser:
         return self._unrepeated(anchor, "an anchor")
 
     def _group(self, depth: int) -> str:
-        """Behind its parenthesis."""
+        """Parse a group after its parenthesis."""
         around, outside = "", self._ignores_case
         if self._took("?"):
             around = next((sign for sign in _LOOKAROUNDS if self._took(sign)), "")
@@ -284,7 +282,7 @@ class _Parser:
         return piece
 
     def _class(self) -> frozenset[str]:
-        """Behind its bracket: the legal characters that it stands for."""
+        """Parse a class after its bracket; return its legal characters."""
         is_negated, found, begins = self._took("^"), set[str](), self._at
         while self._at == begins or not self._took("]"):
             if self.is_done:
@@ -316,7 +314,7 @@ class _Parser:
         return self._escaped() if char == ("\\", False) else char.char
 
     def _escaped(self) -> str | frozenset[str]:
-        """Behind a backslash: the one character that it makes, or the legal ones of a class."""
+        """Parse an escape after its backslash; return its character, or the legal ones of a class."""
         char = self._next()
         name = "" if char.is_quoted else char.char
         if name in PREDEFINED:
@@ -359,7 +357,7 @@ class _Parser:
         return other_cases(chars) if self._ignores_case else chars
 
     def _took(self, what: str) -> bool:
-        """Whether this was next, and is passed now."""
+        """Consume the next token if it equals `what`."""
         taken = self._plain.startswith(what, self._at)
         self._at += len(what) if taken else 0
         return taken
@@ -372,8 +370,8 @@ class _Parser:
 
 
 def _is_count(count: re.Match[str]) -> bool:
-    """Whether `{n}`, `{n,}` or `{n,m}` can be repeated by: not `{0}`, nor more than Java counts,
-    nor from more to less.
+    """True if `{n}`, `{n,}` or `{n,m}` is a valid count: not `{0}`, not too large for Java, not
+    descending.
     """
     least, has_comma, most = count[1], count[2], count[3]
     if len(least) > _MOST_DIGITS or len(most or "") > _MOST_DIGITS:
@@ -387,7 +385,7 @@ _QUOTES_AT_END = re.compile("[\"']+(?=[\\x85\\u2028\\u2029]?\\Z)")
 
 
 class FilterKind(str, Enum):
-    """What a filter does with the topics that it matches; the names in registrations of 0.8."""
+    """Whether a filter includes or excludes what it matches; values as in registrations of 0.8."""
 
     WHITE_LIST = "white_list"
     BLACK_LIST = "black_list"
@@ -399,15 +397,13 @@ class TopicFilter:
 
     kind: FilterKind
     text: str
-    """As a consumer cleaned it."""
+    """The pattern after a consumer's cleanup."""
 
     def __post_init__(self) -> None:
         java_pattern(self.text)
 
     def allows(self, topic: str) -> bool:
-        """Whether a topic that exists is read.
-
-        No filter lets those of the brokers themselves pass, unless a consumer has
+        """True if an existing topic is read. Internal topics are not, unless a consumer has
         `exclude.internal.topics=false`, which its registration does not tell.
         """
         matches = java_pattern(self.text).fullmatch(topic) is not None
@@ -415,8 +411,6 @@ class TopicFilter:
 
 
 def cleaned(text: str) -> str:
-    """What a consumer makes of a filter's text: `,` is `|`, blanks go, and so do quotes around it,
-    for it comes from a property file.
-    """
+    """Clean a pattern as consumers do: `,` becomes `|`, blanks and enclosing quotes are removed."""
     trimmed = text.strip("".join(map(chr, range(33))))
     return _QUOTES_AT_END.sub("", trimmed.replace(",", "|").replace(" ", "").lstrip("\"'"))

@@ -15,42 +15,42 @@ from enum import Enum
 
 
 class StartAt(str, Enum):
-    """Where a log without a committed offset starts."""
+    """Start of a partition without a committed offset."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 class OnDataLoss(str, Enum):
-    """What to do when wanted offsets lie below the log start."""
+    """Policy for requested offsets below the log start."""
 
     FAIL = "fail"
     SKIP = "skip"
 
 
 class OnMoved(str, Enum):
-    """What to do when somebody else moved a committed offset."""
+    """Policy for a committed offset that another client moved."""
 
     FAIL = "fail"
     FOLLOW = "follow"
 
 
 class OnNoLeader(str, Enum):
-    """What to do with a log that has no leader once waiting for one is over."""
+    """Policy for a partition that still has no leader after waiting."""
 
     FAIL = "fail"
     SKIP = "skip"
 
 
 class OnRowsRemoved(str, Enum):
-    """What to do when somebody deleted rows of the table. RESTORE and overwrite always stop."""
+    """Policy for rows deleted by others. RESTORE and overwrites always stop."""
 
     FAIL = "fail"
     RECORD = "record"
 
 
 class OwnershipMode(str, Enum):
-    """Whether the run only looks at owners, claims what it reads, or is one of the group's members."""
+    """Whether a run checks owners, claims partitions, or is a group member."""
 
     OBSERVE = "observe"
     CLAIM = "claim"
@@ -79,9 +79,7 @@ class HandOverAt(str, Enum):
     PLAN = "at_plan"
     """With the stored plan: nothing is read by two."""
     APPEND = "after_append"
-    """Once its rows are in the table, by the membership that it was made with: of groups whose
-    members are all ours.
-    """
+    """After the append, by the membership that planned: for groups with our members only."""
 
 
 class Stay(str, Enum):
@@ -89,11 +87,11 @@ class Stay(str, Enum):
 
     RUN = "run"
     SHARE = "share"
-    """Until what it owned is handed over."""
+    """Until the plan's offsets are committed."""
 
 
 class OnOwned(str, Enum):
-    """What to do with a log that somebody else owns."""
+    """Policy for a partition with another owner."""
 
     FAIL = "fail"
     WAIT = "wait"
@@ -101,14 +99,14 @@ class OnOwned(str, Enum):
 
 
 class OnLiveGroup(str, Enum):
-    """What to do when live consumers of the group are registered."""
+    """Policy for live consumers of the group."""
 
     FAIL = "fail"
     UNOWNED = "unowned"
 
 
 class WriterName(str, Enum):
-    """Who writes a table's files."""
+    """Which engine writes the table's files."""
 
     AUTO = "auto"
     SPARK = "spark"
@@ -116,7 +114,7 @@ class WriterName(str, Enum):
 
 
 class MetricsPer(str, Enum):
-    """What a series of the metrics of lag is of."""
+    """Labels of the lag metrics."""
 
     TOPIC = "topic"
     PARTITION = "partition"
@@ -124,20 +122,20 @@ class MetricsPer(str, Enum):
 
 MIB = 1 << 20
 FETCH_MAX_BYTES = 16 * MIB
-"""Asked for in one Fetch."""
+"""Bytes requested by one fetch."""
 FETCH_LIMIT_BYTES = 256 * MIB
-"""What a Fetch may grow to for one large record batch."""
+"""Largest fetch for one large record batch."""
 MAX_RECORD_BYTES = 32 * MIB
 """A JVM with the default memory takes a record of 64 MiB and dies of one of 120 MiB."""
 TARGET_TASK_BYTES = 256 * MIB
 BACKFILL_PLAN_BYTES = 4096 * MIB
-"""What one plan of a backfill takes on."""
+"""Bytes of one plan of a backfill."""
 TIMEOUT_S = 30.0
 """Deadline of one request to a broker."""
 
 FETCH_MAX_BYTES_MOST = 2**30
 FETCH_LIMIT_BYTES_MOST = 2**31 - MIB
-"""A fetch says its size as an int32, and an answer is a little longer than that."""
+"""The size in a fetch is an int32, and a response is a little longer."""
 MAX_RECORD_BYTES_MOST = 2**30
 """Offsets into the buffers of a column are int32."""
 
@@ -184,7 +182,7 @@ _ONE_SLASH = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/(?!/)")
 
 
 def is_url(path: str) -> bool:
-    """Whether an object store is meant."""
+    """True for the URL of an object store."""
     return "://" in path and not path.startswith("file:")
 
 
@@ -196,7 +194,7 @@ def folder_of(path: str) -> str | None:
 
 
 def place_of(path: str) -> str:
-    """The same text for the same place, however it is written: to compare, not to open."""
+    """Return one text for one location, however it is written; to compare, not to open."""
     folder = folder_of(path)
     return path.rstrip("/") if folder is None else os.path.abspath(folder)
 
@@ -221,20 +219,18 @@ def not_apart(
 
 
 def lies_in(path: str, other: str) -> bool:
-    """Whether a path is that other place, or in its folder."""
+    """True if a path is the other location, or inside it."""
     place, outer = one_scheme(place_of(path)), one_scheme(place_of(other))
     return place == outer or place.startswith(outer.rstrip("/") + "/")
 
 
 def one_scheme(place: str) -> str:
-    """The same for stores that several schemes name."""
+    """Return the same for stores with several schemes."""
     return re.sub("^(s3a|s3n)://", "s3://", re.sub("^abfs://", "abfss://", place))
 
 
 def check_place(path: str) -> str:
-    """The path itself. Raises ValueError for one that would be taken for another place than whoever
-    wrote it means.
-    """
+    """Return the path. Raises ValueError for one that the engines would read as another location."""
     if path != path.strip() or "\0" in path:
         raise ValueError("it begins or ends with a blank, or holds a NUL")
     if re.search(r"[\x00-\x1f\x7f]", path):
@@ -261,9 +257,7 @@ def check_place(path: str) -> str:
 
 
 def _check_url(path: str) -> None:
-    """What the engines read otherwise of each other would be two places: rows would lie where
-    nobody looks for them.
-    """
+    """Reject a URL that Spark and delta-rs read differently: rows would be where nobody looks."""
     scheme, _, rest = path.partition("://")
     if scheme != scheme.lower():
         raise ValueError(

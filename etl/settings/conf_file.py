@@ -33,7 +33,8 @@ CONF_MAX_BYTES = 2**20
 CONF_MAX_DEPTH = 50
 
 NOT_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
-"""What PyYAML raises: for tags such as `!!int ''` and numbers such as 59:59:...:59.0 plain ones."""
+"""Exceptions of PyYAML; for tags such as `!!int ''` and numbers such as 59:59:...:59.0 plain ones.
+"""
 
 _MERGE = "tag:yaml.org,2002:merge"
 
@@ -82,9 +83,8 @@ def document_of(text: str) -> Any:
 
 
 def _reject_repeated_keys(loader: _Loader, document: yaml.Node) -> None:
-    """Raises MarkedYAMLError for the first key that stands twice in one mapping.
-
-    What `<<` merges has mappings of its own, whose keys may stand beside it.
+    """Raises MarkedYAMLError for the first duplicate key of a mapping. Merged mappings (`<<`) have
+    keys of their own.
     """
     waiting = [document]
     while waiting:
@@ -109,9 +109,7 @@ def _reject_repeated_key(loader: _Loader, mapping: yaml.MappingNode) -> None:
 
 
 def said_of(error: Exception) -> str:
-    """What one of NOT_YAML says, and where: without the line itself, for a password may stand in
-    it.
-    """
+    """Describe one of NOT_YAML with its position, without the line, which may contain a password."""
     if not isinstance(error, yaml.MarkedYAMLError):
         return " ".join(str(error).split())
     words, mark = (
@@ -197,7 +195,7 @@ class Defaults:
 
     path: str
     written: Mapping[str, Any]
-    """As they stand there: a reference to a secret is one."""
+    """Values as in the file, with references to secrets."""
 
     @property
     def meant(self) -> dict[str, Any]:

@@ -27,13 +27,13 @@ from etl.settings.secrets import FileOfEach, Secret, Section, TextOrSecret
 
 
 class TlsSettings(Section):
-    """Whom we trust, and who we are."""
+    """Trusted authorities and the client certificate."""
 
     ca_file: FileOfEach | None = None
     """PEM; the system's authorities unless given."""
     cert_file: FileOfEach | None = None
     key_file: FileOfEach | None = None
-    """Of `cert_file`; not needed where that holds the key, too."""
+    """Key of `cert_file`, unless that file holds it."""
     key_password: Secret | None = None
 
     @model_validator(mode="after")
@@ -45,12 +45,12 @@ class TlsSettings(Section):
 
     @property
     def value(self) -> Tls:
-        """What travels to whoever connects."""
+        """Return the value for connections."""
         return Tls(self.ca_file, self.cert_file, self.key_file, self.key_password)
 
 
 class SaslSettings(Section):
-    """How we say who we are."""
+    """Login."""
 
     mechanism: Mechanism | None = None
     """None: there is no login."""
@@ -109,7 +109,7 @@ _TAKEN_BY: Mapping[Mechanism, tuple[str, ...]] = {
 
 
 class SecuritySettings(Section):
-    """Encryption and login of every connection to brokers, whoever opens it."""
+    """Encryption and login of all connections to brokers."""
 
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     tls: TlsSettings = TlsSettings()
@@ -133,7 +133,7 @@ class SecuritySettings(Section):
         return self
 
     def value(self, listener: str | None = None) -> Security:
-        """What travels to whoever connects."""
+        """Return the value for connections."""
         sasl = self.sasl
         login = sasl.mechanism and Login(
             sasl.mechanism, sasl.username, sasl.password, sasl.token, sasl.service or "kafka"
@@ -142,7 +142,7 @@ class SecuritySettings(Section):
 
 
 class ZooKeeperTlsSettings(TlsSettings):
-    """Whether connections are encrypted, whom we trust, and who we are."""
+    """Encryption, trusted authorities and client certificate."""
 
     enabled: bool | None = None
     """None: where another key is given."""
@@ -156,7 +156,7 @@ class ZooKeeperTlsSettings(TlsSettings):
 
     @property
     def is_on(self) -> bool:
-        """Whether connections are encrypted."""
+        """True if connections are encrypted."""
         return self.given is not None if self.enabled is None else self.enabled
 
     @model_validator(mode="after")
@@ -167,7 +167,7 @@ class ZooKeeperTlsSettings(TlsSettings):
 
 
 class AuthSettings(Section):
-    """Who we are, as ZooKeeper is told."""
+    """Credentials for ZooKeeper."""
 
     scheme: Scheme | None = None
     """None: there is no login."""
@@ -218,7 +218,7 @@ class WayInSettings(Section):
 
 
 class ZooKeeperSettings(WayInSettings):
-    """Where the ledger and, for clusters that have one, the brokers' registry are."""
+    """ZooKeeper of the ledger and, in older clusters, of the brokers' registry."""
 
     connect: str
     """`host:port,host:port/chroot`, as Kafka's own `zookeeper.connect`."""

@@ -62,7 +62,7 @@ from etl.settings.table import reject_unsupported_store_keys
 
 _SPARK = "spark"
 _UNSIGNED = re.compile(r"[^\w.-]")
-"""What ends a key."""
+"""End of a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Change:
     value: Any
     """The value as YAML reads it; a text may still refer to a secret."""
     text: str
-    """The same as it was written."""
+    """The text as written."""
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -89,8 +89,8 @@ class Change:
 
 
 def parse_change(word: str) -> Change:
-    """`KEY=VALUE`, the value as YAML. Raises SettingsError for a key that a conf does not have, and
-    for what is no YAML.
+    """Parse `KEY=VALUE`, the value as YAML. Raises SettingsError for an unknown key and for invalid
+    YAML.
     """
     key, equals, text = word.partition("=")
     key = key.strip()
@@ -127,8 +127,8 @@ def _near(key: str) -> str:
 
 
 def changed(document: Any, changes: Sequence[Change]) -> Any:
-    """The document with these keys put into it, each over what was there; what is no mapping of
-    keys is left for others to refuse.
+    """Return the document with these keys set; a document that is no mapping is left to the
+    validation.
     """
     if isinstance(document, dict):
         for change in changes:
@@ -216,13 +216,11 @@ _REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = {
         "or add a column `timestamp` by a transform",
     ),
 }
-"""Key -> whether the conf asks for it, and why that cannot be."""
+"""Key -> whether the conf sets it, and why it is not supported."""
 
 
 def reject_unfit(settings: Settings, path: str | None) -> None:
-    """Raises SettingsError with all such keys of a conf whose logs are physical; `key` is that of
-    the first one.
-    """
+    """Raises SettingsError with all unsupported keys of a Jafka conf; `key` is the first one."""
     found = (
         {key: why for key, (asks, why) in _REFUSED.items() if asks(settings)}
         if settings.source.is_physical
@@ -281,11 +279,8 @@ _NEEDED = ("version", "pipeline", "group", "zookeeper.connect", "source.topics.a
 
 
 def load_settings(path: str | Path, changes: Sequence[Change] = ()) -> Settings:
-    """Read one conf file; what it says of places on this machine is meant from its own folder, and
-    comes back absolute.
-
-    `changes` are put into it first. Raises SettingsError naming the file, the defaults below it,
-    and all keys that are wrong.
+    """Load one conf file. Local paths are relative to its directory and become absolute; `changes`
+    are set first. Raises SettingsError with the file, its defaults, and all invalid keys.
     """
     document = changed(read_document(path, "the conf file"), changes)
     defaults = _defaults_of(document, path)
@@ -312,7 +307,7 @@ def _defaults_of(document: Any, path: str | Path) -> Defaults | None:
 def _from_where(
     error: SettingsError, defaults: Defaults | None, changes: Sequence[Change]
 ) -> SettingsError:
-    """The same error, which also names what else the settings came from."""
+    """Add the defaults file and `--set` changes to an error."""
     error.where |= {
         name: value
         for name, value in (
@@ -327,8 +322,8 @@ def _from_where(
 def parse_settings(
     document: Any, *, path: str | None = None, defaults: Defaults | None = None
 ) -> Settings:
-    """A parsed YAML document to settings. Raises SettingsError that tells all wrong keys; its `key`
-    is the path of the first one.
+    """Convert a YAML document to settings. Raises SettingsError with all invalid keys; its `key` is
+    the path of the first.
     """
     if not isinstance(document, dict):
         raise SettingsError(
@@ -361,7 +356,7 @@ def parse_settings(
 
 
 def _placed(settings: Settings, folder: str) -> Settings:
-    """The same settings with absolute paths: another working directory must not be another table."""
+    """Return the settings with absolute paths: another working directory must not be another table."""
     table, report = settings.table, settings.report
     losses = table.losses_path and relative_path(folder, table.losses_path)
     return settings.model_copy(
@@ -417,8 +412,8 @@ def request_of(
     until_time: str | None,
     now_ms: int,
 ) -> Request | None:
-    """What was asked for; None: nothing. Raises SettingsError, and NotYetReadable for a key whose
-    interval is not over.
+    """Return the request; None without one. Raises SettingsError, and NotYetReadable for a key
+    whose interval is not over.
     """
     start = parse_bound(from_time, now_ms, key="--from-time") if from_time is not None else None
     until = parse_bound(until_time, now_ms, key="--until-time") if until_time is not None else None
@@ -463,10 +458,8 @@ def parse_bound(text: str, now_ms: int, *, key: str) -> Bound:
 
 
 def starting_by(settings: Settings, request: Request | None) -> Settings:
-    """The settings with which a pipeline that has no plan yet begins at the request's start: later
-    nobody asks for `source.start`.
-
-    A start by offsets is refused where the first plan is made (`ledger_records`).
+    """Return the settings by which a new pipeline begins at the request's start; later
+    `source.start` is not used. A start by offsets is rejected at the first plan (`ledger_records`).
     """
     start = request.bounds.start if request else None
     if start is None or start.at_ms is None:
@@ -506,9 +499,7 @@ def _run_key(text: str) -> str:
 
 
 def _reject_no_interval(start: Bound | None, until: Bound | None) -> None:
-    """Refuse an interval that is empty or runs backwards, as far as words tell. Raises
-    SettingsError.
-    """
+    """Reject an interval that is empty or reversed, as far as the texts tell. Raises SettingsError."""
     if start is None or until is None:
         return
     if start.at_ms is not None and until.at_ms is not None and start.at_ms >= until.at_ms:
@@ -526,10 +517,8 @@ def _reject_no_interval(start: Bound | None, until: Bound | None) -> None:
 
 
 def security_of(said: Security | Mapping[str, Any] | None) -> Security:
-    """The same mapping as in a conf file, with `listener` beside the other keys; paths are seen
-    from where a process works.
-
-    Raises SettingsError that names the keys as they are in a conf.
+    """Convert a mapping as in a conf, with `listener` beside the other keys; paths are relative to
+    the working directory. Raises SettingsError with the conf's keys.
     """
     if said is None or isinstance(said, Security):
         return said or OPEN
@@ -546,7 +535,7 @@ def security_of(said: Security | Mapping[str, Any] | None) -> Security:
 
 
 def access_of(said: Access | Mapping[str, Any] | None) -> Access:
-    """The same of `zookeeper`: its keys `tls` and `auth`."""
+    """Convert a mapping as in `zookeeper`: its keys `tls` and `auth`."""
     if said is None or isinstance(said, Access):
         return said or OPEN_ZOOKEEPER
     try:

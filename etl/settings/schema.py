@@ -129,7 +129,7 @@ MEANINGS: Mapping[str, str] = {
     "metrics_per": "topic: the metrics of lag are of each topic; partition: of each partition",
     "spark": 'plain Spark settings, each a text: {spark.master: "local[4]"}',
 }
-"""What each key takes and is for, in half a line."""
+"""The meaning of each key, in half a line."""
 _SAID = {
     "missing": "a key is missing",
     "string_pattern_mismatch": "has a form that this key does not take",
@@ -149,9 +149,7 @@ _SAID = {
 }
 """By pydantic's name of a mistake; its own words speak of Python and of patterns."""
 _PASSWORD = re.compile(r"(?i)(?<=\w:)(?<!abfs:|bfss:|wasb:|asbs:)//[^/\s]*@|//[^/\s]*:[^/\s]*@")
-"""Who comes in by a URL: whoever stands before its @, but for Azure's container; and a name with a
-password in any address.
-"""
+"""Credentials in a URL: all before its @, except Azure's container."""
 
 
 def conf_mistake(
@@ -159,10 +157,9 @@ def conf_mistake(
     path: str | None,
     reference_at: Callable[[Sequence[int | str]], str | None],
 ) -> SettingsError:
-    """All mistakes as one error, whose `key` is that of the first one.
-
-    `found` are pydantic's (`type`, `loc`, `msg`, `input`); `reference_at` gives the text of a key
-    as it stands in the file where it refers to a secret: then no value is shown.
+    """Return all mistakes as one error, whose `key` is the first. `found` are pydantic's (`type`,
+    `loc`, `msg`, `input`); `reference_at` returns the text of a reference to a secret at a key,
+    whose value is not shown then.
     """
     missing = {_key_of_mistake(one) for one in found if one["type"] == "missing"}
     told, meant = dict[str, str](), set[str]()
@@ -205,7 +202,7 @@ def _sentence(one: Mapping[str, Any], near: str, reference: str | None) -> str:
 
 
 def _given(one: Mapping[str, Any]) -> str:
-    """What stands there, where that is a value and not a whole section, and can be no secret."""
+    """Return the value, if it is no section and no possible secret."""
     given = one["input"]
     if (
         one["type"] == "missing"
@@ -234,7 +231,7 @@ def _check(key: str, sentence: str) -> str:
 
 
 def _meaning(key: str) -> str:
-    """Of a key, or of the one whose list or mapping it is in."""
+    """Return the meaning of a key, or of its list or mapping."""
     while key and key not in MEANINGS:
         key = key.rpartition(".")[0]
     return MEANINGS.get(key, "")
@@ -260,7 +257,7 @@ def _key_of_mistake(one: Mapping[str, Any]) -> str:
 
 
 SCHEMA_FILE = "pipeline.schema.json"
-"""Where a conf that we write looks for it, beside itself."""
+"""Name of the schema file beside a conf that `etl init` writes."""
 _TEXT = {"type": "string", "minLength": 1}
 _REFERENCE = {"type": "string", "pattern": REFERENCE_PATTERN}
 """Any value may come from a variable or a file, also one that is no text."""
@@ -280,7 +277,7 @@ _OWN_FORMS: Mapping[str, list[dict[str, Any]]] = {
         {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
     ],
 }
-"""Keys whose values our own validators read: pydantic cannot say what these take."""
+"""Keys with our own validators, whose forms pydantic does not know."""
 _EITHER: Mapping[str, tuple[str, ...]] = {"table": ("path", "name")}
 """Sections that need one of several keys."""
 
@@ -331,7 +328,7 @@ def _key(node: Mapping[str, Any], known: Mapping[str, Any], key: str) -> dict[st
 
 
 def _forms(node: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What the key takes, each form by itself: a list may be one text, and a value a reference."""
+    """Return each form that a key accepts: a list may be one text, a value a reference."""
     forms = [
         {
             name: fact

@@ -29,9 +29,8 @@ SECRET_MAX_BYTES = 64 * 2**10
 
 
 def read_text(path: str | Path, most: int) -> str:
-    """A text file of at most that many bytes; what has no end (a device) is not read to it.
-
-    Raises OSError, and ValueError for a larger one and for bytes that are not UTF-8.
+    """Read a text file up to that size, without reading devices to their end. Raises OSError, and
+    ValueError for a larger file and for invalid UTF-8.
     """
     with open(path, "rb") as file:
         content = file.read(most + 1)
@@ -65,7 +64,7 @@ FILE_KEYS = frozenset(
 
 
 def is_secret(key: str) -> bool:
-    """Whether what stands at a key may be a secret, or hold one where keys of its own should stand."""
+    """True if the value of a key may be or contain a secret."""
     return any(secret == key or secret.startswith(f"{key}.") for secret in SECRET_KEYS)
 
 
@@ -124,8 +123,8 @@ TextOrSecret = Annotated[
 
 
 def resolve_secret(secret: SecretRef, key: str) -> str:
-    """The secret itself, for whoever sends it now. Raises SettingsError that names the key, the
-    machine and what is missing there.
+    """Resolve a secret for immediate use. Raises SettingsError with the key, the machine and what
+    is missing.
     """
     try:
         return _variable(secret.name) if secret.kind == "env" else _content(secret.file)
@@ -143,8 +142,8 @@ def resolve_secret(secret: SecretRef, key: str) -> str:
 
 
 def login_text(said: str | SecretRef | None, key: str) -> str:
-    """A text of a login, which stands in the conf or is referred to. Raises as `resolve_secret`,
-    and for one that no login can say.
+    """Return a text of a login, given or referenced. Raises as `resolve_secret`, and for an invalid
+    text.
     """
     found = resolve_secret(said, key) if isinstance(said, SecretRef) else said or ""
     if not found or "\0" in found:
@@ -155,7 +154,7 @@ def login_text(said: str | SecretRef | None, key: str) -> str:
 
 
 def _told(error: Exception) -> str:
-    """Without a byte of what was read."""
+    """Describe the failure without content of the file."""
     return (
         "it is no text in UTF-8"
         if isinstance(error, UnicodeError)
@@ -175,7 +174,7 @@ def _content(file: LocalFile) -> str:
 
 
 def place_of_file(file: LocalFile) -> str:
-    """Where that file is on this machine; the first of its places where it is at none of them."""
+    """Return the file's path on this machine: the first that exists, else the first."""
     return next((place for place in file.places if os.path.exists(place)), file.places[0])
 
 
@@ -184,7 +183,7 @@ DAY_S, TEN_YEARS_S, INT64 = 86_400, 10 * 366 * 86_400, 2**63 - 1
 "Primitive Types").
 """
 NAME = r"^[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*$"
-"""What may name a znode and a group: not dots alone, which ZooKeeper refuses in a path."""
+"""Names of znodes and groups: not only dots, which ZooKeeper rejects."""
 
 
 class Section(BaseModel):
@@ -213,9 +212,7 @@ class Section(BaseModel):
         return value
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As pydantic's. Raises KeyError for what is no field, of which pydantic would make
-        nothing, without a word.
-        """
+        """As pydantic's, but raises KeyError for an unknown field, which pydantic ignores."""
         unknown = (update or {}).keys() - type(self).model_fields.keys()
         if unknown:
             raise KeyError(f"{type(self).__name__} has no field {sorted(unknown)[0]}")

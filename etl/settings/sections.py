@@ -55,15 +55,13 @@ class OwnershipSettings(Section):
     on_live_group: OnLiveGroup = OnLiveGroup.FAIL
     """`unowned` takes what none of them owns."""
     wait_for_driver_s: float = Field(default=60, ge=0, le=DAY_S)
-    """For another driver of this pipeline, and under `on_owned: wait` for the owners of what is
-    read.
-    """
+    """Time to wait for another driver, and with `on_owned: wait` for owners."""
     membership: Membership | None = None
     """Which of the two groups of this name; None: ZooKeeper's where the brokers are found there,
     else the coordinator's.
     """
     hand_over: HandOverAt = HandOverAt.PLAN
-    """`after_append` is for groups whose members are all ours: what another one reads meanwhile is
+    """`after_append` is for groups with our members only: what another member reads meanwhile is
     read by both.
     """
     strategy: Annotated[tuple[GroupStrategy, ...], BeforeValidator(one_or_several)] = Field(
@@ -77,22 +75,19 @@ class OwnershipSettings(Section):
     threads: int = Field(default=1, ge=1, le=10_000)
     """How many threads of a group in ZooKeeper a run counts for."""
     member_id: str | None = Field(default=None, pattern=NAME)
-    """What it is called among the members: of a coordinator a static member (group.instance.id).
-    None: as its process is.
+    """Name as a member; in Kafka a static member (group.instance.id). None: a name of the process.
     """
     join_timeout_s: float = Field(default=60, gt=0, le=DAY_S)
     backoff_s: float = Field(default=2, gt=0, le=DAY_S)
-    """Between tries to own a share in ZooKeeper."""
+    """Time between tries to claim an assignment in ZooKeeper."""
     session_timeout_s: float = Field(default=45, ge=1, le=3600)
-    """After which a coordinator takes a member that says nothing for gone."""
+    """Time after which a coordinator removes a silent member."""
     rebalance_timeout_s: float = Field(default=60, ge=1, le=3600)
-    """How long a coordinator's group waits for a run to join again, or to let go of what is taken
-    from it.
-    """
+    """Time that a coordinator waits for a run to rejoin, or to release revoked partitions."""
     stay: Stay = Stay.RUN
 
     def membership_of(self, source: SourceSettings) -> Membership | None:
-        """What a run is a member of; None: of nothing."""
+        """Return the kind of group that runs join; None: none."""
         if self.mode is not OwnershipMode.JOIN:
             return None
         return self.membership or (
@@ -100,11 +95,13 @@ class OwnershipSettings(Section):
         )
 
     def is_said(self, name: str) -> bool:
-        """Whether the key has another value than it has where nobody says anything."""
+        """True if the key differs from its default."""
         return bool(getattr(self, name) != type(self).model_fields[name].default)
 
     def reject_for(self, source: SourceSettings) -> None:
-        """Refuse what this source cannot have, and keys that mean nothing here. Raises ValueError."""
+        """Reject values that this source does not support, and keys without effect. Raises
+        ValueError.
+        """
         membership = self.membership_of(source)
         self._reject_commit_when(membership)
         if membership is Membership.ZOOKEEPER:
@@ -183,7 +180,7 @@ class OwnershipSettings(Section):
 
 
 def reject_unsupported_storage(storage: OffsetsStorage, membership: Membership | None) -> None:
-    """Refuse offsets that do not move in one step with a member's plan, or by its membership.
+    """Reject an offset storage that cannot be committed with a member's plan, or by its membership.
     Raises ValueError.
     """
     if membership is Membership.ZOOKEEPER and storage is not OffsetsStorage.ZOOKEEPER:
@@ -209,8 +206,7 @@ class Limits(Section):
     max_records_per_run: int | None = Field(default=None, ge=1, le=INT64)
     """Counted in offsets, so an upper bound of the rows."""
     max_bytes_per_run: int | None = Field(default=None, ge=1, le=INT64)
-    """By the brokers' own sizes of the logs where they tell them, else by an assumed record size.
-    """
+    """By sizes that brokers report, else by an assumed record size."""
     target_task_bytes: int = Field(default=choices.TARGET_TASK_BYTES, ge=1, le=INT64)
     without_spark_below_bytes: int = Field(default=0, ge=0, le=INT64)
     """Plans below this are read by processes of the driver's machine, where tasks write the files;
@@ -230,7 +226,7 @@ class ReportSettings(Section):
 
     path: str = "reports"
     keep: int = Field(default=1000, ge=1, le=1_000_000)
-    """Of this pipeline's reports the newest so many stay, each with Spark's log."""
+    """Number of this pipeline's newest reports to keep, each with Spark's log."""
 
 
 class Settings(Section):
@@ -238,7 +234,7 @@ class Settings(Section):
 
     version: Literal[1]
     defaults: str | None = Field(default=None, min_length=1)
-    """The file whose keys hold where the conf has none, seen from the conf's folder."""
+    """File with defaults for this conf, relative to the conf."""
     pipeline: str = Field(pattern=NAME)
     cluster: str | None = Field(default=None, pattern=NAME)
     """A name, needed where brokers have no cluster id (before 0.10.1, Jafka)."""
@@ -256,8 +252,8 @@ class Settings(Section):
     transform: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     """`package.module:function`, a function DataFrame -> DataFrame."""
     arrow_transform: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-    """`package.module:function`, a function pyarrow.RecordBatch -> pyarrow.RecordBatch, under
-    either writer; not beside `transform`.
+    """`package.module:function` from pyarrow.RecordBatch to pyarrow.RecordBatch, for either writer;
+    excludes `transform`.
     """
     report: ReportSettings = ReportSettings()
     metrics_path: str | None = Field(default=None, min_length=1)
@@ -266,7 +262,7 @@ class Settings(Section):
     """
     metrics_per: MetricsPer = MetricsPer.TOPIC
     lineage_namespace: str | None = Field(default=None, min_length=1)
-    """The namespace of the pipeline's job in OpenLineage; None: nobody is told of runs."""
+    """Namespace of the pipeline's job in OpenLineage; None: no events."""
     spark: dict[str, str] = {}
     """Plain Spark settings."""
 
@@ -335,13 +331,13 @@ class Settings(Section):
 
     @property
     def membership(self) -> Membership | None:
-        """What runs by this conf are members of; None: of nothing."""
+        """Return the kind of group that runs by this conf join; None: none."""
         return self.ownership.membership_of(self.source)
 
     @property
     def name_in_files(self) -> str:
-        """What files about the pipeline are called in a folder that several share:
-        `GROUP+PIPELINE`; no name has a plus.
+        """Return the pipeline's name for files in shared directories: `GROUP+PIPELINE`; names
+        contain no plus.
         """
         return name_in_files(self.group, self.pipeline)
 

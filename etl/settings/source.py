@@ -58,14 +58,12 @@ class Timestamp(Section):
 
 
 def timestamp_of(ms: int) -> Timestamp:
-    """The same of milliseconds since the epoch."""
+    """Return the timestamp of ms since the epoch."""
     return Timestamp(timestamp=datetime.fromtimestamp(ms / 1000, UTC))
 
 
 def parse_timestamp(text: str) -> Timestamp:
-    """A time as a person writes it where there is no conf. Raises ValueError that says what is
-    wrong with it.
-    """
+    """Parse a time outside of a conf. Raises ValueError with what is wrong."""
     try:
         return Timestamp.model_validate({"timestamp": text})
     except ValidationError as error:
@@ -112,7 +110,7 @@ class TopicFilter(Section):
         return _expressions(value)
 
     def admits(self, topic: str) -> bool:
-        """Whether a topic of this name is read."""
+        """True if a topic of this name is read."""
         return any(re.fullmatch(e, topic) for e in self.allow) and not any(
             re.fullmatch(e, topic) for e in self.deny
         )
@@ -159,9 +157,7 @@ class SourceSettings(Section):
     """
     security: SecuritySettings = SecuritySettings()
     broker_version: Annotated[str | None, BeforeValidator(_version)] = None
-    """The release of Kafka that the brokers are spoken to as, such as 0.9; None: they are asked,
-    and old ones found out.
-    """
+    """Kafka release of the brokers, such as 0.9; None: detected."""
     topics: TopicFilter
     start: Annotated[Start, PlainValidator(_start)] = StartAt.EARLIEST
     """Logs that are there at the first run and have no committed offset."""
@@ -176,8 +172,7 @@ class SourceSettings(Section):
     fetch_max_bytes: int = Field(
         default=choices.FETCH_MAX_BYTES, ge=1024, le=choices.FETCH_MAX_BYTES_MOST
     )
-    """Bytes asked for in one Fetch; doubled for a record batch that does not fit, up to
-    `fetch_limit_bytes`.
+    """Bytes of one fetch; doubled for a record batch that does not fit, up to `fetch_limit_bytes`.
     """
     fetch_limit_bytes: int = Field(
         default=choices.FETCH_LIMIT_BYTES, ge=1024, le=choices.FETCH_LIMIT_BYTES_MOST
@@ -191,10 +186,11 @@ class SourceSettings(Section):
     timeout_s: float = Field(default=choices.TIMEOUT_S, gt=0, le=DAY_S)
     """Deadline of one request to a broker."""
     expiry_warning_s: float = Field(default=3600, ge=0, le=TEN_YEARS_S)
-    """Ranges whose start may expire within this time are told and read first; 0 tells of none."""
+    """Ranges that may expire within this time are reported and read first; 0: none."""
     compacted_topics: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
-    """Expressions for topics whose missing offsets are compaction's, whatever the brokers tell:
-    they refuse to tell `cleanup.policy`, or it was `compact` once."""
+    """Expressions for topics whose missing offsets were compacted, whatever brokers report: they
+    hide `cleanup.policy`, or it was `compact` before.
+    """
 
     @model_validator(mode="before")
     @classmethod
@@ -207,8 +203,8 @@ class SourceSettings(Section):
 
     @property
     def is_physical(self) -> bool:
-        """Whether the logs are physical (`BrokerPartition.is_physical`): offsets are byte
-        positions, and ZooKeeper alone names brokers.
+        """True if offsets are byte positions (`BrokerPartition.is_physical`) and only ZooKeeper
+        names brokers.
         """
         return self.dialect is BrokerFamily.JAFKA
 
@@ -232,7 +228,7 @@ class SourceSettings(Section):
         return _expressions(value)
 
     def is_assumed_compacted(self, topic: str) -> bool:
-        """Whether `compacted_topics` names the topic."""
+        """True if `compacted_topics` names the topic."""
         return any(re.fullmatch(expression, topic) for expression in self.compacted_topics)
 
     @model_validator(mode="after")

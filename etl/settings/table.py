@@ -45,21 +45,19 @@ KEY_OF: Mapping[str, str] = {
     "AWS_SECRET_ACCESS_KEY": "table.store.secret_key",
     "AZURE_STORAGE_ACCOUNT_KEY": "table.store.account_key",
 }
-"""What delta-rs calls a secret -> the conf's key of it."""
+"""Name of a secret in delta-rs -> the conf's key."""
 
 
 class StoreSettings(Section):
-    """What both engines are told of the store. Nothing: each goes by its own chain of credentials
+    """Store options for both engines. Without them each uses its own chain of credentials
     (environment, role, Hadoop's files).
     """
 
     endpoint: str | None = Field(default=None, pattern=r"^https?://[^/\s@]+(/[^\s?#]*)?$")
-    """Where a store is that is not its vendor's own."""
+    """Address of a store that is not its vendor's own."""
     region: str | None = Field(default=None, pattern=r"^[A-Za-z0-9-]+$")
     allow_http: bool = False
-    """Whether an endpoint may be `http://`, where nobody keeps what is sent from being read and
-    changed.
-    """
+    """Permit `http://` endpoints, where traffic can be read and changed."""
     access_key: Secret | None = None
     secret_key: Secret | None = None
     account: str | None = Field(default=None, pattern=r"^[A-Za-z0-9]+$")
@@ -68,7 +66,7 @@ class StoreSettings(Section):
 
     @property
     def said(self) -> tuple[str, ...]:
-        """The keys that somebody gave."""
+        """Return the keys that are set."""
         return tuple(
             name
             for name, field in type(self).model_fields.items()
@@ -77,9 +75,7 @@ class StoreSettings(Section):
 
 
 class TablePath(str):
-    """A table's path that knows its store: what is given the one cannot lack the other. As text,
-    and to compare, it is the path alone.
-    """
+    """A table's path with its store. As text, and in comparisons, it is the path only."""
 
     __slots__ = ("store",)
     store: StoreSettings
@@ -95,7 +91,7 @@ class TablePath(str):
 
 
 def store_of(path: str) -> StoreSettings:
-    """The store of a path; one of which nothing is said where it carries none."""
+    """Return the store of a path; default options if it carries none."""
     return path.store if isinstance(path, TablePath) else StoreSettings()
 
 
@@ -105,9 +101,7 @@ def kind_of(path: str) -> StoreKind | None:
 
 
 def untried(path: str) -> str | None:
-    """What to say of a store that is taken, and on which nothing of ours was ever run; None for any
-    other path.
-    """
+    """Return a warning for a store that is supported but untested; None for other paths."""
     if kind_of(path) is not StoreKind.OTHER:
         return None
     scheme = path.partition("://")[0].lower()
@@ -115,8 +109,8 @@ def untried(path: str) -> str | None:
 
 
 def reject_unsupported_store_keys(path: str, store: StoreSettings, conf: str | None) -> None:
-    """Raises SettingsError for keys that the path's store does not take, for half of a pair, and
-    for an endpoint that nobody allowed.
+    """Raises SettingsError for keys that the path's store does not support, for half of a pair, and
+    for an endpoint that is not permitted.
     """
     kind = kind_of(path)
     fitting = _FITTING.get(kind, ()) if kind else ()
@@ -188,31 +182,31 @@ class TableSettings(Section):
 
     store: StoreSettings = StoreSettings()
     name: str | None = Field(default=None, pattern=r"^[\w-]+(\.[\w-]+){1,2}$")
-    """CATALOG.SCHEMA.TABLE or SCHEMA.TABLE, of Spark's catalogs, which tell the path; none is
-    written beside it.
+    """CATALOG.SCHEMA.TABLE or SCHEMA.TABLE in Spark's catalogs, which provide the path; excludes
+    `path`.
     """
     written_path: str | None = Field(default=None, min_length=1, alias="path")
-    """None: the table is named, and nobody has asked yet where it is."""
+    """None: a named table whose location is not known yet."""
     writer: WriterName = WriterName.SPARK
     """`auto`: by the tasks themselves where that can be (`decide.plan`), else by Spark."""
     codec: Codec | None = None
-    """None: zstd for files that tasks write, and what the session says for Spark's."""
+    """None: zstd for files that tasks write, the session's default for Spark's."""
     target_file_bytes: int = Field(default=FILE_BYTES, ge=2**20, le=INT64)
-    """Of files that tasks write: one ends behind the row group that takes it there. And of those
-    that small ones are put together in.
+    """Size of files that tasks write, after which a row group ends the file; also the target of
+    compaction.
     """
     row_group_bytes: int = Field(default=ROW_GROUP_BYTES, ge=2**16, le=2**30)
-    """Of such files: rows in memory that become one."""
+    """Bytes in memory that become a row group of such files."""
     held_bytes: int = Field(default=HELD_BYTES, ge=2**16, le=2**32)
     """Rows of such files that a task has in memory, of all its files."""
     compact_at_small_files: int = Field(default=0, ge=0, le=INT64)
-    """A run that leaves so many behind puts them together; 0: none does."""
+    """Number of small files after which a run compacts; 0: never."""
     partition_by: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
     """Columns of the table; `event_date` is built in: the UTC date of the record's timestamp."""
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL
     losses_path: str | None = Field(default=None, min_length=1)
-    """The Delta table of what was let go under `on_data_loss: skip` or `on_moved: follow`;
-    `<path>_losses` unless given.
+    """Delta table of lost offsets under `on_data_loss: skip` or `on_moved: follow`; default
+    `<path>_losses`.
     """
 
     @field_validator("partition_by")
@@ -228,7 +222,7 @@ class TableSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _path_is_looked_at(cls, given: Any) -> Any:
-        """Also where nobody wrote one: then a name must be there."""
+        """Validate also without a path: then a name is required."""
         return {"path": None, **given} if isinstance(given, dict) else given
 
     @field_validator("written_path")
@@ -250,7 +244,7 @@ class TableSettings(Section):
         )
 
     def placed(self, path: str | None, losses_path: str | None) -> TableSettings:
-        """The same with other paths, which lie in the same store."""
+        """Return the settings with other paths in the same store."""
         return self.model_copy(
             update={
                 "written_path": TablePath(path, self.store) if path else None,
@@ -260,10 +254,8 @@ class TableSettings(Section):
 
     @property
     def path(self) -> str:
-        """Where the table is; it carries `store` along (`TablePath`), and so does `losses_path`.
-
-        Raises LookupError for a named table before `run.spark.placed` has found out: whoever
-        asks for its path forgot that.
+        """Return the table's path, which carries `store` (`TablePath`), as `losses_path` does.
+        Raises LookupError for a named table before `run.spark.placed`.
         """
         if self.written_path is None:
             raise LookupError(f"nobody has asked yet where the table {self.name} is")
@@ -271,20 +263,20 @@ class TableSettings(Section):
 
     @property
     def is_placed(self) -> bool:
-        """Whether it is known where the table is."""
+        """True if the table's location is known."""
         return self.written_path is not None
 
     @property
     def called(self) -> str:
-        """As the conf names it: its name or its path."""
+        """Return the conf's name or path of the table."""
         return self.name or self.path
 
     @property
     def losses_at(self) -> str:
-        """Where that table is."""
+        """Return the location of the losses table."""
         return self.losses_path or TablePath(f"{self.path.rstrip('/')}_losses", self.store)
 
     @property
     def place(self) -> str:
-        """Where the table is, the same however `path` is written."""
+        """Return the table's location, equal for all spellings of `path`."""
         return place_of(self.path)

@@ -49,9 +49,7 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True, order=True)
 class AuditedLog:
-    """One life of one log: after a topic was made again its offsets start anew, under the next
-    epoch.
-    """
+    """One incarnation of one partition: after a recreation offsets start again."""
 
     log: BrokerPartition
     log_epoch: int = 0
@@ -59,22 +57,23 @@ class AuditedLog:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the ledger says of one log."""
+    """What the ledger expects of one partition."""
 
     applied: tuple[tuple[OffsetRange, RangeResult], ...] = ()
     """The ranges of plans that were applied and are still kept."""
     coverage: tuple[Interval, ...] = ()
-    """What is left of pruned plans."""
+    """Intervals of pruned plans."""
     given_up: tuple[Interval, ...] = ()
     """Offsets of which a row may be there once or not at all: what an operator gave up, and what
     another pipeline loaded.
     """
     elsewhere: tuple[tuple[OffsetRange, RangeResult], ...] = ()
-    """The ranges of kept plans that went to another table, or to a state of this one that an old
-    copy replaced: an operator accepted that, and their rows are told as missing for that reason."""
+    """Ranges of kept plans that went to another table, or to a state that an older copy replaced:
+    accepted by an operator, and reported as missing for that reason.
+    """
     read_by_others: tuple[tuple[int, int], ...] = ()
-    """Offsets [from, until) that other members of the group read: no row of them may be there, and
-    nobody misses one.
+    """Offsets [from, until) that other members of the group read: they have no rows, and none is
+    missing.
     """
 
     @property
@@ -97,8 +96,8 @@ class Unequal:
 
 @dataclass(frozen=True, slots=True)
 class IncompleteInterval:
-    """An interval of the ledger, a range or what is left of several, of which the table lacks rows,
-    or may lack some.
+    """An interval of the ledger, a range or a part of several, of which the table lacks rows, or
+    may lack some.
     """
 
     from_offset: int
@@ -108,8 +107,8 @@ class IncompleteInterval:
 
 @dataclass(frozen=True, slots=True)
 class LogFindings:
-    """What the audit of one log came to. Counts are of offsets, of a physical log of messages, but
-    for `found_rows` and `double_rows`.
+    """The audit of one partition. Counts are of offsets, on Jafka of messages, but for `found_rows`
+    and `double_rows`.
     """
 
     audited: AuditedLog
@@ -117,27 +116,28 @@ class LogFindings:
     found_rows: int
     missing: int = 0
     missing_first: tuple[int, ...] = ()
-    """The first missing offsets. Those of an `unequal` interval are counted, but nobody can name
-    them; of a physical log, the entries that lack a message."""
+    """The first missing offsets. Those of an `unequal` interval are counted without names; on
+    Jafka, entries that lack a message.
+    """
     double_rows: int = 0
     """Rows too many: of an offset that is there three times, two."""
     double_places: tuple[int, ...] = ()
-    """Buckets that hold doubles, of a physical log the first entry of each stretch that does; what
-    is double there, another query tells.
+    """Buckets with duplicates, on Jafka the first entry of each such interval; another query names
+    the duplicates.
     """
     unexpected: int = 0
     unexpected_first: tuple[int, ...] = ()
     """Offsets with a row where no applied plan gives one: outside all intervals, or in a gap."""
     unequal: tuple[Unequal, ...] = ()
     short: tuple[IncompleteInterval, ...] = ()
-    """Where the missing offsets are; `missing` is their sum."""
+    """Where offsets are missing; `missing` is their sum."""
     given_up_rows: int = 0
-    """Rows of offsets that were given up: nobody misses them, and they are no surprise."""
+    """Rows of given-up offsets: neither required nor an error."""
     unproven: tuple[IncompleteInterval, ...] = ()
-    """Intervals with offsets that have no row, where nobody can say whether one should be."""
+    """Intervals with offsets without rows, where it is unknown whether they should have one."""
     entries_with_holes: int = 0
-    """Of a physical log: entries whose rows' indices are not 0, 1, 2 and so on, where by their
-    number no row is missing.
+    """On Jafka: entries whose rows' indices are not 0, 1, 2 and so on, with the right number of
+    rows.
     """
     entries_with_holes_first: tuple[int, ...] = ()
 
@@ -156,15 +156,15 @@ class LogFindings:
 
 @dataclass(slots=True)
 class Piece:
-    """Offsets [from, until) of which either all have a row (`rows` None), or `rows` do, and nobody
-    knows which; or it is `open`.
+    """Offsets [from, until) of which all have a row (`rows` None), or `rows` of them, unknown
+    which; or it is `open`.
     """
 
     from_offset: int
     until_offset: int
     rows: int | None
     interval: tuple[int, int]
-    """Of the ledger's interval that it is a part of: from, until."""
+    """The ledger's interval that it belongs to: from, until."""
     is_open: bool = False
     """Its rows were never counted: any of its offsets may have one."""
     found: int = 0
@@ -176,10 +176,8 @@ def pieces_of(
     coverage: Sequence[Interval],
     ranges: Iterable[tuple[OffsetRange, RangeResult]],
 ) -> list[Piece]:
-    """The expected offsets, ascending. A range that a crash left both in a plan and in the coverage
-    counts once.
-
-    Raises LedgersDisagree where two of them hold the same offsets.
+    """Return the expected offsets, ascending. A range that a crash left both in a plan and in the
+    loaded intervals counts once. Raises LedgersDisagree for overlapping ones.
     """
     covered = [(i.from_offset, i.until_offset) for i in coverage]
     pieces = [
@@ -210,7 +208,7 @@ def pieces_of(
 
 
 def together(one: Expected, other: Expected) -> Expected:
-    """What two pipelines put into one log's rows."""
+    """Merge what two pipelines loaded into one partition."""
     return Expected(
         (*one.applied, *other.applied),
         (*one.coverage, *other.coverage),
@@ -221,9 +219,9 @@ def together(one: Expected, other: Expected) -> Expected:
 
 
 def without_reloaded(expected: Expected, audited: AuditedLog) -> Expected:
-    """The same without what went elsewhere and was loaded again. The rest of such a range is missed
-    as before, unless nobody knows which of its offsets have a row: then a row of it may be there,
-    and nobody misses it.
+    """Return the expected rows without ranges that went elsewhere and were loaded again. The rest
+    of such a range is missing as before, unless its rows are unknown one by one: then it may have
+    rows, and none is required.
     """
     again = [
         *((one.from_offset, one.until_offset) for one in expected.coverage),
@@ -243,8 +241,8 @@ def without_reloaded(expected: Expected, audited: AuditedLog) -> Expected:
 
 
 def _pieces_of_range(applied: OffsetRange, receipt: RangeResult) -> list[Piece]:
-    """The pieces of a range: without its gaps where the receipt names all of them. A physical log's
-    is one: only its rows are counted.
+    """Return the pieces of a range: without its gaps if all are known. On Jafka one piece, whose
+    rows are counted.
     """
     interval = applied.from_offset, applied.until_offset
     if receipt.rows is None:
@@ -260,7 +258,7 @@ def _pieces_of_range(applied: OffsetRange, receipt: RangeResult) -> list[Piece]:
 
 
 def is_covered(applied: OffsetRange, covered: Iterable[tuple[int, int]]) -> bool:
-    """Whether one of these intervals holds the whole range."""
+    """True if one of these intervals contains the whole range."""
     return any(
         start <= applied.from_offset and applied.until_offset <= end for start, end in covered
     )
@@ -299,10 +297,8 @@ def short_of(pieces: Iterable[Piece]) -> tuple[IncompleteInterval, ...]:
 def unproven_of(
     log: BrokerPartition, expected: Expected, pieces: Iterable[Piece]
 ) -> tuple[IncompleteInterval, ...]:
-    """Intervals that were never counted and are not whole, and those that were counted behind a
-    transform and lacked offsets.
-
-    Of a physical log nobody knows what lacks, so all bytes of such intervals count.
+    """Return uncounted incomplete intervals, and those recounted behind a transform with missing
+    offsets. On Jafka all bytes of such intervals count.
     """
     opened = {
         p.interval: p.until_offset - p.from_offset - (0 if log.is_physical else p.found)
@@ -328,7 +324,7 @@ BUCKET_OFFSETS = 32_768
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The rows found whose offsets lie in [number * 32,768, (number + 1) * 32,768)."""
+    """The found rows with offsets in [number * 32,768, (number + 1) * 32,768)."""
 
     number: int
     rows: int
@@ -436,7 +432,7 @@ def _skip(pieces: Sequence[Piece], first: int, start: int) -> int:
 def _miss(
     pieces: Sequence[Piece], first: int, start: int, end: int | None, missing: _Named
 ) -> None:
-    """Note what is expected between `start` and `end`, where the table holds nothing."""
+    """Add expected offsets between `start` and `end`, where the table has none."""
     for index in range(first, len(pieces)):
         piece = pieces[index]
         if end is not None and piece.from_offset >= end:
@@ -479,13 +475,13 @@ def _take_out(intervals: Iterable[Interval], beyond: NDArray[numpy.bool_], start
 
 @dataclass(frozen=True, slots=True)
 class EntryInterval:
-    """The rows found of one log whose entries begin between two neighbours of its `edges_of`."""
+    """The found rows of one partition whose entries begin between two neighbours of `edges_of`."""
 
     number: int
     """How many of the edges lie at or below the entries: 0 is before the first of them."""
     rows: int
     messages: int
-    """The same without doubles."""
+    """Without duplicates."""
     first: int
     """The first entry."""
     holes: int = 0
@@ -496,10 +492,8 @@ class EntryInterval:
 
 
 def edges_of(audited: AuditedLog, expected: Expected) -> tuple[int, ...]:
-    """Where what the ledger knows of a log begins and ends, ascending: entries between two
-    neighbours are of the same piece, or of none.
-
-    Raises LedgersDisagree when the ledger contradicts itself.
+    """Return where the ledger's pieces of a partition begin and end, ascending: entries between two
+    edges are of one piece, or of none. Raises LedgersDisagree if the ledger contradicts itself.
     """
     pieces = pieces_of(audited.log, expected.coverage, expected.ranges)
     both = (
@@ -512,11 +506,9 @@ def audit_entries(
     expected: Mapping[AuditedLog, Expected],
     found: Iterable[tuple[AuditedLog, EntryInterval]],
 ) -> Iterator[LogFindings]:
-    """Compare log by log. `found` holds each log's stretches together and in ascending order; the
-    logs may come in any order.
-
-    Logs that are expected and not found come last. Raises LedgersDisagree when the ledger
-    contradicts itself.
+    """Compare partition by partition. `found` has each partition's intervals together and
+    ascending; partitions in any order. Expected ones without rows come last. Raises LedgersDisagree
+    if the ledger contradicts itself.
     """
     unseen = dict(expected)
     for audited, pairs in groupby(found, key=lambda pair: pair[0]):
@@ -594,11 +586,9 @@ _Pair = tuple[OffsetRange, RangeResult]
 
 
 def replaced_expected(known: Expected, span: Span, came: Sequence[_Pair]) -> Expected:
-    """Expected rows after the replay of `span`, which read `came` in ranges that lie side by side.
-
-    Ranges of which each offset is known are cut around it. Where the span cuts through an interval
-    of which the number of rows alone is known, that one and all that came are one interval of which
-    the number is known.
+    """Return the expected rows after a replay of `span`, which read `came` in adjacent ranges.
+    Ranges known offset by offset are split around it. If the span cuts an interval with only a
+    count, that one and all new ranges become one interval with a count.
     """
     applied, counted, inside = list[_Pair](), list(known.coverage), list[int | None]()
     for r, receipt in known.applied:
@@ -649,10 +639,8 @@ class ObservedMessages:
         self._seen.update(array.array("Q", messages.tobytes()))
 
     def receipt(self, gaps_max: int) -> RangeResult:
-        """The receipt of the range, as far as rows can tell: how many messages there are. Which are
-        not there byte positions do not tell.
-
-        A message that came twice is one: that a row is double is the audit's finding.
+        """Return the range's result as far as rows tell: the number of messages, not which are
+        missing. A duplicate counts once; it is the audit's finding.
         """
         del gaps_max
         return RangeResult(rows=len(self._seen), gaps_complete=False)
@@ -684,10 +672,8 @@ class ObservedOffsets:
             self._seen.add_range(start, last + 1)
 
     def receipt(self, gaps_max: int) -> RangeResult:
-        """The receipt of the range, as far as rows can tell: why an offset gave none nobody knows,
-        all count as missing.
-
-        An offset that came twice is one: that a row is double is the audit's finding.
+        """Return the range's result as far as rows tell: all offsets without a row count as
+        missing. A duplicate counts once; it is the audit's finding.
         """
         rows, gaps = len(self._seen), self._gaps(gaps_max + 1)
         return RangeResult(
@@ -727,8 +713,8 @@ Parts = list[tuple[int, int]]
 def rows_before_of(
     newest: Plan | None, table: Table, expected: Mapping[AuditedLog, Expected]
 ) -> dict[AuditedLog, Parts]:
-    """Offsets [from, until) of each log whose rows are from before plan 1; without what plans and
-    backfills loaded since.
+    """Return offsets [from, until) of each partition with rows from before plan 1, without what was
+    loaded since.
     """
     before = newest.rows_before if newest else None
     if before is None or before.table_id != table.id:
@@ -748,7 +734,7 @@ def rows_before_of(
 def more_than_before(
     newest: Plan | None, counted: Mapping[AuditedLog, int]
 ) -> tuple[tuple[AuditedLog, int], ...]:
-    """Logs that have more such rows than the plan found, and how many more: somebody wrote them
+    """Return partitions with more such rows than the plan found, and how many: others wrote them
     since.
     """
     before = newest.rows_before if newest else None

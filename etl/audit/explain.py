@@ -26,15 +26,15 @@ class Gaps:
     aborted_records: int = 0
     compacted: int = 0
     unexplained: int = 0
-    """Nobody knows any more: the receipt was counted again from the table's files, after a crash or
-    where a transform did not read all. In a physical log nobody ever knows which offsets should
-    have a row, and none counts."""
+    """Unknown: recounted from the table's files, after a crash or a transform that did not read
+    all. On Jafka it is never known which offsets should have a row.
+    """
     losses: tuple[Loss, ...] = ()
     read_by_others: tuple[tuple[int, int], ...] = ()
     """Offsets [from, until) that other members of the group read."""
     unnamed: tuple[tuple[int, int], ...] = ()
-    """Of a log that others read, too: offsets [from, until) between two that were loaded, of which
-    nobody says what became of them.
+    """In a partition that others read, too: offsets [from, until) between two loaded ones that
+    nothing accounts for.
     """
 
     @property
@@ -69,16 +69,14 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What is known of the rows of an `IncompleteInterval` when they were committed."""
+    """What is known of the rows of an `IncompleteInterval` at their commit."""
 
     short: IncompleteInterval
     delta_version: int | None = None
     """The commit that should hold them; None: of a plan that was pruned."""
     planned_rows: int = 0
     committed_rows: int | None = None
-    """Rows of the interval in that commit's own files; None: the files are gone, or nobody knows
-    which they were.
-    """
+    """Rows of the interval in the commit's own files; None: the files are gone or unknown."""
     is_elsewhere: bool = False
     """The commit is one of a table that was there before this one, and an operator accepted this
     one.
@@ -129,10 +127,10 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class UnprovenOffsets:
-    """Offsets of one log without a row of which nobody can say whether the log held a record there."""
+    """Offsets of one partition without a row, where it is unknown whether the log held a record."""
 
     offsets: int = 0
-    """Of a physical log all bytes of such intervals."""
+    """On Jafka all bytes of such intervals."""
     plans: tuple[int, ...] = ()
     """The plans that read them; of those that were pruned the newest."""
     first: tuple[int, int] = (0, 0)
@@ -175,9 +173,7 @@ class LogProof:
 
     @property
     def is_right(self) -> bool:
-        """Every row that came and that nobody was allowed to remove is there once, and nothing
-        else.
-        """
+        """True if each row that nobody was permitted to remove is there once, and nothing else."""
         f, m = self.findings, self.missing
         is_clean = not (
             f.double_rows
@@ -190,9 +186,7 @@ class LogProof:
 
 
 def gaps_of(expected: Expected, losses: Collection[Loss], *, is_physical: bool = False) -> Gaps:
-    """Add up what receipts and coverage say. A range that a crash left both in a plan and in the
-    coverage counts once.
-    """
+    """Add up what results and loaded intervals say. A range that a crash left in both counts once."""
     loaded = list(expected.coverage)
     for r, receipt in expected.ranges:
         if not any(
@@ -212,8 +206,8 @@ def gaps_of(expected: Expected, losses: Collection[Loss], *, is_physical: bool =
 
 
 def _unnamed(expected: Expected, losses: Collection[Loss]) -> tuple[tuple[int, int], ...]:
-    """Where one of a group's members was the only one to read nobody asks: there a start may be
-    moved without a word.
+    """Return unaccounted offsets; not if a member of a group was the only reader, where a start may
+    move silently.
     """
     if not expected.read_by_others:
         return ()
@@ -237,10 +231,8 @@ def doubt_of(
     accepted: int,
     is_physical: bool = False,
 ) -> UnprovenOffsets:
-    """What cannot be proven of one log.
-
-    `plans` are the numbers of the kept plans by interval, `pruned` is the newest doubtful one of
-    the others, and up to plan `accepted` an operator accepted the table as it is.
+    """Return what cannot be proven of one partition. `plans`: numbers of kept plans by interval,
+    `pruned`: the newest doubtful other one; up to plan `accepted` an operator accepted the table.
     """
     if not unproven:
         return UnprovenOffsets()
@@ -261,18 +253,16 @@ def origin_of(
     planned: RangeResult,
     committed: RangeResult | None,
 ) -> Origin:
-    """The origin of a range of a plan whose commit is known."""
+    """Return the origin of a plan's range with a known commit."""
     return Origin(short, delta_version, planned.rows or 0, committed.rows if committed else None)
 
 
 def blame(
     origins: Iterable[Origin], removals: Iterable[ForeignCommit], allowed: frozenset[int]
 ) -> Missing:
-    """What became of the missing rows. `removals` are the known commits of others that removed
-    rows, `allowed` the versions of those that policy or an operator let pass.
-
-    Missing rows of which nobody knows whether they came are right only where such a commit could
-    have taken them.
+    """Explain the missing rows. `removals`: known commits of others that removed rows, `allowed`:
+    versions that policy or an operator permits. Missing rows of unknown origin are right only if
+    such a commit could have removed them.
     """
     elsewhere, here = 0, list[Origin]()
     for origin in origins:

@@ -56,8 +56,8 @@ _LISTS = (
 
 
 class NoTypeOfDelta(ValueError):
-    """What Delta has no type for; its arguments are the type as Arrow calls it and, of a schema,
-    the names that lead to it.
+    """An Arrow type that Delta lacks; arguments: its name, and for a schema the path of field
+    names.
     """
 
 
@@ -151,9 +151,7 @@ def load_function(name: str, key: str) -> Callable[[Any], Any]:
 
 
 def describe_failure_of(error: BaseException) -> str:
-    """The exception's name and the first line of what it says; of a module or function that ends
-    the process, with what.
-    """
+    """Return the exception's name and first line; for a module or function that exits, the exit."""
     if isinstance(error, SystemExit):
         return f"it ends the process (sys.exit, with {error.code!r})"
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}".removesuffix(
@@ -162,9 +160,7 @@ def describe_failure_of(error: BaseException) -> str:
 
 
 def line_of(error: BaseException) -> str | None:
-    """Where in the user's code, which whoever caught the error had called, it was raised: the
-    outermost line of it.
-    """
+    """Return the outermost line of the user's code that led to the error."""
     return next(
         (
             f"{frame.filename}:{frame.lineno}"
@@ -192,7 +188,7 @@ class ArrowTransform:
     made: pa.Schema
     """The columns as the function makes them."""
     stored: pa.Schema
-    """The same as the table has them (`batch_transform`)."""
+    """The same with the table's types (`batch_transform`)."""
     physical: bool = False
     """The rows are of physical logs (`BrokerPartition.is_physical`)."""
 
@@ -228,11 +224,9 @@ def load_arrow_transform(name: str, *, physical: bool = False) -> ArrowTransform
 def transformed(
     batches: Iterable[pa.RecordBatch], transform: ArrowTransform
 ) -> Iterator[pa.RecordBatch]:
-    """What the function makes of each batch, columns as `ArrowTransform.stored` has them; a batch
-    that it leaves no row of is left out.
-
-    Raises SettingsError for what it raises, and for rows that the table, or whoever must prove it,
-    cannot live with.
+    """Apply the function to each batch, with columns as `ArrowTransform.stored`; batches without
+    rows are left out. Raises SettingsError for its errors and for rows that the table or `verify`
+    cannot use.
     """
     function, given, expected = (
         load_function(transform.name, _KEY),
@@ -278,11 +272,9 @@ def _called(
 
 
 def _reject_other_records(read: pa.RecordBatch, rows: pa.RecordBatch, *, physical: bool) -> None:
-    """Whoever counts, replaces or proves rows goes by these columns: each row must name a record of
-    the batch. Raises SettingsError.
-
-    Rows may be fewer, more, or in another order. A column that the function does not make is judged
-    where the table is.
+    """Check that each row names a record of its batch, since rows are counted, replaced and
+    verified by these columns. Raises SettingsError. Rows may be fewer, more, or reordered; missing
+    columns are checked with the table.
     """
     for name in row_key(physical=physical):
         if name not in rows.schema.names:

@@ -64,7 +64,7 @@ from etl.records.message_kernel import PHYSICAL_ENTRY_BYTES
 from etl.settings.choices import MAX_RECORD_BYTES
 
 MISSING_MAX = MAX_HOLES
-"""How many stretches of missing offsets are kept; all of them are counted."""
+"""Number of missing intervals that are kept; all are counted."""
 
 
 class PassedBatches:
@@ -83,7 +83,7 @@ class PassedBatches:
         self.missing_count = 0
 
     def note(self, found: Walk, position: int) -> None:
-        """The record batches of one answer, asked for from `position` on; the last of them may lie
+        """Add the record batches of one response, requested from `position`; the last may end
         beyond `until`.
         """
         self._note_epochs(found)
@@ -98,8 +98,8 @@ class PassedBatches:
         return tuple(self._epochs[-EPOCHS_KEPT:])
 
     def _note_missing(self, found: Walk, position: int) -> None:
-        """Which offsets from `position` on none of the record batches has. Of older messages the
-        decoder tells, which looks at each.
+        """Add offsets from `position` on that no record batch has. For older formats the decoder
+        does that.
         """
         expected = position
         for batch in found.batches:
@@ -141,10 +141,9 @@ EMPTY_ANSWERS_THAT_PROVE = 3
 class Cursor:
     """One range on its way from `from_offset` to `until_offset`.
 
-    `fetch_max_bytes` is the size to ask with at first, `fetch_limit_bytes` what it may grow to.
-    `columns` are the columns to build, None for all. What `max_record_bytes` and
-    `max_unpacked_bytes` bound is told in `entries.Selection`. `cleanup` is what is known of how
-    the topic is cleaned up. A cursor that raised is of no further use.
+    `fetch_max_bytes`: first request size, `fetch_limit_bytes`: largest. `columns`: those to build,
+    None for all. `max_record_bytes`, `max_unpacked_bytes`: see `entries.Selection`. `cleanup`: the
+    topic's cleanup policy. After an exception the cursor is unusable.
     """
 
     def __init__(
@@ -188,7 +187,7 @@ class Cursor:
         """The last answer was empty, or less than an entry, and by it the readable end lies below
         `until`: wait, with a deadline, and ask again."""
         self.is_held_back = False
-        """The same, and the high watermark does not: a transaction is open below."""
+        """The same, while the high watermark is not below it: a transaction is open."""
         self.silent = False
         """The last answer was empty, and by its readable end it should not be: wait, with a
         deadline, and ask again.
@@ -255,9 +254,7 @@ class Cursor:
         )
 
     def pass_over(self, until_offset: int) -> None:
-        """Move on without the records below `until_offset`: they are gone, and who asked for them
-        takes what is left.
-        """
+        """Move past records that are gone, up to `until_offset`."""
         self._check_idle()
         self.position = min(max(self.position, until_offset), self.range.until_offset)
         self.starved = self.is_held_back = self.silent = False
@@ -274,7 +271,7 @@ class Cursor:
             )
 
     def _move(self, fetched: FetchedPartition, found: Walk) -> None:
-        """Where the answer takes us: behind its last whole record batch, or nowhere."""
+        """Move after the last complete record batch of the response, if there is one."""
         self.starved = self.is_held_back = self.silent = False
         reached = found.batches[-1].last_offset + 1 if found.batches else self.position
         if reached > self.position:
@@ -310,9 +307,7 @@ class Cursor:
         return self.position if fetched.high_watermark is None else fetched.high_watermark
 
     def _grow(self, fetched: FetchedPartition, needed: int) -> None:
-        """Ask with more bytes next time: double, or as many as the cut-off record batch says it
-        has.
-        """
+        """Request more bytes next time: double, or the size of the truncated record batch."""
         if needed > self._limit and len(fetched.records) < self.max_bytes:
             raise CorruptData(
                 f"a record batch claims {needed} bytes, but the answer ends after {len(fetched.records)} of the {self.max_bytes} asked for",
@@ -334,8 +329,8 @@ class Cursor:
         self.max_bytes = min(self._limit, max(2 * self.max_bytes, needed))
 
     def _note_cut_off(self, fetched: FetchedPartition, found: tuple[int, int]) -> None:
-        """It has no more of it, and more bytes would not help. An end of the log below `until` is
-        told before it is asked again.
+        """Handle a truncated batch that more bytes would not complete. An end below `until` is
+        reported before another request.
         """
         if self._cut_off == found:
             raise no_message_at(
@@ -387,11 +382,10 @@ class Cursor:
 
     @property
     def receipt(self) -> RangeResult:
-        """What reading came to so far; of the whole range when `done`.
+        """Return the result so far; of the whole range when `done`.
 
-        rows + control_records + aborted_records + missing_offsets is the number of offsets walked
-        over. Where offsets are byte positions nothing can be counted from them, and nothing is
-        missing.
+        rows + control_records + aborted_records + missing_offsets is the number of offsets passed.
+        With byte offsets nothing can be counted from them, and nothing is missing.
         """
         self._check_idle()
         tally, counts = self._tally, self._counts
@@ -450,7 +444,7 @@ class RangeProgress:
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """How one task asks: everything about it that is not a range."""
+    """Fetch options of one task: everything but its ranges."""
 
     isolation: Isolation
     bootstrap: tuple[tuple[str, int], ...]

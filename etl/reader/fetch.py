@@ -66,11 +66,9 @@ _LONGEST_BACKOFF_S = 5.0
 
 
 def find_leaders(walks: Sequence[RangeProgress], settings: FetchSettings) -> None:
-    """Look up the leaders that are not known, after a pause for those that failed. Raises when a
-    walk failed too often.
-
-    A physical log has its one broker, of which the driver alone can learn a new address: it is
-    asked again where it was.
+    """Look up unknown leaders, after a pause for those that failed. Raises if a range failed too
+    often. A Jafka partition has one broker, whose new address only the driver can learn: it is
+    asked again.
     """
     lost = [walk for walk in walks if walk.leader is None]
     if not lost:
@@ -134,9 +132,7 @@ def by_broker(walks: Sequence[RangeProgress]) -> dict[Broker, list[RangeProgress
 
 
 def reject_missing(cursors: Sequence[Cursor]) -> None:
-    """What no record batch had is told once all is read, so that a person, or the driver, learns of
-    all of it at once.
-    """
+    """Raise missing offsets once all ranges are read, so that all are reported at once."""
     found = [(cursor.range.log, *stretch) for cursor in cursors for stretch in cursor.missing]
     if not found:
         return
@@ -152,7 +148,7 @@ def reject_missing(cursors: Sequence[Cursor]) -> None:
 
 
 def _reject_many_missing(cursor: Cursor) -> None:
-    """So many holes are no lost segments. Nobody would name them one by one, and no plan could."""
+    """Reject too many gaps: no lost segments look so, and no plan could name them."""
     if cursor.missing_count <= MISSING_MAX:
         return
     log, what = (
@@ -176,11 +172,9 @@ def _cleanup_to_check(cleanup: Cleanup) -> str:
 
 
 def reject_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) -> None:
-    """A fetch names topics and not their ids, before version 13 of it; and one that was made again
-    has other records at the same offsets.
-
-    Asked of the broker that gave the last records: it learnt that the old topic is gone before it
-    could serve the new one.
+    """Check that topics are still the planned ones: before version 13 a fetch names topics, not
+    ids. Asked of the broker that served the last records, which learned of a deletion before it
+    could serve the new topic.
     """
     topics = consumer.topic_metadata(planned).topics
     for topic, topic_id in sorted(planned.items()):
@@ -198,8 +192,8 @@ def reject_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) ->
 def reject_recreated_topic(
     consumer: SimpleConsumer, topic: str, planned: Mapping[str, str]
 ) -> None:
-    """Where the broker says that the topic is not the one that was planned. It may also not know it
-    yet, and is asked again then.
+    """Raise if the broker reports another topic id than planned; a broker that does not know the id
+    yet is asked again.
     """
     with contextlib.suppress(BrokerUnreachable):
         found = consumer.topic_metadata([topic]).topics.get(topic)
@@ -219,7 +213,9 @@ def reject_changed_partitions(
     tails: Mapping[BrokerPartition, Tail],
     settings: FetchSettings,
 ) -> None:
-    """Logs that were cut, or made again, since they were planned. Raises PartitionTruncated."""
+    """Reject partitions that were truncated or recreated since they were planned. Raises
+    PartitionTruncated.
+    """
     _reject_truncated_partitions(ranges, leader_epochs, settings)
     _reject_other_bytes(ranges, tails, settings)
 
@@ -227,11 +223,9 @@ def reject_changed_partitions(
 def _reject_truncated_partitions(
     ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, int], settings: FetchSettings
 ) -> None:
-    """A leader of another line has other records at the same offsets, and whoever is elected
-    meanwhile gives them out without a word.
-
-    Once all is read, because a log that still reaches up to a range in the epoch it was planned in
-    did so all the time.
+    """Check leader epochs once all is read: after an unclean election the leader serves other
+    records at the same offsets. A partition that still reaches the range in its planned epoch did
+    so all the time.
     """
     until: dict[BrokerPartition, int] = {}
     for each in ranges:
@@ -255,7 +249,7 @@ def _reject_truncated_partitions(
 
 
 def end_for_backfill(consumer: SimpleConsumer, walk: RangeProgress) -> int | None:
-    """The high watermark, or the flushed end, as the broker tells it now; None where it does not."""
+    """Return the broker's current high watermark, or flushed end; None if it does not report one."""
     with contextlib.suppress(BrokerUnreachable):
         listed = consumer.list_offsets({walk.log: LATEST}, isolation=Isolation.READ_UNCOMMITTED)[
             walk.log
@@ -265,10 +259,8 @@ def end_for_backfill(consumer: SimpleConsumer, walk: RangeProgress) -> int | Non
 
 
 def reject_ended(consumer: SimpleConsumer, walk: RangeProgress) -> None:
-    """A log that gives nothing, and whose answers do not tell where it ends: the broker is asked.
-
-    A flushed end never goes back but where the log was cut, so an end below the range is told at
-    once. Raises RanOutBeforeUntil.
+    """Check the end of a partition that returns nothing. A flushed end moves back only by
+    truncation, so an end below the range raises at once. Raises RanOutBeforeUntil.
     """
     end, until = end_for_backfill(consumer, walk), walk.cursor.range.until_offset
     if end is not None and end < until:
@@ -281,9 +273,7 @@ def reject_ended(consumer: SimpleConsumer, walk: RangeProgress) -> None:
 def _reject_other_bytes(
     ranges: Sequence[OffsetRange], planned: Mapping[BrokerPartition, Tail], settings: FetchSettings
 ) -> None:
-    """The same of physical logs, which have no epochs: one that still holds the bytes by which it
-    was known did so all the time.
-    """
+    """Check tail fingerprints of Jafka partitions, which have no epochs."""
     leaders = {
         each.log: each.leader
         for each in ranges
@@ -308,7 +298,7 @@ def _reject_other_bytes(
 
 
 def check_patience(walk: RangeProgress, settings: FetchSettings) -> None:
-    """A log that gives nothing is asked again until the deadline, then its range is out of reach."""
+    """Raise after the deadline for a partition that returns nothing."""
     if walk.idle_for() < settings.deadline_s:
         return
     if walk.cursor.is_held_back:
@@ -504,9 +494,7 @@ def _read_from(
 def _ask(
     consumer: SimpleConsumer, walks: Sequence[RangeProgress], settings: FetchSettings
 ) -> list[RangeProgress]:
-    """Send the next fetch for `walks`, and say whom it asks for; nobody when they are done or the
-    broker is gone.
-    """
+    """Send the next fetch; return the ranges in it, none if they are done or the broker is gone."""
     asked: dict[BrokerPartition, RangeProgress] = {}
     for walk in walks:
         # Two ranges of one log are read one after the other: a broker refuses to be asked for both
@@ -550,9 +538,7 @@ def _feed_or_fail(
     asked: Sequence[RangeProgress],
     settings: FetchSettings,
 ) -> _Moved:
-    """`_feed`; where offsets are gone because the topic is another one by now, that is told
-    instead.
-    """
+    """As `_feed`; if offsets are gone because the topic was recreated, that is raised instead."""
     try:
         return _feed(consumer, answer, asked, settings)
     except (DataLoss, RanOutBeforeUntil):
@@ -634,7 +620,7 @@ def _feed_one(
 
 
 def _passed_over(walk: RangeProgress, log_start: int) -> Iterator[pa.RecordBatch]:
-    """On behind what is gone: at the log start, or done where the log ends below the position."""
+    """Continue after lost offsets: at the log start, or done if the log ends below the position."""
     walk.attempts, walk.failure, walk.idle_since = 0, None, None
     walk.cursor.pass_over(
         log_start if log_start > walk.cursor.position else walk.cursor.range.until_offset
@@ -645,10 +631,9 @@ def _passed_over(walk: RangeProgress, log_start: int) -> Iterator[pa.RecordBatch
 def _with_log_start(
     consumer: SimpleConsumer, fetched: FetchedPartition, walk: RangeProgress
 ) -> FetchedPartition | None:
-    """The refusal with the log start that brokers leave out of it, so that the cursor can tell on
-    which side it fell.
-
-    None: the position lies inside the log. A broker that just lost the lead, or won it, answers so.
+    """Return the error with the log start, which brokers leave out, so that the cursor knows the
+    side. None: the position lies inside the log; a broker that just lost or won the leadership
+    answers so.
     """
     bounds = [
         consumer.list_offsets({walk.log: when}, isolation=Isolation.READ_UNCOMMITTED)[walk.log]
@@ -663,8 +648,8 @@ def _with_log_start(
 def _in_turn(
     walks: Sequence[RangeProgress], asked: Sequence[RangeProgress], moved: _Moved
 ) -> list[RangeProgress]:
-    """Who is asked next, in which order: those that got nothing, those that were not asked, those
-    that got something.
+    """Return the order of the next request: ranges that got nothing, ranges not requested, then the
+    others.
     """
     fed = {walk.index for walk, rows in moved if rows is not None}
     tried = {walk.index for walk in asked}
@@ -675,8 +660,6 @@ def _in_turn(
 
 
 def _pause(idle_answers: int) -> None:
-    """Brokers hold an answer back while there is nothing (max_wait_ms); one that does not is not
-    asked in a busy loop.
-    """
+    """Pause, if the broker answered an empty response at once instead of waiting max_wait_ms."""
     if idle_answers > 1:
         time.sleep(min(_SHORTEST_PAUSE_S * 2 ** (idle_answers - 2), _LONGEST_PAUSE_S))

@@ -45,15 +45,15 @@ class Order(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """What an attempt that failed says: the text of its TaskFailed, or of a bug."""
+    """A failed attempt: the text of its TaskFailed, or of a bug."""
 
     text: str
     was_misread: bool = False
-    """Whether it was by what a broker sent, which may come whole when it is asked for again."""
+    """True if a broker's response was invalid, which may be complete when requested again."""
 
 
 def done(order: Order) -> Written | Failed:
-    """What the attempt came to."""
+    """Run one attempt and return its result."""
     try:
         return write_task(
             order.task, order.reading, order.wanted, order.progress, attempt=order.attempt
@@ -83,7 +83,7 @@ def _take(orders: IO[bytes], waiting: SimpleQueue[Order]) -> None:
 
 
 def _load() -> None:
-    """What a first task would load, while nobody waits for it yet."""
+    """Import what the first task needs, while the worker waits."""
     import etl.io.delta.data_files
     import etl.reader.fetch
 
@@ -99,21 +99,21 @@ def main() -> None:
 
 
 ATTEMPTS_MAX = 4
-"""As often as Spark tries a task on a cluster (`spark.task.maxFailures`)."""
+"""As Spark's `spark.task.maxFailures`."""
 _TOLD_BYTES = 2000
 _ENDING_S = 10.0
-"""How long a process whose pipes have ended may take to end itself."""
+"""Time for a process to end after its pipes have closed."""
 _CHECK = "limits.without_spark_below_bytes: 0 leaves the tasks to Spark"
 _PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from etl.reader.local_workers import main; main()"
 """It imports as this process does. Not -m: what it gives back would be of the module __main__."""
 
 
 class WorkerRangeResults:
-    """The receipts of a read, by the ranges' indices in the plan."""
+    """Range results, by index in the plan."""
 
     def __init__(self) -> None:
         self.receipts: dict[int, RangeResult] = {}
-        """What came back by now; complete when all tasks are done."""
+        """The results so far; complete when all tasks have ended."""
         self.last_came: float | None = None
         """When the last of them came, by `time.monotonic`."""
 
@@ -123,7 +123,7 @@ class WorkerRangeResults:
         self.last_came = time.monotonic()
 
     def in_order(self, count: int) -> tuple[RangeResult, ...] | None:
-        """A receipt for each of `count` ranges, or None when some are missing."""
+        """Return a result for each of `count` ranges, or None if some are missing."""
         return (
             tuple(self.receipts[i] for i in range(count))
             if all(i in self.receipts for i in range(count))
@@ -189,7 +189,7 @@ class FilesOfWorkers:
 
     @property
     def _function(self) -> str:
-        """What else may have ended a process."""
+        """Return another possible cause of a process's end."""
         return (
             f"; {self._reading.transform.name} (arrow_transform), which works in it"
             if self._reading.transform
@@ -221,15 +221,13 @@ class FilesOfWorkers:
 
 
 class Worker:
-    """One process, and what it says where nobody reads it."""
+    """One process, with its standard error."""
 
     def __init__(self, time_zone: str | None = None) -> None:
         self._is_over = False
         self._environment = {**os.environ, "TZ": local_zone(time_zone)} if time_zone else None
         self.ended_by, self.was_killed = "", False
-        """How the last process ended that was lost, and the end of what it said; whether somebody
-        ended it.
-        """
+        """How the last lost process ended, and its last output; whether it was killed."""
         self._start()
 
     def _start(self) -> None:
@@ -266,7 +264,7 @@ class Worker:
             self._closed()
 
     def answer(self, order: Order) -> Written | Failed | None:
-        """What the order came to; None: the process was lost."""
+        """Return the attempt's result; None: the process was lost."""
         orders: Any = self._process.stdin
         try:
             pickle.dump(order, orders)
@@ -291,9 +289,7 @@ class Worker:
                     pipe.close()
 
     def _told(self) -> tuple[str, bool]:
-        """How it ended, and whether somebody killed it; one that does not end has said what is no
-        answer, and is ended.
-        """
+        """Return how it ended, and whether it was killed; a process that answered garbage is ended."""
         try:
             code = self._process.wait(_ENDING_S)
             how = f"signal {-code}" if code < 0 else f"ended by itself: exit code {code}"

@@ -104,9 +104,7 @@ def parse_times(text: str, name: str) -> dict[BrokerPartition, Bound]:
 
 
 def _reject_overlaps(ranges: Iterable[OffsetRange]) -> None:
-    """Two ranges with an offset in common are a mistake of who made the list: which of them is
-    meant nobody knows.
-    """
+    """Reject overlapping ranges: it is unknown which is meant."""
     reaching: dict[BrokerPartition, OffsetRange] = {}
     for r in sorted((r for r in ranges if r.size), key=lambda r: (r.log, r.from_offset)):
         before = reaching.setdefault(r.log, r)
@@ -184,9 +182,7 @@ def parse_number(said: object, name: str) -> int:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises ValueError for a name that is there twice: of two lists for one topic nobody knows
-    which is meant.
-    """
+    """Raises ValueError for a duplicate name."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError(
@@ -196,7 +192,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _from_json(text: str, option: str, form: str, build: Callable[[Any], T]) -> T:
-    """What `build` makes of a JSON text. Raises SettingsError with the form."""
+    """Parse a JSON option by `build`. Raises SettingsError with the expected form."""
     try:
         return build(json.loads(text, object_pairs_hook=_each_once))
     except (
@@ -243,7 +239,7 @@ ZOOKEEPER_SECURITY: Mapping[str, tuple[str, ...]] = {
     },
     **{f"zookeeper_auth_{name}": ("auth", name) for name in ("scheme", "username", "password")},
 }
-"""The same of ZooKeeper, of keys of `zookeeper`; `zookeeper_tls` is true or false."""
+"""The same for ZooKeeper's keys; `zookeeper_tls` is true or false."""
 
 PHYSICAL_REFUSED = {
     "bootstrap": "such a broker tells neither its id nor its topics; give zookeeper, where the brokers are registered",
@@ -261,7 +257,7 @@ PHYSICAL_REFUSED = {
     },
     "minpartitions": "a log can be cut only where its segments begin, however many tasks are asked for",
 }
-"""What has no meaning where offsets are byte positions (Jafka, Kafka 0.7), and why."""
+"""Options without meaning for byte offsets (Jafka, Kafka 0.7), and why."""
 
 SAME_AS = {
     "kafka.bootstrap.servers": "bootstrap",
@@ -365,12 +361,12 @@ _INSTEAD = (
         "what is set is left out: host names are checked, and Java's own tuning has no counterpart",
     ),
 )
-"""Options of Java's consumer that say something of security, and by which of ours that is said."""
+"""Security options of Java's consumer, and our option for each."""
 
 
 def under_our_names(given: Mapping[str, str]) -> dict[str, str]:
-    """The options under our names, in small letters. Raises SettingsError for an unknown one, and
-    for one that is said twice.
+    """Return the options under our names, in lower case. Raises SettingsError for unknown and
+    duplicate options.
     """
     options: dict[str, str] = {}
     for said, value in sorted(given.items()):
@@ -403,7 +399,7 @@ def _unknown(said: str) -> SettingsError:
 
 
 def for_a_pipeline(error: EtlError) -> EtlError:
-    """The same error with the settings and commands that decide what becomes of it."""
+    """Return the error with the settings and commands of a pipeline that help."""
     if isinstance(error, DataLoss):
         return _with(error, "and source.on_data_loss")
     if isinstance(error, MessageTooLarge):
@@ -419,7 +415,7 @@ def for_a_pipeline(error: EtlError) -> EtlError:
 
 
 def for_options(error: EtlError) -> EtlError:
-    """The same error with the options of the data source that decide what becomes of it."""
+    """Return the error with the data source options that help."""
     if _is_of_the_way_in(error):
         return in_options(error)
     if isinstance(error, PartitionTruncated):
@@ -455,9 +451,7 @@ _KEYS = (
 
 
 def in_options(error: EtlError) -> EtlError:
-    """The same error, where it names keys of a conf's encryption and login: with the options that
-    are the same.
-    """
+    """Return the error with option names instead of a conf's security keys."""
     if not _is_of_the_way_in(error):
         return error
     words = {
@@ -512,7 +506,7 @@ def security_said(options: Mapping[str, str]) -> Security:
 
 
 def zookeeper_access_said(options: Mapping[str, str]) -> Access:
-    """The same of ZooKeeper. Raises SettingsError that names the option."""
+    """Return the same for ZooKeeper. Raises SettingsError with the option."""
     named = next((name for name in ZOOKEEPER_SECURITY if name in options), None)
     if named is None:
         return OPEN_ZOOKEEPER
@@ -552,9 +546,9 @@ _MOST_OF_ANYTHING = 2**62
 _LONGEST_TIMEOUT_S = 86_400.0
 _AS_SPARK_SAYS = {"timestamp_ltz": "timestamp"}
 _COLLATION = re.compile(r" collate \w+")
-"""Of text, where the session has one; what is read is the same."""
+"""Collation of the session, which changes nothing that is read."""
 _WHAT = ("topics", "subscribepattern", "assign", "ranges")
-"""Exactly one of these says what to read."""
+"""Exactly one of these selects what is read."""
 
 
 def parse_options(given: Mapping[str, str]) -> Reading:
@@ -791,7 +785,7 @@ def _isolation(options: Mapping[str, str], physical: bool) -> Isolation:
 
 
 def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    """What is said, else the first of what is allowed."""
+    """Return the option's value, by default the first allowed one."""
     said = options.get(name, allowed[0])
     if said.lower() not in allowed:
         raise SettingsError(

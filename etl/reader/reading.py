@@ -44,7 +44,7 @@ class FirstAt:
 
 
 Bound = LogEnd | FirstAt | int
-"""Where reading a log starts or stops: one of its ends, a time, or an offset."""
+"""A bound of a partition: its start or end, a time, or an offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Bounds:
     everywhere: Bound | None = None
     by_log: Mapping[BrokerPartition, Bound] = field(default_factory=dict)
     option: str = ""
-    """Which option said so."""
+    """The option that set it."""
 
     def of(self, log: BrokerPartition) -> Bound:
         """The bound of one log. Raises SettingsError where logs are named and this one is not."""
@@ -69,19 +69,19 @@ class Bounds:
 
     @property
     def are_offsets(self) -> bool:
-        """Whether each of them is an offset: it stays what it is, whatever happens to the log."""
+        """True if all are offsets, which never change."""
         return self.everywhere is None and all(
             isinstance(bound, int) for bound in self.by_log.values()
         )
 
     def only(self, logs: Collection[BrokerPartition]) -> Bounds:
-        """The same bounds, of none but these logs."""
+        """Return the bounds of these partitions only."""
         return replace(
             self, by_log={log: bound for log, bound in self.by_log.items() if log in logs}
         )
 
     def times(self, logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, int]:
-        """Milliseconds since 1970 of those logs whose bound is a time."""
+        """Return the times in ms of partitions whose bound is a time."""
         return {log: bound.ms for log in logs if isinstance(bound := self.of(log), FirstAt)}
 
 
@@ -148,38 +148,35 @@ class Reading:
     starting: Bounds = Bounds(LogEnd.EARLIEST)
     ending: Bounds = Bounds(LogEnd.LATEST)
     zookeeper: str | None = None
-    """Where the brokers are registered, `host:port,host:port/chroot`, when they are found there;
-    `bootstrap` is empty then.
+    """ZooKeeper with the brokers' registry, `host:port,host:port/chroot`; `bootstrap` is empty
+    then.
     """
     physical: bool = False
     """The logs are (`BrokerPartition.is_physical`)."""
     late_start_is_latest: bool = False
-    """Where no record is as late as a starting time: start at the end instead of failing."""
+    """If no record is as late as a starting time: start at the end instead of failing."""
     compacted: frozenset[str] = frozenset()
-    """Topics whose missing offsets are compaction's, whatever the brokers tell."""
+    """Topics whose missing offsets were compacted, whatever brokers report."""
     fails_on_data_loss: bool = True
     least_tasks: int = 1
     most_offsets: int | None = None
     """In one Spark partition."""
     generation: str | None = None
-    """How brokers are to be spoken to (`Broker.generation`); None: as they tell, or are found out.
-    """
+    """Broker type or release (`Broker.generation`); None: detected."""
     security: Security = OPEN
     """How the brokers' listeners are entered."""
     access: Access = OPEN_ZOOKEEPER
     """How ZooKeeper is entered."""
     transform: ArrowTransform | None = None
-    """What tasks make of their rows before anybody takes them; it is given all columns."""
+    """Transform that tasks apply to their rows; it receives all columns."""
 
     @property
     def has_moving_bounds(self) -> bool:
-        """Whether the options come to other offsets when the logs change: `earliest`, `latest` and
-        times do.
-        """
+        """True if the bounds change with the log: `earliest`, `latest` and times."""
         return self.ranges is None and not (self.starting.are_offsets and self.ending.are_offsets)
 
     def only(self, logs: Collection[BrokerPartition]) -> Reading:
-        """The same reading, of none but these logs."""
+        """Return the reading of these partitions only."""
         return replace(self, starting=self.starting.only(logs), ending=self.ending.only(logs))
 
 
@@ -215,9 +212,9 @@ class Task:
     indices: tuple[int, ...]
     ranges: tuple[OffsetRange, ...]
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """What the topics' ids were when the ranges were planned, where the plan knows them."""
+    """Topic ids when the ranges were planned, if known."""
     leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """The same of the leaders' epochs."""
+    """Leader epochs when the ranges were planned."""
     log_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Which life of the log the rows are of, where it is not the first."""
     cleanups: Mapping[str, Cleanup] = field(default_factory=dict)
@@ -233,12 +230,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class QueryTask(Task):
-    """A task of a DataFrame whose bounds move.
+    """A task of a DataFrame whose bounds change.
 
-    Spark plans the tasks of a DataFrame once, and each query executes them again. `ranges` are cut
-    from the logs as they were when the tasks were planned. The first range of a log stands for all
-    offsets below its end, the last for all offsets from its start on: each query binds them to the
-    log's bounds of that time (`reading.pieces_of`).
+    Spark plans tasks once, and each query executes them. `ranges` were cut when the tasks were
+    planned. The first range of a partition stands for all offsets below its end, the last for all
+    from its start on: each query resolves them (`reading.pieces_of`).
     """
 
     planned: Mapping[BrokerPartition, OffsetRange] = field(default_factory=dict)
@@ -295,11 +291,9 @@ def ranges_of(
     first: Mapping[BrokerPartition, int | None],
     last: Mapping[BrokerPartition, int | None],
 ) -> Iterator[OffsetRange]:
-    """What is read of each log. `first` and `last` say where the times of `starting` and `ending`
-    lie, None where no record is that late.
-
-    Raises SettingsError for bounds that no log can have, and what `inside` does for offsets that
-    the log does not hold.
+    """Return the range of each partition. `first`, `last`: offsets of the times of `starting` and
+    `ending`, None without a record that late. Raises SettingsError for impossible bounds, and as
+    `inside` for offsets that the log lacks.
     """
     for option, bounds in (
         (reading.starting.option, reading.starting),
@@ -382,8 +376,8 @@ def pieces_of(task: QueryTask, wholes: Iterable[OffsetRange]) -> Iterator[Offset
 def _reject_reversed(
     log: BrokerPartition, reading: Reading, start: tuple[Bound, int], end: tuple[Bound, int]
 ) -> None:
-    """A start behind the end is a mistake where both were said, whatever the log holds. Raises
-    SettingsError, as Spark's source fails.
+    """Reject a start beyond the end if both were given. Raises SettingsError, as Spark's source
+    does.
     """
     what = None
     if isinstance(start[0], FirstAt) and isinstance(end[0], FirstAt) and start[0].ms > end[0].ms:
@@ -431,9 +425,7 @@ def _reject_others(
 
 
 def _offset_of(bound: Bound, extent: PartitionOffsets, found: int | None) -> int | None:
-    """None where no record is that late. A record that came since the log's ends were told lies
-    behind all that is read.
-    """
+    """Return None if no record is that late. A later record than the observed end is not read."""
     if isinstance(bound, LogEnd):
         return extent.log_start_offset if bound is LogEnd.EARLIEST else extent.end_offset
     if isinstance(bound, FirstAt):

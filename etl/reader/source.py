@@ -106,13 +106,11 @@ def _query_tasks(
 
 
 def bound_now(task: QueryTask, reading: Reading) -> Task:
-    """The task with the offsets that its logs hold now, and everything else that is known of them
-    by now.
+    """Return the task with current offsets and metadata.
 
-    Requests: one Metadata, one DescribeConfigs, two or three ListOffsets to each leader, one more
-    for each side that is given by time. Raises TopicMissing and TopicRecreated for topics that
-    changed since the tasks were planned, PartitionTruncated for a log that was cut (none of it where
-    `failOnDataLoss` is false, but TopicRecreated), and what `ranges_of` raises.
+    Requests: one Metadata, one DescribeConfigs, two or three ListOffsets per leader, one more for
+    each side given by time. Raises TopicMissing and TopicRecreated for changed topics,
+    PartitionTruncated (with `failOnDataLoss` false only TopicRecreated), and as `ranges_of`.
     """
     with _cluster_of(task, reading) as cluster:
         asked = (
@@ -131,7 +129,7 @@ def bound_now(task: QueryTask, reading: Reading) -> Task:
 
 
 def _cluster_of(task: QueryTask, reading: Reading) -> Cluster:
-    """An executor asks no ZooKeeper, only the brokers."""
+    """Open the cluster on an executor, which asks brokers only."""
     from etl.io.brokers.cluster import Cluster
     from etl.io.brokers.connection import IDLE_CONNECTIONS
 
@@ -186,9 +184,7 @@ def _reject_recreated(task: QueryTask, metadata: ClusterMetadata) -> None:
 def _logs_now(
     task: QueryTask, reading: Reading, metadata: ClusterMetadata
 ) -> list[BrokerPartition]:
-    """The logs of the task, and those that were added later where the task looks for them. Raises
-    TopicMissing.
-    """
+    """Return the task's partitions, with later ones if the task covers them. Raises TopicMissing."""
     there = _there(metadata, reading)
     mine = sorted(task.planned)
     if reading.chosen.pattern is not None and not reading.fails_on_data_loss:
@@ -200,8 +196,8 @@ def _logs_now(
 
 
 def _reject_truncated(cluster: Cluster, task: QueryTask, found: OffsetsAndLeaders) -> None:
-    """Raises PartitionTruncated for a log that lost offsets at its end since the tasks were planned. None
-    did whose epoch is the same.
+    """Raises PartitionTruncated for a partition that lost its end since the tasks were planned; not
+    with an unchanged epoch.
     """
     elected = {
         log: epoch
@@ -219,9 +215,7 @@ def _reject_truncated(cluster: Cluster, task: QueryTask, found: OffsetsAndLeader
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The ranges that the options ask for, as the brokers' answers make them, with today's leaders,
-    and what is known of their logs.
-    """
+    """The requested ranges with today's leaders and metadata."""
 
     ranges: tuple[OffsetRange, ...]
     topic_ids: Mapping[str, str]
@@ -231,10 +225,10 @@ class _Wanted:
     brokers: tuple[Broker, ...]
     """All of the cluster."""
     bytes_per_offset: Mapping[BrokerPartition, float] = field(default_factory=dict)
-    """Of logs whose brokers tell their sizes."""
+    """For partitions with reported sizes."""
 
     def task(self, ranges: Sequence[OffsetRange], indices: Sequence[int]) -> Task:
-        """A task of these pieces of the ranges, with what is known of them."""
+        """Return a task of these pieces."""
         read = tuple(ranges[i] for i in indices)
         topics = {r.log.topic for r in read}
         epochs = {r.log: self.leader_epochs[r.log] for r in read if r.log in self.leader_epochs}
@@ -248,10 +242,8 @@ class _Wanted:
 
 
 def _wanted(reading: Reading) -> _Wanted:
-    """Asks the brokers, when Spark plans the tasks.
-
-    One Metadata request, two or three ListOffsets for each broker, one more for each side that is
-    given by time, one DescribeLogDirs, and one DescribeConfigs.
+    """Ask the brokers when Spark plans the tasks: one Metadata request, two or three ListOffsets
+    per broker, one more for each side given by time, one DescribeLogDirs, one DescribeConfigs.
     """
     named = None if reading.ranges is None else sorted({r.log for r in reading.ranges})
     with _open_cluster(reading, named or reading.chosen.logs) as cluster:
@@ -277,7 +269,7 @@ def _there(metadata: ClusterMetadata, reading: Reading) -> set[BrokerPartition]:
 def _bound(
     cluster: Cluster, reading: Reading, logs: Sequence[BrokerPartition], metadata: ClusterMetadata
 ) -> tuple[_Wanted, OffsetsAndLeaders]:
-    """What the options come to on these logs now."""
+    """Resolve the options for the current partitions."""
     found = cluster.extents(logs, isolation=reading.isolation, metadata=metadata)
     if found.leaderless:
         lost = min(found.leaderless)
@@ -310,9 +302,7 @@ def _bound(
 
 @contextlib.contextmanager
 def _open_cluster(reading: Reading, named: Sequence[BrokerPartition]) -> Iterator[Cluster]:
-    """Whom to ask. Only here, where tasks are planned, is ZooKeeper asked: executors have the
-    brokers in their tasks.
-    """
+    """Open the cluster on the driver; only here ZooKeeper is asked."""
     from etl.io.brokers.cluster import Cluster
     from etl.io.clusters import registered_cluster
     from etl.io.zookeeper.session import ZooKeeper
@@ -343,8 +333,8 @@ def _open_cluster(reading: Reading, named: Sequence[BrokerPartition]) -> Iterato
 def _packed(
     wanted: _Wanted, reading: Reading
 ) -> tuple[Sequence[OffsetRange], Sequence[Sequence[int]]]:
-    """Ranges cut and packed towards `target_task_bytes`, and within the bounds of the options: the
-    pieces, and their indices by task.
+    """Cut and pack ranges by `target_task_bytes` and the options: the pieces, and their indices by
+    task.
     """
     parallelism, most = (
         max(os.cpu_count() or 1, reading.least_tasks),
@@ -364,9 +354,7 @@ def _packed(
 
 
 def _most_offsets(offsets: int, reading: Reading) -> int | None:
-    """How many offsets one task may read: tasks of no more than an even share are at least as many
-    as are asked for.
-    """
+    """Return the most offsets per task, so that there are at least as many tasks as requested."""
     bounds = [] if reading.most_offsets is None else [reading.most_offsets]
     if reading.least_tasks > 1:
         bounds.append(max(1, offsets // reading.least_tasks))
@@ -378,7 +366,7 @@ class OffsetRanges(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `spark.read.format` is given."""
+        """Name for `spark.read.format`."""
         return NAME
 
     def schema(self) -> str | StructType:

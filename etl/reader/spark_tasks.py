@@ -29,16 +29,14 @@ if TYPE_CHECKING:
 
 
 class RangeResultAccumulator:
-    """The receipts of a read, by the ranges' indices in the plan. A range that is read twice has
-    one.
-    """
+    """Range results, by index in the plan. A range that is read twice has one."""
 
     def __init__(self, accumulator: Accumulator[dict[int, RangeResult]], merge: Merge) -> None:
         self._accumulator, self._merge = accumulator, merge
 
     @property
     def receipts(self) -> dict[int, RangeResult]:
-        """What came back by now; complete when the job has succeeded."""
+        """Return the results so far; complete when the job has succeeded."""
         return dict(self._accumulator.value)
 
     @property
@@ -47,8 +45,8 @@ class RangeResultAccumulator:
         return self._merge.last_came
 
     def in_order(self, count: int) -> tuple[RangeResult, ...] | None:
-        """A receipt for each of `count` ranges, or None when some are missing: the job failed, or
-        Delta skipped it.
+        """Return a result for each of `count` ranges, or None if some are missing: the job failed,
+        or Delta skipped it.
         """
         found = self.receipts
         return (
@@ -57,7 +55,7 @@ class RangeResultAccumulator:
 
 
 class Merge(AccumulatorParam[dict[int, RangeResult]]):
-    """Receipts of a range are equal, whichever attempt made them."""
+    """Results of a range are equal for all attempts."""
 
     last_came: float | None = None
 
@@ -78,11 +76,9 @@ def read_tasks(
     reading: Reading,
     progress: ProgressAddress | None = None,
 ) -> tuple[DataFrame, RangeResultAccumulator]:
-    """The rows of these tasks in the columns of `reading`, or in those that its transform makes of
-    them, read when somebody asks for them; and the receipts to come.
-
-    A task that fails raises TaskFailed (`rows_of_task`) where it runs; what a run makes of it is
-    `errors.unmark`'s.
+    """Return the rows of these tasks, read lazily, in the columns of `reading` or of its transform,
+    and their future results. A failing task raises TaskFailed (`rows_of_task`), which a run
+    converts by `errors.unmark`.
     """
     merge = Merge()
     accumulator: Accumulator[dict[int, RangeResult]] = spark.sparkContext.accumulator({}, merge)
@@ -136,9 +132,7 @@ def _rows_of(spark: SparkSession, tasks: Sequence[Task]) -> DataFrame:
 
 
 class PlannedFiles:
-    """The rows of a plan, not read yet. `receipts` come at each task's end, as those of the data
-    source do.
-    """
+    """The rows of a plan, not read yet. `receipts` arrive when tasks end."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ class TaskFailed(RuntimeError):
 
 
 def failed(error: EtlError) -> TaskFailed:
-    """What a task raises in the place of the error."""
+    """Return what a task raises instead of the error."""
     return TaskFailed(f"{error}\n{mark(error)}")
 
 
@@ -58,10 +58,8 @@ def rows_of_task(
     progress: ProgressAddress | None,
     advise: Callable[[EtlError], EtlError],
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Arrow batches of the task's ranges, as a transform makes them.
-
-    `note` is called as (index in the plan, receipt) for each range that was read.
-    Raises TaskFailed with the error as `advise` says it.
+    """Yield Arrow batches of the task's ranges, after the transform. `note` is called with (index,
+    result) of each range. Raises TaskFailed with the error as `advise` returns it.
     """
     from etl.reader.fetch import read_ranges
 
@@ -111,8 +109,8 @@ def rows_of_task(
 
 
 def _afresh(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """For a task that is tried again: whom the driver knew as leader may be why it failed. Nobody
-    else ever leads a physical log.
+    """Drop the driver's leaders for a repeated task, since they may be why it failed. A Jafka
+    partition has only one.
     """
     return [r if r.log.is_physical else replace(r, leader=None) for r in ranges]
 
@@ -120,7 +118,7 @@ def _afresh(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
 def _addresses(
     ranges: Sequence[OffsetRange], bootstrap: Sequence[tuple[str, int]]
 ) -> list[tuple[str, int]]:
-    """Whom to ask for leaders: the leaders themselves may be the last brokers that still answer."""
+    """Return the brokers to ask for leaders: the leaders themselves may be the last that answer."""
     leaders = [(r.leader.broker.host, r.leader.broker.port) for r in ranges if r.leader]
     return list(dict.fromkeys([*bootstrap, *leaders]))
 
@@ -133,7 +131,7 @@ def write_task(
     *,
     attempt: int = 0,
 ) -> Written:
-    """What one attempt of a task does: its ranges into files. Raises TaskFailed."""
+    """Write the task's ranges into files, in one attempt. Raises TaskFailed."""
     from etl.io.delta.data_files import DataFiles, needed_columns
 
     receipts = dict[int, RangeResult]()
@@ -162,10 +160,8 @@ def write_task(
 
 @contextlib.contextmanager
 def _telling_obstacles(wanted: FileOptions) -> Iterator[None]:
-    """Inside, what the table's folder refuses (no space, no right), or the rows' values, is told as
-    that, and not as a bug.
-
-    Raises TaskFailed.
+    """Context manager: report failures of the table's directory (space, permissions) and invalid
+    values as such. Raises TaskFailed.
     """
     from etl.io.delta.stores import behind, unreachable
 
@@ -180,11 +176,9 @@ _tasks = 0
 
 
 def begin_task() -> None:
-    """Say that a task of Spark's begins in this process.
-
-    At the second one what is there is set aside (`gc.freeze`): pyspark has just collected what the
-    first one left, so none of it is garbage. It is still freed with its last reference, as nearly
-    everything is; what is made from then on is collected as ever.
+    """Note that a Spark task begins in this process. At the second one all objects are frozen
+    (`gc.freeze`): pyspark has just collected, so none is garbage. They are still freed with their
+    last reference.
     """
     global _tasks
     _tasks += 1

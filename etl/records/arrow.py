@@ -62,18 +62,15 @@ _HEADERS_TYPE = pa.list_(pa.field("element", _HEADER_TYPE))
 _LARGEST_ROOM = 16 << 20
 """A larger one is for the group that needs it."""
 _reused = threading.local()
-"""What each thread has for all its buffers: they are filled one after the other, and what is in
-them leaves with `arrow_batch`.
-"""
+"""Buffers of each thread that are reused; their content is copied by `arrow_batch`."""
 
 
 class ColumnBuffers:
-    """Buffers for the rows of one Arrow batch, and the way of a group of entries through a kernel
-    into them.
+    """Buffers for one Arrow batch, filled by a kernel from a group of entries.
 
-    `rows` and `size` are upper bounds: records, and bytes of records (decompressed) in the group.
-    Only the chosen columns are built. Filled once; a group that does not fit into one Arrow batch
-    goes on in the buffers `behind` the full ones. What each format adds is in its subclass.
+    `rows` and `size` are upper bounds: records, and decompressed bytes of records. Only the
+    selected columns are built. A group that does not fit continues in the buffers `behind`.
+    Subclasses add what each format needs.
     """
 
     def __init__(
@@ -121,12 +118,12 @@ class ColumnBuffers:
         tally: Tally,
         fetched: FetchedPartition,
     ) -> bool:
-        """Decode what the rows of `table` describe, rows within [from, until) only, and add what
-        was seen to `tally`.
+        """Decode the entries in `table` with offsets in [from, until), and add the counters to
+        `tally`.
 
-        `plain` and `unpacked` are the buffers that START and UNTIL of the table are places in.
-        True: they are full, and the group goes on in the buffers `behind` these. Raises
-        CorruptData, and RecordTooLarge naming the record.
+        `plain` and `unpacked` are the buffers that the table's START and UNTIL refer to. True:
+        full, continue in the buffers `behind`. Raises CorruptData, and RecordTooLarge with the
+        record.
         """
         while True:
             code = self._call_kernel(plain, unpacked, table, from_offset, until_offset, tally)
@@ -150,7 +147,7 @@ class ColumnBuffers:
         raise NotImplementedError
 
     def _wrong(self, code: int, table: Ints, fetched: FetchedPartition) -> CorruptData:
-        """What a kernel's code means that is none of those that all share."""
+        """Return the error of a kernel code that only this format has."""
         raise NotImplementedError
 
     def _grow_headers(self) -> None:
@@ -224,7 +221,7 @@ class ColumnBuffers:
 
 
 class BatchBuffers(ColumnBuffers):
-    """The buffers of record batches v2: headers beside the rest."""
+    """Buffers of record batches v2, with headers."""
 
     def __init__(
         self,
@@ -344,8 +341,8 @@ class BatchBuffers(ColumnBuffers):
 
 
 class MessageBuffers(ColumnBuffers):
-    """The buffers of older messages: no headers, perhaps no timestamps, and where offsets are byte
-    positions their numbers beside them.
+    """Buffers of older messages: no headers, optional timestamps, and for byte offsets message
+    indices.
     """
 
     def __init__(
@@ -439,9 +436,7 @@ def _bits(count: int) -> Bytes:
 
 
 def _reused_room(of: str, size: int, wanted: bool) -> Bytes:
-    """Room for what most records have little of, which this thread uses again and again: what is
-    filled there is `_kept` elsewhere.
-    """
+    """Return reused memory for what most records have little of; its content is copied by `_kept`."""
     rooms: dict[str, Bytes] = _reused.__dict__
     if not wanted:
         return np.empty(0, dtype=np.uint8)
@@ -451,7 +446,7 @@ def _reused_room(of: str, size: int, wanted: bool) -> Bytes:
 
 
 def _kept(room: Bytes, used: int) -> Bytes:
-    """What was filled in a room that is used again, in memory of its own."""
+    """Copy the filled part of a reused buffer."""
     return room[:used].copy()
 
 
@@ -509,11 +504,8 @@ _scratch = threading.local()
 
 
 class Group:
-    """What was added of one answer and is not decoded yet. `buffers` are of the format whose kernel
-    decodes it.
-
-    What is decompressed lies in memory that this thread has for all its cursors, used up within one
-    step of decoding.
+    """Entries of one response that are not decoded yet. `buffers` are of their format. Decompressed
+    bytes lie in memory that all cursors of this thread share, used within one decoding step.
     """
 
     def __init__(
@@ -549,7 +541,7 @@ class Group:
 
     @property
     def unpacked(self) -> Bytes:
-        """Where `unpack` puts what it decompresses."""
+        """Return the target of `unpack`."""
         return _scratch_bytes(GROUP_BYTES + self.selection.max_unpacked_bytes)
 
     @property
@@ -559,13 +551,10 @@ class Group:
     def unpack(
         self, codec: int, content: Bytes, offset: int, what: str, *, already: int = 0
     ) -> tuple[int, int]:
-        """Decompress `content` behind what is there: its place in `unpacked`.
+        """Decompress `content` after what is there; return its place in `unpacked`.
 
-        `what` is whose content it is; `already` were bytes decompressed that count for the same
-        bound.
-
-        Raises RecordTooLarge beyond `max_unpacked_bytes`, CorruptData for bytes that are not of
-        this codec.
+        `what` names the content in errors; `already`: bytes that count for the same limit. Raises
+        RecordTooLarge above `max_unpacked_bytes`, CorruptData for invalid bytes.
         """
         start, most = self._unpacked_size, self.selection.max_unpacked_bytes
         target = self.unpacked[start : start + most - already]
@@ -576,15 +565,13 @@ class Group:
 
     @contextmanager
     def looked_into(self) -> Iterator[None]:
-        """What is unpacked inside is not kept."""
+        """Context manager: what is decompressed inside is dropped."""
         kept = self._unpacked_size
         yield
         self._unpacked_size = kept
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """Decode what was added, and start over. Nothing comes when no record lies within the
-        selected offsets.
-        """
+        """Decode what was added, and start over. Yields nothing if no record has a selected offset."""
         if not self._rows:
             return
         table = np.array(self._rows, dtype=np.int64)
@@ -627,10 +614,8 @@ def decompress(
     *,
     most: int,
 ) -> int:
-    """Decompress `content` of the entry at `offset` into `target`, which is what is left of the
-    bound `most`; the number of bytes written.
-
-    Raises RecordTooLarge, CorruptData.
+    """Decompress `content` of the entry at `offset` into `target`, the rest of the limit `most`;
+    return the number of bytes. Raises RecordTooLarge, CorruptData.
     """
     try:
         return codecs.decompress(codec, content, target)
@@ -646,9 +631,7 @@ def decompress(
 
 
 def _scratch_bytes(size: int) -> Bytes:
-    """This thread's room to decompress into: used up within one step of `decode`, so cursors may
-    share it.
-    """
+    """Return this thread's memory for decompression, used within one step of `decode`."""
     content: Bytes | None = getattr(_scratch, "bytes", None)
     if content is None or content.size < size:
         content = _scratch.bytes = np.empty(size, dtype=np.uint8)

@@ -143,11 +143,11 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
     tally,
     gaps,
 ):
-    """Decode the record batches of `table` from where `state` says on; the code says how it ended.
+    """Decode the record batches of `table` from `state` on; the return code says how it ended.
 
-    The state is written back after each whole record batch, and where the Arrow batch is full,
-    between two records. A record whose headers found no room is decoded again, and what came before
-    it since then.
+    The state is written after each complete record batch, and between two records if the Arrow
+    batch is full. A record whose headers did not fit is decoded again, with the records before it
+    since the last state.
     """
     for batch in range(state[BATCH], table.shape[0]):
         source = unpacked if table[batch, COMPRESSED] else plain
@@ -355,5 +355,5 @@ def count_records(
 
 
 def fill_batches(arguments: tuple[Any, ...], tally: Tally) -> int:
-    """`_fill` of these arguments but the last three, which are the tally's."""
+    """Call `_fill` with these arguments and the tally's."""
     return int(_fill(*arguments, tally.numbers, tally.gap_bounds))

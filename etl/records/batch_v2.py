@@ -89,7 +89,7 @@ def read_header(fetched: FetchedPartition, at: int, until: int) -> BatchHeader:
 
 
 def _check_count(fetched: FetchedPartition, header: BatchHeader, size: int) -> None:
-    """Refuse a number of records that the bytes cannot hold: no memory is reserved for it. Raises
+    """Reject a record count that the bytes cannot hold, before memory is reserved. Raises
     CorruptData.
     """
     if header.records * SMALLEST_RECORD > size:
@@ -148,7 +148,7 @@ class AbortedTransactions:
         self._producers: set[int] = set()
 
     def skips(self, header: BatchHeader, control_type: Callable[[BatchHeader], int | None]) -> bool:
-        """Whether this batch is to be left out; to be asked of every record batch of the answer, in
+        """True if this batch is left out; must be called for each record batch of the response, in
         order.
         """
         while self._coming and self._coming[-1][1] <= header.last_offset:

@@ -32,7 +32,7 @@ _COMPILED = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _XERIAL_BEGINS = int.from_bytes(_XERIAL[:4], "big")
-"""What a header looks like where the length of a block is expected; no block has so many bytes."""
+"""Start of an xerial header, read as a block length, which no block has."""
 _LENGTH_BYTES = 4
 
 _GZIP_MAGIC = b"\x1f\x8b\x08"
@@ -51,7 +51,7 @@ _LZ4_STORED = 1 << 31
 
 
 class DoesNotFit(ValueError):
-    """What comes out is longer than the room for it."""
+    """The output exceeds its buffer."""
 
 
 def decompress(codec: int, content: Bytes, target: Bytes) -> int:
@@ -96,7 +96,7 @@ def _unsnap(content: Bytes, target: Bytes) -> int:
 
 
 def _gunzip(content: Bytes, target: Bytes) -> int:
-    """Whole members until what follows begins none (RFC 1952)."""
+    """Decompress complete members until no other one begins (RFC 1952)."""
     plain, at, size = content.tobytes(), 0, 0
     while (begins := _skip_gzip_header(plain, at)) is not None:
         ends, count = _inflate(memoryview(plain), begins, target[size:])
@@ -112,10 +112,8 @@ def _gunzip(content: Bytes, target: Bytes) -> int:
 
 
 def _inflate(plain: memoryview, at: int, target: Bytes) -> tuple[int, int]:
-    """Inflate one member into `target`: the place behind it, and how many bytes came out.
-
-    In pieces, because zlib copies what it was given and did not need: of many small members that
-    would be all the rest each time.
+    """Inflate one member into `target`; return its end and the output size. In pieces, because zlib
+    copies unused input, which for many small members would be all the rest each time.
     """
     member, size, piece_bytes = zlib.decompressobj(-zlib.MAX_WBITS), 0, _FIRST_PIECE_BYTES
     while not member.eof:
@@ -134,7 +132,7 @@ def _inflate(plain: memoryview, at: int, target: Bytes) -> tuple[int, int]:
 
 
 def _skip_gzip_header(plain: bytes, at: int) -> int | None:
-    """Where the deflated bytes of the member begin that begins at `at`; None when none does."""
+    """Return the start of the deflated bytes of the member at `at`; None without a valid header."""
     fixed = plain[at : at + _GZIP_FIXED_BYTES]
     if len(fixed) < _GZIP_FIXED_BYTES or not fixed.startswith(_GZIP_MAGIC):
         return None
@@ -151,7 +149,7 @@ def _skip_gzip_header(plain: bytes, at: int) -> int | None:
 
 
 def _end_of_lz4_frame(content: Bytes) -> int | None:
-    """The place behind a whole frame that something follows; None when there is no such thing."""
+    """Return the end of a complete frame that something follows; None if there is none."""
     if content.size < 7 or content[:4].tobytes() != _LZ4_MAGIC:
         return None
     flags = int(content[4])
@@ -167,9 +165,7 @@ def _end_of_lz4_frame(content: Bytes) -> int | None:
 
 
 def with_lz4_checksum(content: Bytes) -> Bytes:
-    """The same frame with the checksum of its header that belongs there, whatever stands there;
-    other bytes as they are.
-    """
+    """Return the frame with the right header checksum; other bytes unchanged."""
     if content.size < 7 or content[:4].tobytes() != _LZ4_MAGIC:
         return content
     flags = int(content[4])

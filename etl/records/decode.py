@@ -53,16 +53,13 @@ def walk_entries(
     *,
     max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
 ) -> Walk:
-    """Read the headers of the whole entries of an answer, which was asked for at `from_offset`,
-    until they reach `until_offset`.
+    """Read the headers of the complete entries of a response to a request at `from_offset`, up to
+    `until_offset`.
 
-    A record batch or message that begins at or beyond `until_offset` ends the list: it proves that
-    the log has nothing more below. What follows is not looked at, so damage beyond a range does not
-    stop it. The CRCs are not looked at yet.
-
-    Raises CorruptData with topic, partition and offset for fields that cannot be;
-    MisalignedOffset, which is one, where offsets are byte positions and no message begins at
-    one, or one crosses `until_offset`.
+    An entry that begins at or beyond `until_offset` ends the list: it proves that the log has
+    nothing more below. Later bytes are not read, so damage there does no harm. CRCs are not checked
+    yet. Raises CorruptData with topic, partition and offset for impossible fields;
+    MisalignedOffset, if with byte offsets no message begins at one, or one crosses `until_offset`.
     """
     if fetched.layout is EntryLayout.PHYSICAL:
         return message_sets.walk_jafka(fetched, from_offset, until_offset)
@@ -157,27 +154,28 @@ class DecodedRecord:
     topic: str
     partition: int
     broker_id: int | None
-    """Of a physical log; None where the answer's log is known without it."""
+    """On Jafka; None if the partition is known otherwise."""
     offset: int
     """Its own. In a physical log the byte position of the entry that it came in."""
     message_index: int
     """Its place among the messages of that entry; 0 where each record has an offset."""
     next_offset: int
-    """Where to ask for what follows. Of a message inside a compressed entry of a physical log,
-    which can only be had whole, where that begins, and of its last one where it ends: who goes on
-    behind any other gets some of them again, as the old consumers did."""
+    """The offset to continue at. Of a message inside a compressed Jafka entry, which can only be
+    fetched whole, the entry's start, and of its last message the entry's end: continuing after
+    another one returns some again, as with the original consumers.
+    """
     key: bytes | None
     value: bytes | None
     timestamp_ms: int | None
     """Milliseconds since 1970; None: the format has none."""
     is_append_time: bool | None
-    """Whether the broker set the timestamp, and not the producer; None: there is none."""
+    """True if the broker set the timestamp; None: no timestamp."""
     headers: tuple[tuple[str, bytes | None], ...]
 
 
 class Messages:
-    """The records of one answer, from the offset that was asked for on. Valid as long as the
-    answer's bytes are.
+    """Iterates over the records of one response from the requested offset on, while its bytes are
+    valid.
     """
 
     def __init__(self, fetched: FetchedPartition) -> None:
@@ -189,8 +187,8 @@ class Messages:
 
     @property
     def next_offset(self) -> int:
-        """Where to ask for what follows: behind the last whole entry. It moves where no record is
-        left, too (compaction, transactions).
+        """Return the offset to continue at: after the last complete entry, also without records
+        left (compaction, transactions).
         """
         found = self._walk.batches
         return (
@@ -201,18 +199,14 @@ class Messages:
 
     @property
     def needed_bytes(self) -> int:
-        """How large a fetch must be for the entry that is cut off, of which nothing is given, 0
-        where some whole one came before it.
-
-        1: too little is there to tell.
+        """Return the fetch size for the truncated entry if nothing complete came before it, else 0.
+        1: too few bytes to tell.
         """
         return 0 if self._walk.batches else self._walk.incomplete_bytes
 
     def __iter__(self) -> Iterator[DecodedRecord]:
-        """Each record, in order. An entry that is cut off at the end is left for the next fetch.
-
-        Raises CorruptData, RecordTooLarge, and MessageTooLarge where nothing but a cut-off entry is
-        there: ask with more bytes.
+        """Yield each record, in order. A truncated last entry is left to the next fetch. Raises
+        CorruptData, RecordTooLarge, and MessageTooLarge if there is only a truncated entry.
         """
         if self.needed_bytes:
             needs = (
@@ -241,7 +235,7 @@ class Messages:
                 yield from (self._record(row, next_offset=row["offset"] + 1) for row in rows)
 
     def _with_next(self, rows: Iterator[dict[str, Any]], end: int) -> Iterator[DecodedRecord]:
-        """Each leads to where the one behind it lies, the last one to the end."""
+        """Link each record to the next one's offset, the last to the end."""
         before: dict[str, Any] | None = None
         for row in rows:
             if before is not None:

@@ -16,16 +16,14 @@ from etl.kafka.messages import FetchedPartition
 from etl.settings.choices import MAX_RECORD_BYTES
 
 NO_EPOCH = -1
-"""The leader epoch of what was written without one, as record batches v2 have it."""
+"""Leader epoch of records without one, as in record batches v2."""
 
 _MAGIC_AT, _TIMESTAMP_OF_V1_AT, _MAX_TIMESTAMP_AT, _TIMESTAMP = 16, 18, 35, struct.Struct(">q")
 _CODEC_BITS, _TRANSACTIONAL_BIT, _CONTROL_BIT = 0x07, 0x10, 0x20
 
 
 class BatchHeader(NamedTuple):
-    """One record batch: what its header says and where it lies. A tuple, because there may be
-    100,000 a second.
-    """
+    """Header and place of one record batch. A tuple, because there may be 100,000 per second."""
 
     base_offset: int
     start: int
@@ -57,15 +55,12 @@ class BatchHeader(NamedTuple):
 
 
 class MessagesHeader(NamedTuple):
-    """Messages of an old format that lie one behind the other, as many as there are; or one wrapper
-    with messages inside.
-
-    Where offsets are byte positions, `base_offset` is where the first entry begins, and
-    `last_offset` + 1 where the next one does.
+    """Adjacent messages of an older format, or one wrapper. With byte offsets `base_offset` is the
+    start of the first entry, and `last_offset` + 1 that of the next one.
     """
 
     base_offset: int
-    """Of the first message; of a wrapper, whose inside alone tells it, one past the entry before.
+    """Of the first message; for a wrapper, whose content is unknown, one after the previous entry.
     """
     start: int
     """Place of the first byte in the records field."""
@@ -73,9 +68,9 @@ class MessagesHeader(NamedTuple):
     """Place after the last byte."""
     last_offset: int
     records: int
-    """0 for a wrapper, whose inside alone tells it."""
+    """0 for a wrapper, whose content is unknown."""
     codec: int = 0
-    """Of a wrapper; 0: messages that are not compressed."""
+    """Of a wrapper; 0: uncompressed messages."""
     magic: int = 0
     """Of a wrapper."""
     follows: int = 0
@@ -91,22 +86,18 @@ Header = BatchHeader | MessagesHeader
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The whole entries of one answer, and what the one cut off at its end would need."""
+    """The complete entries of one response, and the size of a truncated one."""
 
     batches: tuple[Header, ...]
     """Record batches v2 one by one; messages of older formats many at a time."""
     incomplete_bytes: int = 0
-    """0: nothing is cut off. 1: too little is there to tell. Else the whole size of the entry that
-    is cut off.
-    """
+    """0: none is truncated. 1: too few bytes to tell. Else the size of the truncated entry."""
 
 
 def largest_timestamp(records: memoryview) -> int | None:
-    """Of the first record batch or message of a records field, in milliseconds; None where it has
-    none, or its header is cut off.
-
-    Message sets v0 have no timestamps, a wrapper v1 has the largest of what is in it, a record
-    batch says it in its header. A producer that gives none has -1.
+    """Return the largest timestamp of the first record batch or message, in ms; None without one,
+    or if its header is truncated. Message sets v0 have none, a wrapper v1 has the largest inside, a
+    record batch has it in its header. Producers without timestamps write -1.
     """
     if len(records) < _MAGIC_AT + 1:
         return None
@@ -118,8 +109,8 @@ def largest_timestamp(records: memoryview) -> int | None:
 
 
 MAX_UNPACKED_BYTES = 128 << 20
-"""What one record batch or wrapper may decompress to. Reserved once per thread; only what is used
-becomes resident memory.
+"""Largest decompressed size of a record batch or wrapper. Reserved once per thread; only used pages
+become resident.
 """
 
 _LOG = "the log on the broker (kafka-dump-log), its disks, and the network between"
@@ -135,7 +126,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What of the log becomes rows, and which columns they have."""
+    """Which records become rows, with which columns."""
 
     from_offset: int
     until_offset: int
@@ -143,9 +134,9 @@ class Selection:
     skips_aborted: bool
     log_epoch: int = 0
     max_unpacked_bytes: int = MAX_UNPACKED_BYTES
-    """What one record batch or wrapper may decompress to."""
+    """Largest decompressed size of a record batch or wrapper."""
     max_record_bytes: int = MAX_RECORD_BYTES
-    """What one record may have in the chosen columns."""
+    """Largest size of a record in the selected columns."""
 
 
 def place_of(fetched: FetchedPartition) -> dict[str, Any]:
@@ -158,8 +149,8 @@ def corrupt(fetched: FetchedPartition, offset: int, what: str) -> CorruptData:
 
 
 def no_message_at(fetched: FetchedPartition, position: int, what: str) -> MisalignedOffset:
-    """Of bytes that are no message, in a log whose offsets are byte positions: nobody may guess
-    where the next one begins.
+    """Return the error for bytes that are no message at a byte offset: the next one cannot be
+    found.
     """
     return MisalignedOffset(
         f"no message is at this byte position: {what}",

@@ -38,13 +38,13 @@ from etl.model.plans import GAPS_KEPT
 config: Any = numbas_config
 """Its settings: read from the environment, so no checker knows them."""
 KEPT = (".nbc", ".nbi")
-"""Names of numba's files end so: what was compiled, and the index, which is unpacked last, or it
-would name what is not there.
+"""Suffixes of numba's files: compiled code, and the index, which is unpacked last, since it names
+the others.
 """
 
 
 class ZippedKernels(ZipCacheLocator):
-    """numba asks it where the kernels of a zip are kept (its setting NUMBA_CACHE_LOCATOR_CLASSES)."""
+    """numba's locator for kernels in a zip (its setting NUMBA_CACHE_LOCATOR_CLASSES)."""
 
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> ZippedKernels | None:
@@ -61,7 +61,7 @@ class ZippedKernels(ZipCacheLocator):
 
 @contextlib.contextmanager
 def kept_by_content(function: Callable[..., Any]) -> Iterator[None]:
-    """Inside, numba keeps a function of a zip as above, unless somebody told it otherwise."""
+    """Context manager: numba caches functions of a zip here, unless configured otherwise."""
     if ".zip" not in function.__code__.co_filename or config.CACHE_LOCATOR_CLASSES:
         yield
         return
@@ -74,7 +74,7 @@ def kept_by_content(function: Callable[..., Any]) -> Iterator[None]:
 
 @functools.cache
 def kept_folder(zipped: Path) -> Path | None:
-    """Where kernels of this zip are kept, with what it brings; None where nothing can be written."""
+    """Return the cache folder of this zip, with its kernels; None if nothing is writable."""
     name = f"kernels-{hashlib.sha256(zipped.read_bytes()).hexdigest()[:16]}"
     for root in _roots(zipped):
         with contextlib.suppress(OSError):
@@ -84,9 +84,7 @@ def kept_folder(zipped: Path) -> Path | None:
 
 
 def _roots(zipped: Path) -> Iterator[Path]:
-    """numba's own setting (NUMBA_CACHE_DIR), the user's cache, and beside the zip, which lies in a
-    folder of the executor.
-    """
+    """Return NUMBA_CACHE_DIR, the user's cache, and the zip's own folder on the executor."""
     if config.CACHE_DIR:
         yield Path(config.CACHE_DIR)
     with contextlib.suppress(RuntimeError):  # a user without a home
@@ -114,9 +112,7 @@ def _unpack(zipped: Path, folder: Path) -> None:
 
 
 def files_of(kernels: Iterator[Any]) -> list[Path]:
-    """What numba keeps of these compiled functions, for this Python, as far as it was compiled or
-    loaded by now.
-    """
+    """Return numba's cache files of these functions for this Python, as compiled or loaded so far."""
     found = set[Path]()
     for kernel in kernels:
         if kernel.stats.cache_path is not None:
@@ -233,7 +229,7 @@ NO_MS = -1
 
 
 MAX_HOLES = 100
-"""Stretches that no message had, of those that are kept."""
+"""Number of missing intervals between messages that are kept."""
 EXPECTED, GAPS, SEEN_ROWS, HOLES = range(4)
 
 
@@ -264,10 +260,8 @@ class Tally:
         return int(self.numbers[HOLES])
 
     def holes(self) -> list[tuple[int, int]]:
-        """The first MAX_HOLES intervals [from, until) between messages of formats v0 and v1 that
-        none of them had, in order.
-
-        Of record batches v2 their headers tell that, before they are decoded.
+        """Return the first MAX_HOLES intervals [from, until) between messages v0 and v1 that none
+        has, ascending. For record batches v2 their headers tell.
         """
         return _pairs(self.hole_bounds, self.hole_count)
 

@@ -60,7 +60,7 @@ _POLYNOMIAL = 0xEDB88320
 
 
 def _tables(count: int) -> NDArray[np.uint32]:
-    """What a byte does to the CRC when 0 to count-1 bytes of zeros follow it."""
+    """Effect of a byte on the CRC if 0 to count-1 zero bytes follow."""
     tables = np.zeros((count, 256), dtype=np.uint32)
     tables[0] = np.arange(256, dtype=np.uint32)
     for _ in range(8):
@@ -124,7 +124,7 @@ COMPRESSED, START, UNTIL, LAYOUT, BASE, FOLLOWS, FIRST_INDEX, WRAPPER_TYPE, WRAP
 # ones BASE itself.
 LOGICAL, LOGICAL_INSIDE, PHYSICAL, PHYSICAL_INSIDE = range(4)
 OWN_TYPE = -1
-"""WRAPPER_TYPE of messages that say themselves what their timestamp is."""
+"""WRAPPER_TYPE of messages with their own timestamp type."""
 WRONG = {
     2: "a message's length does not fit where it lies",
     3: "a message's key or value is longer than the message, or the message is longer than they are",
@@ -134,7 +134,7 @@ WRONG = {
 BAD_LENGTH, BAD_FIELD, BAD_OFFSET, BAD_CRC = WRONG
 
 ENTRY_BYTES, PHYSICAL_ENTRY_BYTES = 12, 4
-"""What lies before a message: offset and length, or the length."""
+"""Size before a message: offset and length, or the length."""
 SMALLEST_V0, SMALLEST_V1 = 14, 22
 """CRC, magic, attributes, timestamp (v1), two lengths."""
 SMALLEST_PHYSICAL = 5
@@ -145,11 +145,9 @@ _CODEC, _PHYSICAL_CODEC, _APPEND_TIME = 0x07, 0x03, 0x08
 
 @kernel
 def _scan_messages(source, at, until, lowest, until_offset, magic):  # type: ignore[no-untyped-def]
-    """Over whole messages of v0 and v1 that are not compressed and whose offsets rise, of this
-    magic or (-1) of either.
-
-    (place of the first that is none, how many there were, offset of the first, of the last). Ends
-    behind one at `until_offset` - 1.
+    """Scan complete uncompressed messages v0 and v1 with ascending offsets, of this magic or (-1)
+    of both. Returns (place of the first other one, number, first offset, last offset). Ends after
+    one at `until_offset` - 1.
     """
     count, first, last = 0, np.int64(-1), np.int64(-1)
     while until - at >= ENTRY_BYTES + SMALLEST_V0 and lowest < until_offset:
@@ -174,11 +172,8 @@ def _scan_messages(source, at, until, lowest, until_offset, magic):  # type: ign
 
 @kernel
 def _scan_entries(source, at, until, most_bytes):  # type: ignore[no-untyped-def]
-    """Over whole entries of 0.7 that are not compressed: (place of the first that is none, how many
-    there were).
-
-    Ends behind the one that reaches `most_bytes` from where it began, and before one that would
-    reach beyond.
+    """Scan complete uncompressed entries of 0.7: (place of the first other one, number). Ends after
+    the one that reaches `most_bytes`, and before one that would exceed it.
     """
     count, start = 0, at
     while until - at >= PHYSICAL_ENTRY_BYTES + SMALLEST_PHYSICAL and at - start < most_bytes:
@@ -226,10 +221,8 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
     gaps,
     holes,
 ):
-    """Decode the messages of `table` from where `state` says on; the code says how it ended.
-
-    The state is written back after each whole row of the table, and where the Arrow batch is full,
-    between two messages.
+    """Decode the messages of `table` from `state` on; the return code says how it ended. The state
+    is written after each row of the table, and between two messages if the Arrow batch is full.
     """
     for batch in range(state[BATCH], table.shape[0]):
         source = unpacked if table[batch, COMPRESSED] else plain
@@ -393,7 +386,7 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
 def scan_messages(
     source: Bytes, at: int, until: int, lowest: int, until_offset: int, magic: int = -1
 ) -> tuple[int, int, int, int]:
-    """See `_scan_messages`; `lowest` is the lowest offset that the first may have."""
+    """See `_scan_messages`; `lowest` is the lowest allowed first offset."""
     found: tuple[int, int, int, int] = _scan_messages(
         source, at, until, lowest, until_offset, magic
     )
@@ -407,5 +400,5 @@ def scan_entries(source: Bytes, at: int, until: int, most_bytes: int) -> tuple[i
 
 
 def fill_messages(arguments: tuple[Any, ...], tally: Tally) -> int:
-    """`_fill` of these arguments but the last three, which are the tally's."""
+    """Call `_fill` with these arguments and the tally's."""
     return int(_fill(*arguments, tally.numbers, tally.gap_bounds, tally.hole_bounds))

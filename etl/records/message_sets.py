@@ -145,7 +145,7 @@ class _MessageGroup(Group):
         super().__init__(fetched, selection, tally, MessageBuffers)
 
     def add_wrapper(self, header: MessagesHeader) -> None:
-        """Make what lies in the wrapper part of the group."""
+        """Add the messages in a wrapper to the group."""
         content = _content(self.fetched, self.plain, header)
         start, until = self.unpack(header.codec, content, header.last_offset, _called(header))
         count, _, last = _scanned(self.fetched, frozen(self.unpacked), start, until, header)
@@ -257,10 +257,9 @@ _WRAPPER = struct.Struct(">ibbI")
 
 
 def walk_jafka(fetched: FetchedPartition, from_offset: int, until_offset: int) -> Walk:
-    """The whole entries of an answer that was asked for at `from_offset`, up to `until_offset`:
-    many at a time, compressed ones alone.
-
-    Raises MisalignedOffset where no entry begins, and where one reaches beyond `until_offset`.
+    """Return the complete entries of a response to a request at `from_offset`, up to
+    `until_offset`: uncompressed ones together, compressed ones singly. Raises MisalignedOffset if
+    no entry begins there, or one crosses `until_offset`.
     """
     source, at, found = frozen(fetched.records), 0, list[MessagesHeader]()
     while at < source.size and from_offset + at < until_offset:
@@ -338,7 +337,7 @@ class _JafkaGroup(Group):
         super().__init__(fetched, selection, tally, MessageBuffers)
 
     def add_compressed(self, header: MessagesHeader) -> None:
-        """Make what lies in a compressed entry part of the group, however deep."""
+        """Add the messages of a compressed entry to the group, at any depth."""
         _, _, _, crc = _WRAPPER.unpack_from(self.plain.data, header.start)
         content = self.plain[header.start + _WRAPPER.size : header.until]
         found = zlib.crc32(content.data)
@@ -362,9 +361,7 @@ class _JafkaGroup(Group):
         depth: int,
         already_from: int,
     ) -> int:
-        """What `content` holds, its first message with the number `first_index`; the number behind
-        its last.
-        """
+        """Add the messages in `content`, numbered from `first_index`; return the next number."""
         if depth > MOST_NESTED:
             raise corrupt(
                 self.fetched,

@@ -51,8 +51,7 @@ from etl.model.security import Access, Acl, Scheme, SecretRef, Tls
 from etl.settings.secrets import login_text
 
 LOOKED_AT_S = 2.0
-"""For so long servers are asked once more by hand, where kazoo was not let in and cannot tell why.
-"""
+"""Time for asking servers once more by hand, if kazoo failed without a reason."""
 _CLOSE_SESSION = struct.pack(">iii", 8, 1, -11)
 _HANDSHAKE_SIZES = (36, 37)
 """Without and with the flag for read-only servers."""
@@ -68,8 +67,8 @@ class HungUp(NoHandshake):
 
 
 def srvr(host: str, port: int, access: Access, timeout_s: float) -> str:
-    """What it says of itself; nothing where it does not answer that (4lw.commands.whitelist).
-    Raises as `granted_ms`.
+    """Return what the server reports about itself; nothing if it does not answer
+    (4lw.commands.whitelist). Raises as `granted_ms`.
     """
     with _connected(host, port, access, timeout_s) as connection, _telling(f"{host}:{port}"):
         connection.sendall(b"srvr")
@@ -78,10 +77,8 @@ def srvr(host: str, port: int, access: Access, timeout_s: float) -> str:
 
 
 def granted_ms(host: str, port: int, access: Access, *, asked_ms: int, timeout_s: float) -> int:
-    """The timeout of a session that is closed at once, and without a login.
-
-    Raises OSError and NoHandshake, and what `tls` says of the way in: SettingsError and
-    PermissionDenied.
+    """Return the granted timeout of a session without login, which is closed at once. Raises
+    OSError and NoHandshake, and as `tls` SettingsError and PermissionDenied.
     """
     frame = Connect(0, 0, asked_ms, 0, b"\0" * 16, False).serialize()
     with _connected(host, port, access, timeout_s) as connection, _telling(f"{host}:{port}"):
@@ -104,7 +101,7 @@ def granted_ms(host: str, port: int, access: Access, *, asked_ms: int, timeout_s
 
 
 def why_shut(host: str, port: int, access: Access, timeout_s: float) -> EtlError | None:
-    """What of the way in is wrong; None: nothing that this server tells."""
+    """Return what is wrong with TLS or login; None: this server reports nothing."""
     try:
         granted_ms(host, port, access, asked_ms=0, timeout_s=timeout_s)
     except EtlError as error:
@@ -117,8 +114,9 @@ def why_shut(host: str, port: int, access: Access, timeout_s: float) -> EtlError
 def of_encryption(
     error: OSError | NoHandshake, host: str, port: int, access: Access, timeout_s: float
 ) -> EtlError | None:
-    """What it is where a server hangs up on whoever does not encrypt, or waits for more of what it
-    takes for a handshake; None: it does so for another reason."""
+    """Return the error if a server closes unencrypted connections, or waits for more of a
+    handshake; None for another reason.
+    """
     if access.tls is None and isinstance(
         error, HungUp | ConnectionResetError | BrokenPipeError | TimeoutError
     ):
@@ -145,7 +143,7 @@ def _connected(host: str, port: int, access: Access, timeout_s: float) -> socket
 
 @contextlib.contextmanager
 def _telling(address: str) -> Iterator[None]:
-    """From TLS 1.3 on a server says behind the handshake what it thinks of our certificate."""
+    """Context manager: from TLS 1.3 on a server rejects a client certificate after the handshake."""
     try:
         yield
     except ssl.SSLError as error:
@@ -153,7 +151,7 @@ def _telling(address: str) -> Iterator[None]:
 
 
 def _speaks_tls(host: str, port: int, timeout_s: float) -> bool:
-    """Whoever it is: nothing is sent behind the handshake."""
+    """True if the port speaks TLS; nothing is sent after the handshake."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -169,9 +167,8 @@ def _speaks_tls(host: str, port: int, timeout_s: float) -> bool:
 
 
 class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's handler, whose connections begin with a handshake that checks the host's name.
-
-    kazoo itself tells nothing of a handshake that failed, but for the time that ran out.
+    """kazoo's handler with connections that verify the host's name. kazoo reports no reason of a
+    failed handshake but a timeout.
     """
 
     def __init__(self, settings: Tls, servers: int) -> None:
@@ -234,8 +231,8 @@ class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
         other: Sequence[Any],
         timeout: float | None = None,
     ) -> Any:
-        """What was decrypted and not read yet counts: the socket itself has no more of it, and
-        kazoo would wait for its next heartbeat.
+        """As `select`, with decrypted unread bytes: the socket itself has no more, and kazoo would
+        wait for its next heartbeat.
         """
         decrypted = [one for one in read if isinstance(one, ssl.SSLSocket) and one.pending()]
         ready, writable, odd = super().select(read, write, other, 0 if decrypted else timeout)
@@ -243,7 +240,7 @@ class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 def no_such_login() -> SettingsError:
-    """Of a server that answers SASL with nothing."""
+    """Return the error for a server that answers SASL with nothing."""
     check = "of every server: authProvider.sasl, and the section Server of its java.security.auth.login.config; or another scheme"
     return SettingsError(
         "the server has no login by SASL (DIGEST-MD5)", key="zookeeper.auth.scheme", check=check
@@ -259,8 +256,8 @@ def said_of(access: Access, name: str) -> str:
 
 
 def id_of(access: Access) -> str | None:
-    """As whom ACLs know us, `scheme:id`; None where only the server knows (a certificate's
-    subject), and for nobody.
+    """Return our identity in ACLs, `scheme:id`; None without a login, or if only the server knows
+    it (a certificate's subject).
     """
     if access.auth is None or access.auth.scheme is Scheme.X509:
         return None
@@ -272,7 +269,7 @@ def id_of(access: Access) -> str | None:
 Acls = list[ACL]
 
 CREATOR_WRITES: Acls = [ACL(Permissions.ALL, AUTH_IDS), *READ_ACL_UNSAFE]
-"""Whoever is logged in as we are does everything, others read."""
+"""The same login may do everything, others read."""
 _DECIDED = (
     KeeperState.CONNECTED,
     KeeperState.CONNECTED_RO,
@@ -280,7 +277,7 @@ _DECIDED = (
     KeeperState.CLOSED,
 )
 _SAYS_A_SECRET = "session_passwd"
-"""In kazoo's own words: with it whoever reads a log takes our session over."""
+"""A log message of kazoo with which a reader could take the session over."""
 
 
 def _drop_secrets(record: logging.LogRecord) -> bool:
@@ -291,8 +288,8 @@ def _drop_secrets(record: logging.LogRecord) -> bool:
 
 
 class Client(KazooClient):  # type: ignore[misc]
-    """One that has not begun. `start` raises SettingsError where a secret is not where the conf
-    says, and what kazoo raises.
+    """A client that has not started. `start` raises SettingsError for a missing secret, and as
+    kazoo.
     """
 
     def __init__(
@@ -300,10 +297,10 @@ class Client(KazooClient):  # type: ignore[misc]
     ) -> None:
         self._access = access
         self._decided = threading.Event()
-        """Whether we are let in, or never will be."""
+        """Set once the login was accepted or finally rejected."""
         self.login_refused: EtlError | bool = False
-        """Whether a server refused our login, or why we could not even say it. kazoo ends the
-        session for good then.
+        """The server's rejection of our login, or why it could not be sent; kazoo ends the session
+        for good then.
         """
         logger = logging.getLogger("kazoo.client")
         logger.addFilter(_drop_secrets)
@@ -333,8 +330,8 @@ class Client(KazooClient):  # type: ignore[misc]
         }
 
     def start(self, timeout: float = 10) -> None:
-        """Begin the session, within `timeout` seconds; one request tells whether it is let in,
-        which no connection says.
+        """Start the session within `timeout` seconds; one request shows whether the login is
+        accepted.
         """
         auth, said = (
             self._access.auth,
@@ -366,7 +363,7 @@ class Client(KazooClient):  # type: ignore[misc]
             self._decided.set()
 
     def acl_of(self, path: str) -> Acls:
-        """What a znode is made with; its path without the chroot."""
+        """Return the ACL of a new znode; its path is without the chroot."""
         return (
             CREATOR_WRITES
             if self._access.acl is Acl.CREATOR and is_of_a_pipeline(path)
@@ -376,8 +373,8 @@ class Client(KazooClient):  # type: ignore[misc]
     def create_async(
         self, path: str, value: bytes = b"", acl: Acls | None = None, *args: Any, **how: Any
     ) -> Any:
-        """As kazoo's. Parents that are made on the way come here, each with the ACL of the znode
-        below it: each gets its own.
+        """As kazoo's. Parents that are created on the way get their own ACLs, not that of the znode
+        below.
         """
         return super().create_async(path, value, self._made_with(path, acl), *args, **how)
 
@@ -397,15 +394,15 @@ class _Transaction(TransactionRequest):  # type: ignore[misc]
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]
-    """Tells a server that goes away from one that refuses us, and ends where each refuses us and
-    none ever let us in.
+    """Distinguishes a server that goes away from one that rejects us, and ends once each has
+    rejected us.
     """
 
     def __init__(self, access: Access, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
         self._access = access
         self._shut: dict[tuple[str, int], EtlError | None] = {}
-        """Servers that hung up, and what was wrong where they told it."""
+        """Servers that closed the connection, with their reason if known."""
         self._was_in = self._broke = False
         self._said = 0
 
@@ -456,15 +453,15 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
 
 
 REFUSED = (NoAuthError, AuthFailedError, SessionClosedRequireSaslError, InvalidACLError)
-"""What kazoo raises then."""
+"""Exceptions of kazoo for a rejected session."""
 _AUTH = "zookeeper.auth"
 
 
 def error_of(
     error: Exception, connect: str, access: Access, znode: str | None = None
 ) -> PermissionDenied:
-    """What one of these means to who runs us. A wrong password under scheme digest is never one: it
-    opens nothing (NoAuthError).
+    """Return the error for one of these exceptions. A wrong password of scheme digest is none: it
+    only permits nothing (NoAuthError).
     """
     where = {"connect": connect} if znode is None else {"znode": znode, "connect": connect}
     if isinstance(error, AuthFailedError) and access.auth is not None:
@@ -499,7 +496,7 @@ def error_of(
 
 
 def describe_identity(access: Access) -> str:
-    """As whom we come, as ACLs have it, and without a secret."""
+    """Return our identity as in ACLs, without a secret."""
     auth = access.auth
     if auth is None:
         return "nobody (zookeeper.auth.scheme is not set)"

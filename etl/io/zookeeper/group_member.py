@@ -69,8 +69,8 @@ T = TypeVar("T")
 
 
 class Bell:
-    """Merges what happens: whoever waits is woken, and `is_called` says whether the group may have
-    changed since it was last silenced.
+    """Merges events: wakes waiting threads; `is_called` is set if the group may have changed since
+    it was reset.
     """
 
     def __init__(self) -> None:
@@ -93,20 +93,18 @@ class GroupSnapshot:
 
     registrations: Mapping[str, Registration]
     partitions: Mapping[str, Collection[BrokerPartition]]
-    """Of each topic that counts for the share, where it exists: a filter lets none pass that does
-    not.
+    """Partitions of each existing topic that matters for the assignment; filters accept existing
+    topics only.
     """
 
     @property
     def context(self) -> AssignmentContext:
-        """As the strategies take it."""
+        """Return the context for the strategies."""
         return context_of(self.registrations, self.partitions)
 
 
 class WatchedGroup:
-    """Reads one group, and rings `bell` whenever what was read has changed. Raises what `ZooKeeper`
-    raises.
-    """
+    """Reads one group, and rings `bell` if anything that was read changes. Raises as `ZooKeeper`."""
 
     def __init__(self, zookeeper: ZooKeeper, group: str, dialect: BrokerFamily, bell: Bell) -> None:
         self._zookeeper, self._dialect, self._bell = zookeeper, dialect, bell
@@ -136,8 +134,8 @@ class WatchedGroup:
         return GroupSnapshot(registrations, self._partitions(sorted(counting)))
 
     def _of_others(self, registrations: Mapping[str, Registration]) -> set[str]:
-        """What the group's consumers read. The list of topics is watched while one of them has a
-        filter.
+        """Return what the group's consumers read. The list of topics is watched while one of them
+        has a filter.
         """
         has_filter = any(
             isinstance(found.reads, FilteredTopics) for found in registrations.values()
@@ -146,7 +144,7 @@ class WatchedGroup:
         return {topic for found in registrations.values() for topic in found.threads(existing)}
 
     def topics_allowed(self, wanted: TopicFilter) -> frozenset[str]:
-        """The topics that are there now and pass. To be asked behind `read`, which silences the
+        """Return the existing topics that the filter accepts. Call after `read`, which resets the
         bell.
         """
         return frozenset(
@@ -208,14 +206,14 @@ class WatchedGroup:
         return [list(names or ()) for names in found]
 
     def _payloads(self, paths: Sequence[str]) -> list[bytes | None]:
-        """Of each znode; None where it is not there."""
+        """Return the data of each znode; None for a missing one."""
         client = self._zookeeper.client
         found = self._watched(paths, lambda path: client.get_async(path, self._bell.call))
         return [answer[0] or b"" if answer else None for answer in found]
 
     def _watched(self, paths: Sequence[str], ask: Callable[[str], Any]) -> list[Any]:
-        """All asked before the first answer is awaited. A znode that is not there is watched until
-        it is.
+        """Read with watches, all requested before the first answer is awaited. A missing znode is
+        watched until it exists.
         """
         client = self._zookeeper.client
 
@@ -244,7 +242,7 @@ def _or_none(answer: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class MemberOptions:
-    """As what a driver joins."""
+    """How a driver joins."""
 
     dialect: BrokerFamily
     topics: frozenset[str]
@@ -253,19 +251,19 @@ class MemberOptions:
     threads: int = 1
     """How many it counts for, of each topic."""
     member_id: str | None = None
-    """Its name in the group, always the same one; None: one that says which process it is, by which
-    the next run knows if it is dead.
+    """Fixed name in the group; None: a name that identifies the process, by which the next run
+    knows whether it is dead.
     """
     timing: Timing = Timing()
     threads_of: Mapping[str, int] = field(default_factory=dict)
-    """Of which topics it counts for another number."""
+    """Topics with another number of threads."""
     filter: TopicFilter | None = None
     """By what it reads all topics that pass, those that are made later, too."""
 
 
 class Rebalance:
-    """What a member does in a rebalance, and what it knows by it. One thread at a time. Raises what
-    `ZooKeeper` raises.
+    """Steps of a member's rebalance, and what it knows by them. One thread at a time. Raises as
+    `ZooKeeper`.
     """
 
     def __init__(
@@ -301,12 +299,12 @@ class Rebalance:
         self.share: dict[BrokerPartition, bytes] = {}
         """The logs that are ours, each with the thread that owns it."""
         self._left: set[BrokerPartition] = set()
-        """Logs that we let go, and whose owner nodes may be there yet."""
+        """Released partitions whose owner nodes may still exist."""
         self.statistics = RebalanceStatistics()
         self.before_let_go: Callable[[], None] = lambda: None
         """Called where something is to be let go, while it is still ours."""
         self.is_stopped = False
-        """Whoever waits goes on and does nothing more."""
+        """True if waiting threads shall return and do nothing more."""
 
     def run(self, step: Step) -> None:
         """Do what comes next until there is nothing to do.
@@ -429,7 +427,7 @@ class Rebalance:
         return group_assignment.claimed(self.standing, is_called=self.bell.is_called)
 
     def _wait(self) -> Step:
-        """Until all of our share is free or we are called, a backoff at most."""
+        """Wait until all our partitions are free or an event comes, a backoff at most."""
         deadline = time.monotonic() + group_assignment.backoff_s(
             self._options.timing, elapsed_s=self._elapsed_s
         )
@@ -452,8 +450,8 @@ class Rebalance:
         return group_assignment.let_go(self.standing)
 
     def _release(self) -> bool:
-        """Own nothing any more. False: some of it may be ours yet, and until that is deleted nobody
-        else can have it.
+        """Release everything. False: some may still be ours, and until its node is deleted nobody
+        else can own it.
         """
         self._left |= self.share.keys()
         if self._owners.release(self._left):
@@ -483,9 +481,7 @@ class Rebalance:
 
 
 class ZooKeeperMember:
-    """A `run.services.Member`. Whoever is one holds the driver's lock. Raises what `ZooKeeper`
-    raises, too.
-    """
+    """A `run.services.Member`; its process holds the driver lock. Raises as `ZooKeeper`, too."""
 
     def __init__(
         self, zookeeper: ZooKeeper, group: str, pipeline: str, run_id: str, options: MemberOptions
@@ -495,11 +491,9 @@ class ZooKeeperMember:
         self._bell = self._rebalance.bell
         self._follower: threading.Thread | None = None
         self._look_at: float | None = None
-        """When it looks whether the others have taken their shares."""
+        """When to check whether others own their partitions."""
         self.ended: Exception | None = None
-        """Why the membership ended behind the hand-over without our wish: there nothing depends on
-        it any more.
-        """
+        """Why the membership ended after the commit; nothing depends on it then."""
 
     @property
     def id(self) -> str:
@@ -507,16 +501,14 @@ class ZooKeeperMember:
         return self._rebalance.member
 
     def join(self) -> MemberAssignment:
-        """See `Member`. What a dead process of our pipeline left on this host is done away with;
-        what another one left under its `member_id` is waited for until its session ends.
+        """See `Member`. Nodes of a dead process of our pipeline on this host are deleted; for
+        another one under its `member_id` its session's end is awaited.
         """
         self._stop_following()
         return self._settled(group_assignment.to_join(self._rebalance.standing))
 
     def rejoin(self) -> MemberAssignment:
-        """See `Member`. Where neither the group nor an owner of our share has changed, nothing is
-        let go.
-        """
+        """See `Member`. If neither group nor owners have changed, nothing is released."""
         self._stop_following()
         if self._rebalance.standing.phase is not Phase.STABLE:
             return self.join()
@@ -536,31 +528,26 @@ class ZooKeeperMember:
         return self._rebalance.statistics
 
     def owner_checks(self, logs: Collection[BrokerPartition]) -> list[Check]:
-        """What a hand-over of these logs writes with its plan: that each of them is still ours.
-
-        A rival that claims as we do makes nodes of this version, too. But it has moved the group's
-        offset when it hands over, and the offset's version is part of the same transaction.
+        """Return the checks of a commit of these partitions: that each is still ours. A rival of
+        our kind creates nodes of the same version, but moves the offset when it commits, and the
+        offset's version is part of the transaction.
         """
         return [Check(self._paths.owner(log), OUR_VERSION) for log in sorted(logs)]
 
     @property
     def threads(self) -> dict[BrokerPartition, int]:
-        """By which of its threads it owns each log of its share; they are counted from 0 for each
-        topic.
-        """
+        """Return the thread that owns each partition; numbers begin at 0 for each topic."""
         return {
             log: int(thread.rpartition(b"-")[2]) for log, thread in self._rebalance.share.items()
         }
 
     def before_let_go(self, do: Callable[[], None]) -> None:
-        """From now on do this where `rejoin` is about to let go of the share, while it is still
-        owned.
-        """
+        """Set what to call before `rejoin` releases partitions, while they are owned."""
         self._rebalance.before_let_go = do
 
     def notify_other_members(self) -> None:
-        """Of a member that does not `follow`: called now and then, it calls those that gave up
-        because of us, once it is time for that.
+        """For a member that does not `follow`: call now and then; nudges others that gave up
+        because of us, when it is time.
         """
         if (
             self._follower is None
@@ -570,8 +557,8 @@ class ZooKeeperMember:
             self._look_at = self._next_look() if self._rebalance.nudge_ownerless() else None
 
     def follow(self) -> None:
-        """See `Member`. Where the group does not settle behind the hand-over, or our session ends,
-        we are no member any more (`ended`).
+        """See `Member`. If the group does not settle after the commit, or our session ends, the
+        membership is over (`ended`).
         """
         if self._follower is None and self._rebalance.standing.phase is Phase.STABLE:
             self._follower = threading.Thread(
@@ -580,9 +567,7 @@ class ZooKeeperMember:
             self._follower.start()
 
     def leave(self) -> None:
-        """See `Member`. What is owned is let go first, so that whoever is called by our leaving
-        finds it free.
-        """
+        """See `Member`. Partitions are released first, so that others find them free."""
         self._stop_following()
         self._rebalance.withdraw()
 
@@ -598,7 +583,7 @@ class ZooKeeperMember:
         )
 
     def _follow(self) -> None:
-        """The thread. Whatever goes wrong in it, nobody is left to wait for us."""
+        """The thread; errors are kept, since nobody waits for them."""
         try:
             self._follow_until_stopped()
         except Exception as error:  # told in `ended`
@@ -607,8 +592,8 @@ class ZooKeeperMember:
             self.ended = error
 
     def _follow_until_stopped(self) -> None:
-        """Take part in each rebalance; some time after it look whether the others have taken
-        theirs, and call them where they have not.
+        """Take part in each rebalance; later check whether others own their partitions, and nudge
+        them if not.
         """
         look_at = self._next_look()
         while not self._rebalance.is_stopped:

@@ -48,10 +48,10 @@ from etl.model.plans import Plan
 
 
 class ConsumerGroup:
-    """The group whose offsets these are. Raises what `ZooKeeper` raises.
+    """The group whose offsets these are. Raises as `ZooKeeper`.
 
-    A group that went from Kafka 0.7 to 0.8 in one ZooKeeper has znodes of both forms: `0-3`, which
-    names a broker's log, and `3`.
+    A group that moved from Kafka 0.7 to 0.8 in one ZooKeeper has znodes of both forms: `0-3`, of a
+    broker, and `3`.
     """
 
     def __init__(self, zookeeper: ZooKeeper, group: str, *, physical: bool = False) -> None:
@@ -68,7 +68,7 @@ class ConsumerGroup:
         return tuple(sorted(self._zookeeper.children(self._group.consumer_ids) or ()))
 
     def owners(self, topics: Iterable[str]) -> dict[BrokerPartition, str]:
-        """Who owns which log of these topics."""
+        """Return the owners of these topics' partitions."""
         logs = self._ours(self._logs_below(topics, self._group.owners_of))
         payloads = self._zookeeper.read_all([self._group.owner(log) for log in logs])
         return {
@@ -80,10 +80,9 @@ class ConsumerGroup:
         logs: Iterable[BrokerPartition],
         seen: Mapping[BrokerPartition, Committed] = {},
     ) -> dict[BrokerPartition, Committed]:
-        """The committed offset of each log that has one, and its znode's version.
-
-        Raises BadOffset on text that is no number, unless a plan is to write over it (`seen`: what
-        the newest one saw), or whoever asks. It counts for none then.
+        """Return the committed offset of each partition that has one, with its znode's version.
+        Raises BadOffset for text that is no number, unless a plan overwrites it (`seen`: what the
+        newest one saw), or the caller does; it counts as none then.
         """
         wanted = set(logs)
         asked = [
@@ -104,7 +103,9 @@ class ConsumerGroup:
         return found
 
     def take_no_number_for_none(self) -> None:
-        """From now on, for whoever puts our positions in the place of what is there."""
+        """From now on treat text that is no number as no offset, for commands that overwrite
+        offsets.
+        """
         self._no_number_is_none = True
 
     def _read(
@@ -129,9 +130,7 @@ class ConsumerGroup:
         return set(self._ours(self._logs_below(topics, self._group.offsets_of)))
 
     def offsets_of_the_other_family(self, topics: Iterable[str]) -> list[BrokerPartition]:
-        """What these topics' znodes name that no broker of ours has: left alone, for whoever wrote
-        it.
-        """
+        """Return the offsets of the other broker type in these topics, which are left alone."""
         return [
             log
             for log in self._logs_below(topics, self._group.offsets_of)
@@ -157,13 +156,13 @@ class ConsumerGroup:
     def commit(
         self, plan: Plan, logs: Iterable[BrokerPartition] | None = None
     ) -> dict[BrokerPartition, Committed]:
-        """Move the offsets of `logs` (all that change, by default) to the plan's positions, and say
-        what they are now.
+        """Commit the plan's positions of `logs` (by default all that change); return the offsets
+        then.
 
-        Compare-and-set on what the plan saw, in as few `multi` as fit, all of them sent before the
-        first answer is awaited: one that is refused keeps none of the others back, as no log's
-        offset depends on another's. Raises OffsetMoved when somebody else moved one, SessionLost
-        when our session ended since `driving` began, CommitUnknown when no answer came.
+        Compare-and-set on what the plan saw, in as few `multi` as fit, all sent before the first
+        answer is awaited; a rejected one does not stop the others. Raises OffsetMoved if another
+        client moved one, SessionLost if the session ended since `driving` began, CommitUnknown
+        without an answer.
         """
         wanted = sorted(plan.offsets_to_move if logs is None else logs)
         ensure_each(
@@ -196,7 +195,7 @@ class ConsumerGroup:
     def _judged(
         self, plan: Plan, logs: Sequence[BrokerPartition], outcome: Outcome
     ) -> dict[BrokerPartition, Committed]:
-        """What one request came to. Raises as `commit`."""
+        """Return the result of one request. Raises as `commit`."""
         after = {log: plan.moved(log) for log in logs}
         if isinstance(outcome, Exception):
             return self._read_back(plan, after, outcome)
@@ -220,8 +219,8 @@ class ConsumerGroup:
         after: Mapping[BrokerPartition, Committed],
         reason: Exception,
     ) -> dict[BrokerPartition, Committed]:
-        """Whether a commit that was refused or got no answer happened: every znode holds our value
-        at the version that our write makes.
+        """Return whether a rejected or unanswered commit happened: each znode has our value at the
+        version that our write makes.
         """
         found = self.committed(after)
         if found == after:
@@ -239,18 +238,15 @@ class ConsumerGroup:
 
 
 class OwnedOffsets:
-    """Of one group, whose offsets `group` reads. Raises what `ZooKeeper` raises."""
+    """Moves offsets with checks of owner nodes; `group` reads them. Raises as `ZooKeeper`."""
 
     def __init__(self, zookeeper: ZooKeeper, name: str, group: ConsumerGroup) -> None:
         self._zookeeper, self._paths, self._group = zookeeper, GroupPaths(name), group
 
     def move(self, plan: Plan, logs: Sequence[BrokerPartition]) -> dict[BrokerPartition, Committed]:
-        """Move these offsets from what the plan saw to its positions, and say what those are that
-        were moved.
-
-        One that somebody else moved, or whose log is not ours any more, stays as it is. Only where
-        an answer was lost is one that is as we would have left it taken for ours: others who read
-        just as far by one write leave it so, too. Raises PermissionDenied.
+        """Move these offsets from what the plan saw to its positions; return those that moved. One
+        that another client moved, or whose partition is not ours any more, stays. Only if an answer
+        was lost, one that is as we would have left it counts as ours. Raises PermissionDenied.
         """
         ensure_each(self._zookeeper, {self._paths.offsets_of(log.topic) for log in logs})
         refused, unsure = self._refused(plan, list(in_requests(logs, self._cost)))
@@ -268,9 +264,7 @@ class OwnedOffsets:
     def _refused(
         self, plan: Plan, requests: Sequence[Sequence[BrokerPartition]]
     ) -> tuple[list[BrokerPartition], list[BrokerPartition]]:
-        """What was not moved as far as we were told, and what of it may have been. Raises
-        PermissionDenied.
-        """
+        """Return what was not moved, and what of it may have been. Raises PermissionDenied."""
         told = list(
             zip(
                 requests,
@@ -305,8 +299,8 @@ def _is_done(outcome: Outcome) -> bool:
 
 
 _PLAN_BYTES = 20_000
-"""What is left of a request for the plan itself, which lies in pieces of its own where it is
-larger, and for what goes with it.
+"""Bytes of a request that are left for the plan, which lies in pieces if larger, and what goes with
+it.
 """
 
 
@@ -319,13 +313,13 @@ class HandOver:
     def store(
         self, plan: Plan, checks: Sequence[Check], write: Callable[[Sequence[Part]], None]
     ) -> RejectedCommit | None:
-        """Store the plan and move its offsets, in one step; why nothing of that was done, where
-        somebody else came before.
+        """Store the plan and move its offsets in one transaction; return the reason if another
+        client came first.
 
         `checks`: each owner node as it is while it is ours. `write` stores the plan with these
-        parts, or raises Owned with what `changed`. Raises SessionLost where the driver's lock is
-        not ours any more, Owned where it is the plan that somebody else stored, SettingsError for
-        more logs than one transaction holds.
+        parts, or raises Owned with what `changed`. Raises SessionLost if the driver lock is lost,
+        Owned if another driver stored that number, SettingsError for more partitions than a
+        transaction holds.
         """
         logs = plan.offsets_to_commit
         offsets = {self._paths.offset(log): log for log in logs}
@@ -346,8 +340,8 @@ class HandOver:
     def store_under_lock(
         self, plan: Plan, write: Callable[[Sequence[Part]], None]
     ) -> RejectedCommit | None:
-        """Store a plan whose offsets are moved by a step of its own, as long as the driver's lock
-        is ours. Raises as `store`.
+        """Store a plan that commits in a separate step, while the driver lock is ours. Raises as
+        `store`.
         """
         with self._lock.proven() as lock:
             try:
@@ -359,8 +353,8 @@ class HandOver:
     def _why(
         self, refused: Owned, plan: Plan, lock: Check, offsets: dict[str, BrokerPartition]
     ) -> RejectedCommit:
-        """Why nothing was done. Raises SessionLost, and the refusal where it has nothing to do with
-        the hand-over.
+        """Return why nothing was done. Raises SessionLost, and the rejection if it has nothing to
+        do with the commit.
         """
         changed = refused.where.get("changed")
         if changed == lock.path:

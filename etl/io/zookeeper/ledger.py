@@ -48,16 +48,16 @@ from etl.model.snapshot import (
 )
 
 REQUEST_MAX_BYTES = 1_000_000
-"""Of a transaction: a server takes 1,048,575 bytes of a request unless it is told otherwise."""
+"""Of a transaction: a server accepts 1,048,575 bytes per request by default."""
 _OPERATION_BYTES = 25
-"""What a check or a write costs besides path and payload."""
+"""Size of a check or write besides path and data."""
 _PIECES_MAX = 10_000
 """A document in more pieces than this is not one of ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """What the znode of a document in pieces holds."""
+    """The znode of a document in pieces."""
 
     digest: str
     count: int
@@ -66,7 +66,7 @@ class _Index:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What a znode is to hold."""
+    """The data that a znode shall have."""
 
     path: str
     payload: bytes
@@ -74,8 +74,8 @@ class Write:
     """The one that it has now; None: it is not there."""
 
     def add_to(self, request: TransactionRequest) -> None:
-        """As a part of a transaction; without kazoo's look at each path, which of thousands takes
-        longer than all else.
+        """Add it to a transaction, without kazoo's check of each path, which takes most of the time
+        for thousands.
         """
         path = request.client.chroot + self.path
         if self.version is None:
@@ -88,20 +88,20 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What a znode is to be when others are written."""
+    """The version that a znode must have."""
 
     path: str
     version: int
 
     def add_to(self, request: TransactionRequest) -> None:
-        """As a part of a transaction: all of it is refused where the znode has another version, or
-        is not there.
+        """Add it to a transaction, which is rejected if the znode has another version or is
+        missing.
         """
         request.operations.append(CheckVersion(request.client.chroot + self.path, self.version))
 
 
 Part = Write | Check
-"""Of a transaction."""
+"""A part of a transaction."""
 
 
 def size_of(parts: Iterable[Part]) -> int:
@@ -113,9 +113,7 @@ def size_of(parts: Iterable[Part]) -> int:
 
 
 class Documents:
-    """The documents of one pipeline. Raises what `ZooKeeper` raises, and LedgersDisagree on what is
-    not ours.
-    """
+    """The documents of one pipeline. Raises as `ZooKeeper`, and LedgersDisagree for invalid ones."""
 
     def __init__(self, zookeeper: ZooKeeper, paths: PipelinePaths) -> None:
         self._zookeeper = zookeeper
@@ -143,9 +141,7 @@ class Documents:
         return self._zookeeper.create(path, self.head(payload))
 
     def put(self, path: str, payload: bytes) -> bool:
-        """Put a document in the place of whatever is there, or where there is none; False when
-        somebody else changed it at this moment.
-        """
+        """Write a document, over an earlier one; False if another client changed it at this moment."""
         found = self._zookeeper.read(path)
         return self.replace(path, payload, version=found[1] if found else None)
 
@@ -158,11 +154,8 @@ class Documents:
         deleting: Sequence[str] = (),
         absent: Sequence[str] = (),
     ) -> bool:
-        """Replace the document of that version (None: there was none) and delete others, all or
-        nothing.
-
-        False, and nothing is done, when somebody else changed one of them since, or where a znode
-        of `absent` is there.
+        """Replace the document of that version (None: none) and delete others, all or nothing.
+        False, and nothing is done, if one of them changed or a znode of `absent` exists.
         """
         head, request = self.head(payload), self._zookeeper.client.transaction()
         if version is not None:
@@ -179,11 +172,8 @@ class Documents:
         return self._zookeeper.transact(request, path)
 
     def head(self, payload: bytes, *, beside: Iterable[Part] = ()) -> bytes:
-        """What the znode itself holds: the document, or the hash of its pieces, which are written
-        before this returns.
-
-        `beside`: what is written with it in one request; whoever has more of that than a request
-        holds is refused by whoever sends it.
+        """Return the data of the znode: the document, or the hash of its pieces, which are written
+        first. `beside`: what goes with it in one request, whose sender rejects what exceeds it.
         """
         if len(payload) <= min(NODE_MAX_BYTES, REQUEST_MAX_BYTES - size_of(beside)):
             return payload
@@ -341,7 +331,7 @@ class PlanLedger:
         return [plan for plan in plans if plan]
 
     def read_applied(self, number: int) -> CommitResult | None:
-        """What came of plan `number`, or None when nobody wrote it down."""
+        """Return the result of plan `number`, or None if it is not recorded."""
         stored = self.documents.read(self.paths.applied(number))
         return (
             ledger_documents.parse_applied(stored[0], path=self.paths.applied(number))
@@ -350,8 +340,8 @@ class PlanLedger:
         )
 
     def read_record_of(self, plan: Plan) -> CommitResult | None:
-        """What came of this very plan; the record of another one with its number, from before a
-        copy was restored, is none.
+        """Return the result of this plan; one of another plan with its number, from before a
+        restored copy, does not count.
         """
         found = self.read_applied(plan.number)
         return found if found and found.is_of(plan) else None
@@ -365,8 +355,8 @@ class PlanLedger:
         return self.read_loaded_intervals_with_version()[0]
 
     def read_loaded_intervals_with_version(self) -> tuple[LoadedIntervals, int | None]:
-        """The same, and the version of its znode: what follows from it is written over that one
-        alone. None: there is no znode.
+        """Return the same with the version of its znode, over which changes are written. None: no
+        znode.
         """
         stored = self.documents.read(self.paths.coverage)
         return (
@@ -399,12 +389,12 @@ class PlanLedger:
     def store_plan(
         self, plan: Plan, *, beside: int | None = None, also: Sequence[Part] = ()
     ) -> None:
-        """Write plan N ahead of its first fetch, put-if-absent, and with it the uid of a new
-        pipeline and `also`: all or nothing.
+        """Store plan N before its first fetch, if N is free, with the uid of a new pipeline and
+        `also`: all or nothing.
 
-        A plan that takes a topic is stored only while `pipelines_version` is `beside`, where that
-        is given. Raises Owned when another driver stored another plan N, another pipeline of the
-        group took a topic, or a znode of `also` was written meanwhile.
+        A plan that takes a topic is stored only while `pipelines_version` is `beside`, if given.
+        Raises Owned if another driver stored another plan N, another pipeline of the group took a
+        topic, or a znode of `also` was written meanwhile.
         """
         head = self.documents.head(plan_document.render_plan(plan), beside=also)
         self.zookeeper.ensure(self.paths.root)
@@ -496,7 +486,7 @@ class PlanLedger:
             )
 
     def resume(self, *, beside: int) -> None:
-        """Take it into service again, and with it its topics; `beside` as in `store_plan`."""
+        """End the retirement, and take its topics again; `beside` as in `store_plan`."""
         request = self.zookeeper.client.transaction()
         request.set_data(self._pipelines, b"", version=beside)
         request.delete(self.paths.retired)
@@ -505,7 +495,7 @@ class PlanLedger:
             raise Owned(what, znode=self.paths.retired, check="nothing; look again")
 
     def adopt_plan(self, plan: Plan, applied: CommitResult | None) -> None:
-        """Write plan and outcome as the table tells them, whatever was there under that number."""
+        """Write plan and result from the table, over what was there under that number."""
         documents = [(self.paths.plan(plan.number), plan_document.render_plan(plan))]
         if applied:
             documents.insert(
@@ -532,7 +522,7 @@ class PlanLedger:
             )
 
     def record_applied(self, applied: CommitResult) -> None:
-        """Keep what came of a plan; what is kept stays, unless this says more
+        """Record a plan's result; an earlier one stays unless this says more
         (`coverage.is_better`).
         """
         path, payload = self.paths.applied(applied.number), ledger_documents.render_applied(applied)
@@ -542,7 +532,7 @@ class PlanLedger:
                 self.documents.put(path, payload)
 
     def read_acknowledgement(self) -> Acknowledgement | None:
-        """An operator's last acknowledgement; a backfill's is what that of its pipeline says to it."""
+        """Return the operator's last decision; for a backfill as its pipeline's applies to it."""
         live, name = live_and_name(self.pipeline)
         path = PipelinePaths(self.paths.group, live).acknowledged
         found = self.zookeeper.read(path)
@@ -587,12 +577,12 @@ class DriverLock:
 
     @contextlib.contextmanager
     def proven(self) -> Iterator[Check]:
-        """Inside, what a transaction asks so that it is refused once the lock is not ours any more.
+        """Context manager: return a check that makes a transaction fail once the lock is lost.
         Raises SessionLost.
 
-        The driver's node itself cannot be asked: that of whoever came behind us has the same
-        version. A znode that only this session makes, and that ends with it, can; while the session
-        lives, the lock is ours.
+        The driver's node cannot be checked, since a successor's has the same version. A znode that
+        only this session creates, and that ends with it, can; while the session lives, the lock is
+        ours.
         """
         client = self._zookeeper.client
         session = client.client_id[0] if client.client_id else 0
@@ -616,9 +606,7 @@ class DriverLock:
                 client.delete(path, version=0)
 
     def driver(self) -> registrations.DriverNode | None:
-        """Who drives the pipeline now; None where nobody does, or only a dead process of this host
-        is named.
-        """
+        """Return the active driver; None if there is none, or a dead process of this host is named."""
         found = self._zookeeper.read(self._paths.driver)
         driver = registrations.parse_driver(found[0]) if found else None
         return None if driver is None or is_dead(driver) else driver

@@ -45,7 +45,7 @@ from etl.model.snapshot import (
 )
 
 _TRIES_MAX = 3
-"""How often a change of the coverage is tried again that another driver came before."""
+"""Tries of a change of the loaded intervals, if other drivers change them."""
 
 
 def read_all_loaded_intervals(
@@ -70,8 +70,8 @@ def read_all_loaded_intervals(
 
 
 def note_removals(ledger: PlanLedger, removals: Sequence[ForeignCommit]) -> None:
-    """Keep in the coverage that others removed rows, as policy allowed. Raises Owned where other
-    drivers change it again and again.
+    """Record rows removed by others with permission. Raises Owned if other drivers change the
+    intervals again and again.
     """
     for _ in range(_TRIES_MAX):
         before, version = ledger.read_loaded_intervals_with_version()
@@ -93,8 +93,8 @@ def take_in(
     known: Collection[BrokerPartition],
     lives: Mapping[BrokerPartition, int],
 ) -> None:
-    """Keep what another pipeline loaded, whose place this one takes. Raises Owned when somebody
-    else changed the coverage meanwhile.
+    """Record what a predecessor loaded. Raises Owned if another client changed the intervals
+    meanwhile.
     """
     before, version = ledger.read_loaded_intervals_with_version()
     after = loaded_intervals.take_in(
@@ -111,11 +111,9 @@ def take_in(
 
 
 def prune(ledger: PlanLedger) -> None:
-    """Fold plans beyond those kept into coverage, in one transaction each, and drop pieces that no
-    document names.
-
-    Stops quietly where another driver did it meanwhile. Raises SessionLost: pieces that nobody
-    names yet may then be another driver's.
+    """Merge old plans into loaded intervals, one transaction each, and delete unreferenced pieces.
+    Ends quietly if another driver did it meanwhile. Raises SessionLost: unreferenced pieces may
+    then be another driver's.
     """
     ledger.zookeeper.require_session()
     for number in prunable(_plan_sizes(ledger)):
@@ -150,8 +148,8 @@ def _reached(ledger: PlanLedger) -> Mapping[BrokerPartition, int]:
 
 
 def _may_be_in_pieces(ledger: PlanLedger) -> list[str]:
-    """Where the documents lie that grow with a pipeline: plans, what came of them, coverage, claims
-    and pauses.
+    """Return the paths of documents that grow: plans, results, loaded intervals, reservations,
+    pauses.
     """
     paths, recorded = ledger.paths, ledger.zookeeper.children(ledger.paths.applied_plans) or ()
     plans, records = (
@@ -162,9 +160,7 @@ def _may_be_in_pieces(ledger: PlanLedger) -> list[str]:
 
 
 def _is_given_up(ledger: PlanLedger, number: int) -> bool:
-    """Whether later plans tell that an operator gave this one up; nobody did where no
-    acknowledgement came after it.
-    """
+    """True if later plans show that an operator gave this one up; False without a later decision."""
     acknowledgement = ledger.read_acknowledgement()
     if acknowledgement is None or acknowledgement.number < number:
         return False
@@ -194,8 +190,8 @@ class ClaimsBeside:
         return PlanLedger(self._zookeeper, self._group, backfill_pipeline(self._live, name))
 
     def read(self) -> Reservations:
-        """The fence, and behind it all claims. Of a follower that lags behind both are old, and
-        then nothing can be written at them.
+        """Read the reservation lock, and then all reservations. A follower that lags returns old
+        versions of both, and nothing can be written over them.
         """
         found = self._zookeeper.read(self._fence)
         if found is None:
@@ -208,22 +204,20 @@ class ClaimsBeside:
         return Reservations(found[1], tuple(one for one in claimed if one))
 
     def read_one(self, name: str) -> Claimed | None:
-        """One claim; None where nobody began a backfill of that name."""
+        """Return one reservation; None if no backfill of that name began."""
         ledger = self.ledger_of(name)
         found = ledger.documents.read(ledger.paths.claim)
         return Claimed(parse_claim(found[0], path=ledger.paths.claim), found[1]) if found else None
 
     def begin(self, claim: Reservation, plan: Plan, fence: int | None) -> None:
-        """Store a claim and its first plan, if nobody has claimed since the fence had that version.
-        Raises Owned.
-        """
+        """Store a reservation and its first plan, if the lock still has that version. Raises Owned."""
         self.ledger_of(claim.name).store_plan(
             plan, also=[self.write_of(claim, None), self.reservation_lock_write(fence)]
         )
 
     def settle(self, claim: Reservation, version: int) -> None:
-        """Write a claim again, of which no plan is stored any more. Raises Owned where somebody
-        else did meanwhile.
+        """Write a reservation again, of which no plan is stored any more. Raises Owned if another
+        client did meanwhile.
         """
         write = self.write_of(claim, version)
         if not self._zookeeper.replace(write.path, write.payload, version=version):
@@ -234,12 +228,12 @@ class ClaimsBeside:
             )
 
     def write_of(self, claim: Reservation, version: int | None) -> Write:
-        """The claim as a part of what is written with a plan."""
+        """Return the reservation as a part of a transaction."""
         ledger = self.ledger_of(claim.name)
         return Write(ledger.paths.claim, ledger.documents.head(render_claim(claim)), version)
 
     def reservation_lock_write(self, version: int | None) -> Write:
-        """The fence as a part of what is written with a plan that claims."""
+        """Return the lock as a part of a transaction that reserves."""
         return Write(self._fence, b"", version)
 
 
@@ -247,11 +241,8 @@ _TRIES = 3
 
 
 def write_mark(ledger: PlanLedger, plan: Plan) -> None:
-    """Keep that this plan, which is stored, was handed over, or is void; nothing where it says so
-    already.
-
-    Raises Owned where another plan is stored in its place by now, or another driver wrote down
-    something else.
+    """Record whether this stored plan's commit succeeded or was rejected, unless it is recorded.
+    Raises Owned if another plan replaced it, or another driver recorded something else.
     """
     path = ledger.paths.plan(plan.number)
     for _ in range(_TRIES):
@@ -271,9 +262,7 @@ def write_mark(ledger: PlanLedger, plan: Plan) -> None:
 
 
 def _goes(there: Plan, plan: Plan) -> bool:
-    """Of one that was handed over nobody says anything else; of one that was void that it was taken
-    all the same.
-    """
+    """True if the record may change: a success stays, a rejection may become a success."""
     return there.is_open or _mark(there) == _mark(plan) or bool(there.is_void and plan.handed_over)
 
 
@@ -282,8 +271,8 @@ def _mark(plan: Plan) -> tuple[bool | None, bool]:
 
 
 def read_named_table(ledger: PlanLedger) -> NamedTable | None:
-    """What is kept; None where nobody has resolved a name yet. A backfill goes by its pipeline's.
-    Raises LedgersDisagree.
+    """Return the recorded location; None without one. A backfill uses its pipeline's. Raises
+    LedgersDisagree.
     """
     live = _of_live(ledger)
     stored = live.documents.read(live.paths.named_table)
@@ -291,8 +280,8 @@ def read_named_table(ledger: PlanLedger) -> NamedTable | None:
 
 
 def write_named_table(ledger: PlanLedger, found: NamedTable) -> None:
-    """Keep it, in the place of what was kept; the driver's lock has made the znode above. Raises
-    Owned where somebody wrote meanwhile.
+    """Record a location, over an earlier one; the driver lock has created the znode above. Raises
+    Owned if another client wrote meanwhile.
     """
     live = _of_live(ledger)
     live.zookeeper.ensure(live.paths.root)
@@ -310,21 +299,20 @@ def _of_live(ledger: PlanLedger) -> PlanLedger:
 
 
 def read_pauses(ledger: PlanLedger) -> tuple[Pause, ...]:
-    """What is paused. Raises LedgersDisagree where the znode does not say."""
+    """Return the pauses. Raises LedgersDisagree if the document is invalid."""
     return read_pauses_at(ledger)[0]
 
 
 def read_pauses_at(ledger: PlanLedger) -> tuple[tuple[Pause, ...], int | None]:
-    """The same, and the version of its znode; None: there is none, and nothing was ever paused."""
+    """Return the same with the version of its znode; None: no znode."""
     path = ledger.paths.paused
     stored = ledger.documents.read(path)
     return (parse_pauses(stored[0], path=path), stored[1]) if stored else ((), None)
 
 
 def write_pauses(ledger: PlanLedger, pauses: Iterable[Pause], version: int | None) -> None:
-    """Keep these and no others, in the place of those that were read at that version.
-
-    Raises Owned where somebody else wrote meanwhile; said again, what was done is found done.
+    """Write these pauses over those of that version. Raises Owned if another client wrote
+    meanwhile; repeated, it succeeds.
     """
     path, payload = ledger.paths.paused, render_pauses(pauses)
     ledger.zookeeper.require_session()
@@ -337,11 +325,9 @@ def write_pauses(ledger: PlanLedger, pauses: Iterable[Pause], version: int | Non
 
 
 def find_key(ledger: PlanLedger, key: str, newest: int) -> tuple[Plan | None, RunKeyRecord | None]:
-    """The newest plan under the key before plan `newest`, which the caller has read, and what the
-    coverage keeps of the key.
-
-    Plans first: pruning moves a key from there to the coverage. A key whose plan left a log out may
-    be in both: it is done.
+    """Return the newest plan of the key before plan `newest`, which the caller has read, and the
+    record in the loaded intervals. Plans are read first, since pruning moves keys from there. A key
+    whose plan left a partition out may be in both: it is done.
     """
     numbers = [number for number in reversed(ledger.plan_numbers()) if number < newest]
     plans = (ledger.read_plan(number) for number in numbers)
@@ -350,10 +336,9 @@ def find_key(ledger: PlanLedger, key: str, newest: int) -> tuple[Plan | None, Ru
 
 
 def remember(ledger: PlanLedger, key: RunKeyRecord, *, behind: int) -> None:
-    """Keep a key under which there was nothing more to read, in one transaction with the look
-    whether plan `behind` is still the newest.
-
-    Raises Owned when a plan was stored since, or somebody else changed the coverage.
+    """Record a key with nothing more to read, in one transaction with a check that plan `behind` is
+    still the newest. Raises Owned if a plan was stored since, or another client changed the
+    intervals.
     """
     ledger.zookeeper.require_session()
     coverage, version = ledger.read_loaded_intervals_with_version()

@@ -53,7 +53,7 @@ _NUDGE = "etl:nudge"
 
 
 class GroupMembers:
-    """Who is registered in one group. Raises what `ZooKeeper` raises."""
+    """Registrations of one group. Raises as `ZooKeeper`."""
 
     def __init__(self, zookeeper: ZooKeeper, group: str) -> None:
         self._zookeeper = zookeeper
@@ -61,7 +61,7 @@ class GroupMembers:
         self._ids = GroupPaths(group).consumer_ids
 
     def path(self, member: str) -> str:
-        """Where it is registered."""
+        """Return its registration's path."""
         return f"{self._ids}/{member}"
 
     def read(self, members: Collection[str] | None = None) -> dict[str, bytes]:
@@ -99,12 +99,12 @@ class GroupMembers:
         return self._replace(path, payload) or self.register(member, payload, is_ours=is_ours)
 
     def replace(self, member: str, payload: bytes) -> None:
-        """Register the member, which is ours, as something else: all are called to a rebalance."""
+        """Change our member's registration, which triggers a rebalance."""
         if not self._replace(self.path(member), payload):
             self.register(member, payload, is_ours=True)
 
     def is_registered(self, member: str) -> bool:
-        """Whether the node is there and our session's."""
+        """True if the node exists and is our session's."""
         found = self._zookeeper.read_znodes([self.path(member)])[0]
         return found is not None and found.owner_session == self._session
 
@@ -137,10 +137,8 @@ class GroupMembers:
                 self._delete(member)
 
     def nudge(self) -> None:
-        """Call every member to a rebalance: a registration is made and deleted in one request. Its
-        watch fires, and nobody sees it.
-
-        So it does not matter which family of consumers could have read it.
+        """Trigger a rebalance: a registration is created and deleted in one request, so its watch
+        fires, and no consumer reads it.
         """
         path = self.path(f"{self._group}_{_NUDGE}")
         changes = Changes(self._zookeeper)
@@ -167,9 +165,7 @@ class GroupMembers:
 
 
 def readers_of(topics: Iterable[str], registrations: Mapping[str, bytes]) -> list[str]:
-    """Which of these members read one of the topics; of one whose registration nobody understands
-    that is taken for granted.
-    """
+    """Return the members that read one of the topics; unparsable registrations count."""
     wanted = set(topics)
     return [member for member, payload in registrations.items() if _may_read(payload, wanted)]
 
@@ -186,7 +182,7 @@ _ATTEMPTS = 5
 comes and goes.
 """
 OUR_VERSION = 1
-"""Of a node that we claimed: what a hand-over checks."""
+"""Version of owner nodes that we created, which commits check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +193,7 @@ class _Node:
 
 
 class Owners:
-    """The owner nodes that one pipeline claims. Whoever claims holds the driver's lock. Raises what
-    `ZooKeeper` raises.
-    """
+    """Owner nodes that one pipeline claims, under the driver lock. Raises as `ZooKeeper`."""
 
     def __init__(self, zookeeper: ZooKeeper, group: str, pipeline: str) -> None:
         self._zookeeper = zookeeper
@@ -209,12 +203,11 @@ class Owners:
 
     @contextlib.contextmanager
     def claiming(self, logs: Collection[BrokerPartition], run_id: str) -> Iterator[None]:
-        """Own all of these logs inside. Raises Owned when somebody else owns one, SessionLost when
-        our session ended.
+        """Context manager: own all of these partitions.
 
-        However it ends, and also when only a part could be claimed, nothing of ours stays. Nodes
-        that a dead process of this host or a lost session of this very run left behind under this
-        pipeline's name are taken over at once.
+        Raises Owned if another consumer owns one, SessionLost if the session ended. At the end, and
+        if only a part could be claimed, no node of ours stays. Nodes of a dead process of this
+        host, or of a lost session of this run, are taken over at once.
         """
         us = registrations.OwnerNode(self._pipeline, this_driver(run_id))
         payload = registrations.render_owner(self._paths.group, us)
@@ -236,7 +229,7 @@ class Owners:
             self._claim(some, us, threads, self._refusal(some, outcome))
 
     def owns(self, logs: Collection[BrokerPartition]) -> bool:
-        """Whether all of these are ours now."""
+        """True if all of these are ours now."""
         found = self._read(logs)
         return len(found) == len(logs) and all(
             node.session == self._session for node in found.values()
@@ -268,9 +261,7 @@ class Owners:
         threads: Mapping[BrokerPartition, bytes],
         refusal: Exception | None,
     ) -> None:
-        """What follows a request that was answered with `refusal`: sent again until all of it is
-        ours.
-        """
+        """Repeat a claim after a rejection until all of it is ours."""
         for attempt in range(_ATTEMPTS):
             self._zookeeper.require_session()
             if refusal is None:
@@ -318,7 +309,7 @@ class Owners:
         return changes.send()
 
     def _refusal(self, logs: Sequence[BrokerPartition], outcome: Outcome) -> Exception | None:
-        """None: all of it is ours; otherwise why not, or that nobody knows. Raises
+        """Return None if all of it is ours; otherwise why not, or that it is unknown. Raises
         PermissionDenied.
         """
         if isinstance(outcome, Exception):
@@ -341,11 +332,9 @@ class Owners:
         return owner.driver == us.driver or is_dead(owner.driver)
 
     def release(self, logs: Collection[BrokerPartition], *, calling_others: bool = False) -> bool:
-        """Delete what our session owns of these logs. False: some of it may be left, and goes with
-        the session. Never raises.
-
-        `calling_others`: where consumers live beside us, they may have found us in their way, and
-        given up until they are called again.
+        """Delete our session's owner nodes. False: some may be left, and end with the session.
+        Never raises. `calling_others`: trigger a rebalance for consumers that may have given up
+        because of us.
         """
         if not logs or not self._zookeeper.client.connected:
             return not logs

@@ -30,8 +30,8 @@ from etl.model.snapshot import backfill_pipeline
 
 
 def kept_by(zookeeper: ZooKeeper, group: str, pipeline: str) -> list[str]:
-    """Every znode of a pipeline and of the backfills beside it, each behind the one above it; none
-    where there is no such pipeline.
+    """Return each znode of a pipeline and its backfills, parents first; empty without such a
+    pipeline.
     """
     beside = backfill_pipeline(pipeline, "")
     names = sorted(zookeeper.children(GroupPaths(group).pipelines) or ())
@@ -51,8 +51,9 @@ def kept_by(zookeeper: ZooKeeper, group: str, pipeline: str) -> list[str]:
 
 
 def writers_of(zookeeper: ZooKeeper, paths: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Who may do more to each znode than read it, as `scheme:id`; EVERYBODY among them: there is no
-    need to be anybody. Without those that are gone, or whose ACL is not shown to us."""
+    """Return who may do more than read each znode, as `scheme:id`; EVERYBODY for open ones. Without
+    missing znodes and hidden ACLs.
+    """
     client = zookeeper.client
 
     def ask() -> list[list[ACL] | None]:
@@ -67,9 +68,9 @@ def writers_of(zookeeper: ZooKeeper, paths: Sequence[str]) -> dict[str, frozense
 
 
 def apply_acls(zookeeper: ZooKeeper, paths: Sequence[str]) -> int:
-    """Give each znode the ACL that it would be made with now; how many of them there are. Raises
-    PermissionDenied, which names the first one whose ACL we may not change; others may have theirs
-    by then."""
+    """Set each znode's ACL as for a new one; return their number. Raises PermissionDenied with the
+    first one that cannot be changed; others may be done by then.
+    """
     client, given = zookeeper.client, 0
     for path, asked in [(path, client.set_acls_async(path, client.acl_of(path))) for path in paths]:
         try:
@@ -97,7 +98,7 @@ _NO_VERSION = 2**31 - 2
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswer:
-    """What one server of the ensemble said."""
+    """What one server of the ensemble reports."""
 
     address: str
     version: str | None
@@ -150,8 +151,8 @@ def ask_server(
 
 
 def takes_request(zookeeper: ZooKeeper, size: int) -> bool:
-    """Whether a request of `size` bytes passes: a question about a znode with so long a name, in a
-    session of its own.
+    """True if a request of `size` bytes passes: a read of a znode with so long a name, in a session
+    of its own.
     """
     with zookeeper.at_root() as probe:
         try:
@@ -191,12 +192,12 @@ def children_shown(zookeeper: ZooKeeper, path: str) -> list[str]:
 
 
 def may_read(zookeeper: ZooKeeper, path: str) -> bool:
-    """Whether payload and children of the znode are shown to us."""
+    """True if we may read data and children of the znode."""
     return _is_allowed(zookeeper, lambda: zookeeper.client.get_children(path))
 
 
 def may_write(zookeeper: ZooKeeper, path: str) -> bool:
-    """Whether we may change the znode's payload."""
+    """True if we may change the znode's data."""
     return _is_allowed(zookeeper, lambda: zookeeper.client.set(path, b"", version=_NO_VERSION))
 
 

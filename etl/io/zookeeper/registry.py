@@ -51,10 +51,8 @@ _FAMILIES: Mapping[BrokerFamily, str] = {
 
 
 def read_creation_ids(zookeeper: ZooKeeper, topics: Iterable[str]) -> dict[str, str]:
-    """What stands for the ids of topics whose brokers tell none: a topic that is made again has
-    another one.
-
-    Topics without a znode are left out (a cluster that keeps them elsewhere).
+    """Return ids of the topics' znodes, for brokers without topic ids: a recreated topic has
+    another one. Topics without a znode are left out.
     """
     wanted = sorted(topics)
 
@@ -114,9 +112,7 @@ def _no_listener(
 def are_registered(
     zookeeper: ZooKeeper, brokers: Collection[Broker], security: Security = OPEN
 ) -> bool:
-    """Whether all of these brokers of Kafka are registered under our chroot, at the addresses that
-    they tell.
-    """
+    """True if all of these Kafka brokers are registered under our chroot with their addresses."""
     ids = zookeeper.children(BROKER_IDS) or ()
     payloads = zookeeper.read_all([f"{BROKER_IDS}/{i}" for i in ids])
     there = {parse_broker(i, p[0], security) for i, p in zip(ids, payloads, strict=True) if p}
@@ -124,10 +120,8 @@ def are_registered(
 
 
 def read_registrations(zookeeper: ZooKeeper, dialect: BrokerFamily) -> dict[str, bytes]:
-    """Broker id -> what it registered, of a cluster of this family.
-
-    Raises WrongChroot when there is no cluster under our chroot, and SettingsError for a broker of
-    the other family: whoever spoke to it in the words of this one would be hung up on, or wait.
+    """Return broker id -> registration. Raises WrongChroot if there is no cluster under our chroot,
+    SettingsError for a broker of the other type, which would close the connection, or wait.
     """
     ids = zookeeper.children(BROKER_IDS)
     if ids is None:
@@ -179,8 +173,8 @@ def read_replicas(
 def read_partition_states(
     zookeeper: ZooKeeper, logs: Collection[BrokerPartition]
 ) -> dict[BrokerPartition, PartitionState]:
-    """What the controller last wrote of each log (Kafka 0.8 to 3.x); one of which it wrote nothing
-    yet is left out.
+    """Return the state of each partition as last written by the controller (Kafka 0.8 to 3.x);
+    missing ones are left out.
     """
     wanted = sorted(logs)
     payloads = zookeeper.read_all([partition_state(log) for log in wanted])
@@ -212,9 +206,7 @@ def read_cluster_id(zookeeper: ZooKeeper) -> str | None:
 
 _BROKER_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
 _LOOKS_MAX = 3
-"""A broker that adds partitions deletes its count and makes it again: whoever lists in between
-looks once more.
-"""
+"""Tries: a broker that adds partitions deletes its count and creates it again."""
 
 
 def read_physical_brokers(zookeeper: ZooKeeper) -> dict[int, Broker]:
@@ -248,14 +240,11 @@ def read_physical_cluster(
     topics: Collection[str] | None = None,
     known: Iterable[BrokerPartition] = (),
 ) -> ClusterMetadata:
-    """The brokers and topics that are registered now, as a Metadata answer tells them; a topic that
-    is not there is left out.
+    """Return registered brokers and topics as a Metadata response; missing topics are left out.
 
-    topics   the topics to tell of; None: all known    logs that were there before: those that no
-    broker counts now are among the topic's, and have no leader
-
-    Partitions are in the order in which consumers of these brokers share them: their keys compared
-    as text. Raises what `read_physical_brokers` raises.
+    `topics`: None for all. `known`: earlier partitions; those that no broker counts now are
+    included without a leader. Partitions are sorted as these consumers do, by key as text. Raises
+    as `read_physical_brokers`.
     """
     brokers, before = read_physical_brokers(zookeeper), set(known)
     told = {}
@@ -273,7 +262,7 @@ def read_physical_cluster(
 def _registered(
     zookeeper: ZooKeeper, topics: Collection[str] | None
 ) -> dict[str, set[BrokerPartition]]:
-    """Topic -> its logs on the brokers that are there; a topic whose brokers are all away has none."""
+    """Return topic -> partitions of registered brokers; none if all its brokers are away."""
     for _ in range(_LOOKS_MAX):
         names = zookeeper.children(BROKER_TOPICS) or () if topics is None else topics
         children = {

@@ -59,9 +59,7 @@ from etl.model.security import OPEN_ZOOKEEPER, Access
 from etl.settings.choices import split_connect
 
 FEWEST = 200
-"""Below so many znodes nobody asks what the server is: reads that are sent together cost less than
-that.
-"""
+"""For fewer znodes the server's version is not asked: pipelined reads are cheaper."""
 _PATHS_OF_ONE = 4_000
 """Requests of this size are answered in some milliseconds, so that none keeps the session's
 heartbeat waiting.
@@ -73,12 +71,12 @@ _END = _HEADER.pack(-1, True, -1)
 
 
 class Znode(NamedTuple):
-    """What one holds."""
+    """Content of a znode."""
 
     payload: bytes
     version: int
     owner_session: int
-    """The session whose end deletes it; 0: none does."""
+    """Session whose end deletes it; 0: none."""
 
 
 class MultiRead(NamedTuple):
@@ -92,7 +90,7 @@ class MultiRead(NamedTuple):
         return _MULTI_READ
 
     def serialize(self) -> bytes:
-        """Behind the number of the request and its type."""
+        """Return the request after its number and type."""
         asked = bytearray()
         for path in self.paths:
             name = path.encode()
@@ -101,8 +99,8 @@ class MultiRead(NamedTuple):
 
     @staticmethod
     def deserialize(content: bytes, at: int) -> list[Znode | None]:
-        """None where there is no such znode. Raises what kazoo raises for any other refusal of one,
-        ValueError for what is no answer.
+        """Return None for a missing znode. Raises as kazoo for other errors, ValueError for an
+        invalid answer.
         """
         found: list[Znode | None] = []
         while True:
@@ -125,7 +123,7 @@ class MultiRead(NamedTuple):
 
 
 def knows_multi_read(client: KazooClient) -> bool:
-    """Whether the server that we talk to says that it is of 3.6 or later."""
+    """True if the connected server reports 3.6 or later."""
     try:
         told = re.search(r"[Vv]ersion: (\d+)\.(\d+)", client.command(b"srvr"))
     except (
@@ -166,26 +164,26 @@ def _znode(answer: Callable[[], Any]) -> Znode | None:
 
 
 class SessionLife:
-    """Of the session of one client."""
+    """State of a client's session."""
 
     def __init__(self, client: KazooClient, hosts: str) -> None:
         self._hosts = hosts
         self._ended = threading.Event()
         self._settled = threading.Event()
-        """Not set while the connection is broken and nobody knows what became of the session."""
+        """Cleared while the connection is broken and the session's state unknown."""
         self._settled.set()
         self.connections = 0
-        """How many times the connection broke: another server may be behind the next one."""
+        """Number of broken connections: the next one may be to another server."""
         client.add_listener(self.hear)
 
     @property
     def is_over(self) -> bool:
-        """Whether it ended."""
+        """True if it has ended."""
         return self._ended.is_set()
 
     def require(self) -> None:
-        """Refuse to go on after the session ended: nothing that was read before is used to commit.
-        Raises SessionLost.
+        """Fail if the session has ended: nothing read before may be used to commit. Raises
+        SessionLost.
         """
         if self._ended.is_set():
             check = "zookeeper.session_timeout_s against pauses of this host; run again, it goes on from what is stored"
@@ -194,14 +192,14 @@ class SessionLife:
             )
 
     def require_soon(self, within_s: float) -> None:
-        """The same where a connection broke: it may break just before the server says that the
-        session is gone, so wait for that.
+        """The same after a broken connection, which may break just before the server reports the
+        end: wait for that.
         """
         self._settled.wait(within_s)
         self.require()
 
     def hear(self, state: str) -> None:
-        """What kazoo says of it, a `KazooState`."""
+        """Handle a `KazooState`."""
         if state == KazooState.LOST:
             self._ended.set()
         if state == KazooState.SUSPENDED:
@@ -214,12 +212,9 @@ class SessionLife:
 T = TypeVar("T")
 
 NODE_MAX_BYTES = 900_000
-"""What one znode or one request holds at most, with room for paths below the server's default of 1
-MB.
-"""
+"""Largest znode or request, with room for paths below the server's default of 1 MB."""
 OPERATION_BYTES = 120
-"""What one operation of a `multi` costs besides its path and payload, roughly and on the safe side.
-"""
+"""Upper bound of an operation's size besides path and data."""
 NO_ANSWER = (
     ConnectionLoss,
     ConnectionClosedError,
@@ -228,24 +223,23 @@ NO_ANSWER = (
     RetryFailedError,
     KazooTimeoutError,
 )
-"""What kazoo raises when a call got no answer: a write among them may have happened."""
+"""Exceptions of kazoo for a call without an answer: a write may have happened."""
 
 logging.getLogger("kazoo").addHandler(logging.NullHandler())
 
 _CHANGED = (NoNodeError, NodeExistsError, BadVersionError)
 _OVERTAKEN = (*_CHANGED, RolledBackError, RuntimeInconsistency)
-"""What a transaction answers when somebody else changed what it was about."""
+"""Errors of a transaction that another client's change caused."""
 
 
 def in_requests(wanted: Iterable[T], cost: Callable[[T], int]) -> Iterator[list[T]]:
-    """What is wanted in requests that fit, in its order; `cost` gives the bytes of one."""
+    """Split into requests that fit, in order; `cost` returns the bytes of one."""
     return in_parts(wanted, cost, NODE_MAX_BYTES)
 
 
 class ZooKeeper:
-    """One session. A context manager; nothing is asked before it is entered.
-
-    Every method raises ZooKeeperUnreachable or PermissionDenied where the server is the reason.
+    """One session, as a context manager. Each method raises ZooKeeperUnreachable or
+    PermissionDenied if the server is the reason.
     """
 
     def __init__(
@@ -269,11 +263,10 @@ class ZooKeeper:
         )
         self.life = SessionLife(self.client, self.hosts)
         self._reads_many: tuple[int, bool] | None = None
-        """Whether the server behind which connection knows multiRead; None: nobody asked one yet.
-        """
+        """Whether the server of that connection supports multiRead; None: not asked yet."""
 
     def at_root(self) -> ZooKeeper:
-        """Another session with the same servers, which sees what is above the chroot."""
+        """Open another session with the same servers, without the chroot."""
         return ZooKeeper(self.hosts, connect_timeout_s=self._connect_timeout_s, access=self._access)
 
     @property
@@ -309,11 +302,11 @@ class ZooKeeper:
         return self.read_all([path])[0]
 
     def read_all(self, paths: Sequence[str]) -> list[tuple[bytes, int] | None]:
-        """The same for many, pipelined: all are asked before the first answer is awaited."""
+        """Read many, pipelined: all are requested before the first answer is awaited."""
         return [found and (found.payload, found.version) for found in self.read_znodes(paths)]
 
     def read_znodes(self, paths: Sequence[str]) -> list[Znode | None]:
-        """The same, with the session that owns each."""
+        """Read the same, with the owning session of each."""
 
         def ask() -> list[Znode | None]:
             read = read_together if len(paths) >= FEWEST and self._knows_multi_read() else read_each
@@ -372,13 +365,13 @@ class ZooKeeper:
         return True
 
     def transact(self, request: TransactionRequest, path: str) -> bool:
-        """All of it or nothing; False when somebody else changed what it is about meanwhile. `path`
-        is named in what it raises.
+        """Execute all or nothing; False if another client changed something meanwhile. `path` is
+        named in errors.
         """
         return self.refused_at(request, path) is None
 
     def refused_at(self, request: TransactionRequest, path: str) -> str | None:
-        """The same; where it was refused, the first znode that somebody else changed, else None."""
+        """The same; return the first znode that another client changed, else None."""
         results = self.guarded(request.commit)
         failures = [result for result in results if isinstance(result, Exception)]
         for refused in (
@@ -425,8 +418,8 @@ class ZooKeeper:
             self.guarded(lambda: self.client.delete(path, recursive=True), path)
 
     def guarded(self, call: Callable[[], T], path: str | None = None) -> T:
-        """Translate what kazoo raises for the server's sake; what is an answer (no node, node
-        exists) passes. `path`: what it is about.
+        """Translate kazoo's exceptions about the server; answers (no node, node exists) pass.
+        `path` is named in errors.
         """
         try:
             return call()
@@ -442,14 +435,14 @@ class ZooKeeper:
             raise self._refused(error, path) from error
 
     def require_session(self) -> None:
-        """Refuse to go on after the session ended: nothing that was read before is used to commit.
-        Raises SessionLost.
+        """Fail if the session has ended: nothing read before may be used to commit. Raises
+        SessionLost.
         """
         self.life.require()
 
     def reject_lost_session(self) -> None:
-        """Refuse a lost session. A connection may break just before the server says that the
-        session is gone, so wait for that.
+        """Fail if the session is lost. A connection may break just before the server reports the
+        end, so wait for that.
         """
         self.life.require_soon(self._connect_timeout_s)
 
@@ -484,9 +477,7 @@ class ZooKeeper:
 
 
 Outcome = list[Any] | Exception
-"""What a transaction came to, as kazoo tells it: a result or an error for each part of it; or that
-no answer came.
-"""
+"""Result of a transaction in kazoo: a result or error for each part, or no answer."""
 
 
 def children_of_each(zookeeper: ZooKeeper, paths: Sequence[str]) -> list[list[str]]:
@@ -521,8 +512,8 @@ def ensure_each(zookeeper: ZooKeeper, paths: Iterable[str]) -> None:
 
 
 class Changes:
-    """The parts of one transaction: kazoo's own without its look at each path, which for a hundred
-    thousand paths takes a second.
+    """Parts of one transaction, without kazoo's check of each path, which takes a second for a
+    hundred thousand.
     """
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
@@ -549,11 +540,11 @@ class Changes:
             self.write(path, payload, version)
 
     def delete(self, path: str, version: int) -> None:
-        """The same, to delete it."""
+        """Add a deletion."""
         self.request.operations.append(Delete(self._chroot + path, version))
 
     def check(self, path: str, version: int) -> None:
-        """That the znode is there, at this version."""
+        """Add a check that the znode exists at this version."""
         self.request.operations.append(CheckVersion(self._chroot + path, version))
 
     def send(self) -> Any:
@@ -564,7 +555,7 @@ class Changes:
 
 
 def outcomes(sent: Iterable[Any]) -> list[Outcome]:
-    """What became of transactions that were sent, once all of them are answered."""
+    """Return the results of transactions that were sent, once all are answered."""
     return [_outcome(answer) for answer in list(sent)]
 
 

@@ -39,7 +39,8 @@ def test_every_command_that_takes_a_conf_takes_changes_of_it() -> None:
 
 
 def test_the_packages_list_of_commands_has_each_of_them() -> None:
-    listed = str(etl.cli.__doc__).split("`")[1].removeprefix("etl ").split("|")
+    text = " ".join(str(etl.cli.__doc__).split())
+    listed = text.split("`")[1].removeprefix("etl ").split("|")
     families = [part.partition(" ")[::2] for part in map(str.strip, listed)]
     assert sorted(COMMANDS) == sorted(
         f"{first} {one.strip()}".strip() for first, others in families for one in others.split(",")

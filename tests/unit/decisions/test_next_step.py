@@ -202,7 +202,7 @@ def leaderless(settings: Settings = SETTINGS) -> Outside:
 
 OTHERS_ALONE = Table("table-1", 0, None, is_of_others_alone=True)
 ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
-    "none | no table, or D none": {
+    "none | no table, or no D": {
         "a first run": lambda: Situation(outside_of(5, 3, 4)),
         "a first run from the latest": lambda: Situation(
             outside_of(5, 3, 4), settings_of(start="latest")
@@ -212,7 +212,7 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
         ),
         "a first run in small tasks": lambda: Situation(outside_of(5, 3, 4), SMALL_TASKS),
     },
-    "N | D = B, and the table that plan N": {
+    "N | D = B, plan N's own table": {
         "the first plan was left": lambda: Situation(
             crashed("store plan"), finishes=(Outcome.REPLAYED,)
         ),
@@ -244,7 +244,7 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
         ),
         "a log is left to its owner": owned,
     },
-    "N | D = N, some offsets as N saw them": {
+    "N | D = N, offsets as N saw them": {
         "some were moved": lambda: Situation(
             crashed("commit from 0"), finishes=(Outcome.REPAIRED,)
         ),
@@ -266,10 +266,10 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
         ),
         "and above the end": lambda: Situation(moved_to(99), FOLLOWING, stops=OffsetMoved),
     },
-    "N | D = N, an offset is smaller, gone": {
+    "N | D = N, an offset is smaller/gone": {
         "and policy would follow": lambda: Situation(moved_to(1), FOLLOWING, stops=OffsetMoved),
     },
-    "N | D = N or more, an offset may be": {
+    "N | D >= N, an offset may be of a": {
         "after a reset": lambda: Situation(reset_and_moved(), FOLLOWING, stops=OffsetMoved),
     },
     "N | D = N, another plan's id": {
@@ -293,7 +293,7 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
             forgotten(emptied(loaded())), stops=LedgersDisagree
         ),
     },
-    "N | D = B, no table when plan N was": {
+    "N | D = B, no table when N was made,": {
         "another pipeline made it": lambda: Situation(
             crashed("store plan"), found=OTHERS_ALONE, finishes=(Outcome.SUPERSEDED,)
         ),
@@ -301,22 +301,22 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
     "N | D < N otherwise, or no table": {
         "the table is gone": lambda: Situation(without_table(loaded()), stops=LedgersDisagree),
     },
-    "N | the same, acknowledged": {
+    "N | the same, accepted by operator": {
         "the table is gone": lambda: Situation(without_table(loaded(), number=1)),
         "the table is gone, and a plan was left": lambda: Situation(
             without_table(crashed("store plan", loaded()), number=2), finishes=(Outcome.SUPERSEDED,)
         ),
     },
-    "any | another uid, or another table id": {
+    "any | another uid or table id": {
         "another ledger": lambda: Situation(of_another_uid(), stops=LedgersDisagree),
     },
-    "any | a topic that we do not know, and": {
+    "any | a topic that another pipeline": {
         "it would be begun": lambda: Situation(
             beside(outside_of(5, 3, 4), "clicks"), stops=LedgersDisagree
         ),
         "it is none of ours": lambda: Situation(beside(outside_of(5, 3, 4), "orders")),
     },
-    "any | rows removed, table redefined,": {
+    "any | rows removed, table redefined by": {
         "and policy fails": lambda: Situation(deleted(loaded()), stops=LedgersDisagree),
         "and policy records it": lambda: Situation(
             deleted(loaded()),
@@ -350,10 +350,13 @@ def _expired(outside: Outside) -> Outside:
 def rows_of_the_table() -> list[str]:
     """The first line of each row, as the docstring has them."""
     lines = (
-        (reconcile.__doc__ or "").partition("------")[2].partition("What every")[0].splitlines()[1:]
+        (reconcile.__doc__ or "")
+        .partition("------")[2]
+        .partition("After LedgersDisagree")[0]
+        .splitlines()[1:]
     )
     return [
-        f"{line[4:13].strip()} | {line[13:48].strip()}"
+        f"{line[4:13].strip()} | {line[13:47].strip()}"
         for line in lines
         if re.match(r" {4}\S", line)
     ]

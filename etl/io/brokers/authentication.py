@@ -31,11 +31,11 @@ from etl.settings.secrets import login_text, resolve_secret
 def called_until(
     function: Callable[[], Any], deadline: float, *, name: str, key: str, address: str
 ) -> Any:
-    """What it returns. `deadline`: a `time.monotonic` moment.
+    """Call a user's function until `deadline`, a `time.monotonic` value.
 
-    Raises the function's own EtlError, and BrokerUnreachable where it raises anything else, ends
-    the process (`sys.exit`), or does not come back. What its exception says is not told: it may
-    hold what it was given. Its thread is its own, and is left behind if it hangs.
+    Raises the function's own EtlError, and BrokerUnreachable if it raises anything else, exits
+    (`sys.exit`) or does not return. Texts of exceptions are not repeated, since they may hold
+    secrets. A hanging function is left behind in its thread.
     """
     outcome = list[Any]()
     failure = list[BaseException]()
@@ -75,8 +75,8 @@ _MSK = "aws-msk"
 
 
 class TokenSource:
-    """One token, for one connection. `given` holds it once it was asked for. `deadline`: a
-    `time.monotonic` moment.
+    """One token, for one connection; `given` holds it after the request. `deadline`: a
+    `time.monotonic` value.
     """
 
     def __init__(self, said: str | SecretRef | None, address: str, deadline: float) -> None:
@@ -84,8 +84,8 @@ class TokenSource:
         self.given: list[str] = []
 
     def provider(self) -> Any:
-        """As kafka-python asks. Asking raises SettingsError where there is nothing to ask,
-        BrokerUnreachable where that fails.
+        """Return the token provider for kafka-python. It raises SettingsError if the source is
+        invalid, BrokerUnreachable if it fails.
         """
         from kafka.net.sasl.oauth import AbstractTokenProvider
 
@@ -173,16 +173,14 @@ def _msk_token(region: str) -> tuple[str, int]:
 
 Answer = TypeVar("Answer")
 _MAX_ANSWER_BYTES = 1 << 20
-"""Kafka's own bound of what is said before a login is 512 KiB (sasl.server.max.receive.size)."""
+"""Kafka's limit of requests before a login is 512 KiB (sasl.server.max.receive.size)."""
 _MECHANISM = "source.security.sasl.mechanism"
 _OF_LIFETIME = 0.85
-"""Of a login: then whoever has nothing under way connects anew. Kafka's own clients do between 0.85
-and 0.95 of it.
+"""Fraction of a login's lifetime after which an idle connection is replaced. Kafka's clients use
+0.85 to 0.95.
 """
 _LEAST_ITERATIONS = 4096
-"""Of SCRAM (RFC 7677): with fewer, whoever says that he is the broker could find out the password
-from our answer.
-"""
+"""SCRAM (RFC 7677): with fewer iterations an impostor could find the password from our answer."""
 
 
 def log_in(
@@ -220,8 +218,10 @@ def log_in(
 
 
 def _refused(login: Login, proof: _Proof, answer: TokenAnswer, refusal: BrokerRefusal) -> Exception:
-    """A token may end on its way to the broker, which does not say so: one more is asked for, on
-    the next connection. So is a broker that failed on its own."""
+    """Return the error of a rejected login. A token may expire on its way, which the broker does
+    not report: one more is requested, on the next connection. So it is after a broker's own
+    failure.
+    """
     error = (
         proof.refused(answer.said or refusal.name)
         if answer.is_wrong
@@ -233,7 +233,7 @@ def _refused(login: Login, proof: _Proof, answer: TokenAnswer, refusal: BrokerRe
 
 
 def wanted_login(connection: Connection, client_id: str, deadline: float) -> EtlError | None:
-    """The error where the listener wants a login; None where it wants none, or does not say."""
+    """Return the error if the listener requires a login; None if it does not, or does not say."""
     asking = _Asking(connection, deadline)
     try:
         spoken = asking.ask(login_asked_first(client_id, connection.address))
@@ -287,9 +287,7 @@ def _rejected_login(answer: MechanismAnswer, login: Login, address: str) -> Sett
 
 
 class _Proof:
-    """The mechanism's bytes, made and read. What it fails with is told without any of the secrets
-    that it was given.
-    """
+    """Tokens of the mechanism, made and parsed. Errors contain no secrets."""
 
     def __init__(self, login: Login, host: str, address: str, deadline: float) -> None:
         self._login, self._address, self._deadline = login, address, deadline
@@ -370,7 +368,7 @@ class _Proof:
             )
 
     def refused(self, text: str) -> PermissionDenied:
-        """The broker's no. It does not tell a wrong name from a wrong password."""
+        """Return the error of a rejection. It does not tell a wrong name from a wrong password."""
         keys = {
             Mechanism.OAUTHBEARER: "source.security.sasl.token",
             Mechanism.GSSAPI: "source.security.sasl.service",
@@ -385,8 +383,8 @@ class _Proof:
         )
 
     def failed_at(self, refusal: BrokerRefusal, text: str) -> EtlError:
-        """A code that says nothing of who we are: of a broker that cannot look now, or of a port
-        that speaks logins otherwise.
+        """Return the error of a code that says nothing about the credentials: the broker cannot
+        check them, or the port expects another kind of login.
         """
         error = refusal.error(
             f"log us in by {self._login.mechanism.value}", key=_MECHANISM, broker=self._address
@@ -398,8 +396,8 @@ class _Proof:
         )
 
     def _failed(self, error: Exception) -> PermissionDenied:
-        """What the library says of an answer that proves nothing: a broker that does not know our
-        password cannot sign with it.
+        """Return the error of an invalid server proof: a broker that does not know our password
+        cannot sign with it.
         """
         what = f"the login by {self._login.mechanism.value} came to nothing: {self._masked(str(error) or type(error).__name__)}"
         check = "that the address is the broker's; with GSSAPI a ticket (klist) and source.security.sasl.service"

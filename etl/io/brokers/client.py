@@ -116,8 +116,8 @@ class BrokerQuestions:
 
     @property
     def generation(self) -> str | None:
-        """How the broker is spoken to (`Broker.generation`): as was told, or found out with the
-        first call; None before.
+        """Broker type or release (`Broker.generation`): configured, or detected by the first call;
+        None before.
         """
         return self._exchange.generation
 
@@ -129,7 +129,7 @@ class BrokerQuestions:
         self._exchange.close()
 
     def interrupt(self) -> None:
-        """From another thread: whoever waits for an answer here gets BrokerUnreachable at once. A
+        """From another thread: a call that waits for a response raises BrokerUnreachable at once. A
         connect is not interrupted.
         """
         self._exchange.interrupt()
@@ -147,8 +147,8 @@ class BrokerQuestions:
 
     @contextmanager
     def ending_by(self, moment: float) -> Iterator[None]:
-        """Whatever is asked inside has ended by that `time.monotonic` moment, though a call may
-        take longer on its own.
+        """Context manager: calls inside end by that `time.monotonic` value, whatever their own
+        timeout.
         """
         self._exchange.ends_by = moment
         try:
@@ -159,18 +159,18 @@ class BrokerQuestions:
     # The cluster, as this broker knows it
 
     def introduction(self) -> str:
-        """What the broker is, as far as it shows at the handshake, for a person; brokers tell no
-        version of themselves.
+        """Return what the handshake tells about the broker, for a person; brokers report no
+        version.
         """
         return self._dialect().introduction()
 
     def reject_other_release(self, isolation: Isolation) -> None:
-        """Ask the broker once what it is, where `generation` was told as a release, such as
-        `kafka-0.10.2`; else nobody is asked.
+        """Ask the broker once for its versions, if `generation` is a release such as
+        `kafka-0.10.2`.
 
-        Raises OtherRelease where it lacks what that release speaks, or where it has transactions,
-        that release has none, and the isolation could not be kept. One that does not say what it is
-        within five seconds is what was told.
+        Raises OtherRelease if it lacks what that release speaks, or has transactions that the
+        release lacks while the isolation requires them. A broker that does not answer within five
+        seconds is taken as configured.
         """
         with self._alone():
             self._exchange.reject_other_release(isolation)
@@ -196,15 +196,15 @@ class BrokerQuestions:
         return self._ask(lambda dialect: dialect.retention(topics))
 
     def has_describe_configs(self) -> bool:
-        """Whether the broker can be asked for `retention` at all: not before 0.11."""
+        """True if the broker can be asked for `retention` (from 0.11 on)."""
         return self._dialect().has_describe_configs
 
     def keeps_offsets(self) -> bool:
-        """Whether the broker keeps the offsets of groups itself: not before 0.8.2."""
+        """True if the broker keeps group offsets itself (from 0.8.2 on)."""
         return self._dialect().keeps_offsets
 
     def membership(self) -> SpokenMembership:
-        """What members of groups the broker understands."""
+        """Return which membership protocols the broker supports."""
         return self._dialect().membership
 
     def open_transactions(
@@ -227,18 +227,16 @@ class BrokerQuestions:
     def epoch_ends(
         self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]
     ) -> EpochEndsResponse:
-        """Where the records up to a leader epoch end in each log (KIP-320); nothing for a broker
-        before 2.1. One request for many logs.
+        """Return the end of each leader epoch (KIP-320), in one request; nothing for a broker
+        before 2.1.
         """
         if not self._dialect().has_leader_epochs:
             return {}
         return self._ask(lambda dialect: dialect.epoch_ends(epochs, current))
 
     def members_of(self, group: str) -> MembersResponse:
-        """Who is in Kafka's group with the logs that each reads, by either protocol; only the
-        group's coordinator knows.
-
-        Nobody, where brokers keep no groups (before 0.9).
+        """Return the members of Kafka's group with their partitions, in either protocol; only its
+        coordinator knows. None of them before 0.9.
         """
         if not self._dialect().keeps_groups:
             return MembersResponse(None, {})
@@ -277,11 +275,9 @@ class BrokerQuestions:
         return gone
 
     def send(self, request: Request[Answer] | Ask[Answer], *, may_repeat: bool = True) -> Answer:
-        """The answer to any request of the broker's generation: one that is there, or what is made
-        of the dialect that the broker speaks.
-
-        Sent once more where the connection broke before any byte of an answer came, unless it must
-        not happen twice.
+        """Return the response to any request of the broker's type: a request, or a function of its
+        protocol. Repeated once if the connection broke before any byte of the response, unless it
+        must not happen twice.
         """
         return self._ask(
             (lambda dialect: request) if isinstance(request, Request) else request,
@@ -298,8 +294,8 @@ class BrokerQuestions:
 
     @contextmanager
     def _alone(self, *, is_fetching: bool = False) -> Iterator[None]:
-        """Nobody else's answer may come in between. Raises ConsumerInUse for another thread,
-        ValueError for a fetch under way.
+        """Guard: no other response may come in between. Raises ConsumerInUse for another thread,
+        ValueError for a fetch in flight.
         """
         if not self._one_at_a_time.acquire(blocking=False):
             raise ConsumerInUse(
@@ -330,11 +326,9 @@ _READ_IT_BACK = "what the group has stored: the commit may have happened"
 
 
 class GroupOffsets(BrokerQuestions):
-    """What one broker can be asked of a group's offsets. Raises SettingsError where the generation
-    has no such thing.
-
-    As a member asks who names `member_id` and `generation`, with KIP-848 the member's epoch;
-    without them it is from outside of any.
+    """Committed offsets of groups. Raises SettingsError if the broker type has none. `member_id`
+    and `generation` (KIP-848: the member epoch) make it a member's request; without them it comes
+    from outside.
     """
 
     def find_coordinator(self, group: str) -> Broker:
@@ -359,11 +353,9 @@ class GroupOffsets(BrokerQuestions):
         topic_ids: Mapping[str, str] | None = None,
         in_zookeeper: bool = False,
     ) -> None:
-        """Store next offsets, and a word beside each: with the group's coordinator, or in ZooKeeper
-        by this broker (OffsetCommit 0).
-
-        A coordinator that moved or still loads is looked up and asked again until `timeout_s` has
-        passed. Raises as the table above says.
+        """Commit next offsets with metadata: at the group coordinator, or by this broker in
+        ZooKeeper (OffsetCommit 0). A coordinator that moved or is loading is looked up and asked
+        again until `timeout_s`. Raises as the module's table.
         """
         refusals = self.commit_each(
             group,
@@ -404,15 +396,12 @@ class GroupOffsets(BrokerQuestions):
         in_zookeeper: bool = False,
         is_sent_once: bool = False,
     ) -> dict[BrokerPartition, BrokerRefusal | None]:
-        """As `commit_offsets`; what one log alone is refused with is told of that log, None for
-        those that are stored.
+        """As `commit_offsets`, but return the error of each partition, None for committed ones.
 
         Raises ValueError for a negative offset, generation or leader epoch: stored, -1 is read as
-        "no offset", and as a generation it is that of a commit from outside.
-
-        `is_sent_once`: a connection that broke is CommitUnknown for a member, too, whose commit
-        would else be sent again. So is what a coordinator refuses after one that moved: the batch
-        of the first commit may be in the log that it has read.
+        no offset, and as a generation it is a commit from outside. `is_sent_once`: a broken
+        connection is CommitUnknown for a member, too, whose commit would be repeated otherwise; so
+        is an error of a new coordinator, which may have loaded the first commit.
         """
         reject_negative(generation=generation)
         for log, offset in offsets.items():
@@ -465,13 +454,12 @@ class GroupOffsets(BrokerQuestions):
         topic_ids: Mapping[str, str] | None = None,
         in_zookeeper: bool = False,
     ) -> dict[BrokerPartition, CommittedOffset]:
-        """Next offsets as stored, and the word beside each: by the group's coordinator, or in
-        ZooKeeper, read there by this broker.
+        """Return next offsets and their metadata, from the group coordinator or by this broker from
+        ZooKeeper.
 
-        `require_stable`: one that an open transaction is about to replace is waited for, by brokers
-        from 2.5 on. A coordinator that moved or still loads is asked for again; both until
-        `timeout_s` has passed. Raises for the first log refused, and MembershipLost; ValueError for
-        a negative generation.
+        `require_stable`: wait for offsets of an open transaction (from 2.5 on). A coordinator that
+        moved or is loading is asked again; both until `timeout_s`. Raises the first partition's
+        error, and MembershipLost; ValueError for a negative generation.
         """
         reject_negative(generation=generation)
         member = None if generation is None else GroupMember(member_id, generation)
@@ -500,8 +488,8 @@ class GroupOffsets(BrokerQuestions):
     def _reject_unsettled(
         self, wanted: OffsetsCommit, told: Mapping[BrokerPartition, BrokerRefusal | None]
     ) -> None:
-        """Raises for what a coordinator says of the whole commit, in the place of each log; see the
-        module's table.
+        """Raise an error of the whole commit, which the coordinator reports for each partition; see
+        the module's table.
         """
         meant = {refusal.meaning: refusal for refusal in told.values() if refusal}
         fenced = next((meant[meaning] for meaning in _FENCED if meaning in meant), None)
@@ -531,10 +519,8 @@ class GroupOffsets(BrokerQuestions):
         ask: Callable[[GroupOffsets], Answer],
         refusals: Callable[[Answer], Collection[BrokerRefusal | None]],
     ) -> Answer:
-        """What the group's coordinator answers; looked up again while it is not one, or not one
-        yet, or does not answer.
-
-        Brokers name one that died until they have noticed.
+        """Ask the group's coordinator, looked up again while it is none, not ready, or silent:
+        brokers name a dead one for a while.
         """
         deadline = time.monotonic() + self._timeout_s
         while True:
@@ -552,7 +538,9 @@ class GroupOffsets(BrokerQuestions):
             time.sleep(_PAUSE_S)
 
     def _coordinator(self, group: str, deadline: float) -> Broker:
-        """Asked for again while there is none yet, until the deadline (a `time.monotonic` moment)."""
+        """Return the coordinator, asked for again while there is none, until the deadline
+        (`time.monotonic`).
+        """
         while True:
             told = self._ask(lambda dialect: dialect.coordinator(group))
             if told.refusal is None:
@@ -588,30 +576,28 @@ def _unknown(group: str, error: EtlError) -> CommitUnknown:
 
 
 class SimpleConsumer(GroupOffsets):
-    """Asks one broker, and nobody else.
+    """Asks one broker.
 
-    host, port            where the broker listens connect_timeout_s     how long a connect may take
-    timeout_s             how long a call may take, the connect and the handshake included; a fetch
-    may take
-                          `max_wait_ms` longer, and so may what follows an answer that says it was throttled
-    max_response_bytes    a larger answer is refused before a byte of memory is taken for it
-    generation            how the broker must be spoken to (`Broker.generation`); None: it tells
-    itself idle_connections      where connections come from, and go to with `close`; None: they are
-    this consumer's alone security              encryption and login of the listener on that port
-    (`etl.settings.load.security_of` makes it of a mapping)
+        host, port           where the broker listens
+        connect_timeout_s    timeout of a connect
+        timeout_s            timeout of a call with connect and handshake; a fetch may take
+                             `max_wait_ms` longer, and so may a call after a throttled response
+        max_response_bytes   larger responses are rejected before memory is reserved
+        generation           broker type or release (`Broker.generation`); None: detected
+        idle_connections     where connections come from and go to with `close`; None: its own
+        security             encryption and login (`etl.settings.load.security_of` makes it)
 
-    Connects with the first call. A connection that broke before any byte of an answer came is made
-    anew once per call (brokers close idle connections); `produce` is the exception, because it may
-    have happened.
+    Connects with the first call. A connection that broke before any byte of a response is replaced
+    once per call (brokers close idle connections), except for `produce`, which may have happened.
 
-    What a broker refuses is carried by the answers (`multifetch`, `list_offsets`, `topic_metadata`)
-    or raised; nothing is asked again for it, but for the coordinator of a group.
-    `Messages` decodes a fetched partition, one record at a time; `send` takes any request.
+    Error codes are carried by answers (`multifetch`, `list_offsets`, `topic_metadata`) or raised;
+    only group coordinators are retried. `Messages` decodes a fetched partition, one record at a
+    time; `send` takes any request.
 
-    Every call may raise BrokerUnreachable, NotKafka (the port answers in another protocol),
-    SettingsError (the broker is too old for the question) and CorruptData (what came is not the
-    protocol), a fetch also MessageTooLarge (a record batch larger than `max_response_bytes`);
-    ConsumerInUse where another thread waits for an answer: each takes a consumer of its own.
+    Each call may raise BrokerUnreachable, NotKafka (another protocol), SettingsError (the broker is
+    too old) and CorruptData (invalid bytes), a fetch also MessageTooLarge (a record batch above
+    `max_response_bytes`); ConsumerInUse if another thread waits for a response: each needs its own
+    consumer.
     """
 
     # Records
@@ -661,10 +647,8 @@ class SimpleConsumer(GroupOffsets):
         max_wait_ms: int = 500,
         min_bytes: int = 1,
     ) -> FetchAnswer:
-        """Records of several logs in one request; each partition of the answer carries its own
-        error code.
-
-        An answer that says it was throttled may name no partition at all (KIP-219): then ask again.
+        """Fetch several partitions in one request; each partition of the answer carries its error
+        code. A throttled response may contain no partition (KIP-219): ask again.
         """
         with self._alone():
             self.begin_fetch(
@@ -720,10 +704,8 @@ class SimpleConsumer(GroupOffsets):
             return self._fetching.end()
 
     def is_answered(self, wait_s: float = 0.0) -> bool:
-        """Whether the answer to the fetch under way has begun, or the connection ended, within
-        `wait_s`.
-
-        Raises ValueError when no fetch is under way.
+        """True if the response to the fetch in flight has begun, or the connection ended, within
+        `wait_s`. Raises ValueError without a fetch in flight.
         """
         with self._alone(is_fetching=True):
             return self._fetching.is_answered(wait_s)
@@ -758,8 +740,8 @@ class SimpleConsumer(GroupOffsets):
         *,
         epochs: Mapping[BrokerPartition, int | None] | None = None,
     ) -> dict[BrokerPartition, ListedOffset] | None:
-        """The largest timestamp of each log, wherever it lies, in one request; None: this broker
-        cannot tell (Kafka before 3.0, Jafka).
+        """Return the largest timestamp of each partition, in one request; None: not supported
+        (Kafka before 3.0, Jafka).
         """
         if not self._dialect().has_max_timestamps:
             return None
@@ -774,12 +756,11 @@ class SimpleConsumer(GroupOffsets):
     def offsets_before(
         self, topic: str, partition: int, time: int, max_offsets: int = 1
     ) -> tuple[int, ...]:
-        """Offsets for `LATEST`, `EARLIEST` or milliseconds since 1970, newest first, at most
-        `max_offsets`.
+        """Return at most `max_offsets` offsets for `LATEST`, `EARLIEST` or ms since 1970, newest
+        first.
 
-        What a time finds depends on the broker. Kafka before 0.10.1 names where the segments begin
-        that were written by then; later ones one offset, that of the first record at or after it,
-        none where no record is that late. Jafka cannot be asked for a time. Raises ValueError for
+        Kafka before 0.10.1 returns starts of segments written by that time; later ones the offset
+        of the first record at or after it, if any. Jafka supports no times. Raises ValueError for
         any other negative time.
         """
         log = BrokerPartition(topic, partition)
@@ -794,11 +775,9 @@ class SimpleConsumer(GroupOffsets):
         return found
 
     def segment_before(self, log: BrokerPartition, time_ms: int) -> int:
-        """Where the newest segment begins that was written by then, by the broker's clock: no
-        record before it is later.
-
-        The log start where no segment is that old, or where the broker does not tell when segments
-        were written (Kafka from 4.0 on). Raises ValueError for a negative time.
+        """Return the start of the newest segment written by that time, by the broker's clock: no
+        earlier record is later. The log start if no segment is that old, or the broker does not
+        tell (Kafka from 4.0 on). Raises ValueError for a negative time.
         """
         reject_wrong_times({log: time_ms})
         try:
@@ -835,12 +814,10 @@ class SimpleConsumer(GroupOffsets):
         partition: int,
         records: bytes | Sequence[tuple[bytes | None, bytes | None]],
     ) -> int | None:
-        """Append one encoded record batch, or keys and values, to a log that this broker leads: the
-        first one's offset.
+        """Append an encoded record batch, or keys and values, to a partition that this broker
+        leads; return its first offset. None: accepted, offset unknown (Jafka).
 
-        None: the broker took it and does not say where it lies (Jafka).
-
-        Waits for all in-sync replicas. Never sent twice: BrokerUnreachable may mean that it was
+        Waits for all in-sync replicas. Never sent twice: after BrokerUnreachable it may have been
         appended.
         """
         log = BrokerPartition(topic, partition)

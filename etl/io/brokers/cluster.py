@@ -56,12 +56,12 @@ from etl.settings.choices import MIB
 from etl.settings.source import TopicFilter
 
 LOOK_BYTES = 4 << 10
-"""What is asked for at each offset first."""
+"""First request size at each offset."""
 WALKED_BYTES_MAX = 64 * MIB
-"""Of all walks at one broker together, and of one entry whose checksum is looked at."""
+"""Limit of all bytes followed at one broker, and of one entry whose checksum is verified."""
 _LOGS_AT_A_TIME, _ANSWER_BYTES_MAX = 1000, 16 * MIB
 _BAD_ONES_WALKED = 16
-"""One of them is told."""
+"""One of them is reported."""
 _NOTHING_GIVEN = "its broker gives nothing from there"
 _LENGTH_BYTES = 4
 
@@ -69,15 +69,15 @@ _LENGTH_BYTES = 4
 def look_at(
     consumer: SimpleConsumer, doubted: Collection[UnverifiedOffset]
 ) -> list[tuple[BrokerPartition, LookedAt]]:
-    """What this broker's logs have at these offsets. Raises BrokerUnreachable."""
+    """Return the verification of these offsets at this broker. Raises BrokerUnreachable."""
     found = dict(_checked(consumer, doubted))
     found.update(_walked(consumer, _to_walk(found), found))
     return [(one.log, looked) for one, looked in found.items()]
 
 
 def _to_walk(found: Mapping[UnverifiedOffset, LookedAt]) -> list[UnverifiedOffset]:
-    """Those that are walked to: some of the bad ones, in order, so that the one that is told is
-    told in full; then the nearest.
+    """Return the offsets to follow entries to: some bad ones, in order, so that the reported one is
+    complete; then the nearest.
     """
     bad = sorted(one for one, looked in found.items() if looked.is_entry is False)[
         :_BAD_ONES_WALKED
@@ -131,7 +131,7 @@ def _of_different_logs(waiting: dict[UnverifiedOffset, int]) -> list[UnverifiedO
 def _checked_one(
     one: UnverifiedOffset, fetched: FetchedPartition | None, asked_bytes: int
 ) -> tuple[LookedAt, int]:
-    """What the bytes say, and how many are needed where these are too few."""
+    """Return what the bytes tell, and how many are needed if these are too few."""
     from etl.records.message_kernel import PHYSICAL_ENTRY_BYTES, SMALLEST_PHYSICAL
 
     left = one.until_offset - one.offset
@@ -162,8 +162,8 @@ def _checked_one(
 def _cut_off(
     one: UnverifiedOffset, given_bytes: int, asked_bytes: int, needed: int
 ) -> tuple[LookedAt, int]:
-    """The same of an answer without a whole entry. One that is shorter than what was asked for ends
-    where the segment does.
+    """Return the same for a response without a complete entry. One shorter than requested ends at
+    its segment's end.
     """
     if needed > one.until_offset - one.offset:
         wrong = f"it would reach to {one.offset + needed}, beyond {one.until_offset}, where its segment or the log ends"
@@ -188,8 +188,8 @@ def _walked(
     doubted: Sequence[UnverifiedOffset],
     found: Mapping[UnverifiedOffset, LookedAt],
 ) -> Iterator[tuple[UnverifiedOffset, LookedAt]]:
-    """What is known once they were walked to, all logs together; nothing of those where the broker
-    gives nothing on the way.
+    """Return what following entries tells, for all partitions together; nothing if the broker
+    returns nothing on the way.
     """
     at = {one: one.walk_from for one in doubted}
     while at:
@@ -218,8 +218,8 @@ def _walked(
 def _step(
     one: UnverifiedOffset, position: int, fetched: FetchedPartition | None
 ) -> int | MisalignedOffset:
-    """Where the entries end that begin from `position` on and are told by these bytes, or what says
-    that one reaches beyond the offset.
+    """Return the end of the entries from `position` on in these bytes, or that one crosses the
+    offset.
     """
     from etl.records.decode import walk_entries
 
@@ -238,8 +238,8 @@ def _step(
 def _inside(
     consumer: SimpleConsumer, one: UnverifiedOffset, begins: int, looked: LookedAt, wrong: str
 ) -> LookedAt:
-    """Of an offset that lies inside the entry that begins there; where that is none, the log is
-    damaged there, and nothing follows.
+    """Return the result for an offset inside the entry that begins there; if there is none, the log
+    is damaged.
     """
     header = _fetched(consumer, [(one, begins, _LENGTH_BYTES)])[0]
     if header is None or len(header.records) < _LENGTH_BYTES:
@@ -277,11 +277,8 @@ Told = TypeVar("Told")
 
 
 def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetadata:
-    """What of the cluster the conf chooses; internal topics only where they are named letter by
-    letter.
-
-    Raises PermissionDenied, and SettingsError where a leader has no listener for us: no waiting
-    gives it one.
+    """Return the topics that the conf selects; internal ones only by their exact names. Raises
+    PermissionDenied, and SettingsError if a leader lacks our listener.
     """
     there = {
         name: told
@@ -322,7 +319,7 @@ def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetad
 
 
 def unknown_topics(metadata: ClusterMetadata, names: Collection[str]) -> frozenset[str]:
-    """Those of the names that were asked for and that the brokers do not know."""
+    """Return the requested names that the brokers do not know."""
     there = {name for name, told in metadata.topics.items() if not _is_unknown(told)}
     return frozenset(names) - there
 
@@ -342,12 +339,10 @@ class Cluster(LogMoments):
     def describe_when_known(
         self, topics: Collection[str] | None, *, wait_s: float
     ) -> ClusterMetadata:
-        """`describe`, asked again for up to `wait_s` while the broker was not yet told of any
-        topic.
+        """`describe`, repeated for up to `wait_s` while the broker knows no topic.
 
-        One that has just started answers, and says of every topic that there is none, until the
-        controller has told it. One that knows another topic and none of these is believed at once,
-        and so is a registry.
+        A broker that has just started reports none until the controller has updated it. One that
+        knows another topic and none of these is believed at once, and so is a registry.
         """
         if self._registry is not None:
             return self.describe(topics)
@@ -365,17 +360,15 @@ class Cluster(LogMoments):
             attempt += 1
 
     def _is_untold(self, topics: Collection[str]) -> bool:
-        """Whether the broker knows no topic at all, or knows by now what it was asked for."""
+        """True if the broker knows no topic at all, and none of the requested ones."""
         known = self.describe(None).topics
         return not known or not known.keys().isdisjoint(topics)
 
     def open_transactions(self, found: OffsetsAndLeaders) -> dict[BrokerPartition, OpenTransaction]:
-        """What holds back the end of each log that has offsets behind an open transaction, where
-        the brokers tell (KIP-664).
+        """Return open transactions of partitions with unreadable offsets (KIP-664).
 
-        One DescribeProducers request to each leader of such a log; to find out since when, at most
-        two more to each broker. It is told to people only, so no failure of these questions stops a
-        run.
+        One DescribeProducers request per leader, and at most two more per broker for their start
+        times. For messages only, so no failure stops a run.
         """
         held_back = {
             log: leader for log, leader in found.leaders.items() if found.extents[log].held_back
@@ -399,11 +392,8 @@ class Cluster(LogMoments):
         return {log: _named(one, known) for log, one in told.items()}
 
     def retention(self, topics: Collection[str]) -> dict[str, Retention]:
-        """How long each topic is kept and how it is cleaned up: one request to the first broker
-        that answers.
-
-        A topic that we may not describe is left out, and every one where the broker is too old to
-        tell.
+        """Return retention and cleanup of topics, by one request to the first broker that answers.
+        Topics that we may not describe are left out, and all if the broker is too old.
         """
         if not topics:
             return {}
@@ -421,8 +411,8 @@ class Cluster(LogMoments):
         *,
         isolation: Isolation,
     ) -> dict[BrokerPartition, int]:
-        """The first offset of each log whose record is at that time or later, its end where none
-        is: one ListOffsets per broker.
+        """Return the first offset at or after that time in each partition, its end if there is
+        none: one ListOffsets per broker.
         """
         times = {log: when for log, when in since_ms.items() if log in found.leaders}
         try:
@@ -439,12 +429,12 @@ class Cluster(LogMoments):
         }
 
     def members_of(self, group: str, brokers: Collection[Broker]) -> KafkaGroup:
-        """Who is alive in Kafka's own group of this name: one DescribeGroups to every broker, of
-        which its coordinator answers.
+        """Return the live members of Kafka's group of this name: one DescribeGroups to every
+        broker, of which its coordinator answers.
 
-        Who that is is not asked: where there never was a group, FindCoordinator makes the topic
-        __consumer_offsets. A group of the newer protocol (KIP-848) is told by a second question to
-        the coordinator. No failure of either stops a run; it says why nobody can tell.
+        FindCoordinator is not used, because it creates __consumer_offsets. A group of the newer
+        protocol (KIP-848) needs a second request to the coordinator. Failures do not stop a run;
+        they become the reason why the members are unknown.
         """
 
         def ask(consumer: SimpleConsumer, group: str) -> MembersResponse | EtlError:
@@ -475,9 +465,7 @@ class Cluster(LogMoments):
         doubted: Collection[UnverifiedOffset],
         leaders: Mapping[BrokerPartition, Leader],
     ) -> dict[BrokerPartition, tuple[LookedAt, ...]]:
-        """What the logs have at offsets that somebody told; see `entries`. Raises
-        BrokerUnreachable.
-        """
+        """Return the verification of unverified offsets; see the module. Raises BrokerUnreachable."""
 
         def ask(
             consumer: SimpleConsumer, logs: Collection[BrokerPartition]
@@ -492,11 +480,9 @@ class Cluster(LogMoments):
         return found
 
     def bytes_per_offset(self, found: OffsetsAndLeaders) -> dict[BrokerPartition, float]:
-        """How many bytes one offset costs on average, by the sizes of the leaders' segments: one
-        request per broker.
-
-        Logs of a broker that refuses to tell, or is too old to, are left out, and so are empty
-        ones. In a physical log it is one byte.
+        """Return the average bytes per offset, by the leaders' segment sizes: one request per
+        broker. Partitions without a reported size, and empty ones, are left out. On Jafka it is one
+        byte.
         """
         sizes: dict[BrokerPartition, int] = {}
         for answer in self.of_each(
@@ -541,8 +527,8 @@ def _sizes(
 
 
 def _if_told(ask: Callable[[], dict[Key, Told]]) -> dict[Key, Told]:
-    """What a run can do without: nothing where the broker does not tell it. That it is of another
-    release than was said always stops.
+    """Ask for optional facts: None if the broker does not report them. OtherRelease is always
+    raised.
     """
     try:
         return ask()

@@ -40,8 +40,8 @@ from etl.model.security import OPEN, Security
 
 
 class ImpossibleSize(ValueError):
-    """The four bytes in front of a response are no size that we would take; `second`: the four
-    behind them, of one that is too large.
+    """The first four bytes of a response are no acceptable size; `second`: the next four, of one
+    that is too large.
     """
 
     def __init__(self, first: bytes, second: bytes = b"") -> None:
@@ -57,12 +57,10 @@ much late.
 
 
 class Connection:
-    """Frames to and from one address, encrypted where that is how it is entered. A login is
-    `login`'s.
+    """Frames to and from one address, encrypted if configured. Logins are elsewhere.
 
-    Raises BrokerUnreachable when the connect or a call passes its deadline (a `time.monotonic`
-    moment) or is refused, ConnectionBroken when it is cut, ImpossibleSize when an answer's size
-    cannot be one; with encryption what `tls` says.
+    Raises BrokerUnreachable after a deadline (`time.monotonic`) or a refused connect,
+    ConnectionBroken, ImpossibleSize; with encryption as `tls`.
     """
 
     def __init__(self, host: str, port: int, deadline: float, security: Security = OPEN) -> None:
@@ -71,10 +69,10 @@ class Connection:
         self._ahead = b""
         """A byte that was read to see whether there is one."""
         self._met: OSError | None = None
-        """What came of that instead."""
+        """What came instead of it."""
         self.renew_at = math.inf
-        """A `time.monotonic` moment from which on whoever has nothing under way connects anew: the
-        login ends soon (KIP-368).
+        """`time.monotonic` value after which an idle connection is replaced, since its login ends
+        soon (KIP-368).
         """
         if security.protocol.is_encrypted:
             try:
@@ -121,8 +119,8 @@ class Connection:
         )
 
     def is_answering(self, deadline: float) -> bool:
-        """Whether anything came, or the end of the connection, before the deadline. Nothing is
-        taken from what is received.
+        """True if bytes, or the end of the connection, arrive before the deadline. Nothing is
+        consumed.
         """
         waiting = select.poll()
         waiting.register(self._socket, select.POLLIN)
@@ -134,10 +132,8 @@ class Connection:
         return True
 
     def _has_ahead(self) -> bool:
-        """Of an encrypted connection: whether there is a byte, or an end, behind what TLS says for
-        itself (new session tickets).
-
-        The socket has bytes then, too, and is no sign of an answer.
+        """True if an encrypted connection has application bytes, or an end. Session tickets of TLS
+        also make the socket readable.
         """
         if self._ahead or not isinstance(self._socket, ssl.SSLSocket):
             return bool(self._ahead)
@@ -186,7 +182,7 @@ class Connection:
         self._socket.close()
 
     def interrupt(self) -> None:
-        """From another thread: whoever waits for an answer here is told that the connection broke."""
+        """From another thread: a waiting call is told that the connection broke."""
         with contextlib.suppress(OSError):
             # Of an encrypted socket, too, the socket's own: ssl's would read what is still to come
             # as if nothing were encrypted.
@@ -254,7 +250,7 @@ _NO_FETCH = b"\0\0\0\2"
 
 
 def not_kafka(address: str, first: bytes) -> NotKafka:
-    """The failure for a port whose first answer started with `first`."""
+    """Return the error for a port whose first response began with `first`."""
     if first.startswith((b"HTTP", b"<")):
         return NotKafka(
             "the port speaks HTTP, not Kafka",
@@ -285,7 +281,7 @@ def hung_up(address: str, why: str, check: str) -> NotKafka:
 
 
 def unanswered(late: BrokerUnreachable, first_request: str) -> BrokerUnreachable:
-    """The failure for a port that takes the first request and says nothing."""
+    """Return the error for a port that accepts the first request and does not answer."""
     return BrokerUnreachable(
         f"connected, but the first request ({first_request}) got no answer",
         **late.where,
@@ -309,10 +305,8 @@ def outsized(
     max_bytes: int,
     place: dict[str, object],
 ) -> EtlError:
-    """The failure for a size that we do not take of the answer to a fetch.
-
-    Where it names our request it is the broker's: only a record batch is given whole beyond what
-    was asked for (KIP-74).
+    """Return the error for a fetch response that is too large. If it has our correlation id it is
+    the broker's: only a record batch may exceed the requested size (KIP-74).
     """
     if int.from_bytes(size.second, "big", signed=True) != correlation_id or not size.second:
         return absurd(address, size)
@@ -353,12 +347,12 @@ class Sent(Generic[Answer]):
     request: Request[Answer]
     number: int
     rest: memoryview
-    """What of its bytes is sent when answers have come."""
+    """Bytes to send after responses have come."""
     is_answering: Callable[[float], bool]
 
 
 def end_of(frames: memoryview, requests: int) -> int:
-    """Where so many requests end, each of which has its size in front."""
+    """Return the end of the first requests, each of which has its size in front."""
     at = 0
     for _ in range(requests):
         if at < len(frames):
@@ -372,13 +366,13 @@ def fresh(size: int) -> memoryview:
 
 
 class Maker(NamedTuple):
-    """Whose connections are alike."""
+    """What equal connections have in common."""
 
     host: str
     port: int
     client_id: str
     generation: str | None
-    """As whoever connects was told."""
+    """As configured."""
     security: Security
     """How it was entered, and as whom."""
 
@@ -446,8 +440,8 @@ class IdleConnections:
             idle.connection.close()
 
     def forget(self) -> None:
-        """After a fork, in the child: what is here is the parent's. Its own copies are closed,
-        which the brokers do not see.
+        """After a fork, in the child: close the parent's connections, which the brokers do not
+        notice.
         """
         kept = self._kept
         self._begin()

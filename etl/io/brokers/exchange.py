@@ -43,10 +43,10 @@ from etl.model.security import OPEN, Security
 
 Greeted = tuple[Connection, BrokerProtocol]
 _MAX_ANSWER_BYTES = 64 << 10
-"""A real answer to a greeting is below 1 KiB; what is no broker may claim anything."""
+"""A handshake response is below 1 KiB; other servers may claim anything."""
 _unanswering: set[tuple[str, int]] = set()
-"""Addresses at which a greeting was left unanswered: nobody waits there for it again. Only a hint,
-for it is proven each time.
+"""Addresses that left a handshake unanswered: nobody waits there again. Only a hint; it is proven
+each time.
 """
 
 
@@ -66,10 +66,8 @@ class Handshake:
         self._client_id, self._security = client_id, security
 
     def greet(self, greeting: Greeting, deadline: float) -> Greeted:
-        """A connection, and whom it leads to.
-
-        Raises NotKafka for what answers otherwise or hangs up, BrokerUnreachable for what does not
-        answer, CorruptData; and what `tls` and `login` say of the way in.
+        """Perform the handshake. Raises NotKafka for another protocol or a closed connection,
+        BrokerUnreachable without an answer, CorruptData; and as `tls` and `login`.
         """
         try:
             return self._greet_once(greeting, deadline)
@@ -90,8 +88,8 @@ class Handshake:
             ) from None
 
     def wanted_login(self, deadline: float) -> EtlError | None:
-        """Of a broker that greets and then hangs up: the error where its listener wants a login
-        that we have none for; else None.
+        """For a broker that closes the connection after the handshake: return the error if its
+        listener requires a login; else None.
         """
         if self._security.login is not None:
             return None
@@ -137,16 +135,16 @@ class Handshake:
         return self._greet_once(replace(greeting, older=None), deadline)
 
     def _patience(self, older: OlderBrokers, deadline: float) -> float:
-        """Until when the greeting's answer is waited for. There must be time left for what is asked
-        then.
-        """
+        """Return until when to wait for the handshake, leaving time for the older question."""
         is_known, now = (self._host, self._port) in _unanswering, time.monotonic()
         return now + (0 if is_known else min(older.patience_s, (deadline - now) / 2))
 
     def _hung_up_on(
         self, greeting: Greeting, older: OlderBrokers, deadline: float
     ) -> Greeted | None:
-        """Of a broker that answers the older question; None: it hangs up on that too."""
+        """Return the connection to a broker that answers the older question; None: it closes the
+        connection on that, too.
+        """
         connection = self._answering(older.frame, greeting, older, deadline)
         if connection is None:
             return None
@@ -169,7 +167,7 @@ class Handshake:
     def _answering(
         self, question: bytes, greeting: Greeting, older: OlderBrokers, deadline: float
     ) -> Connection | None:
-        """A connection on which the question was answered; None: it was cut instead."""
+        """Return a connection on which the question was answered; None: it was closed instead."""
         with ExitStack() as closing:
             connection = self._connect(deadline, closing)
             try:
@@ -181,7 +179,7 @@ class Handshake:
             return connection
 
     def _connect(self, deadline: float, closing: ExitStack | None = None) -> Connection:
-        """As it may be asked anything."""
+        """Return a connection that is ready for requests."""
         with ExitStack() as until_done:
             connection = Connection(
                 self._host,
@@ -225,15 +223,13 @@ class Handshake:
 
 Answer = TypeVar("Answer")
 Ask = Callable[[BrokerProtocol], Request[Answer]]
-"""A question in the words of whoever listens: made anew with each connection, since a broker may
-come back as a newer one.
+"""A function from protocol to request, called for each connection, since a broker may return as a
+newer one.
 """
 _MAX_NUMBER = 0x7FFFFFFF
 _COMPARED_WITHIN_S = 5.0
 _MOST_UNANSWERED = 64
-"""Of one question's requests: a broker that nobody takes answers from reads no more, and two that
-both only send would wait for ever.
-"""
+"""Most unanswered requests of one question: a broker whose responses nobody reads stops reading."""
 
 
 class Exchange:
@@ -264,22 +260,20 @@ class Exchange:
         self._max_response_bytes = max_response_bytes
         self._generation = generation
         self.generation = generation
-        """As was told, or found out with the last connection."""
+        """Configured, or detected with the last connection."""
         self._idle, self._maker = (
             idle_connections,
             Maker(host, port, client_id, generation, security),
         )
         self._may_be_other = is_release(generation)
-        """Whether what fails may be that the broker is of another release than was told. It is
-        asked once.
-        """
+        """True if a failure may come from another release than configured; asked once."""
         self._was_compared = False
         self._may_take = True
-        """Whether a connection that was idle would do. One that broke is made anew."""
+        """True if an idle connection may be used; after a broken one a new one is made."""
         self._open: tuple[Connection, BrokerProtocol] | None = None
         self._check_if_cut = BrokerProtocol.check_if_truncated
         self._to_come = 0
-        """Answers; where some are, nobody else can use the connection."""
+        """Expected responses; while there are some, nobody else may use the connection."""
         self._last_number = 0
         self._throttled_until = 0.0
         self.ends_by: float | None = None
@@ -292,9 +286,7 @@ class Exchange:
         return f"{self._host}:{self._port}"
 
     def close(self) -> None:
-        """Hang up, or leave the connection to whoever asks next in this process; the next request
-        would connect again.
-        """
+        """Close the connection, or return it for reuse; the next request connects again."""
         if self._open is not None and self._idle is not None and not self._to_come:
             (connection, dialect), self._open = self._open, None
             self._idle.give(
@@ -314,12 +306,12 @@ class Exchange:
         self._open, self._to_come = None, 0
 
     def dialect(self) -> BrokerProtocol:
-        """What the broker understands."""
+        """Return the broker's protocol."""
         return self._connected(self.deadline())[1]
 
     def ask(self, ask: Ask[Answer], *, may_repeat: bool = True) -> Answer:
-        """The answer; asked once more where the connection broke before any byte of it, if it may
-        be.
+        """Return the response; repeated once if the connection broke before any byte of it, if
+        permitted.
         """
         deadline = self.deadline()
         try:
@@ -382,7 +374,7 @@ class Exchange:
             return response
 
     def _receive_all(self, sent: Sent[Answer], deadline: float) -> memoryview:
-        """Its one answer; of several, all of them, each behind its size."""
+        """Receive the response, or all responses of a question, each with its size."""
         answers, rest = bytearray(), sent.rest
         for got in range(sent.request.answers):
             try:
@@ -401,7 +393,7 @@ class Exchange:
         return memoryview(answers)
 
     def _send_more(self, frames: memoryview, deadline: float) -> memoryview:
-        """The next requests of a question, since those before them are answered; what is left."""
+        """Send the next requests of a question after earlier ones are answered; return the rest."""
         if self._open is None:
             raise ConnectionBroken("no connection any more", answered=True)
         until = end_of(frames, _MOST_UNANSWERED)
@@ -410,7 +402,7 @@ class Exchange:
         return frames[until:]
 
     def read(self, request: Request[Answer], response: memoryview) -> Answer:
-        """What the bytes say. Raises CorruptData."""
+        """Parse the response. Raises CorruptData."""
         with Dropping(self._hang_up):
             try:
                 reply = request.read(response)
@@ -435,8 +427,8 @@ class Exchange:
         )
 
     def _explained(self, failure: EtlError) -> EtlError:
-        """The same; of a broker that was told to be of a release, and is of another one when it is
-        asked itself, that it is.
+        """Return the failure, or that the broker is of another release than configured, if it says
+        so itself.
         """
         if self._generation is None or not self._may_be_other:
             return failure
@@ -445,11 +437,9 @@ class Exchange:
         return itself and itself.is_not_of(self._generation) or failure
 
     def reject_other_release(self, isolation: Isolation) -> None:
-        """Ask a broker once what it is, within five seconds, where it was told to be of a release;
-        one that does not say is what was told.
-
-        Raises OtherRelease where it lacks what that release speaks, or would not keep the isolation
-        if it is spoken to so.
+        """Ask the broker for its release within five seconds, if one is configured; without an
+        answer the configured one is assumed. Raises OtherRelease if it lacks what that release
+        speaks, or the isolation would be lost.
         """
         if self._generation is None or self._was_compared or not is_release(self._generation):
             return
@@ -458,9 +448,7 @@ class Exchange:
             raise other
 
     def _itself(self) -> BrokerProtocol | None:
-        """What the broker understands by its own word, or by what it does, whatever was told of it;
-        None: neither is to be had now.
-        """
+        """Return the broker's own protocol, regardless of the conf; None: unavailable now."""
         deadline = self._soon()
         try:
             connection, dialect = choose(
@@ -529,9 +517,7 @@ class Fetching:
             raise ValueError("a fetch is under way on this connection: end_fetch first")
 
     def is_answered(self, wait_s: float) -> bool:
-        """Whether `end` would find that the answer has begun, or that the connection ended, within
-        so long.
-        """
+        """True if the response has begun, or the connection ended, within so long."""
         if self._under_way is None:
             raise ValueError("no fetch is under way")
         return self._under_way[1].is_answering(time.monotonic() + wait_s)

@@ -90,22 +90,18 @@ class ClassicProtocol:
         self._share: MemberAssignment | None = None
         self._owned: frozenset[BrokerPartition] = frozenset()
         self._generation: int | None = None
-        """Of which that is."""
+        """Its generation."""
         self._divided: tuple[frozenset[str], _Counts, float] | None = None
-        """The group's topics, by what we divided them as the leader, and when that is looked at
-        again.
-        """
+        """The group's topics as assigned by us as the leader, and when they are checked again."""
         self._may_come_back = terms.instance_id is not None
-        """Whether the group may know us from before: until it has told us what we are assigned for
-        the first time.
-        """
+        """True until the first assignment: the group may know us from before."""
         self._refused_joins = 0
         self._is_due = False
-        """Whether the group waits for us to join again, and the share is held."""
+        """True if the group waits for us to rejoin, and the assignment is held."""
 
     @property
     def may_be_interrupted(self) -> bool:
-        """Whether the coordinator could still be told that we leave: not before it said who we are."""
+        """True if the coordinator can be told that we leave: after it returned a member id."""
         return self.member_id is not None
 
     def step(self) -> None:
@@ -119,8 +115,8 @@ class ClassicProtocol:
                 self._beat(self._identity)
 
     def leave(self) -> None:
-        """Be no member any more. A static one stays for as long as its session: whoever comes back
-        under its name has its logs.
+        """Leave the group. A static member stays for its session: the next process of its name gets
+        its partitions.
         """
         if self.member_id is not None and self._terms.instance_id is None:
             gone = MemberIdentity(self._terms.group, self.member_id, None, -1)
@@ -204,7 +200,7 @@ class ClassicProtocol:
             self._state.settle(self._share, asked_at)
 
     def _assign(self, joined: Joined) -> Mapping[str, Iterable[BrokerPartition]]:
-        """As the leader, and watch these topics from now on."""
+        """Assign as the leader, and watch these topics from now on."""
         topics = frozenset(name for each in joined.members for name in each.subscription.topics)
         counts = self._watch(topics)
         return assign_as_leader(
@@ -255,9 +251,9 @@ class ClassicProtocol:
     def _assigned_in_group(
         self, joined: Joined, ours: frozenset[BrokerPartition]
     ) -> frozenset[BrokerPartition] | None:
-        """What all members have together. None while the group divides its logs anew: then
-        everything is divided again; and for a follower where that is not known, which leaves it to
-        the leader."""
+        """Return all assigned partitions. None during a rebalance, which assigns everything anew,
+        and for a follower that does not know them, which leaves it to the leader.
+        """
         if len(joined.members) == 1:
             return ours
         found = self._connection.ask(lambda dialect: dialect.members_of(self._terms.group))
@@ -271,8 +267,9 @@ class ClassicProtocol:
     def _join_anew(
         self, joined: Joined, identity: MemberIdentity, ours: frozenset[BrokerPartition]
     ) -> None:
-        """With the next step, so that the group divides its logs anew. The coordinator ignores the
-        join of a follower whose subscription it knows already, so that one leaves first."""
+        """Rejoin with the next step to trigger a rebalance. The coordinator ignores the join of a
+        follower with a known subscription, so a follower leaves first.
+        """
         if joined.is_leader:
             self._owned = frozenset(log for log in ours if log.topic in self._terms.topics)
             self._generation = joined.generation
@@ -297,9 +294,7 @@ class ClassicProtocol:
             self._state.settle(self._share, asked_at)
 
     def _has_other_partitions(self) -> bool:
-        """Whether we lead, and a topic has more partitions than we divided: then the group divides
-        its logs anew.
-        """
+        """True if we lead and a topic has more partitions than we assigned: a rebalance is needed."""
         if self._divided is None or time.monotonic() < self._divided[2]:
             return False
         topics, before, _ = self._divided
@@ -338,8 +333,9 @@ class ClassicProtocol:
         self._state.pause(self._terms.backoff_s)
 
     def _let_go_or_hold(self) -> None:
-        """Join again; where the share is held, once that is over. Until then heartbeats say that we
-        live. Who owns nothing holds nothing, and is asked for nothing back: it joins at once."""
+        """Rejoin; a held assignment is released first. Until then heartbeats continue. A member
+        without partitions rejoins at once.
+        """
         self._is_due = self._state.holds and bool(self._owned)
         if self._is_due:
             self._state.request_release(self._owned)
@@ -353,10 +349,10 @@ class ClassicProtocol:
 
 
 _Log = tuple[str, int]
-"""Topic id and partition: a topic that is made again under its name is another one."""
+"""Topic id and partition: a recreated topic is another one."""
 _QUIET_HEARTBEATS = 6
-"""Until an empty share is believed: others are told with a heartbeat, let go behind their next
-poll, and say so with one more.
+"""Heartbeats until an empty assignment is believed: others learn by a heartbeat, release at their
+next poll, and report with one more.
 """
 
 
@@ -377,23 +373,23 @@ class ConsumerProtocol:
         """0: no member yet."""
         self._owned: frozenset[_Log] = frozenset()
         self._target: frozenset[_Log] = frozenset()
-        """As last told."""
+        """As last received."""
         self._names: dict[str, str] = {}
         """Topic id to name."""
         self._has_news = False
-        """Whether we own other logs than the coordinator was told."""
+        """True if we own other partitions than the coordinator knows."""
         self._settles_at = float("-inf")
-        """When an empty share is believed."""
+        """When an empty assignment is believed."""
 
     def step(self) -> None:
-        """One wait, unless there is something to say, and one question."""
+        """Wait once, unless there is something to report, and send one heartbeat."""
         if self._epoch == 0 or self._has_news or self._state.pause():
             self._reconcile()
             self._beat()
 
     def leave(self) -> None:
-        """Be no member any more. A static one says that it will be back, and keeps its logs for as
-        long as its session.
+        """Leave the group. A static member announces its return and keeps its partitions for its
+        session.
         """
         if self._epoch > 0:
             epoch = LEAVES if self._terms.instance_id is None else WILL_BE_BACK
@@ -447,7 +443,7 @@ class ConsumerProtocol:
             )
 
     def _reconcile(self) -> None:
-        """Own what is assigned, and hold what is not assigned any more where the run does."""
+        """Own what is assigned, and hold what is revoked if the run needs it."""
         found = reconciled(self._owned, self._named(self._target), holds=self._state.holds)
         self._state.request_release(
             frozenset(
@@ -461,8 +457,8 @@ class ConsumerProtocol:
         self._owned = found.owned
 
     def _named(self, target: frozenset[_Log]) -> frozenset[_Log]:
-        """Without logs of topics that nobody can name yet, or any more: those are not owned, and
-        not acknowledged.
+        """Return the target without topics whose name is unknown: they are not owned and not
+        acknowledged.
         """
         if not {topic_id for topic_id, _ in target} <= self._names.keys():
             told = self._connection.topics(self._terms.topics).topic_ids
@@ -526,14 +522,14 @@ class ConsumerProtocol:
 
 _PAUSE_S = 0.2
 _NO_SUCH_GROUP = 69
-"""Of this protocol (GROUP_ID_NOT_FOUND): so nobody is a member of it."""
+"""GROUP_ID_NOT_FOUND of this protocol: the group has no members."""
 
 
 def end_membership(
     connection: CoordinatorConnection, group: str, share: MemberAssignment, *, within_s: float
 ) -> None:
-    """Leave in the name of this share's member; nothing where it is none. Raises BrokerUnreachable,
-    and what it is refused with.
+    """Leave as the member of this assignment; nothing without one. Raises BrokerUnreachable, and
+    the coordinator's error.
     """
     deadline = time.monotonic() + within_s
     while refusal := _leave(connection, group, share):
@@ -564,16 +560,15 @@ _PROTOCOLS: Mapping[GroupProtocol, type[ClassicProtocol] | type[ConsumerProtocol
 
 
 class CoordinatedMember:
-    """What a run asks of its membership (`etl.run.services.Member`), for one group with a
-    coordinator.
+    """Membership of a run in a group with a coordinator (`etl.run.services.Member`).
 
-    bootstrap    brokers that are asked who the coordinator is
-    terms        as what it joins
-    protocol     by which requests
-    generation   how the brokers must be spoken to (`Broker.generation`); None: each tells it itself
-    security     encryption and login of their listeners
+        bootstrap    brokers to ask for the coordinator
+        terms        how to join
+        protocol     classic or consumer protocol
+        generation   broker type or release (`Broker.generation`); None: detected
+        security     encryption and login
 
-    One thread calls it. `rejoin`, `follow` and `leave` end a `hold`.
+    Used by one thread. `rejoin`, `follow` and `leave` end a `hold`.
     """
 
     def __init__(
@@ -592,12 +587,11 @@ class CoordinatedMember:
         self._past = RebalanceStatistics()
 
     def join(self) -> MemberAssignment:
-        """Become a member, and wait until the group has settled; the share may be empty.
+        """Join, and wait until the group has settled; the assignment may be empty.
 
-        Raises Owned where it does not settle within `join_timeout_s`; SettingsError where the
-        group, the broker and the terms do not fit together; PermissionDenied; MembershipLost where
-        another process is the static member of this name; BrokerUnreachable where the coordinator
-        could not be asked. Then we are no member any more.
+        Raises Owned if it does not settle within `join_timeout_s`; SettingsError if group, broker
+        and terms do not fit; PermissionDenied; MembershipLost if another process is the static
+        member of this name; BrokerUnreachable without a coordinator. Then the membership is over.
         """
         if unknown := [name for name in self._terms.strategies if name not in STRATEGIES]:
             raise SettingsError(
@@ -610,8 +604,8 @@ class CoordinatedMember:
         return self._settled(self._lives, float("-inf"))
 
     def rejoin(self) -> MemberAssignment:
-        """A share that stood after this was called: the same one where nothing was wrong with it.
-        Raises as `join`.
+        """Return an assignment that is valid after this call: the same one if it still is. Raises
+        as `join`.
         """
         if self._lives is None:
             return self.join()
@@ -619,10 +613,8 @@ class CoordinatedMember:
         return self._settled(self._lives, self._lives.state.poke())
 
     def renew(self) -> MemberAssignment:
-        """The same, and what is held stays so: what the group wants back meanwhile is part of it,
-        and `release_requested`.
-
-        Of the consumer protocol alone. Raises as `join`.
+        """Return the same without releasing held partitions: revoked ones are part of it, and in
+        `release_requested`. Consumer protocol only. Raises as `join`.
         """
         return (
             self.join()
@@ -632,26 +624,26 @@ class CoordinatedMember:
 
     @property
     def is_member(self) -> bool:
-        """Whether it has joined, or tries to, and did not leave."""
+        """True if it has joined, or tries to, and did not leave."""
         return self._lives is not None
 
     @property
     def is_current(self) -> bool:
-        """Whether the last share still stands as far as anybody told us: a hint, for only the fence
-        of a commit decides.
+        """True if the last assignment is valid as far as known: a hint, since only a commit's fence
+        decides.
         """
         return self._lives is not None and self._lives.state.is_current(self._share)
 
     @property
     def newest(self) -> MemberAssignment | None:
-        """What stands by the last answer, whether it was taken by `join` or `rejoin` or not."""
+        """Return the assignment of the last response, whether or not `join` or `rejoin` returned
+        it.
+        """
         return self._lives.state.newest if self._lives is not None else None
 
     def heard(self, *, within_s: float) -> MemberAssignment | None:
-        """What stands by an answer to a question that is asked now; what is held stays so. None
-        where nothing does in time.
-
-        Raises what the membership ended with.
+        """Return the assignment confirmed by a request that is sent now, holding what is held. None
+        if there is none in time. Raises why the membership ended.
         """
         if self._lives is None:
             return None
@@ -660,11 +652,9 @@ class CoordinatedMember:
         )
 
     def unbroken(self, share: MemberAssignment, *, within_s: float) -> MemberAssignment | None:
-        """An earlier share as its epoch is by now, where nothing of it was let go since; None where
-        it was, or nobody answers in time.
-
-        Of the consumer protocol alone: an epoch passes when others come and go; a generation is
-        over with its share.
+        """Return an earlier assignment with today's epoch, if nothing of it was released since;
+        None otherwise, or without an answer in time. Consumer protocol only: epochs change when
+        others come and go.
         """
         lives = self._lives
         if (
@@ -680,30 +670,25 @@ class CoordinatedMember:
 
     @property
     def release_requested(self) -> frozenset[BrokerPartition]:
-        """What the group waits for us to let go of, where that is held: by `rejoin`, or by `leave`."""
+        """Return the held partitions that the group waits for, released by `rejoin` or `leave`."""
         return self._lives.state.release_requested if self._lives is not None else frozenset()
 
     def hold(self) -> None:
-        """From now on acknowledge nothing that is taken from us, so that nobody else gets it, until
-        `release`.
-
-        Of the consumer protocol alone: a classic group stands still until all its members have
-        joined again, and goes on without those that do not. Longer than the rebalance timeout the
-        coordinator does not wait.
+        """From now on acknowledge no revocation until `release`, so that nobody else is assigned
+        these partitions. Consumer protocol only: a classic group waits for all members and
+        continues without missing ones. The coordinator waits for the rebalance timeout at most.
         """
         if self._lives is not None and self._protocol is GroupProtocol.CONSUMER:
             self._lives.state.hold(True)
 
     def release(self) -> None:
-        """Let go of what was held. Never raises."""
+        """Release what was held. Never raises."""
         if self._lives is not None:
             self._lives.state.hold(False)
 
     def end(self, share: MemberAssignment) -> None:
-        """End the membership behind a share of a driver that is gone, so that nothing that it
-        committed comes any more.
-
-        Raises BrokerUnreachable, and what the coordinator refuses with.
+        """End the membership of a dead driver's assignment, so that no commit of it can arrive.
+        Raises BrokerUnreachable, and the coordinator's error.
         """
         connection = self._connection()
         try:
@@ -712,10 +697,8 @@ class CoordinatedMember:
             connection.forget()
 
     def follow(self) -> None:
-        """Behind the hand-over: let go whenever that is asked for, and take the new share in the
-        background. Never raises.
-
-        What is held since the share was given (`MemberTerms.holds_assignment`) stays so.
+        """After the commit: release on request and take new assignments in the background. Never
+        raises. What is held since the assignment (`MemberTerms.holds_assignment`) stays held.
         """
         if not self._terms.holds_assignment:
             self.release()
@@ -731,7 +714,7 @@ class CoordinatedMember:
 
     @property
     def statistics(self) -> RebalanceStatistics:
-        """What it cost so far."""
+        """Cost of the membership so far."""
         if self._lives is None:
             return self._past
         now, past = self._lives.state.statistics, self._past

@@ -49,11 +49,11 @@ _MARK = "etl"
 _WORD_MAX = 64
 """Characters: what others wrote that is longer is known by its digest."""
 _COMMIT_BYTES = 500_000
-"""Of one commit, which is one batch in the coordinator's log; brokers take 1,000,012 unless they
-are told otherwise.
+"""Size of one commit, which is one batch in the coordinator's log; brokers accept 1,000,012 bytes
+by default.
 """
 _BYTES_OF_ONE = 64
-"""Beside the names and the word: what the record of one offset takes."""
+"""Size of one offset's record besides names and metadata."""
 
 
 class StoredOffsets:
@@ -63,22 +63,21 @@ class StoredOffsets:
         self.group, self._pipeline = group, pipeline
 
     def metadata(self, word: str) -> str:
-        """What stands beside an offset in Kafka for that word of ours."""
+        """Return the metadata stored with an offset for that part of ours."""
         return f"{_MARK}:{self._pipeline}:{word}"
 
     def bytes_of(self, log: BrokerPartition, word: str) -> int:
-        """What one offset takes of a commit."""
+        """Return the size of one offset in a commit."""
         return _BYTES_OF_ONE + len(self.metadata(word)) + len(self.group) + len(log.topic.encode())
 
     def committed(
         self, cluster: Cluster, logs: Iterable[BrokerPartition]
     ) -> dict[BrokerPartition, Committed]:
-        """The committed offset of each log that has one, and the word beside it. One that a
-        transaction holds is waited for.
+        """Return the committed offset of each partition that has one, with its metadata.
 
-        A log whose topic is gone has none. Kafka 0.8.2 refuses to tell of it, as of one that a
-        broker was not told of yet; so it counts as gone where the brokers' metadata lacks it, too.
-        Raises TopicMissing where it does not.
+        Offsets of an open transaction are waited for. Partitions of deleted topics have none. Kafka
+        0.8.2 answers for them as for topics that a broker does not know yet; they count as deleted
+        if metadata lacks them, too. Raises TopicMissing otherwise.
         """
         asked = sorted(set(logs))
         if not asked:
@@ -110,13 +109,12 @@ class StoredOffsets:
         after: Mapping[BrokerPartition, Committed],
         share: MemberAssignment | None = None,
     ) -> list[BrokerPartition]:
-        """Move offsets from `before` to `after`, each with its word: those that are there then.
-        `share`: of a member of the group.
+        """Move offsets from `before` to `after`, with metadata; return the offsets then. `share`:
+        the member's assignment.
 
-        One whose topic is gone is left out. Raises OffsetMoved where another client moved one
-        since, before any is written; Owned while the group has live members, and we are none;
-        MembershipLost where we are none any more; CommitUnknown where no answer came and it did not
-        happen.
+        Deleted topics are left out. Raises OffsetMoved if another client moved one, before any is
+        written; Owned while the group has members and we are none; MembershipLost if we are none
+        any more; CommitUnknown without an answer, if it did not happen.
         """
         found = self.committed(cluster, after)
         there = {log: found.get(log, NOTHING_COMMITTED) for log in after}
@@ -182,7 +180,7 @@ class StoredOffsets:
     def in_commits(
         self, logs: Iterable[BrokerPartition], word: str
     ) -> Iterator[Sequence[BrokerPartition]]:
-        """As many at once as a coordinator takes."""
+        """Split into commits that a coordinator accepts."""
         return in_parts(logs, lambda log: self.bytes_of(log, word), _COMMIT_BYTES)
 
     def _word_of(self, metadata: str) -> str:
@@ -240,14 +238,14 @@ def _committing(
 
 _PAUSE_S = 0.2
 _BATCH_BYTES = 950_000
-"""Brokers take 1,000,012 of a batch unless they are told otherwise."""
+"""Brokers accept batches of 1,000,012 bytes by default."""
 _FINDS_OUT = "nothing; the next run finds out"
 _GONE = "the brokers do not know the topics of its partitions any more"
 
 
 class FencedOffsetCommit:
-    """The hand-overs of one pipeline's plans. `tries_for_s`: how long an answer is asked for.
-    Raises what the brokers do.
+    """Commits of one pipeline's plans, fenced by membership. `tries_for_s`: time to wait for an
+    answer. Raises as brokers do.
     """
 
     def __init__(self, kept: StoredOffsets, *, tries_for_s: float) -> None:
@@ -256,13 +254,12 @@ class FencedOffsetCommit:
     def hand_over(
         self, cluster: Cluster, plan: Plan, *, unsure: Callable[[], None]
     ) -> RejectedCommit | None:
-        """Move the plan's offsets, all of them; why none was, where the membership is over.
+        """Commit the plan's offsets, all of them; return why none was, if the membership is over.
 
-        A topic that the coordinator does not know is asked for again: it may not have been told of
-        it yet. `unsure` is called behind a commit of which an answer was lost: it may still be
-        under way, until its membership ends. Raises CommitUnknown where none came in time,
-        SettingsError for more logs than one batch holds, and what else the coordinator refuses
-        with.
+        A topic that the coordinator does not know yet is retried. `unsure` is called after a commit
+        without an answer, which may arrive until its membership ends. Raises CommitUnknown without
+        an answer in time, SettingsError for more partitions than a batch holds, and other errors of
+        the coordinator.
         """
         logs, share = plan.offsets_to_commit, plan.share
         if not logs or share is None:
@@ -295,8 +292,8 @@ class FencedOffsetCommit:
                 unsure()
 
     def _found(self, cluster: Cluster, plan: Plan, lost: MembershipLost) -> RejectedCommit | None:
-        """What became of earlier tries of a commit whose membership is over. Raises CommitUnknown
-        where that cannot be told at once.
+        """Return the result of earlier tries of a commit whose membership is over. Raises
+        CommitUnknown if that is unknown now.
         """
         found = found_out(plan, self._kept.committed(cluster, plan.offsets_to_commit))
         if found is HandOverOutcome.TAKEN:
@@ -308,8 +305,8 @@ class FencedOffsetCommit:
     def _without(
         self, cluster: Cluster, plan: Plan, unknown: Sequence[BrokerPartition], *, is_unsure: bool
     ) -> RejectedCommit | None:
-        """What a commit came to of which the coordinator does not know these topics: nobody else
-        reads one that is gone either.
+        """Return the result of a commit with topics that the coordinator does not know: nobody else
+        reads a deleted one either.
         """
         if there := logs_there(cluster, unknown):
             what = f"the group's coordinator does not know a topic that other brokers have, and commits nothing of {there[0]}"
@@ -349,7 +346,7 @@ class FencedOffsetCommit:
 def _unknown_to_coordinator(
     told: Mapping[BrokerPartition, BrokerRefusal | None], plan: Plan
 ) -> list[BrokerPartition]:
-    """The logs whose topics it does not know. Raises what a log is refused with otherwise."""
+    """Return the partitions of unknown topics. Raises the other errors of a partition."""
     for log, refusal in sorted(told.items()):
         if refusal is not None and refusal.meaning is not Meaning.UNKNOWN_TOPIC:
             raise refusal.error(
@@ -362,7 +359,7 @@ _MIRROR_MARK = "etl:"
 
 
 class Writer(NamedTuple):
-    """A pipeline as the words beside offsets name it."""
+    """Identity of a pipeline in commit metadata."""
 
     group: str
     pipeline: str
@@ -382,11 +379,10 @@ def mirror_positions(
     taken: Collection[Writer] = (),
     number: int,
 ) -> dict[BrokerPartition, str]:
-    """Commit these positions of plan `number`, but where somebody else's offset stands: those logs
-    are returned, in order, with its word.
-
-    What pipelines wrote whose place was `taken` is written over. Raises what the brokers refuse it
-    with: BrokerError where consumers are alive in the group, SettingsError before Kafka 0.8.2.
+    """Commit these positions of plan `number`, except over others' offsets: return those
+    partitions, sorted, with their metadata. Offsets of predecessors (`taken`) are overwritten.
+    Raises the broker's error: BrokerError if the group has members, SettingsError before Kafka
+    0.8.2.
     """
     ours = tuple(word for one in (writer, *taken) for word in one.words)
 

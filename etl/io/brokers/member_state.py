@@ -24,7 +24,7 @@ from etl.model.security import OPEN, Security
 
 @dataclass(frozen=True, slots=True)
 class MemberTerms:
-    """As what a member joins."""
+    """How a member joins."""
 
     group: str
     topics: tuple[str, ...]
@@ -32,12 +32,12 @@ class MemberTerms:
     """In order of preference, of the classic protocol: all members of a group need one in common.
     """
     instance_id: str | None = None
-    """Of a static member (2.3 on): one that goes and comes back within its session keeps its logs,
-    and nobody else notices.
+    """Static member (from 2.3 on): within its session it may go and return with its partitions,
+    unnoticed.
     """
     session_timeout_s: float = 45.0
     rebalance_timeout_s: float = 60.0
-    """How long the group waits for us to join again, or to let go of what was taken from us."""
+    """Time that the group waits for us to rejoin, or to release revoked partitions."""
     join_timeout_s: float = 60.0
     backoff_s: float = 0.2
     """Between two tries, where one came to nothing."""
@@ -45,9 +45,7 @@ class MemberTerms:
     topics_max_age_s: float = 60.0
     """How long a leader goes by the partition counts that it divided by."""
     holds_assignment: bool = False
-    """Whether nothing of a share is let go before `rejoin` or `leave`; the group waits for that no
-    longer than the rebalance timeout.
-    """
+    """True if nothing is released before `rejoin` or `leave`, within the rebalance timeout."""
 
 
 class MemberState:
@@ -60,7 +58,7 @@ class MemberState:
         self._unbroken = set[int | None]()
         """Generations, or epochs, since we let go of anything for the last time."""
         self._stands_since = float("-inf")
-        """The last moment at which a question was sent whose answer said that the share stands."""
+        """Time of the last request whose response confirmed the assignment."""
         self._poked = float("-inf")
         self._error: Exception | None = None
         self._trouble: EtlError | None = None
@@ -68,7 +66,7 @@ class MemberState:
         self._holds = False
         self._asked_back: frozenset[BrokerPartition] = frozenset()
         self._begun: float | None = time.monotonic()
-        """Of the rebalance under way."""
+        """Start of the current rebalance."""
         self._statistics = RebalanceStatistics()
         session_s = terms.session_timeout_s
         self._heartbeats = Heartbeats(
@@ -78,7 +76,7 @@ class MemberState:
     # The member's thread
 
     def let_go(self) -> None:
-        """The share is over, and another one is wanted."""
+        """End the assignment; another one is wanted."""
         with self._changed:
             self._share, self._asked_back = None, frozenset()
             self._unbroken.clear()
@@ -86,14 +84,12 @@ class MemberState:
             self._changed.notify_all()
 
     def note_try(self) -> None:
-        """Something was in the way of a share."""
+        """Count something that prevented an assignment."""
         with self._changed:
             self._statistics = replace(self._statistics, tries=self._statistics.tries + 1)
 
     def settle(self, share: MemberAssignment, asked_at: float) -> None:
-        """The group has settled on this, by an answer to what was asked at that moment; or it still
-        stands.
-        """
+        """Set the assignment by a response to a request of that time; or confirm it."""
         with self._changed:
             now = time.monotonic()
             if share != self._share:
@@ -111,12 +107,12 @@ class MemberState:
             self._changed.notify_all()
 
     def request_release(self, logs: frozenset[BrokerPartition]) -> None:
-        """The group waits for us to let go of these, which are held."""
+        """Note that the group waits for these partitions, which are held."""
         with self._changed:
             self._asked_back = logs
 
     def lose(self) -> None:
-        """The membership ended, or its share, without our wish."""
+        """End the membership or its assignment, against our wish."""
         with self._changed:
             if self._share is not None:
                 self._statistics = replace(self._statistics, lost=self._statistics.lost + 1)
@@ -128,7 +124,7 @@ class MemberState:
             self._changed.notify_all()
 
     def note_trouble(self, error: EtlError) -> None:
-        """Something may pass; told where the share does not come in time."""
+        """Note a temporary error, to report if no assignment comes in time."""
         with self._changed:
             self._trouble = error
             self._heartbeats = self._heartbeats.at_failure()
@@ -151,7 +147,7 @@ class MemberState:
             self._heartbeats = self._heartbeats.at_answer(time.monotonic())
 
     def beat_every(self, interval_s: float) -> None:
-        """What the coordinator wants, where that is more often."""
+        """Set the coordinator's heartbeat interval, if it is shorter."""
         with self._changed:
             wanted = min(interval_s, interval_of(self._terms.session_timeout_s))
             self._heartbeats = replace(self._heartbeats, interval_s=wanted)
@@ -172,13 +168,13 @@ class MemberState:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the run wants to be no member any more."""
+        """True if the run wants to leave."""
         with self._changed:
             return self._is_leaving
 
     @property
     def holds(self) -> bool:
-        """Whether what is taken from us is not let go yet."""
+        """True while revoked partitions are not released."""
         with self._changed:
             return self._holds
 
@@ -186,20 +182,18 @@ class MemberState:
 
     @property
     def newest(self) -> MemberAssignment | None:
-        """The share that stands; None while the group divides its logs anew."""
+        """Return the valid assignment; None during a rebalance."""
         with self._changed:
             return self._share
 
     @property
     def release_requested(self) -> frozenset[BrokerPartition]:
-        """What is held and the group waits for."""
+        """Return the held partitions that the group waits for."""
         with self._changed:
             return self._asked_back
 
     def is_unbroken(self, share: MemberAssignment) -> bool:
-        """Whether nothing of this share was let go since it stood, whatever its generation is by
-        now.
-        """
+        """True if nothing of this assignment was released since, whatever its generation is now."""
         with self._changed:
             return (
                 self._share is not None
@@ -228,10 +222,8 @@ class MemberState:
             self._changed.notify_all()
 
     def wait_for_assignment(self, since: float, deadline: float) -> MemberAssignment | None:
-        """The share, once an answer to a question of `since` or later said that it stands; None:
-        not by the deadline.
-
-        Raises what the membership ended with.
+        """Return the assignment confirmed by a request at or after `since`; None: not by the
+        deadline. Raises why the membership ended.
         """
         with self._changed:
             while True:
@@ -245,9 +237,7 @@ class MemberState:
                 self._changed.wait(left)
 
     def is_current(self, share: MemberAssignment | None) -> bool:
-        """Whether this is the group's word, as far as anybody told us, and the session may be
-        alive.
-        """
+        """True if this assignment is valid as far as known, and the session may be alive."""
         with self._changed:
             return (
                 share is not None
@@ -257,13 +247,13 @@ class MemberState:
 
     @property
     def trouble(self) -> EtlError | None:
-        """What was last in the way, if it was not the group."""
+        """Return the last error besides the group's own rebalances."""
         with self._changed:
             return self._trouble
 
     @property
     def statistics(self) -> RebalanceStatistics:
-        """What it cost so far."""
+        """Cost of the membership so far."""
         with self._changed:
             return replace(
                 self._statistics, heartbeat_age_s=self._heartbeats.age_s(time.monotonic())
@@ -271,13 +261,13 @@ class MemberState:
 
 
 class CoordinatorConnection:
-    """Connects with the first question. See `BrokerQuestions` for what every question may raise.
+    """Connection to the coordinator, made with the first request. See `BrokerQuestions` for errors.
 
-    bootstrap      brokers that are asked who the coordinator is, one after the other until one
-    answers answers_in_s   how long an ordinary answer may take, and the connect longest_s      how
-    long any answer may take: a join waits for all members of the group generation     how the
-    brokers must be spoken to (`Broker.generation`); None: each tells it itself security
-    encryption and login of their listeners
+    bootstrap      brokers to ask for the coordinator, one after the other
+    answers_in_s   timeout of an ordinary response, and of the connect
+    longest_s      timeout of any response: a join waits for all members
+    generation     broker type or release (`Broker.generation`); None: detected
+    security       encryption and login
     """
 
     def __init__(
@@ -300,7 +290,7 @@ class CoordinatorConnection:
 
     @property
     def address(self) -> str | None:
-        """Of the coordinator; None while none is known."""
+        """Return the coordinator's address; None if unknown."""
         return None if self._open is None else self._open.address
 
     @property
@@ -312,8 +302,8 @@ class CoordinatorConnection:
         return self._open
 
     def ask(self, ask: Ask[Answer], *, within_s: float | None = None) -> Answer:
-        """The coordinator's answer, asked for once; looked up first where none is known.
-        `within_s`: None: an ordinary answer.
+        """Return the coordinator's response, once; it is looked up first if unknown. `within_s`
+        None: an ordinary response.
         """
         coordinator = self.broker
         with coordinator.ending_by(
@@ -322,17 +312,17 @@ class CoordinatorConnection:
             return coordinator.send(ask, may_repeat=False)
 
     def topics(self, names: Collection[str]) -> ClusterMetadata:
-        """What the coordinator knows of these topics."""
+        """Return what the coordinator knows of these topics."""
         return self.ask(lambda dialect: dialect.metadata(names))
 
     def forget(self) -> None:
-        """Hang up: the next question looks the coordinator up again."""
+        """Close the connection: the next request looks the coordinator up again."""
         if self._open is not None:
             self._open.close()
         self._open = None
 
     def interrupt(self) -> None:
-        """From another thread: whoever waits for an answer gets BrokerUnreachable."""
+        """From another thread: a waiting call raises BrokerUnreachable."""
         if opened := self._open:
             opened.interrupt()
 

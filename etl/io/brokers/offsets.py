@@ -55,36 +55,30 @@ from etl.settings.choices import TIMEOUT_S
 Answer = TypeVar("Answer")
 Subject = TypeVar("Subject")
 MOST_AT_A_TIME = 64
-"""Brokers that are asked side by side, by a thread each that mostly waits: one that is slow keeps
-none of the others waiting.
+"""Brokers asked in parallel, each by a thread that mostly waits, so that a slow one delays no
+other.
 """
 
 
 def connections_to_keep() -> int:
-    """Half of the files that this process may open, less those of brokers that are asked just now:
-    the rest is for all else.
-    """
+    """Half of the files that this process may open, less those in use."""
     return max(0, open_files() // 2 - MOST_AT_A_TIME)
 
 
 Registry = Callable[[Collection[str] | None], ClusterMetadata]
-"""Who tells of brokers and topics where the brokers do not: asked like `describe`, as often as it
-is.
-"""
+"""Source of brokers and topics if brokers do not report them; called like `describe`."""
 
 
 class Brokers:
-    """All brokers behind a list of addresses. Keeps a connection to each until it is closed, but to
-    no more than `keeps`.
+    """All brokers behind a list of addresses, with a connection to each until it is closed.
 
-    keeps              brokers beyond so many are hung up on behind each question; None:
-    `connections_to_keep` registry           who tells of the cluster instead of the brokers
-    generation         how all of them must be spoken to (`Broker.generation`); None: each tells it
-    itself idle_connections   where connections come from, and go to with `close`; None: they are
-    its own security           encryption and login of all of them
+        keeps              connections kept after each question; None: `connections_to_keep`
+        registry           source of the cluster's metadata instead of the brokers
+        generation         type or release of all brokers (`Broker.generation`); None: detected
+        idle_connections   where connections come from and go to with `close`; None: its own
+        security           encryption and login
 
-    Every question raises BrokerUnreachable when nobody answers, and NotKafka when a port speaks
-    something else.
+    Each question raises BrokerUnreachable if no broker answers, and NotKafka for another protocol.
     """
 
     def __init__(
@@ -119,7 +113,7 @@ class Brokers:
 
     @property
     def bootstrap(self) -> tuple[tuple[str, int], ...]:
-        """Host and port of the brokers that are asked first."""
+        """Return host and port of the brokers to ask first."""
         return self._bootstrap
 
     def close(self) -> None:
@@ -167,7 +161,7 @@ class Brokers:
         leaders: Mapping[BrokerPartition, Leader],
         ask: Callable[[SimpleConsumer, Collection[BrokerPartition]], Answer],
     ) -> list[Answer]:
-        """One answer per broker, brokers asked side by side; each has a connection of its own."""
+        """Return one answer per broker, asked in parallel on their own connections."""
         by_address: dict[tuple[str, int], tuple[Broker, list[BrokerPartition]]] = {}
         for log, leader in leaders.items():
             broker = leader.broker
@@ -183,11 +177,9 @@ class Brokers:
         asked: Sequence[tuple[SimpleConsumer, Subject]],
         ask: Callable[[SimpleConsumer, Subject], Answer],
     ) -> list[Answer]:
-        """One answer per question, in the order of the questions, all of them under one deadline:
-        that of a call to one broker.
-
-        However many brokers are silent, all together take no longer than one of them; whoever's
-        turn comes behind it is not asked.
+        """Return one answer per question, in order, all under the deadline of a call to one broker:
+        silent brokers together take no longer than one. Questions whose turn comes later are not
+        sent.
         """
         deadline = time.monotonic() + self._timeout_s
 
@@ -206,12 +198,9 @@ class Brokers:
             return list(pool.map(in_turn, asked))
 
     def reject_lost_isolation(self, brokers: Collection[Broker], isolation: Isolation) -> None:
-        """Raises OtherRelease for a broker that has transactions where it is spoken to as one that
-        has none (before 0.11).
-
-        Only where read_committed is asked for and such a release was told is a broker asked, once
-        for each connection. One told of another release, or none, keeps back itself what was not
-        committed.
+        """Raises OtherRelease for a broker that has transactions while it is addressed as one
+        before 0.11. Asked once per connection, only with read_committed and a configured release
+        that lacks transactions; otherwise the broker applies the isolation.
         """
         if isolation is Isolation.READ_COMMITTED:
             asked = {
@@ -226,9 +215,7 @@ class Brokers:
             )
 
     def with_generation(self, broker: Broker) -> Broker:
-        """The same broker, with what was found out of it when it was asked: who is told need not
-        find it out again.
-        """
+        """Return the broker with its detected type, so that it need not be detected again."""
         found = self.consumer(broker.host, broker.port, broker.generation).generation
         return broker if found == broker.generation else replace(broker, generation=found)
 
@@ -255,16 +242,16 @@ LEADER_WITHIN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class OffsetsAndLeaders:
-    """Where logs start and end, and who leads them; `leaderless` had no leader until the deadline."""
+    """Offsets and leaders of partitions; `leaderless` had no leader until the deadline."""
 
     extents: Mapping[BrokerPartition, PartitionOffsets]
     leaders: Mapping[BrokerPartition, Leader]
     leaderless: frozenset[BrokerPartition]
     epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """The epoch of the leader that told the end, by its own word."""
+    """Leader epoch of the end, as reported by that leader."""
 
     def without(self, logs: Collection[BrokerPartition]) -> OffsetsAndLeaders:
-        """The same where these logs have lost their leader since."""
+        """Return the same with these partitions without a leader."""
         if not logs:
             return self
         extents = {log: extent for log, extent in self.extents.items() if log not in logs}
@@ -274,23 +261,22 @@ class OffsetsAndLeaders:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What ListOffsets came to: an offset (None: no record that late) and the leader that named it,
-    log by log.
-    """
+    """Results of ListOffsets by partition: an offset (None: no record that late) and its leader."""
 
     offsets: dict[BrokerPartition, int | None]
     leaders: dict[BrokerPartition, Leader]
     leaderless: frozenset[BrokerPartition]
     epochs: dict[BrokerPartition, int] = field(default_factory=dict)
     boundaries: dict[BrokerPartition, tuple[int, ...]] = field(default_factory=dict)
-    """Where offsets are byte positions: see `ListedOffset`."""
+    """With byte offsets: see `ListedOffset`."""
     stable: set[BrokerPartition] = field(default_factory=set)
     """Logs of which a last stable offset was named."""
     unsearched: dict[BrokerPartition, EtlError] = field(default_factory=dict)
-    """Logs that their leader cannot search by time, and what it says; they have no offset here."""
+    """Partitions that their leader cannot search by time, and the error; they have no offset here.
+    """
 
     def note(self, listed: ListedOffset, leader: Leader) -> None:
-        """What that leader told."""
+        """Add the results of that leader."""
         log = listed.log
         self.offsets[log], self.leaders[log] = listed.offset, leader
         if listed.leader_epoch is not None:
@@ -302,7 +288,7 @@ class Listed:
 
 
 class LogOffsets(Brokers):
-    """The offsets that the leaders of logs tell."""
+    """Offsets as reported by the leaders of partitions."""
 
     def extents(
         self,
@@ -312,16 +298,13 @@ class LogOffsets(Brokers):
         wait_for_leader_s: float = LEADER_WITHIN_S,
         metadata: ClusterMetadata | None = None,
     ) -> OffsetsAndLeaders:
-        """Log start and readable end of each log, the end under the same isolation as the fetches
-        to come.
+        """Return log start and readable end of each partition, the end under the isolation of later
+        fetches.
 
-        Two ListOffsets requests per leader, and one more for the high watermarks where it names
-        last stable offsets. Logs without a leader, or whose leader has just moved, are asked for
-        again until `wait_for_leader_s` has passed, and are then reported. `metadata`: a fresh
-        answer of `describe` that covers `logs`, to save the request.
-
-        Raises TopicMissing, PermissionDenied, BrokerUnreachable when a leader stays silent, and
-        what `reject_lost_isolation` raises.
+        Two ListOffsets requests per leader, and one more for high watermarks if it reports last
+        stable offsets. Partitions without a leader are retried until `wait_for_leader_s`, then
+        reported. `metadata`: a fresh answer of `describe` for `logs`. Raises TopicMissing,
+        PermissionDenied, BrokerUnreachable if a leader is silent, and as `reject_lost_isolation`.
         """
         metadata = metadata or self.describe({log.topic for log in logs})
         self.reject_lost_isolation(metadata.brokers.values(), isolation)
@@ -366,12 +349,12 @@ class LogOffsets(Brokers):
         wait_for_leader_s: float = LEADER_WITHIN_S,
         leaders: Mapping[BrokerPartition, Leader] | None = None,
     ) -> dict[BrokerPartition, EpochEnd]:
-        """Where the records up to a leader epoch end in each leader's log now (KIP-320): one
-        request per leader.
+        """Return the end of each leader epoch in the current leader's log (KIP-320): one request
+        per leader.
 
-        Left out are logs whose leader cannot tell: a broker before 2.1, or an epoch that its log
-        does not know. `leaders` saves the Metadata request. Raises what `extents` raises, and for a
-        log that stays without a leader: not to know is no answer here.
+        Left out are partitions whose leader does not know: a broker before 2.1, or an unknown
+        epoch. `leaders` saves the Metadata request. Raises as `extents`, and for a partition that
+        stays without a leader.
         """
         deadline, attempt, told = time.monotonic() + wait_for_leader_s, 0, EpochEndsResponse()
         while waiting := {log: epoch for log, epoch in epochs.items() if log not in told}:
@@ -405,9 +388,7 @@ class LogOffsets(Brokers):
         epochs: Mapping[BrokerPartition, int],
         told: EpochEndsResponse,
     ) -> EtlError | None:
-        """One round over the brokers into `told`; the error of a log that may still come, if there
-        is one.
-        """
+        """Ask all brokers once, into `told`; return the error of a partition to retry, if any."""
 
         def ask(
             consumer: SimpleConsumer, logs: Collection[BrokerPartition]
@@ -444,11 +425,9 @@ class LogOffsets(Brokers):
         known: ClusterMetadata | None,
         led: Mapping[BrokerPartition, Leader] | None = None,
     ) -> Listed:
-        """One offset per log, asked for again where a leader is missing or has moved, until the
-        deadline.
-
-        `known` and `led` save the first Metadata request. A physical log without a leader is not
-        waited for: nobody is elected there.
+        """Return one offset per partition, retried for missing or moved leaders until the deadline.
+        `known` and `led` save the first Metadata request. A Jafka partition without a leader is not
+        waited for: there are no elections.
         """
         deadline, attempt = time.monotonic() + wait_s, 0
         found, waiting = Listed({}, {}, frozenset()), dict(times)
@@ -525,9 +504,7 @@ class LogOffsets(Brokers):
 
 
 def pause(attempt: int, left_s: float) -> None:
-    """Before brokers are asked again: longer from attempt to attempt (0 is the first), and never
-    beyond the time that is left.
-    """
+    """Sleep before the next try: longer each time (0 is the first), within the time left."""
     time.sleep(min(left_s, _BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)]))
 
 
@@ -572,7 +549,7 @@ def _give_up(
 
 
 Places = Mapping[BrokerPartition, tuple[int, int]]
-"""Of each log the offset where the bytes end, and how many they are."""
+"""For each partition the offset where the bytes end, and their number."""
 _LOGS_AT_A_TIME = 4096
 _DIGEST_BYTES = 8
 
@@ -580,10 +557,8 @@ _DIGEST_BYTES = 8
 def read_tails(
     cluster: Brokers, places: Places, leaders: Mapping[BrokerPartition, Leader]
 ) -> dict[BrokerPartition, Tail]:
-    """What these logs hold there now. A log that has let go of these bytes is left out; one that
-    ends before them has fewer, or none.
-
-    Raises BrokerUnreachable, and what a broker's refusal means.
+    """Return the bytes at these places. Partitions that expired them are left out; ones that end
+    before have fewer. Raises BrokerUnreachable, and the broker's error.
     """
 
     def ask(
@@ -630,8 +605,8 @@ def _ask(
 def _fetched(
     consumer: SimpleConsumer, wanted: Mapping[BrokerPartition, tuple[int, int]]
 ) -> dict[BrokerPartition, bytes | None]:
-    """What one answer has of these bytes, each from an offset on and so many at most; None where
-    the log does not reach to there.
+    """Return these bytes from one response, each from an offset on with a maximum; None if the log
+    does not reach it.
     """
     by_name, told = (
         {(log.topic, log.partition): log for log in wanted},

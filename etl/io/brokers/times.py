@@ -31,7 +31,7 @@ from etl.records.entries import largest_timestamp
 from etl.settings.choices import MIB
 
 _ROUNDS = ((64 * 1024, 256), (1024 * 1024, 16), (1024 * 1024, 1))
-"""Bytes of each log, and logs in one request: what does not fit is asked for in the next round, and
+"""Bytes per partition and partitions per request: what does not fit is requested in the next round;
 alone it comes whole (KIP-74).
 """
 _PATIENCE_S = 30.0
@@ -41,11 +41,9 @@ _NEVER = -1
 def largest_times(
     consumer: SimpleConsumer, logs: Collection[BrokerPartition]
 ) -> dict[BrokerPartition, int | None]:
-    """The largest timestamp, in milliseconds, of each of these logs, which this broker leads; one
-    below all times where no record has any.
-
-    Left out are logs of which the broker cannot tell: it is from before Kafka 3.0, or their
-    messages are of a format without timestamps. Raises what a broker's refusal means.
+    """Return the largest timestamp in ms of these partitions, which this broker leads; one below
+    all times if no record has any. Partitions of unknown timestamps are left out: Kafka before 3.0,
+    or formats without them. Raises the broker's error.
     """
     found = dict[BrokerPartition, int | None]()
     for log, told in (consumer.largest_times(logs) or {}).items():
@@ -61,12 +59,9 @@ def largest_times(
 def last_times(
     consumer: SimpleConsumer, ends: Mapping[BrokerPartition, int]
 ) -> dict[BrokerPartition, int | None]:
-    """Of logs that this broker leads and their high watermarks, which are not 0: the largest
-    timestamp, in milliseconds, of the record batch or message right below; None where it has none,
-    or nothing is left there.
-
-    A log that begins at its end by now is left out. Raises BrokerUnreachable, and what a broker's
-    refusal means.
+    """Return the largest timestamp in ms of the record batch or message below the high watermark of
+    these partitions; None without one, or if nothing is left there. Partitions that begin at their
+    end by now are left out. Raises BrokerUnreachable, and the broker's error.
     """
     found: dict[BrokerPartition, int | None] = {}
     left = sorted(ends)
@@ -108,7 +103,7 @@ def _note_largest_times(
 
 
 def _answer(consumer: SimpleConsumer, wanted: Sequence[FetchTarget]) -> FetchAnswer:
-    """Asked again while the broker throttles us and names no partition."""
+    """Return the response, asked again while it is throttled and empty."""
     deadline = time.monotonic() + _PATIENCE_S
     while not (
         answer := consumer.multifetch(
@@ -139,17 +134,15 @@ class LogMoments(LogOffsets):
         wait_for_leader_s: float = LEADER_WITHIN_S,
         may_be_earlier: bool = False,
     ) -> dict[BrokerPartition, int]:
-        """The first offset of each log whose record is at its moment (in milliseconds) or later;
-        the high watermark where none is.
+        """Return the first offset at or after each partition's time (ms); the high watermark if
+        there is none.
 
-        Asked without isolation: under read_committed brokers answer "none" for a record behind an
-        open transaction, as for one that is not there, and the end that they then tell lies below
-        records that are older. Logs that stay without a leader are left out.
-
-        SettingsError where a log cannot be searched: by brokers before 0.10.1, in a message format
-        without timestamps, or where "none" is not borne out by the log. Unless it `may_be_earlier`:
-        then it is the start of the last segment that was written by then, or of the log. ValueError
-        for a negative moment.
+        Without isolation: under read_committed brokers answer "none" for a record behind an open
+        transaction, and the end that they report is below older records. Partitions that stay
+        without a leader are left out. SettingsError if a partition cannot be searched: brokers
+        before 0.10.1, formats without timestamps, or an unconfirmed "none". With `may_be_earlier`
+        it is then the start of the last segment written by that time, or of the log. ValueError for
+        a negative time.
         """
         reject_wrong_times(moments)
         try:
@@ -178,10 +171,8 @@ class LogMoments(LogOffsets):
         *,
         isolation: Isolation = Isolation.READ_COMMITTED,
     ) -> dict[BrokerPartition, int | None]:
-        """The first offset of each log whose record is at its time or later; None where none is.
-
-        SettingsError where a log cannot be searched, as `offsets_at`; BrokerUnreachable where one
-        has no leader; ValueError for a negative time.
+        """Return the first offset at or after each time; None if there is none. SettingsError as
+        `offsets_at`; BrokerUnreachable without a leader; ValueError for a negative time.
         """
         reject_wrong_times(times_ms)
         found = self.listed(times_ms, isolation, LEADER_WITHIN_S, None)
@@ -207,10 +198,8 @@ class LogMoments(LogOffsets):
         late: Mapping[BrokerPartition, int],
         leaders: Mapping[BrokerPartition, Leader],
     ) -> tuple[dict[BrokerPartition, int], dict[BrokerPartition, EtlError]]:
-        """Of logs that have no record that late by their leaders' word: the high watermark where
-        that is borne out, else the error.
-
-        Where the last record is as late, it may have come since: then the time is asked for again.
+        """Return the high watermark of partitions without a record that late, if confirmed, else
+        the error. If the last record is that late, it may be new: the time is looked up again.
         """
         if not late:
             return {}, {}
@@ -233,8 +222,9 @@ class LogMoments(LogOffsets):
         highs: Mapping[BrokerPartition, int],
         leaders: Mapping[BrokerPartition, Leader],
     ) -> set[BrokerPartition]:
-        """The logs that have nothing that late by their largest timestamp; where nobody tells that,
-        those that have nothing below the high watermark, or something earlier right there."""
+        """Return the partitions without anything that late: by their largest timestamp, else by an
+        earlier record below the high watermark, or none.
+        """
 
         def ask(
             consumer: SimpleConsumer, logs: Collection[BrokerPartition]
@@ -291,11 +281,11 @@ def _doubted(log: BrokerPartition, leader: Leader) -> SettingsError:
 
 
 Unread = Mapping[BrokerPartition, tuple[int, int]]
-"""Of each log the offset of the oldest record that is not read, and its readable end."""
+"""For each partition the oldest unread offset, and the readable end."""
 FIRST_BYTES = 32 << 10
-"""Asked for of each log first: two record batches of a producer that nobody configured."""
+"""First request size per partition: two record batches of an unconfigured producer."""
 LOOKED_AT_BYTES_MAX = 64 * MIB
-"""Of all logs of one broker together."""
+"""Of all partitions of one broker together."""
 _ANSWER_BYTES_MAX = 16 * MIB
 _GROWTH = 8
 
@@ -324,8 +314,8 @@ def read_oldest(
     *,
     isolation: Isolation,
 ) -> dict[BrokerPartition, OldestRecord]:
-    """The oldest unread record of each log that has a leader. Raises nothing of a broker: a log
-    that it does not tell of says why.
+    """Return the oldest unread record of each partition with a leader. Errors of brokers become
+    reasons, not exceptions.
     """
 
     def ask(
@@ -370,9 +360,7 @@ def _of_broker(
 
 
 def _fitting(waiting: Mapping[BrokerPartition, _Look]) -> dict[BrokerPartition, _Look]:
-    """As many of those that wait as one answer may hold; those that need least come first, so that
-    most are told.
-    """
+    """Return as many partitions as one response may hold, the smallest first."""
     asked, size = dict[BrokerPartition, _Look](), 0
     for log, look in sorted(waiting.items(), key=lambda each: (each[1].max_bytes, each[0])):
         if asked and size + look.max_bytes > _ANSWER_BYTES_MAX:
@@ -385,9 +373,7 @@ def _fitting(waiting: Mapping[BrokerPartition, _Look]) -> dict[BrokerPartition, 
 def _oldest_record(
     log: BrokerPartition, fetched: FetchedPartition | None, look: _Look
 ) -> OldestRecord | None:
-    """What this part of an answer tells; None: it is asked for again, further on or with more
-    bytes, as `look` says then.
-    """
+    """Return what the response tells about the partition; None: ask again, as `look` says then."""
     if fetched is not None and fetched.refusal is not None:
         return OldestRecord(why=fetched.refusal.error("fetch", **log.place).what)
     if fetched is None or not len(fetched.records):
@@ -415,7 +401,7 @@ def _oldest_record(
 
 
 def _grown(look: _Look, at_last: OldestRecord) -> OldestRecord | None:
-    """Ask with more bytes; where that was done as far as it goes, what is said then."""
+    """Request more bytes; at the limit return the final answer."""
     if look.max_bytes >= _ANSWER_BYTES_MAX:
         return at_last
     look.max_bytes = min(_ANSWER_BYTES_MAX, look.max_bytes * _GROWTH)

@@ -40,11 +40,12 @@ def registered_cluster(
     connect_timeout_s: float = CONNECT_WITHIN_S,
     security: Security = OPEN,
 ) -> Cluster:
-    """Whom to ask; to be closed before the session is. Raises as `registered_brokers`.
+    """Open the cluster registered in ZooKeeper; the caller closes it before the session. Raises as
+    `registered_brokers`.
 
-    generation   how brokers of Kafka must be spoken to, where that was said; None: they are asked
-    security     which of the brokers' listeners is meant, and how it is entered known
-    physical logs that there were, so that those of a broker that is away are told as leaderless
+    `generation`: broker type or release, if configured; None: detected. `security`: the listener,
+    and how to connect to it. `known`: earlier Jafka partitions, so that those of an unavailable
+    broker are reported without leader.
     """
     brokers, before = (
         registered_brokers(zookeeper, physical=physical, security=security),

@@ -21,7 +21,7 @@ from etl.model.plans import NO_REQUESTS, Requests
 
 
 def cores() -> int:
-    """Those that this process may use, and no more than its control group's share, as a JVM counts
+    """Return the cores that this process may use, limited by its control group, as a JVM counts
     them.
     """
     found = (
@@ -34,9 +34,7 @@ def cores() -> int:
 
 
 def user_at_host() -> str:
-    """Who is at work here, for whoever reads it later: `user@host`; the user's number where the
-    machine has no name for it.
-    """
+    """Return `user@host`; the user's number if it has no name here."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container that runs under a number of its own
@@ -51,18 +49,15 @@ def open_files() -> int:
 
 
 def this_driver(run_id: str) -> DriverNode:
-    """What a run says of itself where others ask who is at work."""
+    """Return the identity of a run's driver."""
     return DriverNode(
         socket.gethostname(), os.getpid(), _process_start(os.getpid()), run_id, _pids()
     )
 
 
 def is_dead(driver: DriverNode) -> bool:
-    """Whether this driver was a process of this host, among those that we see, and is no more. Of
-    others nobody here can tell.
-
-    A container may have the host's name, and its pids are not ours: what is no process here may be
-    at work there.
+    """True if this driver was a process of this host and visible to us, and is gone. A container
+    may have the host's name and other pids, so unknown processes may be alive.
     """
     return driver.host == socket.gethostname() and driver.pids == _pids() and not _is_alive(driver)
 
@@ -72,9 +67,7 @@ def is_dead(driver: DriverNode) -> bool:
 # namespace's /proc it tells of somebody else's process. It would know a reused pid on macOS, where
 # a driver whose pid was given again counts as alive instead, and its session decides.
 def _pids() -> str | None:
-    """Names this boot of this machine and our PID namespace in it (namespaces(7)); None where /proc
-    does not tell.
-    """
+    """Return the name of this boot and our PID namespace (namespaces(7)); None without /proc."""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot[:8]}-{os.stat('/proc/self/ns/pid').st_ino}"
@@ -82,8 +75,8 @@ def _pids() -> str | None:
 
 
 def _process_start(pid: int) -> str | None:
-    """When a process of this host began, in clock ticks since boot; None where /proc does not tell,
-    or tells of other processes.
+    """Return the start of a process of this host in clock ticks since boot; None without /proc, or
+    for another namespace.
     """
     with contextlib.suppress(OSError, IndexError):
         if os.readlink("/proc/self") == str(os.getpid()):

@@ -29,7 +29,7 @@ _WAIT_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ProgressAddress:
-    """Where tasks tell it, and what shows that they belong to the run."""
+    """Where tasks send progress, and the token that identifies the run."""
 
     host: str
     port: int
@@ -44,9 +44,9 @@ class ProgressPort:
         the one that executors know it by.
         """
         self.told: dict[int, AttemptProgress] = {}
-        """The last that each task told."""
+        """The last progress of each task."""
         self.began: float | None = None
-        """When the first task told that it began, by `time.monotonic`."""
+        """When the first task reported its begin, by `time.monotonic`."""
         self.address: ProgressAddress | None = None
         self._planned = planned
         self._closed = threading.Event()
@@ -63,7 +63,7 @@ class ProgressPort:
             ).start()
 
     def close(self) -> None:
-        """Listen no more; what was told stays."""
+        """Close the port; received progress stays."""
         self._closed.set()
 
     def _listen(self, listening: socket.socket, token: bytes) -> None:
@@ -91,7 +91,7 @@ class ProgressPort:
 
 
 class Teller:
-    """A task's end. Without an address it tells nobody."""
+    """A task's end. Without an address it sends nothing."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Teller:
             self._tell()  # that it began; its first records are told at once, too
 
     def read(self, index: int, offsets: int, records: int, size: int) -> None:
-        """Tell how far one range is: offsets passed, records and bytes so far."""
+        """Report one range: offsets passed, records and bytes so far."""
         if self._socket is None:
             return
         now_read, before = (offsets, records, size), self._read.get(index, (0, 0, 0))
@@ -125,7 +125,7 @@ class Teller:
             self._next = self._clock() + _EVERY_S
 
     def close(self) -> None:
-        """Tell it once more; nothing after that."""
+        """Send once more, then nothing."""
         if self._socket is not None:
             self._tell()
             self._socket.close()

@@ -85,7 +85,7 @@ def send_lineage(report: Report, settings: Settings, namespace: str) -> None:
 
 
 _SENT_WITHIN_S = 10.0
-"""How long a transport that sends behind our back may take at the end of each event."""
+"""Longest time that an asynchronous transport may take at the end of each event."""
 
 
 HISTORY_RUNS = 30
@@ -134,7 +134,7 @@ def _without_snapshots(path: Path, most: int) -> bytes | None:
 
 
 def report_path(folder: Path, ours_called: str, run_id: str) -> Path:
-    """Where the report of a run is; `ours_called`: see `Settings.name_in_files`."""
+    """Return the path of a run's report; `ours_called`: see `Settings.name_in_files`."""
     return folder / f"{ours_called}-{run_id}.json"
 
 
@@ -189,11 +189,9 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def write_page(to: Path, report: Mapping[str, Any], folder: Path) -> None:
-    """The page of a report, with the runs before it that are in the folder; their pages are linked
-    where the new one stands beside them.
-
-    It is there as a whole or not at all. Raises OSError, and KeyError, TypeError, AttributeError or
-    ValueError for what is no report.
+    """Write the page of a report with earlier runs of the directory, linked if the new page is
+    beside theirs; as a whole or not at all. Raises OSError, and KeyError, TypeError, AttributeError
+    or ValueError for an invalid report.
     """
     ours_called = name_in_files(report["group"], report["pipeline"])
     before = past_runs(folder, ours_called, before=report["run_id"])
@@ -224,11 +222,9 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def write_metrics(report: Report, settings: Settings, *, now_ms: int) -> Path | None:
-    """Where the metrics of a run that has ended are; None where none are wanted. The file is
-    replaced as a whole. Raises OSError.
-
-    When a run last succeeded is taken over from the file before where this one did not: reports may
-    be gone.
+    """Write the metrics of a finished run; return their path, None if not configured. The file is
+    replaced as a whole. Raises OSError. The last success is taken from the earlier file if this run
+    had none, since reports may be gone.
     """
     if settings.metrics_file is None:
         return None
@@ -241,7 +237,7 @@ def write_metrics(report: Report, settings: Settings, *, now_ms: int) -> Path | 
 
 
 def _last_success_s(path: Path, report: Report) -> float | None:
-    """What the file says of this pipeline; None where there is none, or where it is another one's."""
+    """Return this pipeline's last success in the file; None without one."""
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, UnicodeDecodeError):
@@ -254,9 +250,7 @@ def _last_success_s(path: Path, report: Report) -> float | None:
 
 
 def this_process(conf: str | None, changes: Sequence[Change] = ()) -> Process:
-    """Where this process runs, by which conf and what was changed of it, and the versions of what
-    it runs.
-    """
+    """Return host, conf, overrides and versions of this process."""
     versions: dict[str, str | None] = {
         "python": platform.python_version(),
         "offset_range_etl": __version__,
@@ -312,7 +306,7 @@ def kept_in(folder: str, report: Report, *, keep: int) -> Iterator[None]:
 
 
 def _write_all(path: Path, report: Report) -> None:
-    """Report, page, metrics and lineage; what could not be written is told in those that can."""
+    """Write report, page, metrics and lineage; what failed is reported in the others."""
     is_kept, told = _write_last(path, report), len(report.outcomes)
     if is_kept:
         with _told_as(
@@ -336,9 +330,7 @@ def _write_all(path: Path, report: Report) -> None:
 
 
 def _send_lineage(report: Report) -> None:
-    """Where the conf wants it. Whatever comes of it is told once, and changes nothing else: it is
-    somebody else's server.
-    """
+    """Send lineage if configured. A failure is reported once and changes nothing else."""
     settings = report.settings
     if (
         settings is None
@@ -362,7 +354,9 @@ def _send_lineage(report: Report) -> None:
 
 @contextlib.contextmanager
 def _told_as(outcome: Outcome, report: Report, path: str | Path, what_then: str) -> Iterator[None]:
-    """What cannot be written inside is told as this outcome: the run has come to what it came to."""
+    """Context manager: what cannot be written inside becomes this outcome, since the run has its
+    result.
+    """
     try:
         yield
     except OSError as error:
@@ -377,8 +371,8 @@ def _told_as(outcome: Outcome, report: Report, path: str | Path, what_then: str)
 
 
 def _write_last(path: Path, report: Report) -> bool:
-    """Whether the report is written. What came of the run is its exit code all the same: it is told
-    with the others.
+    """Write the last report; return whether it was written. The run's result is its exit code
+    anyway.
     """
     try:
         _write(path, report)
@@ -401,8 +395,8 @@ def _prune(own: Path, ours_called: str, keep: int) -> None:
 
 
 def _as_told(error: BaseException) -> EtlError:
-    """What the report says of it: whatever is not an error of ours is a bug of ours, and a report
-    must not say that all is well.
+    """Return the report's error: an exception that is not ours is a bug, and must not look like
+    success.
     """
     if isinstance(error, EtlError):
         return error

@@ -35,8 +35,7 @@ class ConnectionBroken(ConnectionError):
 
 
 _EXPIRED, _NOT_YET, _OTHER_NAME, _OTHER_ADDRESS = 10, 9, 62, 64
-"""OpenSSL's X509_V_ERR_*; the others say in one way or another that nobody whom we trust signed it.
-"""
+"""OpenSSL's X509_V_ERR_*; all others mean that no trusted authority signed the certificate."""
 _OF_CERTIFICATES = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
 _NO_TLS = (
     "WRONG_VERSION_NUMBER",
@@ -50,7 +49,7 @@ _NO_TLS = (
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Whom we speak to, as a person is told of it."""
+    """The other side, in the terms of errors."""
 
     name: str
     place: str
@@ -58,18 +57,18 @@ class Peer:
     keys: str
     """The section of a conf that holds `ca_file` and its neighbours."""
     switch: str
-    """The key that says whether there is TLS at all."""
+    """The key that enables TLS."""
     port: str
-    """What to look at where the port does not speak TLS."""
+    """What to check if the port does not speak TLS."""
     trust: str
     """Its own settings: whom it trusts, who it is, and how it encrypts."""
     identity: str
     ciphers: str
     no_tls: type[EtlError]
-    """What a port that does not speak TLS is."""
+    """What a port without TLS is."""
 
     def key(self, name: str) -> str:
-        """Of a conf."""
+        """Return the conf key."""
         return f"{self.keys}.{name}"
 
 
@@ -100,10 +99,8 @@ ZOOKEEPER = Peer(
 def wrap(
     connected: socket.socket, host: str, tls: Tls, address: str, peer: Peer = BROKER
 ) -> ssl.SSLSocket:
-    """The same connection behind a handshake, within the time that the socket has. The socket is
-    closed where that fails.
-
-    Raises TimeoutError; ConnectionBroken where the other side hangs up; SettingsError,
+    """Return the connection after a handshake, within the socket's timeout. The socket is closed on
+    failure. Raises TimeoutError; ConnectionBroken if the other side closes; SettingsError,
     PermissionDenied and NotKafka.
     """
     with _closing_on_failure(connected):
@@ -124,11 +121,9 @@ def wrap(
 
 
 def refused(error: ssl.SSLError, address: str, peer: Peer = BROKER) -> PermissionDenied | None:
-    """What an error of TLS means, in a handshake or behind it; None: it says nothing of who may
-    connect.
-
-    From TLS 1.3 on a server looks at our certificate behind the handshake: what it thinks of it
-    comes with the first read.
+    """Return the meaning of a TLS error, in a handshake or later; None: not about authentication.
+    From TLS 1.3 on a server checks our certificate after the handshake, and its answer comes with
+    the first read.
     """
     reason = error.reason or ""
     if "ALERT" in reason and any(word in reason for word in _OF_CERTIFICATES):
@@ -142,8 +137,8 @@ def refused(error: ssl.SSLError, address: str, peer: Peer = BROKER) -> Permissio
 
 
 def _no_handshake(error: ssl.SSLError, address: str, peer: Peer) -> EtlError | ConnectionBroken:
-    """Of a handshake alone: behind it the port has spoken TLS, and the same errors are a connection
-    that broke.
+    """Return the meaning of an error in a handshake; later the port is known to speak TLS, and the
+    same errors are broken connections.
     """
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return _no_tls("the other side hung up in the middle of the handshake", address, peer)
@@ -201,10 +196,8 @@ def _untrusted(
 def _names(
     context: ssl.SSLContext, peer: tuple[str, int], host: str, timeout_s: float | None
 ) -> list[str]:
-    """Those of the certificate, which is trusted but for its names. Asked for on a connection of
-    its own, on which nothing is sent.
-
-    It names the same host, since one port may have a certificate for each name (SNI).
+    """Return the names of a certificate that is trusted but for its names, read on a connection of
+    its own with the same SNI.
     """
     context.check_hostname = False
     try:
@@ -241,7 +234,7 @@ def _load_own(context: ssl.SSLContext, cert_file: LocalFile, tls: Tls, peer: Pee
 
 
 class _Password:
-    """Of the key, where it has one. Without it OpenSSL would ask whoever sits at the terminal."""
+    """Password of the key. Without it OpenSSL would ask on the terminal."""
 
     def __init__(self, reference: SecretRef | None, key: str) -> None:
         self._reference, self.key = reference, key

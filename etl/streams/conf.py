@@ -51,8 +51,9 @@ class Group:
 
     name: str
     membership: Membership | str | None = None
-    """Who says which member owns what: `zookeeper`, as for consumers of Jafka and Kafka 0.8, or
-    `coordinator`, as from 0.9 on; None: that where the consumer was given a ZooKeeper, else this.
+    """Who assigns partitions: `zookeeper`, as for consumers of Jafka and Kafka 0.8, or
+    `coordinator`, as from 0.9 on; None: the former if the consumer has a ZooKeeper, else the
+    latter.
     """
     strategy: str = "range"
     """How the group divides its logs: the same as its other members."""
@@ -74,8 +75,8 @@ class Group:
     next poll."""
     max_poll_interval_s: float = 300.0
     topics_max_age_s: float = 30.0
-    """With a coordinator: how often a pattern is held against the topics that there are. ZooKeeper
-    tells of new ones itself.
+    """With a coordinator: how often a pattern is compared with existing topics. ZooKeeper reports
+    new ones itself.
     """
     auto_commit_s: float | None = None
     """How often polls commit what earlier polls handed out; that is done at each rebalance and at
@@ -83,7 +84,9 @@ class Group:
     """
 
     def settled(self, *, has_zookeeper: bool, physical: bool) -> Group:
-        """The same with what None stands for. Raises SettingsError for what cannot be."""
+        """Return the group with defaults resolved. Raises SettingsError for impossible
+        combinations.
+        """
         try:
             membership = Membership(
                 self.membership
@@ -147,10 +150,10 @@ class Subscription:
     filter: TopicFilter | None = None
     """By what it reads all that pass, those that are made later, too; then none is named."""
     threads_each: int = 1
-    """As how many it counts for each of those."""
+    """Number of threads for each of these."""
 
     def names(self, there: Collection[str]) -> frozenset[str]:
-        """Of the topics that are there, those that are read; what is named counts anyway."""
+        """Return which of the existing topics are read; named ones always count."""
         return (
             frozenset(self.threads)
             if self.filter is None
@@ -159,28 +162,30 @@ class Subscription:
 
 
 class RebalanceListener:
-    """Who hears what a consumer owns: called within its `poll`, `unsubscribe` and `close`. What it
-    raises comes out of these; it may not call them itself, nor `subscribe` (ConsumerInUse)."""
+    """Callbacks for changes of the assignment, called within `poll`, `unsubscribe` and `close`.
+    Their exceptions come out of these; they may not call them, nor `subscribe` (ConsumerInUse).
+    """
 
     def revoked(self, logs: Collection[BrokerPartition]) -> None:
-        """The group takes these. They are still ours: `commit` now, and whoever owns them next
-        begins there.
+        """The group revokes these. They are still ours: `commit` now, and the next owner begins
+        there.
         """
 
     def assigned(self, logs: Collection[BrokerPartition]) -> None:
         """The group gives these. They begin where the group is, unless they are sought in now."""
 
     def lost(self, logs: Collection[BrokerPartition]) -> None:
-        """These were ours until nobody knows when: others may be reading them, and nothing of them
-        can be committed any more.
+        """These were lost at an unknown time: others may be reading them, and nothing of them can
+        be committed any more.
         """
 
 
 def by_filter(
     text: str, kind: FilterKind = FilterKind.WHITE_LIST, *, threads: int = 1
 ) -> Subscription:
-    """Whatever topics match a regular expression of Java's from end to end, or all others. Raises
-    SettingsError for one that is not understood here."""
+    """Subscribe to topics that match a Java regular expression as a whole, or to all others. Raises
+    SettingsError for an unsupported one.
+    """
     try:
         return Subscription(filter=TopicFilter(kind, cleaned(text)), threads_each=threads)
     except NotTranslated as error:
@@ -215,12 +220,12 @@ def _names(kind: type[Membership]) -> str:
 SecurityInput = Security | Mapping[str, Any] | None
 """The value itself, or its keys as in a conf file."""
 ZooKeeperAccessInput = Access | Mapping[str, Any] | None
-"""The same of ZooKeeper."""
+"""Keys of `zookeeper`: `tls` and `auth`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """Each is what `Consumer` says of it. Words may stand for enums."""
+    """Arguments as of `Consumer`. Strings may stand for enums."""
 
     bootstrap: str | Sequence[str] | None = None
     zookeeper: str | None = None
@@ -240,7 +245,7 @@ class ConsumerConfig:
 
     @property
     def storage(self) -> OffsetsStorage:
-        """Where the group's offsets are: as was said, else in ZooKeeper where that was given."""
+        """Return where the group's offsets are: as configured, else in ZooKeeper if it is given."""
         return OffsetsStorage(
             self.offsets_storage
             or (OffsetsStorage.ZOOKEEPER if self.zookeeper else OffsetsStorage.KAFKA)
@@ -258,22 +263,22 @@ class ConsumerConfig:
 
     @property
     def generation(self) -> str | None:
-        """How all brokers are to be spoken to, where that was said."""
+        """Return the broker type or release, if configured."""
         return None if self.broker_version is None else of_broker_version(self.broker_version)
 
     @property
     def is_physical(self) -> bool:
-        """Whether offsets are byte positions."""
+        """True if offsets are byte positions."""
         return BrokerFamily(self.dialect) is BrokerFamily.JAFKA
 
     @property
     def begins(self) -> StartAt | None:
-        """Where a partition begins of which the group has no offset."""
+        """Return where partitions without a committed offset begin."""
         return None if self.start is None else StartAt(self.start)
 
     @property
     def sizes(self) -> FetchSizes:
-        """How it asks."""
+        """Return the fetch sizes."""
         return FetchSizes(
             Isolation(self.isolation),
             self.fetch_max_bytes,
@@ -317,9 +322,7 @@ class ConsumerConfig:
             )
 
     def checked(self) -> Group | None:
-        """The group, with all that it leaves open said. Raises SettingsError for what cannot be
-        opened.
-        """
+        """Return the group with defaults resolved. Raises SettingsError for invalid settings."""
         self._reject_sizes()
         if self.bootstrap is None and self.zookeeper is None:
             raise SettingsError(

@@ -34,15 +34,15 @@ from etl.streams.records import Answer, Decoder, Record, records_of
 
 
 class StreamQueue:
-    """The queue of one stream, which asks for no more while it holds so many records or bytes."""
+    """The queue of one stream; full above a number of records or bytes."""
 
     def __init__(self, most_records: int, most_bytes: int) -> None:
         self._most_records, self._most_bytes = most_records, most_bytes
         self._answers: deque[Answer] = deque()
         self.logs: set[BrokerPartition] = set()
-        """Which are the stream's."""
+        """Partitions of the stream."""
         self.handed: Record | None = None
-        """What its thread may still be at, of a log that is the stream's."""
+        """Offset after the last record returned to its thread, per partition."""
 
     @property
     def head(self) -> Answer | None:
@@ -61,16 +61,17 @@ class StreamQueue:
 
     @property
     def has_room(self) -> bool:
-        """Whether more is to be asked for."""
+        """True if more may be fetched."""
         return self.count < self._most_records and self.size < self._most_bytes
 
     def holds(self, log: BrokerPartition) -> bool:
-        """Whether something of the log is in it."""
+        """True if it has something of the partition."""
         return any(answer.log == log for answer in self._answers)
 
     def put(self, arrived: Answer) -> None:
-        """At the end. One that only says how far there is nothing takes the place of the log's one
-        that says so, wherever that is: they come for as long as nobody reads the stream."""
+        """Append. A response without records replaces the partition's earlier one of that kind,
+        since they arrive as long as nobody reads the stream.
+        """
         if not arrived.count and arrived.failure is None:
             self._answers = deque(
                 one
@@ -85,7 +86,7 @@ class StreamQueue:
             self._answers.popleft()
 
     def put_off(self, broken: Answer) -> None:
-        """Nothing can be had of it, which is said; the others first, and then it is said again."""
+        """Requeue an error after the other partitions' records, to be raised again."""
         if self.head is broken:
             self._answers.rotate(-1)
 
@@ -98,8 +99,8 @@ class StreamQueue:
 
 
 class StreamPositions(Positions):
-    """See `Positions`, which is the fetching thread's; what has to do with a stream may be called
-    by that stream's.
+    """See `Positions`, which belong to the fetcher thread; what concerns a stream may be called by
+    its thread.
     """
 
     def __init__(
@@ -108,9 +109,7 @@ class StreamPositions(Positions):
         queue_of: Callable[[BrokerPartition], StreamQueue],
         changed: threading.Condition,
     ) -> None:
-        """queue_of: which stream a log that comes belongs to; changed: held while anything here is
-        looked at or changed.
-        """
+        """`queue_of`: the stream of a new partition; `changed`: held during each access."""
         super().__init__(*given)
         self._queue_of, self._changed = queue_of, changed
         self._queues: dict[BrokerPartition, StreamQueue] = {}
@@ -139,15 +138,15 @@ class StreamPositions(Positions):
             self._done[log] = offset
 
     def stop(self, logs: Collection[BrokerPartition]) -> None:
-        """See `Positions.stop`: what waits of them is dropped, or streams would go on while what
-        they handed out is committed.
+        """See `Positions.stop`: queued records are dropped, else streams would continue while
+        returned records are committed.
         """
         with self._changed:
             for log in self._queues.keys() & set(logs):
                 self._queues[log].drop(log)
 
     def to_ask(self) -> list[RangeProgress]:
-        """Those whose streams have room."""
+        """Return the partitions whose streams have room."""
         with self._changed:
             return [
                 self._walks[log]
@@ -171,7 +170,7 @@ class StreamPositions(Positions):
             self.known[log] = offset
 
     def note_done(self, log: BrokerPartition, offset: int) -> None:
-        """Whatever was handed out up to there, the program has come back for more."""
+        """Note that the program returned for more after that offset."""
         if log in self._done:
             self._done[log] = max(self._done[log], offset)
 
@@ -192,11 +191,11 @@ class StreamPositions(Positions):
 
 _SLICE_S = 0.05
 _REST_S = 0.5
-"""Behind a failure that may pass."""
+"""Pause after a temporary failure."""
 
 
 class Pump:
-    """See the module. Whatever it stands on ends with `until`."""
+    """The fetcher thread; see the module. Its resources end with `until`."""
 
     def __init__(
         self,
@@ -208,16 +207,16 @@ class Pump:
     ) -> None:
         self.positions = positions
         self.is_ended = False
-        """Whether there will be nothing more."""
+        """True after the last record."""
         self.failure: BaseException | None = None
-        """What it ended with, where that was not our wish."""
+        """The error that ended it."""
         self.trouble: EtlError | None = None
-        """What keeps it from fetching; None while nothing does. It tries again."""
+        """The error that prevents fetching now; it retries. None: none."""
         self._group, self._fetches, self._until, self._changed = group, fetches, until, changed
         self._wanted: list[Callable[[], None]] = []
         self._is_stopping = False
         self._left_with: BaseException | None = None
-        """What leaving failed with."""
+        """The error of leaving the group."""
         self._thread = threading.Thread(target=self._run, name="streams: fetches", daemon=True)
         self._thread.start()
 
@@ -310,21 +309,18 @@ class Pump:
 
 
 class ConsumerTimeout(Exception):
-    """A stream waited as long as it was told to. It is no error: the stream may be asked again."""
+    """A stream waited for its timeout. Not an error: `next` may be called again."""
 
 
 class MessageStream(Iterator[Record]):
-    """Made by a `ConsumerConnector`. `next` waits for a record; it ends with the connector's `shutdown`.
+    """Iterates over records; made by a `ConsumerConnector`, ended by its `shutdown`.
 
-    timeout_s   how long `next` waits before it raises ConsumerTimeout, behind which it may be called
-    again; None: without end
-
-    Records of one partition come in their order. What cannot be had (a decoder that fails, a
-    damaged record batch, an offset that retention took) is raised with topic, partition and offset:
-    `next` goes on behind a record that no decoder reads; behind anything else nobody can, so the
-    other partitions' records come first and then it is raised again. What the connector cannot
-    reach is raised once where nothing else is there, and it goes on. One thread at a time: a second
-    one gets ConsumerInUse.
+    `timeout_s`: how long `next` waits before it raises ConsumerTimeout, after which it may be
+    called again; None: forever. Records of one partition come in order. Errors (a failing decoder,
+    a damaged record batch, an expired offset) are raised with topic, partition and offset: after a
+    decoder's error `next` continues; any other one is raised again after the other partitions'
+    records. Unreachable brokers are raised once if nothing else is queued, and retried. One thread
+    at a time: a second one gets ConsumerInUse.
     """
 
     def __init__(
@@ -416,20 +412,18 @@ class MessageStream(Iterator[Record]):
 
 
 class ConsumerConnector:
-    """One member of a group, that gives its share in streams; made once for each connector, and
-    ended by `shutdown`.
+    """A group member that distributes its assignment to streams; ended by `shutdown`.
 
-    conf            see `ConsumerConfig`; with a group queue_records   how many records wait for a stream
-    before no more is asked for queue_bytes     the same in bytes, as columns. Beyond both a stream
-    holds one answer of each of its partitions at most. listener        hears what the group takes
-    and gives, in the thread that fetches; it may not call the connector
+        conf            see `ConsumerConfig`; with a group
+        queue_records   records queued per stream before fetching pauses
+        queue_bytes     the same in bytes; beyond both a stream holds one response per partition
+        listener        hears of rebalances in the fetcher thread; may not call the connector
 
-    A program has at least as many threads as it wants streams to be read at a time: one that is not
-    read holds its partitions all the same. In ZooKeeper each stream is a thread of the member and
-    owns its partitions as such; a coordinator knows no threads, so the member's partitions are
-    shared out among its streams. Every partition's records are given to one stream. What is
-    committed by itself (`Group.auto_commit_s`) is what streams have handed out, but for the last
-    record of each, which its thread may still be at.
+    A program needs as many threads as streams: an unread stream holds its partitions all the same.
+    In ZooKeeper each stream is a thread of the member and owns its partitions; with a coordinator
+    the member's partitions are divided among its streams. Auto-commit (`Group.auto_commit_s`)
+    covers what streams returned, but for the last record of each, which its thread may still
+    process.
     """
 
     def __init__(
@@ -478,14 +472,11 @@ class ConsumerConnector:
         value_decoder: Decoder | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, list[MessageStream]]:
-        """So many streams of each topic; a topic that is not there yet joins once it is.
+        """Return n streams for each topic; missing topics join once they exist.
 
-        key_decoder, value_decoder   called with the bytes of each that is not null, by the thread
-        that asks for the record timeout_s                    of each stream's `next`; see
-        `MessageStream`
-
-        Raises SettingsError, also where streams were made before; BrokerUnreachable or
-        ZooKeeperUnreachable where nobody can be asked.
+        `key_decoder`, `value_decoder` are called with non-null bytes by the reading thread;
+        `timeout_s` of each `next`: see `MessageStream`. Raises SettingsError, also if streams were
+        made before; BrokerUnreachable or ZooKeeperUnreachable.
         """
         wanted = by_names(topics)
         made = {
@@ -510,13 +501,12 @@ class ConsumerConnector:
         value_decoder: Decoder | None = None,
         timeout_s: float | None = None,
     ) -> list[MessageStream]:
-        """So many streams over all topics that match the pattern of Java's from end to end
-        (`white_list`), or over all others (`black_list`); those that are made later join by
-        themselves. Raises as `create_message_streams`.
+        """Return n streams over all topics that match the Java pattern as a whole (`white_list`),
+        or over all others (`black_list`), later ones included.
 
-        Each stream has its part of every topic. The brokers' own topics are in none. Consumers of
-        Jafka know no filters: beside them the member is registered with the topics' names, anew
-        whenever they change.
+        Raises as `create_message_streams`. Each stream has a part of each topic; internal topics
+        are never included. Consumers of Jafka know no filters: beside them the member registers
+        topic names, again after each change.
         """
         if type(streams) is not int or streams < 1:
             raise SettingsError(f"{streams!r} is no number of streams", check="1 or more")
@@ -526,9 +516,9 @@ class ConsumerConnector:
         return made
 
     def commit(self) -> None:
-        """Store behind the last record that each stream handed out. With several threads: when none
-        of them is amid a record. Raises as `Consumer.commit`; and SettingsError before there are
-        streams."""
+        """Commit after the last record that each stream returned; call when no thread is processing
+        a record. Raises as `Consumer.commit`, and SettingsError before there are streams.
+        """
         if self._pump is None:
             raise SettingsError(
                 "there are no streams yet",

@@ -73,29 +73,29 @@ Log = BrokerPartition | tuple[str, int] | tuple[str, int, int | None]
 
 
 class Consumer:
-    """Reads partitions of one cluster, of whichever generation.
+    """Reads partitions of one cluster, of any broker type.
 
-    bootstrap             "host:port,..." of some brokers, or a sequence of such; or zookeeper
-    the ZooKeeper that brokers are registered in; with `bootstrap` that of the group's offsets alone
-    group                 whose offsets `committed` and `commit` are about, where partitions begin,
-    and whose member it is once it
-                          subscribes: a name, or a `Group`; None: nobody's
-    offsets_storage       where they are; None: in ZooKeeper where that is given, else with the
-    group's coordinator dialect, broker_version   `jafka` for Jafka and Kafka 0.7; the brokers'
-    release, where they do not tell it (Kafka before 0.10) start                 where a partition
-    begins that has no committed offset; None: that is an error key_decoder, value_decoder   called
-    with the bytes of each that is not null isolation             `read_committed`: records of open
-    and aborted transactions are not given fetch_max_bytes       of one broker's answer;
-    partition_max_bytes: of one partition in it fetch_limit_bytes     what these may grow to for one
-    record batch larger than that max_wait_ms           how long a broker may hold an answer back
-    while there is nothing timeout_s             of each question; and how long a partition may have
-    no leader, or a silent one, before `poll` says so security, zookeeper_access   encryption and
-    login: keys of `source.security` in a conf, and `listener`; `tls` and `auth` of `zookeeper`
+        bootstrap            "host:port,..." of some brokers, or a sequence of such; or
+        zookeeper            the brokers' registry; with `bootstrap`, of the group's offsets only
+        group                a name, or a `Group`: whose offsets are read and committed, where
+                             partitions begin, and what `subscribe` joins; None: no group
+        offsets_storage      None: ZooKeeper if it is given, else the group's coordinator
+        dialect              `jafka` for Jafka and Kafka 0.7
+        broker_version       release of brokers that do not report it (Kafka before 0.10)
+        start                where partitions without a committed offset begin; None: an error
+        key_decoder, value_decoder   called with non-null bytes
+        isolation            `read_committed`: no records of open and aborted transactions
+        fetch_max_bytes      of one response; partition_max_bytes: of one partition in it
+        fetch_limit_bytes    what these may grow to for one large record batch
+        max_wait_ms          how long a broker may delay an empty response
+        timeout_s            of each request; and how long a partition may lack a leader before
+                             `poll` raises
+        security, zookeeper_access   keys of `source.security` in a conf, and `listener`; `tls`
+                             and `auth` of `zookeeper`
 
-    Held in memory at most: one answer of each partition, and one of each broker that is under way.
-    One thread at a time: a second one gets ConsumerInUse, from `close`, too. Once closed everything
-    but `close` raises NotAssigned. As a member it has two threads of its own, for its group and for
-    the case that nobody polls.
+    Memory: one response per partition, and one per broker in flight. One thread at a time: a second
+    one gets ConsumerInUse, from `close`, too. After `close` everything else raises NotAssigned. A
+    member has two threads of its own, for its group and to leave if nobody polls.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class Consumer:
         security: SecurityInput = None,
         zookeeper_access: ZooKeeperAccessInput = None,
     ) -> None:
-        """Raises SettingsError, and what finding the brokers in ZooKeeper does. Brokers are asked
-        with the first question.
+        """Raises SettingsError, and as finding brokers in ZooKeeper does. Brokers are asked with
+        the first request.
         """
         conf = ConsumerConfig(
             bootstrap,
@@ -144,7 +144,7 @@ class Consumer:
 
     @classmethod
     def on(cls, cluster: Cluster, conf: ConsumerConfig) -> Self:
-        """One without a group that asks a cluster which is open, and stays so when it is closed."""
+        """Return a consumer without a group on an open cluster, which it does not close."""
         made = cls.__new__(cls)
         made._begin(Opened(cluster), conf, ExitStack(), None, None)
         return made
@@ -183,8 +183,9 @@ class Consumer:
         self.close()
 
     def close(self) -> None:
-        """Leave the group, and hang up. Commits nothing but where that is done by itself, and then
-        what was handed out, not where an error ends the `with` block. May be called again."""
+        """Leave the group and close connections. Commits only with auto-commit, and then what was
+        returned; not after an error in the `with` block. May be called again.
+        """
         if not self._in_use.is_closed:
             with self._alone(nests=False):
                 try:
@@ -204,9 +205,10 @@ class Consumer:
             )
 
     def assign(self, logs: Iterable[Log]) -> None:
-        """Read these partitions and no others. One that stays goes on as it is, paused or not; one
-        that comes begins where the group is, or at `start`, with the next `poll`. Raises
-        SettingsError while it is subscribed."""
+        """Read these partitions and no others, from the next `poll` on. One that stays continues,
+        paused or not; a new one begins at the group's offset, or at `start`. Raises SettingsError
+        while it is subscribed.
+        """
         with self._alone(nests=False):
             if self._group.is_subscribed:
                 raise SettingsError(
@@ -222,13 +224,12 @@ class Consumer:
         pattern: str | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Be a member of the group from the next `poll` on, and read what it gives of these topics,
-        or of all that match a pattern of Java's from end to end, those that are made later, too.
-        Said again, the last word counts.
+        """Join the group at the next `poll`, and read what it assigns of these topics, or of all
+        that match a Java pattern as a whole, later ones included. The last call counts.
 
-        A poll in which the group divides its logs anew takes as long as that takes,
-        `Group.join_timeout_s` at most; `listener` hears what is taken and what is given. Raises
-        SettingsError without a group, and while something is assigned by hand.
+        A poll during a rebalance takes as long as that, `Group.join_timeout_s` at most; `listener`
+        is told of changes. Raises SettingsError without a group, and while partitions are assigned
+        by hand.
         """
         if (pattern is None) is not bool(topics) or isinstance(topics, str):
             what = "topics are named, or there is a pattern of them"
@@ -238,7 +239,7 @@ class Consumer:
             self._group.subscribe(wanted, listener)
 
     def unsubscribe(self) -> None:
-        """Leave the group; what was assigned by hand is no more, too."""
+        """Leave the group; manual assignments end, too."""
         with self._alone(nests=False):
             self._group.unsubscribe()
             self._at.assign(())
@@ -305,33 +306,34 @@ class Consumer:
     # Where it is
 
     def position(self, log: Log) -> int:
-        """The next offset that `poll` hands out, or looks behind. Raises NotAssigned."""
+        """Return the next offset of `poll`. Raises NotAssigned."""
         with self._alone():
             return self._at.position(BrokerPartition(*log))
 
     def seek(self, log: Log, offset: int) -> None:
-        """Go on at this offset. Raises NotAssigned, ValueError for what is none; one outside of the
-        log is told by `poll`.
+        """Continue at this offset. Raises NotAssigned, ValueError for an invalid one; one outside
+        of the log is raised by `poll`.
         """
         with self._alone():
             self._at.seek(BrokerPartition(*log), offset)
 
     def seek_to_beginning(self, logs: Collection[Log] | None = None) -> None:
-        """Go on with the first record that is there; None: of all that are assigned. Raises
-        NotAssigned, BrokerUnreachable.
+        """Continue at the log start; None: of all assigned partitions. Raises NotAssigned,
+        BrokerUnreachable.
         """
         self._seek_to(StartAt.EARLIEST, logs)
 
     def seek_to_end(self, logs: Collection[Log] | None = None) -> None:
-        """Go on behind the last record that may be read now; None: of all that are assigned. Raises
-        NotAssigned, BrokerUnreachable.
+        """Continue at the readable end; None: of all assigned partitions. Raises NotAssigned,
+        BrokerUnreachable.
         """
         self._seek_to(StartAt.LATEST, logs)
 
     def offsets_for_times(self, times_ms: Mapping[Log, int]) -> dict[BrokerPartition, int | None]:
-        """The first offset of each whose record is at its time or later (milliseconds since 1970);
-        None where none is. They need not be assigned. ValueError for a negative time, SettingsError
-        where a log cannot be searched (Jafka, Kafka before 0.10.1)."""
+        """Return the first offset at or after each time (ms since 1970); None if there is none.
+        Partitions need not be assigned. ValueError for a negative time, SettingsError if one cannot
+        be searched (Jafka, Kafka before 0.10.1).
+        """
         with self._alone():
             wanted = {BrokerPartition(*log): when for log, when in times_ms.items()}
             return self._cluster.first_at(wanted, isolation=self._isolation) if wanted else {}
@@ -344,14 +346,13 @@ class Consumer:
             return self._group_offsets().committed([BrokerPartition(*log) for log in logs])
 
     def commit(self, offsets: Mapping[Log, int] | None = None) -> None:
-        """Store next offsets for the group; None: the positions of all that are assigned and were
+        """Commit next offsets for the group; None: positions of all assigned partitions that were
         polled or sought.
 
-        Raises OffsetMoved where another client moved one in ZooKeeper since it was read, Owned
-        while the group has members with its coordinator, CommitUnknown where no answer came,
-        SettingsError without a group, ValueError for what is no offset. A member gets
-        MembershipLost once the share by which it read is over, and NotAssigned for what is not in
-        it: then nothing of it is committed.
+        Raises OffsetMoved if another client moved one in ZooKeeper since it was read, Owned while
+        the group has members with its coordinator, CommitUnknown without an answer, SettingsError
+        without a group, ValueError for an invalid offset. A member gets MembershipLost once its
+        assignment is over, and NotAssigned for other partitions: then nothing is committed.
         """
         with self._alone():
             self._group_offsets()

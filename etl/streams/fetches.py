@@ -42,15 +42,15 @@ _SHORTEST_REST_S, _LONGEST_REST_S = 0.01, 0.25
 
 @dataclass(frozen=True, slots=True)
 class FetchSizes:
-    """How a consumer asks."""
+    """Fetch sizes of a consumer."""
 
     isolation: Isolation
     fetch_max_bytes: int
-    """Of one answer of a broker."""
+    """Of one response."""
     partition_max_bytes: int
-    """Of one log in it, at first."""
+    """Of one partition in it, at first."""
     fetch_limit_bytes: int
-    """What that may grow to for one record batch larger than that."""
+    """What that may grow to for one large record batch."""
     max_wait_ms: int
     """How long a broker may hold an answer back while there is nothing."""
     timeout_s: float
@@ -70,7 +70,7 @@ class _Line:
     def __init__(self, consumer: SimpleConsumer) -> None:
         self.consumer = consumer
         self.asked: list[RangeProgress] = []
-        """Whom the fetch under way is for; empty where none is."""
+        """Partitions of the fetch in flight; empty without one."""
         self.sent_at = 0.0
         self.rests_until = 0.0
         self.empty_answers = 0
@@ -83,8 +83,8 @@ class _Line:
         lose_all(walks, failure)
 
     def note(self, *, brought_any: bool, max_wait_ms: int) -> None:
-        """A broker that does not hold an answer back while there is nothing (Jafka, a throttled
-        one) is not asked in a busy loop.
+        """Note a response: a broker that answers empty at once (Jafka, a throttled one) is not
+        asked in a busy loop.
         """
         now = time.monotonic()
         self.empty_answers = (
@@ -102,7 +102,7 @@ Arrived = tuple[RangeProgress, FetchedPartition, SimpleConsumer]
 
 
 class Fetches:
-    """Asks the leaders of logs for what comes next. For one thread."""
+    """Fetches from the leaders of partitions. For one thread."""
 
     def __init__(self, cluster: Cluster, sizes: FetchSizes, generation: str | None) -> None:
         self._cluster, self._sizes, self._generation = cluster, sizes, generation
@@ -116,11 +116,10 @@ class Fetches:
         self._lines.clear()
 
     def begin(self, walks: Sequence[RangeProgress]) -> None:
-        """Send a fetch for these to each leader that has none under way and does not rest. Waits
-        for nothing but metadata.
+        """Send a fetch to each idle leader of these. Waits for metadata only.
 
-        A log whose leader is not known, or was lost, has it looked up; what that fails with is kept
-        in the walk. Raises NotKafka, SettingsError, PermissionDenied.
+        Unknown leaders are looked up; failures are kept in the partition's state. Raises NotKafka,
+        SettingsError, PermissionDenied.
         """
         self._find_leaders([walk for walk in walks if walk.leader is None])
         for broker, some in by_broker(walks).items():
@@ -153,8 +152,8 @@ class Fetches:
                 return
 
     def _is_given_up(self, line: _Line) -> bool:
-        """Whether its broker has said nothing for longer than a question may take. Its logs are
-        asked for anew then.
+        """True if its broker has been silent longer than a request's timeout. Its partitions are
+        requested anew.
         """
         sizes = self._sizes
         if (
@@ -262,11 +261,9 @@ def batches_of(
     consumer: SimpleConsumer,
     isolation: Isolation,
 ) -> tuple[list[pa.RecordBatch], EtlError | None]:
-    """The rows of the answer, and what broke behind them. Neither where the log is to be asked
-    again; its leader may be lost then.
-
-    The rows are decoded here: the buffer of the answer is another one's soon, and how long records
-    wait is the program's to say.
+    """Return the rows of the response, and the error after them. Neither, if the partition is to be
+    requested again; its leader may be unknown then. Rows are decoded here, since the buffer is
+    reused.
     """
     refusal = fetched.refusal
     try:
@@ -295,8 +292,8 @@ def batches_of(
 def _up_to_the_broken(
     fetched: FetchedPartition, isolation: Isolation
 ) -> tuple[list[pa.RecordBatch], EtlError | None]:
-    """The same one record batch after the other, for decoded together none is given; the failure
-    says where the broken one ends.
+    """Return the same batch by batch, since decoding them together returns none; the error has the
+    damaged one's end.
     """
     asked, found, aborted = (
         fetched.asked_offset,

@@ -41,29 +41,30 @@ from etl.streams.conf import ConsumerConfig, Group, RebalanceListener, Subscript
 from etl.streams.positions import KafkaOffsetStore, OffsetStore, Positions, ZooKeeperOffsetStore
 
 _PIPELINE = "~streams"
-"""As what our nodes in ZooKeeper name a consumer, so that the next one does away with those of one
-that died on this host. No pipeline may be called so."""
+"""Pipeline name in our ZooKeeper nodes, by which the next process cleans up after a dead one of
+this host. No pipeline may have it.
+"""
 
 
 class MembershipEvents(Protocol):
-    """Who hears what becomes of a share."""
+    """Callbacks for the end of an assignment."""
 
     def let_go(self, logs: frozenset[BrokerPartition]) -> None:
         """These are about to be let go, and still ours."""
 
     def lose(self) -> None:
-        """Nothing is ours any more, since nobody knows when."""
+        """Everything was lost at an unknown time."""
 
 
 class GroupMember(Protocol):
     """One membership. Only the consumer that has it calls it, one thread at a time."""
 
     def join(self) -> MemberAssignment:
-        """Be a member, with a share of the group; see `run.services.Member.join`."""
+        """Join, with an assignment; see `run.services.Member.join`."""
 
     @property
     def is_called(self) -> bool:
-        """Whether the group may divide its logs anew, or we are members no more."""
+        """True if a rebalance may be needed, or the membership is over."""
 
     def settle(self) -> MemberAssignment:
         """Let go of what the group wants, and take what it gives. What it raises ends the
@@ -75,8 +76,8 @@ class GroupMember(Protocol):
         """By what commits are fenced; None: by nothing, for we are members no more."""
 
     def renewed(self, share: MemberAssignment) -> MemberAssignment | None:
-        """Once a commit by that share was refused: the one by which its logs are ours all the same,
-        if there is one.
+        """Return the assignment by which its partitions are still ours after a rejected commit, if
+        there is one.
         """
 
     @property
@@ -84,7 +85,7 @@ class GroupMember(Protocol):
         """Which of its threads owns each log; None where the group knows no threads."""
 
     def look_after(self) -> None:
-        """What is to be done now and then while nothing happens."""
+        """Do periodic work."""
 
     def leave(self) -> None:
         """Be a member no more. Never raises, and may be called again."""
@@ -124,7 +125,7 @@ class MemberInZooKeeper:
         """See `GroupMember`."""
 
     def join(self) -> MemberAssignment:
-        """See `GroupMember`. Raises what ZooKeeper does, too."""
+        """See `GroupMember`. Raises as ZooKeeper, too."""
         self._session.__enter__()
         try:
             self.share = self._member.join()
@@ -187,7 +188,7 @@ class MemberWithCoordinator:
         self._lost = 0
 
     def join(self) -> MemberAssignment:
-        """See `GroupMember`. Raises what brokers do, too."""
+        """See `GroupMember`. Raises as brokers, too."""
         group = self._group
         self._topics, self._has_other_topics = self._names(), False
         if not self._topics:
@@ -259,8 +260,8 @@ class MemberWithCoordinator:
         )  # in this order: one that is behind a loss is none of ours
 
     def renewed(self, share: MemberAssignment) -> MemberAssignment | None:
-        """In the consumer protocol whoever comes or goes makes another epoch, and logs that are not
-        asked back stay where they are.
+        """In the consumer protocol each change of members makes a new epoch, and partitions that
+        are not revoked stay.
         """
         if self._member is None or self._group.protocol != GroupProtocol.CONSUMER.value:
             return None
@@ -291,7 +292,7 @@ class MemberWithCoordinator:
 
     @property
     def _is_lost(self) -> bool:
-        """Whether the coordinator took us for gone, and nobody was told yet."""
+        """True if the coordinator removed us and the program does not know yet."""
         return self._member is not None and self._member.statistics.lost > self._lost
 
     def _names(self) -> frozenset[str]:
@@ -309,12 +310,12 @@ class MemberWithCoordinator:
 
 
 OpenMember = Callable[[Subscription, MembershipEvents], GroupMember]
-"""A new membership, of whoever is told what becomes of its share."""
+"""Open a new membership, with its callbacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a consumer stands on."""
+    """Resources of a consumer."""
 
     cluster: Cluster
     kept: OffsetStore | None = None
@@ -392,11 +393,11 @@ class Subscribed:
         self._listener = RebalanceListener()
         self._member: GroupMember | None = None
         self._one_at_a_time = threading.RLock()
-        """Whoever touches the member: this consumer's thread, also within a listener of its, or who
-        watches over it.
+        """Guards the member: used by this consumer's thread, also within a listener, and by the
+        watching thread.
         """
         self._is_stale = False
-        """Whether it left because nobody polled."""
+        """True if it left because nobody polled."""
         self._polled_at = self._committed_at = time.monotonic()
         self._called_since: float | None = None
         self._watcher: threading.Thread | None = None
@@ -404,7 +405,7 @@ class Subscribed:
 
     @property
     def is_subscribed(self) -> bool:
-        """Whether the group says what is read."""
+        """True if the group decides what is read."""
         return self._wanted is not None
 
     @property
@@ -463,8 +464,8 @@ class Subscribed:
                 self._polled_at, self._called_since = time.monotonic(), None
 
     def commit(self, offsets: Mapping[BrokerPartition, int]) -> None:
-        """As a member does while it is one, else as anybody. Raises MembershipLost, NotAssigned for
-        a log that is another member's.
+        """Commit as the member, or from outside without one. Raises MembershipLost, NotAssigned for
+        another member's partition.
         """
         if self._kept is None:
             raise SettingsError(
@@ -520,7 +521,7 @@ class Subscribed:
             self._at.assign([log for log in self._at.rotation.assigned if log not in mine])
 
     def lose(self) -> None:
-        """Nothing is ours any more, since nobody knows when."""
+        """Everything was lost at an unknown time."""
         lost = frozenset(self._at.rotation.assigned)
         self._at.assign(())
         if lost:
@@ -582,7 +583,7 @@ class Subscribed:
     # Who is not polled
 
     def _watch(self, ended: threading.Event) -> None:
-        """The other thread: a member that nobody polls is in everybody's way."""
+        """The other thread: a member that nobody polls blocks its group."""
         while not ended.wait(_TICK_S):
             if self._one_at_a_time.acquire(blocking=False):
                 try:

@@ -61,7 +61,7 @@ class _Chunk(Generic[Record]):
 
 
 class Rotation(Generic[Record]):
-    """The logs of one consumer in their order, and what is left of the last answer of each. For one
+    """The partitions of one consumer in order, with the rest of each one's last response. For one
     thread.
     """
 
@@ -77,12 +77,12 @@ class Rotation(Generic[Record]):
 
     @property
     def paused(self) -> frozenset[BrokerPartition]:
-        """Those that are not asked for and of which nothing is handed out."""
+        """Return the paused partitions: not fetched, nothing returned."""
         return frozenset(self._paused)
 
     def assign(self, logs: Iterable[BrokerPartition]) -> None:
-        """These logs and no others. One that stays keeps its turn, what is left of it, and its
-        pause; a new one comes last, not paused.
+        """Set the partitions. One that stays keeps its turn, its records and its pause; a new one
+        comes last, not paused.
         """
         wanted = dict.fromkeys(logs)
         self._queue = [log for log in self._queue if log in wanted]
@@ -96,22 +96,19 @@ class Rotation(Generic[Record]):
         self._paused |= set(logs)
 
     def resume(self, logs: Collection[BrokerPartition]) -> None:
-        """Ask for them again, and hand out what is left of them. Raises NotAssigned, and then
-        resumes none.
-        """
+        """Fetch them again, and return their records. Raises NotAssigned, and then resumes none."""
         self._reject_foreign(logs)
         self._paused -= set(logs)
 
     def to_ask(self) -> tuple[BrokerPartition, ...]:
-        """Which logs the next fetch asks for, in the order of their turns."""
+        """Return which partitions to fetch next, in order."""
         return tuple(
             log for log in self._queue if log not in self._paused and log not in self._left
         )
 
     def feed(self, log: BrokerPartition, records: Iterator[Record]) -> None:
-        """What came of a log that was asked for; dropped where it is assigned no longer.
-
-        Raises ValueError where something is left of an earlier answer: it was not to be asked for.
+        """Add a response; dropped if the partition is no longer assigned. Raises ValueError if
+        records of an earlier one are left: it should not have been fetched.
         """
         if log in self._left:
             raise ValueError(f"{log} has records that are not handed out yet")
@@ -121,13 +118,13 @@ class Rotation(Generic[Record]):
                 self._left[log] = chunk
 
     def drop(self, log: BrokerPartition) -> None:
-        """Forget what is left of the log: its position is another one now. Raises NotAssigned."""
+        """Drop a partition's records, since its position changed. Raises NotAssigned."""
         self._reject_foreign((log,))
         self._left.pop(log, None)
 
     @property
     def has_some(self) -> bool:
-        """Whether there is something to hand out, or a failure to tell."""
+        """True if there are records to return, or an error to raise."""
         return any(log not in self._paused for log in self._left)
 
     def take(self, most: int) -> dict[BrokerPartition, list[Record]]:

@@ -57,7 +57,7 @@ _ANY_VERSION = -1
 
 
 class OffsetStore(Protocol):
-    """Where they are kept."""
+    """Where the group's offsets are kept."""
 
     def committed(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
         """The next offset of each log that has one."""
@@ -65,9 +65,10 @@ class OffsetStore(Protocol):
     def commit(
         self, offsets: Mapping[BrokerPartition, int], share: MemberAssignment | None
     ) -> None:
-        """Store next offsets; as the member that has this share, where there is one. Raises
-        OffsetMoved, Owned, CommitUnknown, PermissionDenied, and MembershipLost where that share is
-        over."""
+        """Commit next offsets, as the member with this assignment if there is one. Raises
+        OffsetMoved, Owned, CommitUnknown, PermissionDenied, and MembershipLost if the assignment is
+        over.
+        """
 
 
 class KafkaOffsetStore:
@@ -146,7 +147,7 @@ class ZooKeeperOffsetStore:
         )
 
     def _after(self, log: BrokerPartition, offset: int) -> Committed:
-        """As it is one write of ours further."""
+        """Return the stored offset after one write of ours."""
         seen = self._seen[log].version
         return Committed(offset, 0 if seen is None else seen + 1)
 
@@ -172,8 +173,9 @@ class ZooKeeperOffsetStore:
     def _read_back(
         self, logs: Collection[BrokerPartition], offsets: Mapping[BrokerPartition, int]
     ) -> None:
-        """Whether a commit that was refused or got no answer happened. What another client wrote is
-        seen from now on: said again, ours goes over it."""
+        """Return whether a rejected or unanswered commit happened. What another client wrote is
+        known from now on: repeated, our commit overwrites it.
+        """
         found, before = self._group.committed(logs), dict(self._seen)
         after = {log: self._after(log, offsets[log]) for log in logs}
         now = {log: found.get(log, NOTHING_COMMITTED) for log in logs}
@@ -215,9 +217,7 @@ _END_OF_ALL = 2**63 - 1
 
 
 def reject_no_offset(offset: int) -> None:
-    """Raises ValueError for what no log has a place at: other clients of the group could not go on
-    there.
-    """
+    """Raises ValueError for an offset that no log can have: other clients could not continue there."""
     try:
         number = operator.index(offset)
     except TypeError:
@@ -280,18 +280,17 @@ class Positions:
             self.seek(log, offset)
 
     def place(self) -> None:
-        """Give a position to each that has none: the group's, else where it was said to begin.
-
-        Raises NeedsDecision where nobody says where one begins.
+        """Set a position for each partition without one: the group's offset, else the configured
+        start. Raises NeedsDecision without a start.
         """
         self._place(self.rotation.assigned)
 
     def done(self) -> dict[BrokerPartition, int]:
-        """The next offset of each, behind all that was handed out."""
+        """Return the next offset of each, after all that was returned."""
         return dict(self.known)
 
     def to_ask(self) -> list[RangeProgress]:
-        """Those that the next fetch asks for, in the order of their turns."""
+        """Return which partitions to fetch next, in order."""
         return [self._walks[log] for log in self.rotation.to_ask()]
 
     def take_answers(self, arrived: Iterable[Arrived]) -> None:
@@ -325,24 +324,23 @@ class Positions:
         self.known[log] = offset
 
     def take(self, most: int) -> dict[BrokerPartition, list[Record]]:
-        """Up to so many records, to be handed out. Raises what those whose turn it is cannot be had
-        for.
-        """
+        """Take up to so many records. Raises the error of a partition whose turn it is."""
         return self.rotation.take(most)
 
     def hand_out(self, taken: Mapping[BrokerPartition, list[Record]]) -> None:
-        """The positions are behind these now."""
+        """Move the positions after these records."""
         self.known.update({log: some[-1].next_offset for log, some in taken.items()})
 
     def stop(self, logs: Collection[BrokerPartition]) -> None:
-        """Hand out nothing more of these, which are about to be let go. Polls alone hand out, and
-        this is within one.
+        """Return nothing more of these partitions, which are about to be released. Only polls
+        return records, and this is within one.
         """
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
-        """Where Ctrl-C, or what nobody expected, ends what is done inside, it begins again behind
-        what was handed out: nobody knows how much of an answer was taken by then."""
+        """Context manager: after Ctrl-C or an unexpected error continue after what was returned,
+        since it is unknown how much of a response was taken.
+        """
         try:
             yield
         except EtlError:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _ROWS_AT_A_TIME, _APPEND_TIME = 100, 1
 
 Decoder = Callable[[bytes], Any]
-"""What a key or a value is to the program; null stays None and is not decoded."""
+"""Converts a key or value; null stays None and is not decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,16 @@ class Record:
     value: Any
     headers: tuple[tuple[str, bytes | None], ...]
     broker_id: int | None
-    """Of a physical log: the broker whose log it is."""
+    """On Jafka: the broker."""
     message_index: int | None
-    """The same: its place, from 0, among the messages of one compressed entry."""
+    """On Jafka: index, from 0, among the messages of one compressed entry."""
     next_offset: int
-    """Where a consumer goes on that has this record behind it. Inside a compressed entry of a
-    physical log: at that entry again.
+    """Where a consumer continues after this record. Inside a compressed Jafka entry: at that entry
+    again.
     """
 
     is_append_time: bool | None = None
-    """Whether the broker set the timestamp, and not the producer; None: there is none."""
+    """True if the broker set the timestamp; None: no timestamp."""
 
     @property
     def log(self) -> BrokerPartition:
@@ -52,12 +52,12 @@ class Record:
 
 
 class Answer(Iterator[Record]):
-    """The records of one answer of a log, in order; they are columns until somebody asks for the
-    next one.
+    """The records of one response of a partition, in order; columns until the next one is
+    requested.
 
-    Behind the last one why nothing follows is raised, where that is an error, as often as it is
-    asked for. Raises CorruptData where a decoder fails, with the offset that leads past the record
-    (`next_offset`); asked again it goes on there.
+    After the last one the error why nothing follows is raised, if there is one, at each call.
+    Raises CorruptData if a decoder fails, with the offset after the record (`next_offset`); the
+    next call continues there.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Answer(Iterator[Record]):
         value_decoder: Decoder | None,
     ) -> None:
         self.log, self.end = log, end
-        """Whose it is; where the next fetch goes on: behind a failure nobody knows it."""
+        """Its partition; the offset of the next fetch, unknown after an error."""
         self.count, self.size = (
             sum(batch.num_rows for batch in batches),
             sum(batch.nbytes for batch in batches),
@@ -86,7 +86,7 @@ class Answer(Iterator[Record]):
 
     @property
     def is_over(self) -> bool:
-        """Whether no record follows, but perhaps a failure."""
+        """True if no record follows, but perhaps an error."""
         return self._is_begun and self._next is None
 
     def __length_hint__(self) -> int:

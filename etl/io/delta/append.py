@@ -81,12 +81,12 @@ if TYPE_CHECKING:
 
 
 class Takes(str, Enum):
-    """As what a writer takes rows."""
+    """The form in which a writer takes rows."""
 
     NOTHING = "nothing"
     """It commits plans without ranges."""
     DATA_FRAME = "data frame"
-    """A DataFrame of Spark, and behind it whatever `formats` and a transform make of it."""
+    """A Spark DataFrame, after format and transform."""
     FILES = "files"
     """Data files that the tasks write themselves."""
 
@@ -106,7 +106,7 @@ class ArrowWriter:
     """The rows are of physical logs (`BrokerPartition.is_physical`)."""
     codec: Codec = DEFAULT_CODEC
     file_bytes: int = FILE_BYTES
-    """See `FileOptions`, also for those that follow."""
+    """See `FileOptions`, as for the next fields."""
     row_group_bytes: int = ROW_GROUP_BYTES
     held_bytes: int = HELD_BYTES
     gives_way: bool = False
@@ -118,7 +118,7 @@ class ArrowWriter:
 
     @property
     def name(self) -> str:
-        """As reports call it."""
+        """Return the name in reports."""
         return "arrow"
 
     @property
@@ -139,9 +139,8 @@ class ArrowWriter:
         metadata: str,
         to: Destination,
     ) -> None:
-        """See `Writer`. The receipts are in hand before the commit, and travel with it.
-
-        Raises TableUnreachable for files that are not there as their tasks say, NotOurTable for a
+        """See `Writer`. Range results are known before the commit and part of it. Raises
+        TableUnreachable for files that differ from what their tasks reported, NotOurTable for a
         table that became unfit meanwhile.
         """
         wanted = self._wanted(table, to)
@@ -226,11 +225,9 @@ class ArrowWriter:
         metadata: str,
         to: Destination,
     ) -> None:
-        """delta-rs judges a conflict by the version of the table object that it is given: number
-        and id were looked at on that very one.
-
-        Where there was no table the commit is the one that makes it, and is never tried as a later
-        version.
+        """Commit by delta-rs, which detects conflicts by the version of the given table object:
+        number and id were read from that very object. Without a table the commit creates it, and is
+        never retried as a later version.
         """
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import create_table_with_add_actions
@@ -269,10 +266,8 @@ class ArrowWriter:
 
 
 def take_away(wanted: FileOptions) -> None:
-    """All files of a write that no commit names, whoever wrote them and how far they came: where
-    space ran out, a retry needs it.
-
-    What the folder refuses now stays for VACUUM.
+    """Delete all files of a write that no commit names, whoever wrote them: after a full disk a
+    retry needs the space. What cannot be deleted is left to VACUUM.
     """
     with contextlib.suppress(OSError):
         folder = table_folder(wanted.root)
@@ -369,7 +364,7 @@ class EmptyCommit:
 
     @property
     def name(self) -> str:
-        """As reports call it."""
+        """Return the name in reports."""
         return "delta-rs"
 
     @property
@@ -385,10 +380,9 @@ class EmptyCommit:
     def commit(
         self, plan: Plan, rows: Any, table: DeltaTable | None, metadata: str, to: Destination
     ) -> None:
-        """See `Writer`. There are no rows.
-
-        delta-rs judges a conflict by the version of the table object it is given and takes a number
-        that was used, or a lower one: so number and table id were looked at on that very object.
+        """See `Writer`. There are no rows. delta-rs accepts used and lower numbers, and detects
+        conflicts by the version of the given table object: number and table id were read from that
+        very object.
         """
         from deltalake import CommitProperties, DeltaTable, Transaction
 
@@ -431,8 +425,7 @@ are no date that every reader of a table knows (`event_date=+55840-11-08` is non
 the arithmetic would leave the range of an int64 in the least of them.
 """
 _SPELLED = {Codec.LZ4: "lz4_raw"}
-"""As Spark calls codecs, where it is not as we do: its own `lz4` is Hadoop's frame, which others do
-not read.
+"""Spark's names of codecs where they differ; its `lz4` is Hadoop's frame, which others do not read.
 """
 
 
@@ -443,11 +436,11 @@ class SparkWriter:
     """
 
     codec: Codec | None = None
-    """None: what the session says, snappy unless it was told otherwise."""
+    """None: the session's default, snappy."""
 
     @property
     def name(self) -> str:
-        """As reports call it."""
+        """Return the name in reports."""
         return "spark"
 
     @property
@@ -463,9 +456,7 @@ class SparkWriter:
     def commit(
         self, plan: Plan, rows: DataFrame, table: DeltaTable | None, metadata: str, to: Destination
     ) -> None:
-        """See `Writer`. Spark opens the table itself, and skips a number at or below the table's
-        without a word.
-        """
+        """See `Writer`. Spark opens the table itself, and silently skips a used number."""
         writer = (
             with_event_date(rows, to.partition_by)
             .write.format("delta")
@@ -489,11 +480,8 @@ class SparkWriter:
 def replace_in(
     path: str, plan: Plan, rows: DataFrame, metadata: str, partition_by: Sequence[str]
 ) -> None:
-    """Put the rows of a replay in the place of those that another table has of its offsets; without
-    a table make it. One commit.
-
-    It carries no transaction: whoever does it again replaces the same rows again. Raises as an
-    append does.
+    """Replace the rows of the same offsets in another table, which is created if needed, in one
+    commit without a transaction: it can be repeated. Raises as an append.
     """
     table, dated = open_table(path), with_event_date(rows, partition_by)
     writer = dated.write.format("delta").partitionBy(*partition_by).option("userMetadata", metadata)
@@ -523,8 +511,8 @@ def with_event_date(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The table that a plan is appended to, in whose name, and what is known of it; the fields as
-    in `table_state.read_table`.
+    """The table that a plan is appended to, its pipeline, and what is known of it; fields as in
+    `table_state.read_table`.
     """
 
     path: str
@@ -541,26 +529,24 @@ class Writer(Protocol):
 
     @property
     def name(self) -> str:
-        """As reports call it."""
+        """Return the name in reports."""
 
     @property
     def takes(self) -> Takes:
-        """As what it takes the rows."""
+        """Return the form in which it takes rows."""
 
     @property
     def writes_files(self) -> bool:
-        """Whether files lie in the table's folder before its commit names them; then a first write
-        is announced.
-        """
+        """True if files exist before their commit: then a first write is announced."""
 
     def commit(
         self, plan: Plan, rows: Any, table: DeltaTable | None, metadata: str, to: Destination
     ) -> None:
-        """One commit with the rows, the transaction (`to.app_id`, `plan.number`) and `metadata`;
-        without a table the one that makes it.
+        """Make one commit with the rows, the transaction (`to.app_id`, `plan.number`) and
+        `metadata`; without a table, create it.
 
-        `table` is the very object that was looked at: it does not hold the number. Raises whatever
-        it likes; the table decides.
+        `table` is the object that was read and does not hold the number. May raise anything; the
+        table decides.
         """
 
 
@@ -591,13 +577,12 @@ def choose_writer(
     look: Callable[[], DeltaTable | None],
     columns: Callable[[], pyarrow.Schema],
 ) -> Chosen:
-    """The writer that appends this plan.
+    """Return the writer that appends this plan.
 
-    Without ranges no JVM is started where delta-rs can commit: a new table may have a transform's
-    columns, which nobody knows without Spark, and an old one features that delta-rs does not know.
-    `look` opens the table, `columns` tells those of the rows that tasks give (of `columns`, or
-    made by an Arrow transform); they are asked only where that decides, and may raise. Raises
-    NotOurTable, SettingsError where the conf asks for a writer that cannot be.
+    Without ranges no JVM starts if delta-rs can commit: a new table may have a transform's columns,
+    known only with Spark, and an old one features that delta-rs lacks. `look` opens the table,
+    `columns` returns those of the tasks' rows; both are called only where they decide, and may
+    raise. Raises NotOurTable, SettingsError for an impossible writer of the conf.
     """
     if plan.ranges:
         return _of_rows(plan, settings, look, columns)
@@ -649,10 +634,8 @@ def error_of_arrow_writer(
     *,
     is_new: bool,
 ) -> EtlError | None:
-    """Why tasks cannot write the files, as the error that says so; None where they can. What is a
-    matter of the table is asked last.
-
-    `is_new`: the table is not there yet; `columns` as in `choose_writer`.
+    """Return the error why tasks cannot write the files; None if they can. The table is checked
+    last. `is_new`: it does not exist yet; `columns` as in `choose_writer`.
     """
     where = {
         "path": settings.table.path,
@@ -675,13 +658,12 @@ def error_of_arrow_writer(
 
 
 def append(load: Load, plan: Plan, to: Destination) -> Outcome:
-    """Append the rows as plan `plan.number`, at most once, and say what the table holds afterwards.
+    """Append the rows as plan `plan.number`, at most once, and return what the table holds then.
 
-    Where the table already holds that number the writer is not even asked. When the plan is not in
-    the table afterwards, what the writer raised is raised: an executor's own EtlError,
-    TableUnreachable for a place that cannot be written, anything else as it is. Without an
-    exception and without the plan the outcome is NOT_APPLIED: somebody replaced the table
-    meanwhile.
+    If the table holds that number already the writer is not called. If the plan is not in the table
+    afterwards, the writer's exception is raised: an executor's EtlError, TableUnreachable for an
+    unwritable place, or unchanged. Without an exception the result is NOT_APPLIED: the table was
+    replaced meanwhile.
     """
     metadata = render_commit_metadata(plan, to.app_id, to.run_id)
     table, failure = open_table(to.path), None

@@ -48,7 +48,7 @@ _READS_AS_NULL = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = re.compile(r"""[\x01-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 """Characters that Spark writes as three in the name of a partition's folder."""
 Values = tuple[str | None, ...]
-"""Of the columns that the table is partitioned by, as the log has them."""
+"""Values of the partition columns, as in the log."""
 
 
 def split_by_values(
@@ -70,9 +70,7 @@ def split_by_values(
 
 
 def _values_of(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """Of one column that the table is partitioned by; null where no row has it (physical logs have
-    fewer columns).
-    """
+    """Return the values of a partition column; null if rows lack it (Jafka has fewer columns)."""
     if name not in batch.schema.names:
         return _date_of(batch) if name == EVENT_DATE else pa.nulls(batch.num_rows, pa.string())
     values = batch.column(name)
@@ -220,8 +218,8 @@ def with_nulls(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def as_dictionary(texts: pa.StringArray) -> pa.DictionaryArray:
-    """The same texts, each different one kept once. That all are the same is seen at their bytes,
-    without hashing each of them.
+    """Return the texts with each different one stored once. Equal texts are detected by their
+    bytes, without hashing.
     """
     many = len(texts)
     ends = numpy.frombuffer(texts.buffers()[1], dtype=numpy.int32)[
@@ -280,15 +278,13 @@ class DataFiles:
             self._add(values, self._columns.fitting(rows))
 
     def end(self) -> tuple[DataFile, ...]:
-        """Write what is held back, and tell of all files."""
+        """Write the buffers, and return all files."""
         for values in list(self._open):
             self._finish(values)
         return tuple(self._done)
 
     def abandon(self) -> None:
-        """Take away what was written: nobody will name it. What the folder refuses now stays, like
-        the files of a task that was killed.
-        """
+        """Delete what was written. What cannot be deleted stays, like files of a killed task."""
         for path in [
             *(file.abandon() for file in self._open.values()),
             *(file.path for file in self._done),
@@ -306,8 +302,8 @@ class DataFiles:
             self._write(max(self._open, key=lambda one: self._open[one].held_bytes))
 
     def _write(self, values: Values) -> None:
-        """What is held back for these values as a row group; a file is begun only now, so that few
-        rows of many values need none.
+        """Write the buffer of these partition values as a row group; a file is begun only now, so
+        that few rows of many values need none.
         """
         file, begun = self._open[values], [each for each, one in self._open.items() if one.is_begun]
         if not file.is_begun and len(begun) >= OPEN_FILES:
@@ -356,9 +352,7 @@ class DataFiles:
 
 
 _BATCH_BYTES = 16 * 1024
-"""What an Arrow batch takes beside its data, as measured: thousands of small ones are more than
-their data.
-"""
+"""Measured overhead of an Arrow batch: thousands of small ones exceed their data."""
 
 
 _TOGETHER = 64
@@ -394,7 +388,7 @@ class _OpenFile:
 
     @property
     def is_begun(self) -> bool:
-        """Whether there is a file by now."""
+        """True if the file exists."""
         return self._file is not None
 
     @property
@@ -415,12 +409,12 @@ class _OpenFile:
         self._counted.count(rows)
 
     def give_to(self, other: _OpenFile) -> None:
-        """Hand over what is held back to a file of more columns."""
+        """Move the buffer to a file with more columns."""
         for rows in self._held:
             other.hold(with_nulls(rows, other._schema))
 
     def write(self) -> None:
-        """What is held back as one row group."""
+        """Write the buffer as one row group."""
         held, self._held, self.held_bytes = self._together(), [], 0
         if held.num_rows:
             self._begun(rows_at_a_time(held.num_rows, held.nbytes)).write_table(
@@ -431,7 +425,7 @@ class _OpenFile:
             pa.default_memory_pool().release_unused()
 
     def close(self) -> DataFile:
-        """The end of the file, and what the log will say of it."""
+        """Close the file; return its entry for the log."""
         self.write()
         self._writer.close()
         metadata = self._writer.writer.metadata

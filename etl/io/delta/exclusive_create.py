@@ -29,8 +29,8 @@ from etl.io.delta.table import PROBE_PREFIX, local_path
 from etl.settings.table import StoreKind, TablePath, kind_of, store_of
 
 ROUNDS = 20
-"""A round tells nothing where one writer sees the other's file before it tries to create its own:
-one of five on a store nearby.
+"""A round proves nothing if one writer sees the other's file before it tries: one of five on a
+nearby store.
 """
 _HARM = "two writers could replace each other's commit"
 _FAULTS: Mapping[StoreKind | None, str] = {
@@ -49,12 +49,12 @@ _MOUNT_CHECK = (
 )
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 _UNSAFE_RENAME = "MOUNT_ALLOW_UNSAFE_RENAME"
-"""delta-rs looks at it for every local path."""
+"""delta-rs reads it for each local path."""
 _YES = frozenset({"1", "true", "on", "yes", "y"})
 
 
 class _Attempt(Enum):
-    """What became of one writer's attempt to create version 0."""
+    """The result of one writer's attempt to create version 0."""
 
     CREATED = "created"
     REFUSED = "refused"
@@ -131,9 +131,7 @@ def _create(probe: TablePath, start: threading.Barrier) -> _Attempt:
 
 
 def _remove(probe: TablePath) -> None:
-    """The probe's files, then the folders that HDFS has. What may not be deleted stays, and is
-    nobody's.
-    """
+    """Delete the probe's files, then the directories that HDFS has. What cannot be deleted stays."""
     with contextlib.suppress(Exception):
         folder = table_folder(probe)
         for name in (*folder.named("*.json"), "_delta_log", ""):
@@ -170,8 +168,8 @@ def _probe_mount(path: str, folder: Path) -> None:
 
 
 def _fault_of_links(probe: Path) -> str | None:
-    """What is wrong with the hard links of that folder's file system; None where nothing is. Raises
-    OSError for any other obstacle.
+    """Return what is wrong with hard links in that directory's file system; None if they work.
+    Raises OSError for any other problem.
     """
     written, commit = probe / "written", probe / "commit"
     written.touch()

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 INDEXED_COLUMNS = 32
-"""Of how many columns the log speaks, the first ones (Delta's `delta.dataSkippingNumIndexedCols`,
-by default).
+"""Number of leading columns with statistics (Delta's `delta.dataSkippingNumIndexedCols` by
+default).
 """
 _KEPT = (
     types.is_signed_integer,
@@ -36,10 +36,11 @@ _KEPT = (
     types.is_timestamp,
     types.is_decimal,
 )
-"""Types whose bounds the footer keeps."""
+"""Types with bounds in the footer."""
 _COUNTED = (types.is_floating, types.is_string, types.is_boolean)
-"""Types whose bounds are counted here: of floating numbers the footer passes NaN over, of texts it
-has none beyond 4 KiB. Those of booleans Delta's own writer leaves out, and delta-rs's has them."""
+"""Types with bounds counted here: the footer skips NaN, and has no bounds of texts beyond 4 KiB.
+Delta's own writer leaves out booleans, delta-rs does not.
+"""
 Bounds = tuple[Any, Any]
 
 
@@ -57,12 +58,12 @@ class Column:
 
     @property
     def is_kept(self) -> bool:
-        """Whether Parquet is asked to keep its least and greatest value."""
+        """True if Parquet shall keep its minimum and maximum."""
         return any(holds(self.kind) for holds in _KEPT)
 
     @property
     def is_counted(self) -> bool:
-        """Whether its least and greatest value are those that `CountedValues` found."""
+        """True if `CountedValues` has its minimum and maximum."""
         return any(holds(self.kind) for holds in _COUNTED)
 
 
@@ -79,11 +80,8 @@ def columns_of(schema: pa.Schema, lacking: Collection[str] = ()) -> tuple[Column
 
 
 def footer_keeps(columns: Iterable[Column]) -> list[str]:
-    """The Parquet columns whose least and greatest value are kept, by the paths that the Parquet
-    writer knows them by.
-
-    Never those of floating numbers: the writer passes NaN over, which Spark takes for the greatest
-    of all, and which it would not look for in a row group whose greatest number is too small.
+    """Return the Parquet paths of columns with footer bounds. Never floats: the writer skips NaN,
+    which Spark orders above all numbers and would then miss.
     """
     return [".".join(column.path) for column in columns if column.at is not None and column.is_kept]
 
@@ -110,14 +108,14 @@ def _parquet_columns(kind: pa.DataType) -> int:
 
 
 class CountedValues:
-    """The counts of one file, whose rows are of that schema without the columns of `lacking`: those
-    are null in all of them.
+    """Counts of one file with that schema without the columns of `lacking`, which are null in all
+    its rows.
     """
 
     def __init__(self, schema: pa.Schema, lacking: Collection[str] = ()) -> None:
         self.columns = columns_of(schema, lacking)
         self.nulls = [0] * len(self.columns)
-        """Of each column; where the struct around it is null, so is the field."""
+        """Per column; a field of a null struct is null."""
         self._bounds: list[Bounds | None] = [None] * len(self.columns)
         self._is_unbounded = [False] * len(self.columns)
 
@@ -171,16 +169,16 @@ reads all of the log.
 """
 _LAST_ASCII, _LAST_OF_ALL = "\x7f", "\U0010ffff"
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""Of the years 1 to 9999, which every reader can parse."""
+"""The years 1 to 9999, which each reader can parse."""
 _FIRST_DAY, _LAST_DAY = _FIRST_MS // 86_400_000, _LAST_MS // 86_400_000
 _DIGITS_OF_DOUBLE = 15
 """So many decimal digits survive the way through a double."""
 _PLACES = 4
-"""So many places behind the point has a double that Python writes without an exponent."""
+"""Decimal places of a double that Python writes without an exponent."""
 
 
 def render_stats(metadata: parquet.FileMetaData, counted: CountedValues) -> str:
-    """The statistics of a file, JSON, of its footer and of what was counted of its values."""
+    """Return the statistics of a file as JSON, from its footer and its counts."""
     least, greatest = list[tuple[tuple[str, ...], Any]](), list[tuple[tuple[str, ...], Any]]()
     is_whole = True
     for i, column in enumerate(counted.columns):
@@ -229,8 +227,8 @@ def _of_footer(
 
 
 def _told(group: Any, at: int) -> list[Any] | None:
-    """What a row group says of a column's values; None where it has values and bounds none of them:
-    Parquet keeps none beyond 4 KiB.
+    """Return a row group's bounds of a column; None if it has values without bounds: Parquet keeps
+    none beyond 4 KiB.
     """
     found = group.column(at).statistics
     if found is not None and found.has_min_max:
@@ -289,9 +287,7 @@ def decimal_bounds(least: int, greatest: int, kind: pa.DataType) -> tuple[float,
 
 
 def _decimal(unscaled: int, kind: pa.DataType, outwards: int) -> float | None:
-    """The number, or one further outwards (-1: below it, 1: above it), which is a whole one where
-    there are many digits.
-    """
+    """Return the number, rounded outwards (-1: down, 1: up) to a whole one if it has many digits."""
     told = float(f"{unscaled}E-{kind.scale}")
     if abs(unscaled) < 10**_DIGITS_OF_DOUBLE and "e" not in repr(told):
         return told
@@ -304,11 +300,9 @@ def _decimal(unscaled: int, kind: pa.DataType, outwards: int) -> float | None:
 
 
 def text_bounds(least: str, greatest: str) -> tuple[str, str]:
-    """Short texts between which all texts from `least` to `greatest` lie, in the order of their
-    UTF-8 bytes.
-
-    One that is longer is cut. The greatest ends with a character above the one that was cut off,
-    and is cut later where there is none.
+    """Return short texts around all texts from `least` to `greatest`, in the order of UTF-8 bytes.
+    Long ones are truncated; the upper bound then ends with the next larger character, or earlier if
+    there is none.
     """
     end = next(
         (at for at in range(TEXT_KEPT, len(greatest)) if greatest[at] != _LAST_OF_ALL),

@@ -29,15 +29,15 @@ class Added:
     """One Parquet file that a commit added."""
 
     path: str
-    """As the log has it: relative to the table and percent-encoded."""
+    """As in the log: relative to the table and percent-encoded."""
     partition_values: Mapping[str, str | None]
     rows: int | None = field(default=None, compare=False)
-    """As the commit counts them; None where it does not."""
+    """Rows by the commit; None without a count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a `metaData` action fixes: whose table it is, its columns, and how it is partitioned."""
+    """What a `metaData` action defines: id, columns, partitioning."""
 
     table_id: str
     columns: Mapping[str, str]
@@ -47,7 +47,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What one commit file says, as far as we care."""
+    """The parts of a commit file that matter here."""
 
     version: int
     operation: str = "unknown"
@@ -63,7 +63,7 @@ class Commit:
 
 
 class TableFileSystem(fs.PyFileSystem):  # type: ignore[misc]
-    """The table's folder as a file system whose paths are relative to it."""
+    """The table's directory as a file system with relative paths."""
 
     path: str
     """The table's."""
@@ -106,22 +106,16 @@ def read_commit_file(files: fs.FileSystem, version: int) -> bytes | None:
 
 
 def hash_of_commit(files: fs.FileSystem, version: int) -> str | None:
-    """What tells a commit from another one of the same version: SHA-256 of its file's bytes; None
-    when that is not there (any more).
-
-    A copy of a table has the same bytes; two commits never do: each names its own moment and its
-    own files.
+    """Return what distinguishes commits of one version: SHA-256 of the file; None if it is gone. A
+    copied table has equal files; two commits never do, since each names its time and files.
     """
     content = read_commit_file(files, version)
     return None if content is None else hashlib.sha256(content).hexdigest()
 
 
 def parse_commit(version: int, content: bytes) -> Commit:
-    """Read the actions of one commit file: one JSON object a line, each with one key that names the
-    action.
-
-    `add` actions are by far the most and say nothing here: their lines are not even parsed. Raises
-    TableUnreachable where the file is cut off, or is no commit.
+    """Parse the actions of a commit file: a JSON object per line. `add` actions, the most, are
+    skipped unparsed. Raises TableUnreachable for a truncated or invalid file.
     """
     operation, user_metadata, removed_rows, shape = "unknown", None, False, None
     transactions: dict[str, int] = {}
@@ -144,8 +138,8 @@ def parse_commit(version: int, content: bytes) -> Commit:
 
 
 def parse_added(content: bytes) -> list[Added]:
-    """The Parquet files that one commit file adds. Raises TableUnreachable where the file is cut
-    off, or is no commit.
+    """Return the Parquet files that a commit adds. Raises TableUnreachable for a truncated or
+    invalid file.
     """
     with _reading("a file of the table's log is no commit"):
         return [
@@ -166,9 +160,7 @@ def parse_removed(content: bytes) -> frozenset[str]:
 
 
 def adds_rows(content: bytes) -> bool:
-    """Whether one commit file adds rows, and not only files with rows that were there before
-    (OPTIMIZE).
-    """
+    """True if a commit adds rows, not only files with existing rows (OPTIMIZE)."""
     with _reading("a file of the table's log is no commit"):
         return any(
             action == "add" and body.get("dataChange", True) for action, body in _actions(content)
@@ -198,12 +190,11 @@ def parse_shape(table_id: str, schema_json: str, partition_by: Any) -> Shape:
 
 
 def judge(commit: Commit, app_id: str, before: Shape | None) -> ForeignCommit | None:
-    """What this commit did to rows or columns of ours, or None when it is ours, or beside us, or
-    did them no harm.
+    """Return what this commit did to our rows or columns, or None if it is ours, a backfill's, or
+    harmless.
 
-    `before` is the table's shape before the commit; None when nobody knows it any more, and then no
-    shape is judged. A RESTORE always counts: one that only brings files back removes none, and yet
-    rows may be there twice after it.
+    `before` is the table's shape before it; None: unknown, and no shape is compared. A RESTORE
+    always counts: it may bring rows back that are there already.
     """
     if any(is_beside(one, app_id) for one in commit.transactions):
         return None
@@ -233,8 +224,8 @@ def removals_since(
 
 
 def _kept(before: Shape, after: Shape) -> bool:
-    """Whether our rows still fit: a new column is no harm; another id or partitioning, or a column
-    that is gone or changed, is.
+    """True if our rows still fit: a new column does no harm; another id or partitioning, or a
+    missing or changed column, does.
     """
     same_table = (before.table_id, before.partition_by) == (after.table_id, after.partition_by)
     return same_table and all(

@@ -34,11 +34,10 @@ _GONE = re.compile("Object at location (.+?) not found")
 
 
 def record_losses(plan: Plan, *, app_id: str, path: str) -> None:
-    """Write the plan's losses down, at most once, whoever else does it at this moment. A plan
-    without losses makes no table.
+    """Record the plan's losses, at most once, whoever else does at this moment.
 
-    Only for a plan that is in the data's table, and in the order of the plans' numbers. Raises
-    NotOurTable, TableUnreachable, PermissionDenied.
+    A plan without losses creates no table. Only for a plan in the data's table, in the order of
+    numbers. Raises NotOurTable, TableUnreachable, PermissionDenied.
     """
     failure: Exception | None = None
     for _ in range(ATTEMPTS):
@@ -55,7 +54,7 @@ def record_losses(plan: Plan, *, app_id: str, path: str) -> None:
 
 
 def recorded(plan: Plan, *, app_id: str, path: str) -> bool:
-    """Whether the plan's losses are written down, or it has none. Raises as `record_losses`."""
+    """True if the plan's losses are recorded, or it has none. Raises as `record_losses`."""
     if not plan.losses:
         return True
     table = open_losses(path)

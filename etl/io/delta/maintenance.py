@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 _LOGS_VACUUM = "spark.databricks.delta.vacuum.logging.enabled"
-"""Only a commit of its own tells afterwards how much VACUUM removed."""
+"""Makes VACUUM commit how much it removed."""
 _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _SPARKS_LISTING_TASKS = "10000"
-"""What Spark has unless it is told: VACUUM begins so many tasks for a table of three files, too,
-and takes minutes for it on two cores.
+"""Spark's default: VACUUM would start that many tasks for three files, too, which takes minutes on
+two cores.
 """
 _TASKS_A_CORE = 4
 _OPTIMIZE = "spark.databricks.delta.optimize."
@@ -42,7 +42,7 @@ _OPTIMIZE = "spark.databricks.delta.optimize."
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What OPTIMIZE did."""
+    """Result of OPTIMIZE."""
 
     files_removed: int = 0
     files_added: int = 0
@@ -67,16 +67,14 @@ def data_files(path: str) -> list[DataFile]:
 
 
 def may_have_deletion_vectors(path: str) -> bool:
-    """Whether the table has that feature. Raises as `open_table`."""
+    """True if the table has that feature. Raises as `open_table`."""
     table = open_table(path)
     return table is not None and "deletionVectors" in features_of(table)
 
 
 def compact(spark: SparkSession, path: str, target_bytes: int) -> Compacted:
-    """OPTIMIZE the small files (`is_small`) into some of `target_bytes` at most.
-
-    Raises TableUnreachable where somebody changed the same files meanwhile, or the table cannot be
-    written.
+    """OPTIMIZE the small files (`is_small`) up to `target_bytes`. Raises TableUnreachable if others
+    changed the same files meanwhile, or the table cannot be written.
     """
     from delta.tables import DeltaTable
 
@@ -119,9 +117,10 @@ def vacuum(spark: SparkSession, path: str, kept: timedelta) -> int:
 
 
 def write_checkpoint(path: str, spark: Callable[[], SparkSession]) -> int:
-    """A checkpoint of the newest version, which it gives, unless it has one; Delta forgets what the
-    table's `delta.logRetentionDuration` lets it forget. `spark` is asked for its session only where
-    delta-rs cannot write it."""
+    """Write a checkpoint of the newest version, unless there is one; return the version. Delta then
+    drops log entries older than `delta.logRetentionDuration`. `spark` is called only if delta-rs
+    cannot write it.
+    """
     table = _there(path)
     if _last_checkpoint(path) == table.version():
         return table.version()
@@ -142,7 +141,7 @@ def _there(path: str) -> DeltaTable:
 
 
 def _last_checkpoint(path: str) -> int | None:
-    """Of which version it is; None where there is none, or nobody knows."""
+    """Return the version of the last checkpoint; None if there is none, or it is unknown."""
     with _translated(path), contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
         with open_log(rust_path(path)).open_input_stream("_delta_log/_last_checkpoint") as stream:
             return int(json.loads(bytes(stream.read()))["version"])
@@ -170,7 +169,7 @@ def _hours(kept: timedelta) -> int:
 
 
 def _listing(spark: SparkSession) -> dict[str, str]:
-    """As many tasks to list files by as the session's cores can use, unless somebody said how many."""
+    """Return as many listing tasks as the session's cores can use, unless configured."""
     if spark.conf.get(_LISTING_TASKS) != _SPARKS_LISTING_TASKS:
         return {}
     return {_LISTING_TASKS: str(_TASKS_A_CORE * spark.sparkContext.defaultParallelism)}
@@ -191,7 +190,7 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _translated(path: str) -> Iterator[None]:
-    """Inside, what Spark and Java, or delta-rs, raise is told as what it means."""
+    """Context manager: translate exceptions of Spark, Java and delta-rs."""
     try:
         yield
     except Exception as error:  # whatever they raise

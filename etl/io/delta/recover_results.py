@@ -43,7 +43,7 @@ _STATISTICS = ("min", "max", "null_count")
 
 
 class Uncountable(Exception):
-    """Why nobody can count rows any more; a sentence without its full stop."""
+    """Why rows cannot be counted; a sentence without its full stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,9 @@ class TableFiles:
     """Those that name a record, `columns.row_key`."""
 
     def rows(self) -> Iterator[pyarrow.RecordBatch]:
-        """What names the record of each row, the topic a string and all else int64, a batch at a
-        time; rows of no log are left out.
-
-        Raises Uncountable for a file that is gone or damaged and for columns of another type,
-        TableUnreachable.
+        """Yield the key columns of each row, topic as string, all else int64, in batches; rows
+        without a record are left out. Raises Uncountable for a missing or damaged file and for
+        other column types, TableUnreachable.
         """
         for one in self.added:
             yield from self._rows_of(one)
@@ -97,16 +95,16 @@ def files_of_commit(path: str, delta_version: int, *, physical: bool = False) ->
 
 
 def _brought(content: bytes) -> list[Added]:
-    """What one commit file adds, without the files that were there before it and from which it
-    takes rows out (a deletion vector).
+    """Return the files that a commit adds, without those from which it only deletes rows (a
+    deletion vector).
     """
     removed = parse_removed(content)
     return [one for one in parse_added(content) if one.path not in removed]
 
 
 def rows_in_null_partition(path: str, delta_version: int, column: str) -> int | None:
-    """How many rows one commit added whose value of this partition column is null; None where
-    nobody knows. Raises as `open_table`.
+    """Return how many rows of a commit have null in this partition column; None if unknown. Raises
+    as `open_table`.
     """
     content = read_commit_file(open_log(rust_path(path)), delta_version)
     if content is None:
@@ -227,7 +225,7 @@ def _by_physical_name(values: Mapping[str, Any], names: Mapping[str, str]) -> di
 
 
 def _may_hold(file: Mapping[str, Any], offset: str, intervals: Sequence[tuple[int, int]]) -> bool:
-    """Whether the file may hold such offsets, by its statistics where it has any."""
+    """True if the file may hold such offsets, by its statistics."""
     low, high = file["min"].get(offset), file["max"].get(offset)
     if low is None or high is None:
         return True
@@ -245,7 +243,7 @@ def _is_there(folder: fs.FileSystem, one: Added) -> bool:
 
 
 def _can_be_read(folder: fs.FileSystem, one: Added) -> bool:
-    """Whether its bytes come: then what went wrong is in them."""
+    """True if its bytes can be read: then its content is the problem."""
     try:
         with folder.open_input_stream(unquote(one.path)) as stream:
             while stream.read(2**20):
@@ -330,13 +328,11 @@ def _life_columns(*, physical: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Recount:
-    """What could be counted again of a plan: a receipt for each of its ranges, as far as anybody
-    knows.
-    """
+    """What was recounted of a plan: a result for each range, as far as known."""
 
     receipts: tuple[RangeResult, ...]
     uncounted: str | None = None
-    """Why nobody can count them; the receipts are then those of rows that nobody counted."""
+    """Why rows could not be counted; the results are then placeholders."""
 
 
 def recount(
@@ -348,15 +344,13 @@ def recount(
     behind_transform: bool = False,
     gaps_max: int = GAPS_KEPT,
 ) -> Recount:
-    """The receipts of `ranges`, counted from the Parquet files that commit `delta_version` added
-    (None: the log forgot which).
+    """Return the results of `ranges`, counted in the Parquet files that commit `delta_version`
+    added (None: unknown).
 
-    `log_epochs` names the life of each log that the ranges read, where it is not the first. Nobody
-    knows any more how many bytes were fetched (None), nor why an offset gave no row: all of those
-    are `missing_offsets`, but for physical logs, of whose byte positions nobody can say which
-    should have one. Rows that no range names are passed over: `verify` finds them. What can never
-    be counted is no error, a run must go on; raises TableUnreachable, and as `open_table`, where a
-    later try may help.
+    `log_epochs`: incarnations other than the first. Fetched bytes are unknown (None), and all
+    offsets without a row are `missing_offsets`, but on Jafka, where nobody knows which should have
+    one. Rows outside all ranges are ignored; `verify` finds them. What can never be counted is no
+    error; raises TableUnreachable, and as `open_table`, if a later try may help.
     """
     physical = _are_physical(ranges)
     try:
@@ -383,9 +377,7 @@ def recount_commit(
     ranges: Sequence[OffsetRange],
     log_epochs: LogEpochs = NO_EPOCHS,
 ) -> tuple[RangeResult, ...] | None:
-    """The same from the commit's own files alone, whatever the table holds today; None where they
-    are gone or cannot be counted.
-    """
+    """Return the same from the commit's own files only; None if they are gone or cannot be counted."""
     try:
         found = files_of_commit(path, delta_version, physical=_are_physical(ranges))
         return _recounted(found, ranges, log_epochs, GAPS_KEPT) if found else None
@@ -431,8 +423,8 @@ def _count(
     by_log: Mapping[_Life, list[tuple[int, OffsetRange]]],
     seen: Mapping[int, _Seen],
 ) -> None:
-    """Give each record of a batch to its range: the batch is cut into the runs of one log, the run
-    is sorted and cut by bounds.
+    """Add each record of a batch to its range: the batch is split into runs of one partition, which
+    are sorted and split by bounds.
     """
     for log, run in _runs(batch, columns):
         order = numpy.argsort(run[0], kind="stable")

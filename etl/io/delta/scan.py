@@ -86,9 +86,7 @@ _STRANGERS_SHOWN = 3
 
 @dataclass(slots=True)
 class Scan:
-    """One look at all rows of a table; `delta_version` fixes the version to read. Raises
-    TableUnreachable, SettingsError.
-    """
+    """One scan of all rows of a table at `delta_version`. Raises TableUnreachable, SettingsError."""
 
     spark: SparkSession
     path: str
@@ -98,16 +96,14 @@ class Scan:
     `buckets` has come to its end.
     """
     before: Intervals = field(default_factory=dict)
-    """Offsets [from, until) whose rows are from before plan 1: they are left out."""
+    """Offsets [from, until) with rows from before plan 1: left out."""
 
     def findings(self, expected: Mapping[AuditedLog, Expected]) -> Iterator[LogFindings]:
-        """What is there, compared with what should be. Raises as `audit`, too."""
+        """Return the rows compared with the expected ones. Raises as `audit`, too."""
         return audit(expected, self.buckets())
 
     def doubles(self, found: LogFindings) -> list[tuple[tuple[int, ...], int]]:
-        """What names the first doubled rows of a log, here their offset alone, each with its number
-        of rows.
-        """
+        """Return the first duplicate offsets of a partition, each with its number of rows."""
         return [
             ((offset,), rows)
             for bucket in found.double_places[:1]
@@ -161,7 +157,7 @@ class Scan:
                 )
 
     def first_of_no_log(self) -> list[dict[str, Any]]:
-        """What should name the record of some rows of no log."""
+        """Return the key columns of some rows without a valid record."""
         return first_of_no_log(self.spark, self.path, self.delta_version, physical=False)
 
 
@@ -286,7 +282,7 @@ def _joined(keys: DataFrame, intervals: Intervals, how: str) -> DataFrame:
 def first_of_no_log(
     spark: SparkSession, path: str, delta_version: int | None, *, physical: bool
 ) -> list[dict[str, Any]]:
-    """What should name the record of some rows that name none."""
+    """Return the key columns of some rows without a valid record."""
     names = [name for name in row_key(physical=physical) if name != "log_epoch"]
     with rows_are_read(spark, path):
         found = (
@@ -299,8 +295,8 @@ def first_of_no_log(
 
 @contextmanager
 def rows_are_read(spark: SparkSession, path: str) -> Iterator[None]:
-    """Delta answers a plain count from file statistics unless told not to. A file that cannot be
-    read is told by its name.
+    """Make Spark read rows: Delta answers a plain count from file statistics by default. An
+    unreadable file is named.
     """
     before = spark.conf.get(_FROM_STATISTICS, None)
     spark.conf.set(_FROM_STATISTICS, "false")
@@ -323,9 +319,7 @@ def rows_are_read(spark: SparkSession, path: str) -> Iterator[None]:
 def read_keys(
     spark: SparkSession, path: str, delta_version: int | None, *, physical: bool
 ) -> DataFrame:
-    """What names the record of every row (`columns.row_key`); all of it NULL where a row names no
-    log.
-    """
+    """Return the key columns of each row (`columns.row_key`); all NULL if a row names no record."""
     from pyspark.sql import functions as f
 
     whole, key = _is_of_a_log(physical=physical), row_key(physical=physical)
@@ -335,7 +329,9 @@ def read_keys(
 
 
 def _is_of_a_log(*, physical: bool) -> Column:
-    """No broker has an offset above 2^63 - 2: an end, which is one more, must be a number, too."""
+    """Return the condition of a valid record. No broker has an offset above 2^63 - 2, so that an
+    end is a number, too.
+    """
     from pyspark.sql import functions as f
 
     numbers = (f.col(name) >= 0 for name in row_key(physical=physical) if name != "topic")
@@ -346,9 +342,7 @@ def _is_of_a_log(*, physical: bool) -> Column:
 def _load(
     spark: SparkSession, path: str, delta_version: int | None, *, physical: bool
 ) -> DataFrame:
-    """The columns that name a record; a table whose transform dropped `log_epoch` has one life of
-    each log.
-    """
+    """Return the key columns; a table whose transform dropped `log_epoch` has one incarnation."""
     from pyspark.sql import functions as f
 
     reader = spark.read.format("delta")
@@ -390,15 +384,13 @@ _RUN = ("number", "first_offset", "first_index", "last_offset", "last_index", "r
 
 
 def intervals_in_order(keys: DataFrame, edges: Mapping[Log, Sequence[int]]) -> DataFrame:
-    """One row for each log and number of a stretch between its edges, by log and number; one more
-    for the rows of no log, all NULL.
+    """Return a row for each partition and interval between its edges, sorted, and one with NULL
+    keys for rows without a record.
 
-    keys    the columns of `LOG`, as string and bigints, with `offset` and `message_index`
-    edges   of each log that is expected, ascending; other logs have one stretch, 0
-
-    Columns: those of `LOG`, `number`, `rows`, `offset` (the first entry), and `is_ordered`, whether
-    the runs of this stretch go on where the ones before end. Where it is false in one stretch of a
-    log, the rows of the whole log are still to be counted.
+    `keys`: the columns of `LOG`, as string and bigints, with `offset` and `message_index`. `edges`:
+    of each expected partition, ascending; others have one interval, 0. Columns: those of `LOG`,
+    `number`, `rows`, `offset` (the first entry), `is_ordered` (the runs of this interval are
+    consecutive). If it is false once, the rows of the whole partition must be counted.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -497,7 +489,7 @@ def _int64(column: pyarrow.Array) -> NDArray[numpy.int64]:
 
 
 def _changes(*columns: NDArray[numpy.int64]) -> NDArray[numpy.bool_]:
-    """Whether each row but the first differs from the one before in any of the columns."""
+    """Return whether each row but the first differs from the one before in any column."""
     found: NDArray[numpy.bool_] = numpy.logical_or.reduce(
         [column[1:] != column[:-1] for column in columns]
     )
@@ -518,9 +510,7 @@ _COUNTS = {
 
 @dataclass(slots=True)
 class EntryScan:
-    """One look at all rows of a table; `delta_version` fixes the version to read. Raises
-    TableUnreachable, SettingsError.
-    """
+    """One scan of all rows of a table at `delta_version`. Raises TableUnreachable, SettingsError."""
 
     spark: SparkSession
     path: str
@@ -530,10 +520,10 @@ class EntryScan:
     has come to its end.
     """
     before: Intervals = field(default_factory=dict)
-    """Offsets [from, until) whose rows are from before plan 1: they are left out."""
+    """Offsets [from, until) with rows from before plan 1: left out."""
 
     def findings(self, expected: Mapping[AuditedLog, Expected]) -> Iterator[LogFindings]:
-        """What is there, compared with what should be. Raises as `audit_entries`, too."""
+        """Return the rows compared with the expected ones. Raises as `audit_entries`, too."""
         edges = {audited: edges_of(audited, one) for audited, one in expected.items()}
         return audit_entries(expected, self.stretches(edges))
 
@@ -571,7 +561,7 @@ class EntryScan:
     def _counted(
         self, keys: DataFrame, edges: Mapping[AuditedLog, Sequence[int]]
     ) -> Iterator[tuple[AuditedLog, EntryInterval]]:
-        """The same of the logs of `edges` alone, message by message."""
+        """Return the same for the partitions of `edges`, counted message by message."""
         for row in _stretches(keys, edges).toLocalIterator():
             audited = _audited(row)
             if audited is not None:
@@ -614,16 +604,16 @@ class EntryScan:
             return [((found.double_places[0], row["message_index"]), row["rows"]) for row in first]
 
     def doubled_span(self, found: LogFindings) -> tuple[int, int] | None:
-        """None: where the last doubled entry ends its rows do not say, and a replay needs that."""
+        """Return None: rows do not tell where the last duplicate entry ends, which a replay needs."""
         return None
 
     def first_of_no_log(self) -> list[dict[str, Any]]:
-        """What should name the record of some rows of no log."""
+        """Return the key columns of some rows without a valid record."""
         return first_of_no_log(self.spark, self.path, self.delta_version, physical=True)
 
 
 def _audited(row: Row) -> AuditedLog | None:
-    """Whose rows were added up; None: rows of no log."""
+    """Return the partition of a row; None: without a record."""
     if row["topic"] is None:
         return None
     return AuditedLog(
@@ -683,10 +673,9 @@ def _entries(keys: DataFrame) -> DataFrame:
 
 
 class Numbering:
-    """Gives entries the number of the stretch that they begin in, and adds up those of one log and
-    number in each Arrow batch.
-
-    `edges` are those of each log, by its place in `log`; a log that is in none has one stretch, 0.
+    """Numbers entries by the interval that they begin in, and adds up those of one partition and
+    number in each Arrow batch. `edges` are those of each partition, by its place in `log`; others
+    have one interval, 0.
     """
 
     def __init__(self, edges: Sequence[numpy.ndarray[Any, numpy.dtype[numpy.int64]]]) -> None:
@@ -763,13 +752,13 @@ def _text(value: str) -> str:
 
 
 def condition_of(plan: Plan, table: DeltaTable) -> str:
-    """The same of a replay's plan and the table that it is for."""
+    """Return the condition for a replay's plan and its table."""
     return condition(spans_of(plan), [field.name for field in table.schema().fields])
 
 
 def replaceable(path: str) -> DeltaTable:
-    """The table whose rows are to be replaced. Raises NotOurTable where it lets nobody take rows
-    out, LedgersDisagree where it is gone.
+    """Return the table whose rows are replaced. Raises NotOurTable if it permits no deletions,
+    LedgersDisagree if it is gone.
     """
     table = open_table(path)
     if table is None:
@@ -787,8 +776,8 @@ def replaceable(path: str) -> DeltaTable:
 def rows_there(
     spark: SparkSession, path: str, spans: Sequence[Span]
 ) -> Mapping[BrokerPartition, int]:
-    """How many rows of the table lie in each span, whoever wrote them; one span for each log. No
-    table: none. Raises as `open_table`.
+    """Return the rows in each interval, whoever wrote them; one interval per partition. None
+    without a table. Raises as `open_table`.
     """
     table = open_table(path)
     found = dict.fromkeys((span.log for span in spans), 0)
@@ -822,12 +811,12 @@ _Counted = dict[tuple[Any, ...], tuple[int, int, int]]
 def unaccounted_rows(
     path: str, topics: Collection[str], *, physical: bool, app_id: str = ""
 ) -> tuple[HeldRows, ...] | None:
-    """Return the rows of `topics` that no pipeline of ours loaded into this table, in order.
+    """Return the rows of `topics` that no pipeline of ours loaded into this table, sorted. None: no
+    table, no files, or a log that no longer says what one of its pipelines loaded.
 
-    None: there is no table, it has no file, or its log no longer says what one of its pipelines
-    loaded. Topics that another pipeline loaded have rules of their own (`other_pipelines`).
-    `app_id`: this pipeline, if it has commits there and never knew these topics. Raises
-    NeedsDecision if a file cannot be read, TableUnreachable.
+    Topics that another pipeline loaded have rules of their own (`other_pipelines`). `app_id`: this
+    pipeline, if it has commits there and never knew these topics. Raises NeedsDecision if a file
+    cannot be read, TableUnreachable.
     """
     table = open_table(path)
     if table is None or not table.get_add_actions().num_rows:
@@ -874,8 +863,8 @@ def _held(key: tuple[Any, ...], counted: tuple[int, int, int]) -> HeldRows | Non
 
 
 def _may_hold(action: Mapping[str, Any], names: Mapping[str, str], topics: Collection[str]) -> bool:
-    """False if the statistics exclude all topics. Long texts are cut in them, so bounds are
-    compared and not equality.
+    """False if the statistics exclude all topics. Long texts are truncated in them, so bounds are
+    compared, not equality.
     """
     if "topic" in action["partition"]:
         return action["partition"]["topic"] in topics
@@ -888,8 +877,8 @@ def _may_hold(action: Mapping[str, Any], names: Mapping[str, str], topics: Colle
 def _by_statistics(
     action: Mapping[str, Any], names: Mapping[str, str]
 ) -> tuple[tuple[Any, ...], tuple[int, int, int]] | None:
-    """What the file holds if that is one partition of one topic, by its statistics; None if they do
-    not say so.
+    """Return what the file holds if that is one partition of one topic, by its statistics; else
+    None.
     """
     bounds = {
         name: _bounds(action, name, physical)
@@ -986,11 +975,9 @@ def _groups(rows: pyarrow.Table) -> Iterator[tuple[tuple[Any, ...], tuple[int, i
 def _by_query_engine(
     table: DeltaTable, names: Mapping[str, str]
 ) -> Iterable[tuple[tuple[Any, ...], tuple[int, int, int]]] | None:
-    """The same of the whole table without rows that deletion vectors mark; None if delta-rs cannot
-    read the table.
-
-    The query has no condition: delta-rs takes a bound that is missing for null, and passes the file
-    over.
+    """Return the same for the whole table without rows that deletion vectors mark; None if delta-rs
+    cannot read the table. The query has no condition, because delta-rs takes a missing bound for
+    null and skips the file.
     """
     import pyarrow
     from deltalake import QueryBuilder

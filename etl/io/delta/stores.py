@@ -35,9 +35,8 @@ from etl.settings.table import KEY_OF, store_of
 
 
 def options_of(path: str) -> dict[str, str] | None:
-    """Storage options for a path; None where nothing is told, and delta-rs goes by its own chain.
-
-    Raises SettingsError where a secret is not to be found on this machine.
+    """Return delta-rs' storage options for a path; None without any. Raises SettingsError for a
+    missing secret.
     """
     told = delta_rs_options(path, store_of(path))
     return {
@@ -58,10 +57,10 @@ class TableFolder(Protocol):
         """A file that is there, or begun."""
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """Of each file, in bytes; None where there is none."""
+        """Return the size of each file in bytes; None if it is missing."""
 
     def named(self, pattern: str) -> list[str]:
-        """The paths of all files whose last part fits the pattern, however deep they lie."""
+        """Return the paths of all files whose name matches the pattern, at any depth."""
 
 
 def table_folder(root: str) -> TableFolder:
@@ -127,7 +126,7 @@ class StoreFolder:
         return [found.size for found in self._files.get_file_info(list(paths))]
 
     def named(self, pattern: str) -> list[str]:
-        """See `TableFolder`. A store has no folders: all of the table is listed."""
+        """See `TableFolder`. A store has no directories: the whole table is listed."""
         found = self._files.get_file_info_selector("", allow_not_found=True, recursive=True)
         return [file.path for file in found if fnmatchcase(file.base_name, pattern)]
 
@@ -140,7 +139,7 @@ class _Upload:
 
     @property
     def closed(self) -> bool:
-        """As file objects say it."""
+        """True if closed, as of file objects."""
         return bool(self._stream.closed)
 
     def write(self, data: Any) -> int:
@@ -152,7 +151,7 @@ class _Upload:
         return int(self._stream.tell())
 
     def flush(self) -> None:
-        """What is held back goes with the next part."""
+        """Do nothing: buffered bytes go with the next part."""
 
     def close(self) -> None:
         """The file is there."""
@@ -209,7 +208,7 @@ _SETTINGS: Mapping[str, tuple[str, str]] = {
         "table.store.account_key",
     ),
 }
-"""What is in an answer, or in what a client says -> a sentence, and the key to look at."""
+"""Text in an answer or of a client -> a sentence, and the key to check."""
 _CODE = re.compile(
     r"<Code>([A-Za-z]{1,60})</Code>|\b(\d{3}) [A-Z][A-Za-z ]{2,30}\b|Error Code: ([A-Za-z]{1,60})|Status Code: (\d{3})"
 )
@@ -267,14 +266,12 @@ def of_store(error: BaseException, path: str, what: str) -> EtlError:
 
 
 def is_of_store(text: str) -> bool:
-    """Whether a Java stack trace speaks of what a store, or the way to it, said, and not of a bug."""
+    """True if a Java stack trace is of a store's answer, or the connection to it, and not of a bug."""
     return _BY_SPARK.search(text) is not None
 
 
 def behind(error: BaseException | None, path: str) -> BaseException | None:
-    """What may stand in a traceback as the cause of a failure at that path: nothing that a store
-    said.
-    """
+    """Return an exception without texts of a store, for a traceback."""
     return None if is_url(path) else error
 
 
@@ -302,20 +299,18 @@ _CONFLICT = re.compile(
     r"DELTA_(METADATA_CHANGED|PROTOCOL_CHANGED|CONCURRENT_\w+)|io\.delta\.exceptions\.(Concurrent|Metadata|Protocol)\w+"
 )
 _NO_STORE = re.compile("Unknown scheme|Could not parse .* as a URL|Unable to recognise URL")
-"""What delta-rs says of a URL by which it finds no store."""
+"""Text of delta-rs for a URL of no known store."""
 _NO_CHECKPOINT = "didn't find any checkpoints"
 _LOG_LOST = re.compile(
     f"Expected contiguous commit files|No table metadata or protocol found|{_NO_CHECKPOINT}"
 )
-"""What delta-rs says where clean-up by hand left holes."""
+"""Text of delta-rs for a log with gaps."""
 _NO_COLUMNS = "Cannot scan Delta table with empty schema"
-"""What delta-rs says of a table that was made without columns (`CREATE TABLE ... USING delta`
-alone).
-"""
+"""Text of delta-rs for a table without columns (`CREATE TABLE ... USING delta` alone)."""
 _NO_FILE_SYSTEM = re.compile(
     r'No FileSystem for scheme "?[\w+.-]+"?|ClassNotFoundException: Class [\w.]*FileSystem not found'
 )
-"""What Hadoop says of a URL by which it finds no store."""
+"""Text of Hadoop for a URL of no known store."""
 _UNSUPPORTED = re.compile(r"(?i)unsupported|not supported|max catalog version is required")
 _OF_PYTHON = ("org.apache.spark.api.python.PythonException", "thrown from the Python worker")
 _CONSTRAINT = re.compile(r"\[DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT)\w*\] ([^\n]*)")
@@ -337,8 +332,8 @@ _UNREADABLE = re.compile(
 
 
 def translate(failure: Exception, path: str) -> Exception:
-    """What an exception of Spark or delta-rs means: an executor's EtlError, a place that cannot be
-    written, or itself.
+    """Return the meaning of an exception of Spark or delta-rs: an executor's EtlError, an
+    unwritable place, or itself.
     """
     from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -374,9 +369,7 @@ def translate(failure: Exception, path: str) -> Exception:
 
 
 def without_columns(error: BaseException, path: str) -> NotOurTable | None:
-    """The failure for a table that was made without columns, by what delta-rs says; None for
-    anything else.
-    """
+    """Return the error for a table without columns; None for anything else."""
     if _NO_COLUMNS not in str(error):
         return None
     check = (
@@ -387,7 +380,7 @@ def without_columns(error: BaseException, path: str) -> NotOurTable | None:
 
 
 def _removed(error: BaseException, path: str) -> TableUnreachable | None:
-    """The failure for a table whose log went away between a look at it and a commit."""
+    """Return the error for a table whose log vanished between a read and a commit."""
     if "Invalid table version" not in str(error):
         return None
     check = "who removed the table's folder, or put another there; nothing of ours was committed, the next run says what it finds"
@@ -395,9 +388,7 @@ def _removed(error: BaseException, path: str) -> TableUnreachable | None:
 
 
 def _outside_of_replay(text: str, path: str) -> SettingsError | None:
-    """The failure for rows that a replay would add besides those that it replaces: Delta looks at
-    each.
-    """
+    """Return the error for rows of a replay outside of what it replaces: Delta checks each."""
     if "DELTA_REPLACE_WHERE_MISMATCH" not in text:
         return None
     what = "the transform changes what names the record of a row, so that a replay would add rows where it takes none out"
@@ -435,9 +426,7 @@ def _no_folders_name(text: str, path: str) -> SettingsError | None:
 
 
 def of_no_folder(name: str, why: str, path: str | None = None) -> SettingsError:
-    """The failure for a text that no partition's folder can be named by; `why` says of the text
-    what is wrong.
-    """
+    """Return the error for a text that cannot name a partition directory; `why` says what is wrong."""
     check = (
         f"the transform, that it leaves no such text in {name}; the stored plan is executed again by the next run, with the function as it "
         "is then; or give the plan up: etl plans supersede CONF N --reason ..."
@@ -447,14 +436,12 @@ def of_no_folder(name: str, why: str, path: str | None = None) -> SettingsError:
 
 
 def is_conflict(text: str) -> bool:
-    """Whether a Java stack trace speaks of somebody else's commit that Delta could not put ours
-    behind: nothing was committed.
-    """
+    """True if a Java stack trace is of a conflict with another commit: nothing was committed."""
     return _CONFLICT.search(text) is not None
 
 
 def is_obstacle(text: str) -> bool:
-    """Whether a Java stack trace speaks of a place that cannot be written, and not of a bug."""
+    """True if a Java stack trace is of an unwritable place, and not of a bug."""
     return any(word in text.lower() for word in _OBSTACLES)
 
 
@@ -468,9 +455,7 @@ def no_store(error: BaseException, path: str) -> SettingsError | None:
 
 
 def not_supported(error: BaseException, path: str) -> NotOurTable | None:
-    """The failure for a table that delta-rs cannot read or commit to: it says so in words, and
-    raises what it raises for all else.
-    """
+    """Return the error for a table that delta-rs cannot read or commit to, recognised by its text."""
     if not _UNSUPPORTED.search(str(error)):
         return None
     check = "the table's features (DESCRIBE DETAIL); delta-rs must support them, `etl doctor CONF` names those that it does not"
@@ -480,7 +465,7 @@ def not_supported(error: BaseException, path: str) -> NotOurTable | None:
 
 
 def log_lost(error: BaseException, path: str) -> FileLost | None:
-    """The failure for a table's log with holes, where somebody cleaned it up by hand."""
+    """Return the error for a log with gaps, after a manual cleanup."""
     found = _LOG_LOST.search(str(error))
     if found is None:
         return None
@@ -512,8 +497,8 @@ def unreachable(error: BaseException, path: str, what: str, *, at: Path | None =
 
 
 def unreadable(text: str, path: str) -> FileLost | TableUnreachable | None:
-    """The failure for a file of the table, or of its log, that Spark could not read, by what it
-    says; None for anything else.
+    """Return the error for a file of the table, or of its log, that Spark could not read; None for
+    anything else.
     """
     found = _UNREADABLE.search(text)
     if found is None:
@@ -530,9 +515,7 @@ def unreadable(text: str, path: str) -> FileLost | TableUnreachable | None:
 
 
 def _obstacle_in(error: BaseException) -> str | None:
-    """The line that names the obstacle: a Java stack trace begins with what was called, and its
-    last cause is why it failed.
-    """
+    """Return the line with the cause: the last cause of a Java stack trace."""
     lines = [
         line.strip().removeprefix(": ") for line in str(error).splitlines()[1:] if is_obstacle(line)
     ]
@@ -543,7 +526,5 @@ def _obstacle_in(error: BaseException) -> str | None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, without what follows, and without the colours that delta-rs gives it;
-    its name where it says nothing.
-    """
+    """Return the first line of an exception, without delta-rs' colours; its name if it is empty."""
     return _COLOURS.sub("", str(error)).strip().split("\n", 1)[0] or type(error).__name__

@@ -47,11 +47,9 @@ if TYPE_CHECKING:
 
 
 _ANNOUNCED = "_delta_log/.announced"
-"""Its name is before those of all commits: who lists a log begins behind it."""
+"""Sorts before all commits: a listing of the log begins after it."""
 PROBE_PREFIX = ".etl_probe_"
-"""Of what `exclusive_create` creates in a table's folder. Spark and VACUUM pass over names that
-begin with a dot.
-"""
+"""Prefix of `exclusive_create`'s files; Spark and VACUUM skip names with a leading dot."""
 
 
 def local_path(path: str) -> Path | None:
@@ -61,11 +59,9 @@ def local_path(path: str) -> Path | None:
 
 
 def spark_path(path: str) -> str:
-    """The same place as Spark must be told: with a scheme, because a cluster's default file system
-    may be another one.
-
-    Hadoop takes the text as it is: nothing is percent-encoded. By `s3://` it knows no store unless
-    it is told, by `s3a://` it does, and by `abfss://` it speaks TLS whatever it is told.
+    """Return the location for Spark: with a scheme, because a cluster's default file system may
+    differ; not percent-encoded. Hadoop knows `s3a://` and, by default, not `s3://`; `abfss://`
+    always uses TLS.
     """
     local = local_path(path)
     if path.startswith("s3://"):
@@ -76,17 +72,15 @@ def spark_path(path: str) -> str:
 
 
 def rust_path(path: str) -> str:
-    """The same place as delta-rs must be told."""
+    """Return the location for delta-rs."""
     local = local_path(path)
     return path if local is None else str(local)
 
 
 def open_table(path: str) -> DeltaTable | None:
-    """The Delta table at `path`, or None where there is none yet: nothing, an empty folder, or a
-    first write that never finished.
-
-    Raises NotOurTable for anything else that lies there, TableUnreachable or PermissionDenied when
-    nobody can tell.
+    """Return the Delta table at `path`, or None if there is none yet: nothing, an empty directory,
+    or a first write that never finished. Raises NotOurTable for anything else there,
+    TableUnreachable or PermissionDenied if that is unknown.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
@@ -117,10 +111,8 @@ def open_table(path: str) -> DeltaTable | None:
 
 
 def check_writable(path: str) -> None:
-    """Raise TableUnreachable when it can be told before any work that the table's folder cannot be
-    written.
-
-    Only folders of this machine are tried, with a nameless temporary file that leaves no trace.
+    """Raise TableUnreachable if the table's local directory cannot be written, tested with an
+    unnamed temporary file.
     """
     folder = local_path(path)
     if folder is None:
@@ -139,12 +131,11 @@ def check_writable(path: str) -> None:
 
 
 def announce_first_write(path: str) -> None:
-    """Leave the empty `_delta_log` that tells the files of a first write that never finished from
-    somebody else's.
+    """Create the empty `_delta_log` that marks the files of a first write.
 
-    Spark makes that folder only with the commit, after the data files; without it a crash in
-    between would leave a folder of Parquet files that looks like anybody's. In a store, which may
-    know no empty folders, an empty file announces it.
+    Spark creates it only with the commit, after the data files; after a crash in between a
+    directory of Parquet files would look like anybody's. In a store without directories an empty
+    file marks it.
     """
     folder = local_path(path)
     try:
@@ -161,7 +152,7 @@ def announce_first_write(path: str) -> None:
 
 
 def _may_be_table(path: str) -> bool:
-    """False when nothing is there. An object store is always asked."""
+    """False if nothing is there. An object store is always asked."""
     folder = local_path(path)
     if folder is None:
         return True
@@ -222,7 +213,7 @@ def _reject_other_files(path: str) -> None:
 
 
 def _entries(path: str) -> list[fs.FileInfo]:
-    """What lies in the folder. delta-rs lists no empty folders, so a local one is listed by the
+    """List the directory. delta-rs lists no empty directories, so a local one is listed by the
     system.
     """
     folder = local_path(path)
@@ -242,12 +233,11 @@ _MAPPING_OF_NEW_TABLES = "spark.databricks.delta.properties.defaults.columnMappi
 
 
 def check_shape(path: str, expected: pyarrow.Schema, partition_by: Sequence[str]) -> None:
-    """Refuse a table that our rows do not fit, before any work; where there is none, one that could
-    not be made.
+    """Reject a table that our rows do not fit, or that could not be created.
 
-    `expected` are the columns of the rows without the built-in `event_date`. A column that we do
-    not write is fine when it may be null. Raises NotOurTable naming the first column that differs,
-    SettingsError for a partitioning that the rows cannot have.
+    `expected`: columns of the rows without the built-in `event_date`. A column that we do not write
+    must be nullable. Raises NotOurTable with the first column that differs, SettingsError for an
+    impossible partitioning.
     """
     from deltalake import Schema
 
@@ -262,10 +252,8 @@ def check_columns(
     spark: Mapping[str, str] | None = None,
     key: str = "transform",
 ) -> None:
-    """The same of columns as Spark or delta-rs writes a schema, JSON. `spark` are the conf's
-    settings of that name.
-
-    `key` is the conf's key of the transform that makes them.
+    """Do the same for columns as in a schema of Spark or delta-rs, JSON. `spark`: the conf's
+    settings. `key`: the conf's key of the transform.
     """
     fields = json.loads(expected)["fields"]
     names = [field["name"] for field in fields]
@@ -299,8 +287,8 @@ def columns_to_add(path: str, expected: pyarrow.Schema) -> str:
 
 
 def check_partitioning(path: str, partition_by: Sequence[str]) -> None:
-    """What `check_columns` refuses of the table that is there whatever columns the rows have.
-    Raises NotOurTable, SettingsError.
+    """Check what `check_columns` rejects whatever the columns are. Raises NotOurTable,
+    SettingsError.
     """
     table = open_table(path)
     if table is None:
@@ -399,7 +387,7 @@ WRITTEN_BY_SPARK = frozenset(
         "variantType-preview",
     )
 )
-"""What the Delta of our Spark says it supports; a test asks it."""
+"""Features that the Delta of our Spark reports as supported; a test asks it."""
 WRITTEN_BY_DELTA_RS = frozenset(
     (
         "appendOnly",
@@ -415,17 +403,15 @@ WRITTEN_BY_DELTA_RS = frozenset(
         "variantType-preview",
     )
 )
-"""What delta-rs commits to, found by trying; a test tries it."""
+"""Features that delta-rs commits to; a test tries them."""
 WRITTEN_BY_ARROW = frozenset(
     ("appendOnly", "changeDataFeed", "deletionVectors", "timestampNtz", "v2Checkpoint")
 )
-"""What files that we write ourselves may be added under, found by trying; a test tries it."""
+"""Features under which our own files may be added; a test tries them."""
 _IN_NAME_ONLY = frozenset(
     ("checkConstraints", "columnMapping", "generatedColumns", "identityColumns", "invariants")
 )
-"""Features that a table often names and does not use: nobody would keep what they ask for, so what
-matters is whether it asks.
-"""
+"""Features that a table often names without using them: only their use matters."""
 _BY_WRITER_VERSION = {
     2: ("appendOnly", "invariants"),
     3: ("checkConstraints",),
@@ -433,9 +419,7 @@ _BY_WRITER_VERSION = {
     5: ("columnMapping",),
     6: ("identityColumns",),
 }
-"""What a writer version below 7 brings without naming it (Delta protocol, "Requirements for
-Writers").
-"""
+"""Features of writer versions below 7 (Delta protocol, "Requirements for Writers")."""
 _FORGETS_IDS = "delta.setTransactionRetentionDuration"
 
 
@@ -463,10 +447,8 @@ def not_by_delta_rs(table: DeltaTable) -> frozenset[str]:
 
 
 def unfit_for_arrow(table: DeltaTable) -> str | None:
-    """Why files that no engine for tables wrote cannot be added to the table; None where they can.
-
-    Neither delta-rs nor any reader looks into such files: what a table asks of its rows
-    (constraints, generated values, other names for columns) would be broken without a word.
+    """Return why our own files cannot be added to the table; None if they can. No reader checks
+    such files: constraints, generated values and column names would be violated silently.
     """
     unknown = sorted(
         (features_of(table) - WRITTEN_BY_ARROW - _IN_NAME_ONLY) | not_by_delta_rs(table)
@@ -489,7 +471,7 @@ def unfit_for_arrow(table: DeltaTable) -> str | None:
 
 
 def _asks(field: Mapping[str, Any]) -> str | None:
-    """What a column asks of its values that nobody would keep."""
+    """Return what a column requires of its values that our files would not satisfy."""
     asked = next((key for key in field.get("metadata", {}) if key in _OF_COLUMNS), None)
     if asked:
         return f"its column {field['name']} is {_OF_COLUMNS[asked]}"
@@ -511,8 +493,8 @@ def reject_expiring_transaction_ids(
     called: str = "the table",
     harm: str = "a plan could be applied twice",
 ) -> None:
-    """Transaction ids tell what was applied, so a table must keep them for ever. Raises
-    NotOurTable; `harm`: what could happen else.
+    """Raises NotOurTable if the table expires transaction ids, which tell what was applied; `harm`:
+    the consequence.
     """
     if _FORGETS_IDS in table.metadata().configuration:
         check = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_FORGETS_IDS}'): once an id has expired, {harm}"

@@ -57,24 +57,24 @@ if TYPE_CHECKING:
 
 
 OURS = "offset-range-etl/"
-"""What the application id of every pipeline begins with; cluster, group and pipeline follow."""
+"""Prefix of the application id of each pipeline; cluster, group and pipeline follow."""
 
 _CHECKPOINT = re.compile(
     r"(?P<version>\d{20})\.checkpoint(\.\d{10}\.(?P<parts>\d{10})|\.[0-9a-fA-F-]{36})?\.(?P<kind>parquet|json)"
 )
 
 IsOurs = Callable[[str], bool]
-"""Whether the pipeline reads a topic of this name."""
+"""True if the pipeline reads a topic of this name."""
 
 
 def none_of_ours(topic: str) -> bool:
-    """Where nobody asks what others loaded."""
+    """For callers that do not look for others' loads."""
     return False
 
 
 def other_pipelines(path: str, app_id: str) -> tuple[OtherPipeline, ...]:
-    """Every pipeline but ours and what is beside it that the table has a commit of, by its newest
-    one. Raises TableUnreachable.
+    """Return each other pipeline with a commit in the table, by its newest one, without our
+    backfills. Raises TableUnreachable.
     """
     table = open_table(path)
     if table is None:
@@ -105,10 +105,8 @@ def other_pipelines(path: str, app_id: str) -> tuple[OtherPipeline, ...]:
 def with_others(
     table: Table, path: str, app_id: str, topics: Collection[str], *, is_awaited: bool = False
 ) -> Table:
-    """The table with its other pipelines, and where it is not known what they loaded, with those of
-    `topics` that it has rows of.
-
-    `is_awaited`: whether it is theirs alone is asked, too.
+    """Return the table with its other pipelines, and, if it is unknown what they loaded, with those
+    of `topics` that it has rows of. `is_awaited`: also whether it is theirs alone.
     """
     others = other_pipelines(path, app_id)
     asked = topics if any(one.plan is None for one in others) else ()
@@ -118,10 +116,8 @@ def with_others(
 
 
 def is_of_others_alone(path: str, app_id: str) -> bool:
-    """Whether every commit that ever added a row is another pipeline's; not where the log no longer
-    reaches back to the first commit.
-
-    A copy of a table of ours carries none of our commits, and all of our rows.
+    """True if each commit that ever added a row is another pipeline's; False if the log no longer
+    reaches its first commit. A copy of our table has none of our commits and all of our rows.
     """
     table = open_table(path)
     if table is None:
@@ -138,8 +134,8 @@ def is_of_others_alone(path: str, app_id: str) -> bool:
 
 
 def loaded_by(path: str, app_id: str) -> dict[BrokerPartition, list[tuple[int, int, int]]]:
-    """What the plans of one pipeline loaded, as far as the table's log tells: life of the log,
-    from, until.
+    """Return what the plans of one pipeline loaded, as far as the log tells: incarnation, from,
+    until.
     """
     table, found = open_table(path), dict[BrokerPartition, list[tuple[int, int, int]]]()
     for commit in walk_back(open_log(rust_path(path)), table.version()) if table else ():
@@ -164,12 +160,12 @@ def loads_of_others(
     made_at: int | None,
     newest: Mapping[str, int | None],
 ) -> tuple[ForeignCommit, ...]:
-    """Commits that nobody has looked at by which another pipeline loaded a topic of ours, or took
-    our place, or one that we took.
+    """Return unknown commits by which another pipeline loaded a topic of ours, or inherited from us
+    or a predecessor.
 
-    Those are `since`; those above version `made_at`, where that is given; and for a plan that takes
-    over all after the last one that it took, and what other pipelines of `newest` (the table's
-    version of each) have committed since their place was taken.
+    These are `since`; those above version `made_at`, if given; and for an inheriting plan all after
+    the last one it took, and what other pipelines of `newest` (version of each) committed since
+    they were inherited.
     """
     taken = plan.taken if plan else {}
     if plan and plan.took_over:
@@ -266,7 +262,7 @@ def plan_of(user_metadata: str | None, delta_version: int) -> Plan | None:
 
 
 def holds_rows_of(path: str, topic: str) -> bool:
-    """Whether the table has a row of this topic; also where nobody can tell."""
+    """True if the table has, or may have, a row of this topic."""
     from deltalake.exceptions import DeltaError
     from pyarrow import ArrowException, dataset
 
@@ -351,15 +347,14 @@ def read_table(
     plan: Plan | None = None,
     acknowledgement: Acknowledgement | None = None,
 ) -> Table | None:
-    """Where the table stands; None when there is none.
+    """Return the state of the table; None without one.
 
-    `known` is the Delta version of our last commit that the ledger knows. `foreign` covers every
-    commit after it, so also those between it and a newer one of ours; without it, those after our
-    newest. Commit files that clean-up removed are passed over. `is_ours` tells the topics that no
-    other pipeline should load into this table. `plan` is the newest that we know: what the
-    pipelines loaded whose place it took is ours, and where no commit is known others' loads are
-    looked for from where it was made. Of the version that an operator's `acknowledgement` names the
-    commit is looked at, too. Raises NotOurTable, TableUnreachable, PermissionDenied.
+    `known`: Delta version of our last recorded commit. `foreign` covers each commit after it, also
+    before a newer one of ours; without it, those after our newest. Expired commit files are
+    skipped. `is_ours`: topics that no other pipeline should load. `plan`: our newest known plan;
+    what its predecessors loaded is ours, and without a known commit others' loads are looked for
+    from where it was made. The commit that `acknowledgement` names is read, too. Raises
+    NotOurTable, TableUnreachable, PermissionDenied.
     """
     table = open_table(path)
     if table is None:
@@ -410,14 +405,14 @@ def _found(
 
 
 def holds_commits(path: str, app_id: str) -> bool:
-    """Whether the table has a commit of this application id. Raises NotOurTable, TableUnreachable."""
+    """True if the table has a commit of this application id. Raises NotOurTable, TableUnreachable."""
     table = open_table(path)
     return table is not None and table.transaction_version(app_id) is not None
 
 
 def commits_of_ours(path: str, app_id: str) -> Iterator[CommitMetadata]:
-    """What our commits say of themselves, newest first, as far back as the table's log reaches and
-    they carry their plan.
+    """Return the metadata of our commits, newest first, as far as the log reaches and they carry
+    their plan.
     """
     table = open_table(path)
     for commit in walk_back(open_log(rust_path(path)), table.version()) if table else ():
@@ -435,11 +430,9 @@ def find_commit(
     number: int,
     known: int | None,
 ) -> tuple[CommitMetadata | None, list[Commit]]:
-    """What the commit with `txn` `number` says of itself, and the commits after it (after `known`,
-    where that is earlier), oldest first.
-
-    `known` may be later than that commit: in a history of the table that was replaced by an old
-    copy. Where the log no longer holds that commit, `known` alone counts.
+    """Return the metadata of the commit with `txn` `number`, and the commits after it (after
+    `known`, if earlier), oldest first. `known` may be later than that commit, in a history that an
+    older copy replaced. If the log lost that commit, `known` alone counts.
     """
     metadata, reached, since = None, None, list[Commit]()
     for commit in walk_back(files, newest):
@@ -458,9 +451,7 @@ def _metadata_of(commit: Commit, app_id: str) -> CommitMetadata | None:
 
 
 def _foreign(since: Sequence[Commit], app_id: str, path: str) -> tuple[ForeignCommit, ...]:
-    """What others did in these commits. The columns to compare with are those before the first of
-    them.
-    """
+    """Return what others did in these commits, compared with the columns before the first of them."""
     redefined = any(commit.shape and app_id not in commit.transactions for commit in since)
     before = _shape_at(since[0].version - 1, path) if redefined else None
     return tuple(found for commit in since if (found := judge(commit, app_id, before)))
@@ -479,7 +470,7 @@ def _shape_at(version: int, path: str) -> Shape | None:
 
 
 class Result(str, Enum):
-    """What became of an append, as the table tells."""
+    """The result of an append, by the table."""
 
     APPLIED = "applied"
     """The table holds this very plan, whoever executed it."""
@@ -490,7 +481,7 @@ class Result(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a read-back found."""
+    """The result of a read-back."""
 
     result: Result
     metadata: CommitMetadata | None = None
@@ -515,9 +506,8 @@ def read_back(
     is_ours: IsOurs = none_of_ours,
     acknowledgement: Acknowledgement | None = None,
 ) -> Outcome:
-    """What became of `plan`, by the table alone: is its number in there, and under which plan's id.
-
-    Raises LedgersDisagree when another table lies there than the plan was made for.
+    """Return what became of `plan`, by the table alone: whether it holds its number, and under
+    which plan's id. Raises LedgersDisagree for another table than the plan was made for.
     """
     table = read_table(
         path, app_id, known=known, is_ours=is_ours, plan=plan, acknowledgement=acknowledgement
@@ -540,10 +530,8 @@ def read_back(
 
 
 def holds(plan: Plan, table: DeltaTable | None, app_id: str) -> bool:
-    """Whether the table has this number already.
-
-    Raises LedgersDisagree when it is another table than the plan was made for, TableUnreachable
-    when that one is not there any more: a writer would make a new one in its place.
+    """True if the table has this number already. Raises LedgersDisagree for another table than the
+    plan was made for, TableUnreachable if that one is gone: a writer would create a new one.
     """
     if table is None:
         if plan.table_id is not None:

@@ -48,11 +48,9 @@ _CAUSES_MAX = 20
 
 
 def look_up(session: SparkSession, name: str) -> CatalogEntry | None:
-    """What the catalog says of CATALOG.SCHEMA.TABLE or SCHEMA.TABLE; None where it knows no such
-    table.
-
-    Raises SettingsError for a catalog that Spark does not know, TableUnreachable where one cannot
-    be asked.
+    """Return what the catalog has for CATALOG.SCHEMA.TABLE or SCHEMA.TABLE; None for an unknown
+    table. Raises SettingsError for a catalog that Spark does not know, TableUnreachable if one
+    cannot be asked.
     """
     jvm: Any = session._jvm  # no public way to it
     try:
@@ -68,8 +66,8 @@ def look_up(session: SparkSession, name: str) -> CatalogEntry | None:
 
 
 def place_to_be(session: SparkSession, name: str) -> str | None:
-    """Where the catalog would make a table of this name, as Hadoop writes it; None where it does
-    not tell, or has no such schema.
+    """Return where the catalog would create this table, in Hadoop's form; None if it does not say,
+    or lacks the schema.
     """
     jvm: Any = session._jvm  # no public way to it
     try:
@@ -156,8 +154,8 @@ def condition_of(error: BaseException) -> str | None:
 
 
 def _entry(jvm: Any, catalog: str, table: Any) -> CatalogEntry:
-    """Of Delta's own class only what the catalog has: its other properties are read from the
-    table's log, wherever that lies.
+    """Return what the catalog itself has: other properties of Delta's class are read from the
+    table's log, wherever that is.
     """
     kind = str(table.getClass().getSimpleName())
     if kind == "DeltaTableV2":
@@ -191,9 +189,7 @@ def _entry(jvm: Any, catalog: str, table: Any) -> CatalogEntry:
 
 
 def _keys(properties: Any) -> list[str]:
-    """Of a map of Java's the keys alone: what is asked of the JVM stands in py4j's log at DEBUG,
-    and values may be secrets.
-    """
+    """Return the keys of a Java map only: values may be secrets, and py4j logs them at DEBUG."""
     return [str(key) for key in properties.keySet()]
 
 
@@ -208,7 +204,7 @@ def _refusal(error: BaseException, name: str, session: SparkSession) -> EtlError
 
 
 def _causes(error: BaseException) -> list[str]:
-    """Java's exceptions behind it, the outermost first, each as its class and what it says."""
+    """Return the Java exceptions behind it, outermost first, as class and text."""
     java: Any = getattr(error, "_origin", None) or getattr(
         error, "java_exception", None
     )  # pyspark's errors, and py4j's
@@ -240,11 +236,9 @@ _KEYS = {
 
 
 def enter_store(session: SparkSession, path: str) -> None:
-    """Tell the session's Hadoop how the store of a table is reached; nothing for a folder, or where
-    the conf says nothing.
-
-    Raises SettingsError for a secret that is not to be found, for Hadoop's settings by which
-    commits could replace one another, and where the session lacks the class of our log.
+    """Set the store's access in the session's Hadoop; nothing for a local directory or without
+    settings. Raises SettingsError for a missing secret, for Hadoop settings by which commits could
+    replace each other, and if the session lacks our log store.
     """
     kind = kind_of(path)
     if kind is None:
@@ -282,11 +276,9 @@ def _untold() -> Iterator[None]:
 
 
 def _redact(session: SparkSession, keys: list[str]) -> None:
-    """Before Hadoop is told a secret: whenever files or jars are added later, Spark lists Hadoop's
-    settings in its event log and pages.
-
-    What is left out there is looked up in the context's own settings each time: a session that was
-    there before leaves it out, too.
+    """Redact Hadoop's settings before secrets are set: Spark writes them into its event log and
+    pages whenever files are added. The keys are read from the context each time, so it also works
+    for an existing session.
     """
     jsc: Any = session._jsc  # no public way to it
     conf = jsc.sc().conf()

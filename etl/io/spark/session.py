@@ -68,8 +68,8 @@ def settings_of_file() -> dict[str, str]:
 
 
 def without_file_options(ours: Mapping[str, str]) -> dict[str, str]:
-    """Our settings without the JVM's options where the file has some, and with its class path
-    behind ours.
+    """Return our settings without the JVM's options if the file has some, and with its class path
+    before ours.
     """
     theirs = settings_of_file()
     kept = {key: value for key, value in ours.items() if key != JAVA_OPTIONS or key not in theirs}
@@ -79,7 +79,9 @@ def without_file_options(ours: Mapping[str, str]) -> dict[str, str]:
 
 
 def _folder() -> Path:
-    """Where Spark's own scripts look: the folder that is named, or that of the Spark that is."""
+    """Return the directory of Spark's own scripts: the configured one, or that of the installed
+    Spark.
+    """
     named, home, installed = (
         os.environ.get("SPARK_CONF_DIR"),
         os.environ.get("SPARK_HOME"),
@@ -92,13 +94,12 @@ def _folder() -> Path:
 
 @contextlib.contextmanager
 def own_ctrl_c() -> Iterator[None]:
-    """A first Ctrl-C or SIGTERM waits until the session is there; a second one does not, and ends
-    the JVM that is about to start.
+    """Context manager: a first Ctrl-C or SIGTERM waits until the session exists; a second one ends
+    the starting JVM.
 
-    pyspark leaves a JVM behind for ever whose start was broken off: it removes the folder through
-    which the JVM would tell its port, and the JVM fails before it begins to watch whether its
-    parent lives. And pyspark's own handler for Ctrl-C talks to the JVM in the middle of another
-    call: the handlers that were there come back.
+    pyspark leaves a JVM behind for ever if its start is interrupted: it deletes the directory with
+    the JVM's port, and the JVM fails before it watches its parent. pyspark's own Ctrl-C handler
+    calls the JVM in the middle of another call, so the former handlers are restored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -126,9 +127,7 @@ def own_ctrl_c() -> Iterator[None]:
 
 
 def _end_what_was_started(stop: KeyboardInterrupt) -> None:
-    """While a JVM starts nobody but pyspark's function that waits for it has it in its hands, and
-    that is left by now.
-    """
+    """End a starting JVM, which only pyspark's waiting function refers to."""
     for frame, _ in traceback.walk_tb(stop.__traceback__):
         for held in frame.f_locals.values():
             if isinstance(held, subprocess.Popen):
@@ -164,7 +163,7 @@ _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())  # without any handler Python prints errors to the terminal
 
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
-"""Fetched by Spark itself when nobody says where Delta's jars are."""
+"""Fetched by Spark itself if Delta's jars are not configured."""
 LOCAL_MASTER = "local[*,4]"
 """All cores; a task may fail three times, where plain `local[*]` gives up at its first failure."""
 
@@ -189,8 +188,8 @@ twice the time of ours, and JSON comes out no smaller. No writer of Delta hands 
 to Parquet.
 """
 _FIRST_COMPILER_ALONE = "-XX:TieredStopAtLevel=1"
-"""For a JVM that ends within a minute: half of its processor time would be its second compiler's
-(docs/adr/0033). No collector is chosen beside it: a JVM that is told of two does not start.
+"""For a JVM that lives less than a minute: its second compiler would take half of the processor
+time (docs/adr/0033). No collector is set, since a JVM with two does not start.
 """
 _LOCAL_DEFAULTS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _PYTHON = "spark.pyspark.python"
@@ -201,12 +200,12 @@ WHERE_JARS_ARE = ("spark.jars", "spark.jars.packages", CLASS_PATH)
 def build_session(
     app_name: str, settings: Mapping[str, str], *, log: Path | None = None
 ) -> SparkSession:
-    """The session of this process, or a new one with `settings` over our defaults, whose JVM writes
-    to `log` instead of the terminal.
+    """Return this process's session, or a new one with `settings` over our defaults, whose JVM logs
+    to `log`.
 
-    `settings` are plain Spark settings; `spark.jars` names Delta's jars where they lie on this
-    machine, otherwise Spark fetches them. In local mode the workers run this very Python: Spark
-    would take the first `python3` on PATH.
+    `settings` are plain Spark settings; `spark.jars` names local Delta jars, otherwise Spark
+    fetches them. In local mode workers use this Python; Spark would take the first `python3` on
+    PATH.
     """
     from pyspark.sql import SparkSession
 
@@ -275,7 +274,7 @@ def _zones(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _configured() -> dict[str, str]:
-    """What Spark is told elsewhere: by spark-submit, which has read its files, else by
+    """Return Spark's other configuration: of spark-submit, which has read its files, else
     `spark-defaults.conf`.
     """
     return _submitted() if is_submitted() else settings_of_file()
@@ -295,11 +294,8 @@ def _translating_zone_errors(zone: TimeZone) -> Iterator[None]:
 
 
 def for_short_run(settings: Mapping[str, str], given: Collection[str]) -> dict[str, str]:
-    """The same, and that the JVM is to be one for a short run.
-
-    Not where somebody chose its options (`given` are the names of what others than we set), in
-    Spark's own file neither, not where tasks run elsewhere, and not where spark-submit has started
-    it already.
+    """Return the settings with a JVM for a short run. Not if others chose its options (`given`), in
+    Spark's file or elsewhere, not if tasks run elsewhere, and not if spark-submit has started it.
     """
     is_chosen = JAVA_OPTIONS in given or JAVA_OPTIONS in settings_of_file()
     is_ours = (
@@ -328,16 +324,13 @@ def session_there() -> SparkSession | None:
 
 
 def is_stopped(session: SparkSession) -> bool:
-    """Whether somebody stopped the session, or its context, in this process."""
+    """True if the session, or its context, was stopped in this process."""
     return session.sparkContext._jsc is None  # no public way to ask; `stop` sets it
 
 
 def _log_what_the_accumulators_meet(session: SparkSession) -> None:
-    """When the JVM ends first, as when a whole process group is stopped, pyspark's server of
-    accumulators prints a traceback.
-
-    It goes to Python's logging instead; what it means for a run is told by the call that finds the
-    JVM gone.
+    """Log what pyspark's accumulator server would print if the JVM ends first, as when a process
+    group is stopped. The call that finds the JVM gone reports it.
     """
 
     def log_it(request: object, client_address: object) -> None:
@@ -349,10 +342,8 @@ def _log_what_the_accumulators_meet(session: SparkSession) -> None:
 
 
 def parallelism_of(settings: Mapping[str, str]) -> int | None:
-    """How many tasks will work at once, as Spark's `defaultParallelism` says it; None where only
-    the cluster knows.
-
-    Starts nothing: a session that is there is asked, else it is what the settings say.
+    """Return Spark's `defaultParallelism`; None if only the cluster knows. Starts nothing: an
+    existing session is asked, else the settings count.
     """
     if "pyspark" in sys.modules:
         there = session_there()
@@ -372,7 +363,7 @@ _LOCAL = re.compile(r"local(?:\[(\*|\d{1,6})(?:,\s*\d+)?\])?")
 
 
 def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:
-    """What to set: `settings`, and each of our defaults that neither they nor `submitted` mention."""
+    """Return `settings` with our defaults for keys that neither they nor `submitted` set."""
     settings = without_ours(settings, submitted)
     given = {**submitted, **settings}
     master = given.get("spark.master", LOCAL_MASTER)
@@ -391,14 +382,12 @@ def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[
 
 
 def is_submitted() -> bool:
-    """Whether spark-submit started this process. It hands on what is said on standard error as
-    standard output.
-    """
+    """True if spark-submit started this process; it copies standard error to standard output."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _submitted() -> dict[str, str]:
-    """What spark-submit was told: it starts the JVM first and leaves the port of its gateway in the
+    """Return spark-submit's settings: it starts the JVM first and leaves its gateway port in the
     environment.
     """
     if not is_submitted():
@@ -413,9 +402,7 @@ _ENDS_WITHIN_S = 30
 
 
 def end_jvm() -> None:
-    """End it, behind its session's `stop`. One that spark-submit started stays, and so does one
-    with a session.
-    """
+    """End the JVM after its session's `stop`, unless spark-submit started it or it has a session."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # no public way to it
@@ -451,7 +438,7 @@ _NEEDED = frozenset(
         "yaml",
     )
 )
-"""What a task of ours imports, by the modules' names: any other one is a transform's."""
+"""Modules that our tasks import; any other one is a transform's."""
 _HOW = (
     "`etl package` makes what brings it, and says the whole command: a zip for spark-submit --py-files where the workers have the "
     "libraries, an archive of the environment (--environment) where they have not"
@@ -498,8 +485,8 @@ _SIGNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], SettingsError | N
 
 
 def lacking(told: str) -> SettingsError | None:
-    """What to tell where Spark, in this text of an exception, says that a worker could not begin;
-    None for anything else.
+    """Return the error if this exception text of Spark says that a worker could not start; None for
+    anything else.
     """
     return next(
         (error for sign, make in _SIGNS if (found := sign.search(told)) and (error := make(found))),
@@ -515,11 +502,11 @@ _TRACEBACK = "Traceback (most recent call last):\n"
 _PYTHON_TRACEBACK = re.compile(re.escape(_TRACEBACK) + r"((?:[ \t].*\n)+)(\S.*)")
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 _JAVA = re.compile(r"\n\s+at |\n SQLSTATE")
-"""Where a traceback of Python ends and Java's stack trace begins."""
+"""Where a Python traceback ends and Java's stack trace begins."""
 _OUR_READER = "etl/reader/spark_tasks.py"
 """The module under which a run's tasks read: what failed there is ours."""
 _SPARK = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
-"""An error condition of Spark, with what it says."""
+"""An error condition of Spark, with its text."""
 _NOT_OF_A_ROW = ("[TASK_WRITE_FAILED]", "[DELTA_")
 _OF_AN_EXPRESSION = frozenset(
     (
@@ -530,18 +517,17 @@ _OF_AN_EXPRESSION = frozenset(
         "SparkRuntimeException",
     )
 )
-"""As pyspark names what an expression raised, where no writer stands between."""
+"""pyspark's name for an error of an expression without a writer."""
 _IN_A_TASK = ("[TASK_WRITE_FAILED]", "Job aborted due to stage failure")
 
 
 @contextlib.contextmanager
 def translating_spark_errors() -> Iterator[None]:
-    """Inside, the loss of a JVM, an executor or a worker is told as such and not as a bug, and so
-    is what workers lack.
+    """Context manager: report a lost JVM, executor or worker, and what workers lack, instead of a
+    bug.
 
-    Raises ProcessLost, SettingsError, and KeyboardInterrupt for what fails only because one is on
-    its way out: py4j has shut its connection then, and pyspark's own calls behind it may find the
-    next one shut, too (one in twelve did).
+    Raises ProcessLost, SettingsError, and KeyboardInterrupt for failures that follow from one: py4j
+    has closed its connection then, and pyspark's next calls may fail, too (one in twelve did).
     """
     try:
         yield
@@ -585,11 +571,9 @@ def _is_of_the_jvms_line(error: Exception) -> bool:
 
 
 def raised_on_a_row(kind: str, text: str) -> tuple[str, str | None] | None:
-    """What was raised while a task made rows, and at which line of Python if it was one; None for a
-    failure of another kind.
-
-    `kind` is the exception's name, `text` its own and that of its causes. Of exceptions that
-    followed from one another the last is told.
+    """Return what was raised while a task computed rows, with the Python line if any; None for
+    another kind of failure. `kind` is the exception's name, `text` its text with causes; of chained
+    exceptions the last counts.
     """
     _, begins, rest = text.partition(_TRACEBACK)
     if begins:

@@ -57,12 +57,11 @@ from typing import Any, ClassVar
 
 
 class EtlError(Exception):
-    """What was wrong, where, and what to check. Raise the narrowest kind; `cli` turns it into an
-    exit code and two lines of text.
+    """An error with its place and what to check; raise the narrowest class. `cli` turns it into an
+    exit code and two lines.
 
-    `what` is one sentence. `check` tells the reader what to look at or do. Any further keyword is a
-    place (topic=, partition=, offset=, broker=, path=, key=, ...), kept in `where` in the order
-    given; None is left out.
+    `what` is one sentence. `check` tells what to do. Further keywords are places (topic=,
+    partition=, offset=, broker=, path=, key=, ...), kept in `where` in order; None is left out.
     """
 
     exit_code: ClassVar[int] = 1
@@ -100,15 +99,15 @@ class EtlError(Exception):
 
 
 class ConsumerInUse(EtlError):
-    """A SimpleConsumer is asked by a second thread while the first one's answer is still to come."""
+    """A second thread uses a SimpleConsumer whose response is outstanding."""
 
 
 class NotAssigned(EtlError):
-    """A consumer is told to do something with a partition that it does not have."""
+    """The partition is not assigned to the consumer."""
 
 
 class SettingsError(EtlError):
-    """A key or argument, or something it points at, is not what it says."""
+    """A key or argument, or what it names, is invalid."""
 
     exit_code = 2
 
@@ -126,13 +125,11 @@ class NotKafka(SettingsError):
 
 
 class OtherRelease(SettingsError):
-    """A broker does not understand what brokers of the release do that it was said to be of:
-    `source.broker_version`.
-    """
+    """A broker does not support what its configured release does: `source.broker_version`."""
 
 
 class PermissionDenied(SettingsError):
-    """ZooKeeper, a broker or the table's store knows us and says no."""
+    """ZooKeeper, a broker or the table's store denies access to this identity."""
 
 
 class MessageTooLarge(SettingsError):
@@ -144,13 +141,13 @@ class NotOurTable(SettingsError):
 
 
 class DataLost(EtlError):
-    """Records were lost, policy allowed it, and `--strict` asked to hear of it."""
+    """Records were lost by policy, and `--strict` is set."""
 
     exit_code = 3
 
 
 class Owned(EtlError):
-    """Another driver or a live consumer is at work on what we were asked to read."""
+    """Another driver or a live consumer is active."""
 
     exit_code, retriable = 4, True
 
@@ -162,7 +159,7 @@ class NeedsDecision(EtlError):
 
 
 class LedgersDisagree(NeedsDecision):
-    """ZooKeeper's plans and the table's commits do not tell the same story."""
+    """ZooKeeper's plans and the table's commits contradict each other."""
 
 
 class TableAppeared(LedgersDisagree):
@@ -184,13 +181,13 @@ class PartitionTruncated(NeedsDecision):
 
 
 class TopicRecreated(NeedsDecision):
-    """A topic was deleted and made again between the plan and the end of reading: other records at
+    """A topic was deleted and recreated between the plan and the end of reading: other records have
     the same offsets.
     """
 
 
 class DataLoss(NeedsDecision):
-    """Wanted offsets are not in the log any more, and policy says `fail`."""
+    """Requested offsets are no longer in the log, and policy is `fail`."""
 
 
 class ExpiredOffsets(DataLoss):
@@ -204,9 +201,7 @@ class MissingOffsets(DataLoss):
 
 
 class CorruptData(NeedsDecision):
-    """What the broker sent is not the protocol: a bad CRC, an absurd length, a batch that cannot
-    be.
-    """
+    """Bytes of a broker violate the protocol: a bad CRC, an impossible length or batch."""
 
 
 class MisalignedOffset(CorruptData):
@@ -246,8 +241,8 @@ class SessionLost(Unreachable):
 
 
 class MembershipLost(Unreachable):
-    """We are no member of the group any more, and no plan was handed over yet: nothing was moved,
-    nothing was fetched.
+    """The group removed this member before its plan was committed: no offset moved, nothing was
+    fetched.
     """
 
 
@@ -348,7 +343,7 @@ def whole_text(failure: BaseException) -> str:
 
 
 class Meaning(Enum):
-    """What a refusal means to whoever asked, where that changes what is done next."""
+    """The meaning of an error code, where the caller acts on it."""
 
     OUT_OF_RANGE = "the offset is not in the log"
     UNKNOWN_TOPIC = "the topic is not there"
@@ -375,20 +370,20 @@ class Meaning(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerRefusal:
-    """Why a broker does not do what it is asked. Each generation has a table of its own."""
+    """The error code of a broker; each broker type has a table of its own."""
 
     code: int
     """The number on the wire, for people only: generations give the same numbers other meanings."""
     name: str
     is_retriable: bool
-    """Asking again may help, metadata refreshes counted; the one who asks again bounds it."""
+    """True if a retry may help, metadata refreshes included; the caller limits it."""
     kind: type[EtlError]
-    """Which error it is once nobody asks again."""
+    """The error class after the last retry."""
     check: str
     meaning: Meaning = Meaning.OTHER
 
     def error(self, doing: str, **place: Any) -> EtlError:
-        """The error to raise once nobody asks again."""
+        """Return the error to raise after the last retry."""
         return self.kind(
             f"the broker refused to {doing}: {self.name} (code {self.code})",
             check=self.check,
@@ -397,12 +392,12 @@ class BrokerRefusal:
 
 
 _WORST_FIRST = (1, 2, 5, 3, 6, 7, 4, 130)
-"""What no retry mends before what one may mend. A wrong setting (2) comes before a decision (5),
-because it may be all that there is to the disagreement; a loss that was allowed (3) behind both;
-ZooKeeper and brokers (6) before the table (7), as a run meets them; and last what passes with
-nobody doing anything, an owner (4), and what somebody stopped."""
+"""Order of severity: what no retry fixes first. An invalid setting (2) precedes a decision (5),
+because it may cause the disagreement; a permitted loss (3) follows both; ZooKeeper and brokers (6)
+precede the table (7), as in a run; last what passes by itself (4), and interrupts.
+"""
 
 
 def worst_of(errors: Iterable[EtlError]) -> EtlError | None:
-    """Of several the one to mend first; None of none."""
+    """Return the error to fix first; None without any."""
     return min(errors, key=lambda error: _WORST_FIRST.index(error.exit_code), default=None)

@@ -225,13 +225,11 @@ def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
 
 _STOPPED = 130
 _NOBODY_READS = 141
-"""What a shell shows of a command that ended by SIGPIPE, as most tools do."""
+"""The exit code of a command that ended by SIGPIPE, as of most tools."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; errors are told in two lines, or as JSON where that
-    was asked for.
-    """
+    """Run a command and return its exit code; errors are two lines, or JSON if requested."""
     output: Any = Output(sys.stdout)
     with contextlib.redirect_stdout(output):
         return _door(arguments)

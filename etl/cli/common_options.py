@@ -37,14 +37,13 @@ if TYPE_CHECKING:
 _printed: list[Any] = []
 """The document that was printed; there is never more than one."""
 _lines: list[JsonLines] = []
-"""Where standard error is JSON, what writes it; of a command inside another one (`etl run FOLDER`
-in one process) the last.
+"""Writer of standard error as JSON; of nested commands (`etl run FOLDER` in one process) the last.
 """
 
 
 @contextlib.contextmanager
 def begun(*, json_lines: bool) -> Iterator[None]:
-    """Nothing was said yet; inside, standard error is JSON where that was asked for."""
+    """Context manager: reset output state; standard error is JSON inside, if requested."""
     _printed.clear()
     if not json_lines:
         yield
@@ -60,7 +59,7 @@ def begun(*, json_lines: bool) -> Iterator[None]:
 
 
 def json_lines() -> JsonLines | None:
-    """What writes standard error as JSON; None where it is text."""
+    """Return the writer of standard error as JSON; None for text."""
     return _lines[-1] if _lines else None
 
 
@@ -93,9 +92,8 @@ def show(
 
 
 def confirm(says: Sequence[str], *, yes: bool, as_json: bool) -> None:
-    """Show what would be done, and go on where a person says so, or said so before.
-
-    Raises Stopped for any other answer, SettingsError where there is nobody to ask.
+    """Show what would be done, and continue if a person confirms, or has before. Raises Stopped for
+    any other answer, SettingsError without a terminal.
     """
     if yes:
         return
@@ -110,12 +108,12 @@ def confirm(says: Sequence[str], *, yes: bool, as_json: bool) -> None:
 
 
 def is_attended(*, as_json: bool) -> bool:
-    """Whether a person can be asked."""
+    """True if a person can be asked."""
     return not as_json and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def ask(question: str) -> None:
-    """Go on where a person says yes. Raises Stopped for any other answer."""
+    """Continue if a person says yes. Raises Stopped for any other answer."""
     if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
         raise Stopped("nothing was changed")
 
@@ -130,7 +128,7 @@ def raise_output_failure() -> None:
 
 
 class Unshown(Exception):
-    """Standard output could not be written, so who asked has no answer."""
+    """Standard output could not be written."""
 
     def __init__(self, refused: OSError) -> None:
         super().__init__(refused)
@@ -138,11 +136,9 @@ class Unshown(Exception):
 
 
 class Output:
-    """Standard output. Its first failure is kept, no library that prints sees it, and what is
-    printed after it is dropped.
-
-    It is the command's: what a function of the user's prints in a thread of its own goes to
-    standard error, for programs read `--json`.
+    """Standard output. Its first failure is kept, libraries that print do not see it, and later
+    output is dropped. Output of a user's threads goes to standard error, since programs read
+    `--json`.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -190,7 +186,7 @@ def print_json(document: Any) -> None:
 
 
 def _keep(text: str, path: str) -> None:
-    """Whole or not at all: who waits for it may look at any moment."""
+    """Write a file whole or not at all, since a reader may look at any time."""
     try:
         with open(f"{path}.part", "w") as file:
             file.write(text)
@@ -329,8 +325,8 @@ RunKey = Annotated[
 def request_of(
     settings: Settings, until_time: str | None, from_time: str | None, run_key: str | None
 ) -> Request | None:
-    """What a run is asked for beside its conf. Raises SettingsError, and NotYetReadable for an
-    interval that is not over.
+    """Return the request of a run. Raises SettingsError, and NotYetReadable for an interval that is
+    not over.
     """
     from etl.run.services import now_ms
     from etl.settings import load
@@ -387,8 +383,8 @@ def _taking_changes(function: Callable[..., None]) -> Callable[..., None]:
 
 @contextlib.contextmanager
 def _changing(words: Sequence[str]) -> Iterator[None]:
-    """Inside, every conf that is read is read with these changes. Raises SettingsError for what is
-    none.
+    """Context manager: each conf is loaded with these changes. Raises SettingsError for an invalid
+    one.
     """
     before = _changes.set(_parsed(words) if words else ())
     try:
@@ -404,12 +400,12 @@ def _parsed(words: Sequence[str]) -> tuple[Change, ...]:
 
 
 def current_overrides() -> tuple[Change, ...]:
-    """What `--set` says of this command."""
+    """Return the command's `--set` changes."""
     return _changes.get()
 
 
 def settings_of(conf: Path) -> Settings:
-    """The settings of the conf file, with what `--set` says of them. Raises SettingsError."""
+    """Return the settings of the conf with `--set` applied. Raises SettingsError."""
     from etl.settings.load import load_settings
 
     settings, lines = load_settings(conf, current_overrides()), json_lines()
@@ -419,8 +415,8 @@ def settings_of(conf: Path) -> Settings:
 
 
 def table_settings_of(conf: Path) -> Settings:
-    """The same with the place of a table that a catalog names, as the ledger has it; else Spark is
-    asked. For what looks at the table.
+    """Return the same with a named table's location, from the ledger or from Spark, for commands
+    that read the table.
     """
     settings = settings_of(conf)
     if settings.table.is_placed:
@@ -469,7 +465,7 @@ _HELP = "What standard error is: text, or json: one object a line, with time, le
 
 
 class LogFormat(str, Enum):
-    """What standard error is."""
+    """Format of standard error."""
 
     TEXT = "text"
     JSON = "json"
@@ -486,9 +482,7 @@ class CommandGroup(TyperGroup):
 
 
 def _option() -> Any:
-    """As typer makes it. No command gets its value: the door has looked for it before any command
-    began.
-    """
+    """Return the option. No command gets its value, which is read before any command begins."""
     made = typer.Typer(add_completion=False)
 
     @made.command()
@@ -511,6 +505,6 @@ def _leaves(command: Any) -> Iterator[Any]:
 
 
 def wants_json_lines(arguments: Sequence[str]) -> bool:
-    """Whether these words ask for JSON: what is wrong with them must be told so, too."""
+    """True if these arguments ask for JSON, since errors in them must be JSON, too."""
     pairs = zip(arguments, arguments[1:], strict=False)
     return (_FLAG, LogFormat.JSON.value) in pairs or f"{_FLAG}={LogFormat.JSON.value}" in arguments

@@ -51,7 +51,7 @@ class BackfillGroup(TyperGroup):
     default_command = DEFAULT
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As click's, with the word that may be left out."""
+        """As click's, with a default for the optional word."""
         is_named = not args or args[0] in self.commands or args[0] in ("--help", "-h")
         return super().parse_args(ctx, args if is_named else [DEFAULT, *args])
 
@@ -194,7 +194,7 @@ def backfill_abandon(
 
 
 def _once_more(found: dict[str, Any]) -> str:
-    """What is meant of one that loads no more."""
+    """Return the command to repeat for a backfill that loads no more."""
     return (
         ", and those that the table has no row of"
         if found["state"] in ("whole", "given up")
@@ -211,8 +211,8 @@ def _confirm_backfill(
     dry_run: bool,
     as_json: bool,
 ) -> bool:
-    """Show what it would load, and ask, unless it is a dry run or nothing is to be agreed to;
-    whether it goes on.
+    """Show what it would load, and ask, unless it is a dry run or needs no confirmation; return
+    whether to continue.
     """
     from etl.cli.screens import show_backfill_preview, show_backfills
     from etl.commands.backfill import preview_backfill, show_backfill
@@ -301,7 +301,7 @@ def replay(
 
 
 def _reject_unattended(as_json: bool) -> None:
-    """Raises SettingsError where nobody can be asked."""
+    """Raises SettingsError without a terminal."""
     if not is_attended(as_json=as_json):
         check = "--dry-run shows what would go and come; --yes replaces it without asking"
         raise SettingsError(
@@ -314,7 +314,7 @@ def _reject_unattended(as_json: bool) -> None:
 def _confirm_replay(
     settings: Settings, wanted: ReplayRequest, context: RunContext, *, dry_run: bool, as_json: bool
 ) -> Plan:
-    """What is shown, and agreed to unless it is a dry run."""
+    """Show the replay, and ask unless it is a dry run."""
     from etl.cli.screens import show_replay
     from etl.commands.replay import preview_replay
 

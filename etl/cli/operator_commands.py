@@ -179,9 +179,7 @@ def offsets_resume(conf: Conf, logs: Logs, reason: Reason, as_json: AsJson = Fal
 
 
 def parse_position(text: str, option: str) -> StartAt | Timestamp | BeforeEnd | int:
-    """The same as `parse_where`, and what is counted back from now or from a log's end. Raises
-    SettingsError.
-    """
+    """As `parse_where`, and positions counted back from now or from the end. Raises SettingsError."""
     from etl.commands.set_offsets import BeforeEnd
     from etl.run.services import now_ms
     from etl.settings.load import parse_bound
@@ -196,7 +194,7 @@ def parse_position(text: str, option: str) -> StartAt | Timestamp | BeforeEnd | 
 
 
 def parse_where(text: str, option: str) -> StartAt | Timestamp | int:
-    """What the option says of a place in a log. Raises SettingsError."""
+    """Parse a position option. Raises SettingsError."""
     from etl.settings.choices import StartAt
     from etl.settings.source import parse_timestamp
 

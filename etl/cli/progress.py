@@ -52,7 +52,7 @@ _WORDS = {
 
 @contextlib.contextmanager
 def showing(doing: Callable[[], Doing]) -> Iterator[None]:
-    """While a run happens inside, show what `doing` tells."""
+    """Context manager: show what `doing` returns while a run goes on inside."""
     with own_stderr() as stream:
         console = Console(file=stream, highlight=False)
         if console.is_terminal and not console.is_dumb_terminal:
@@ -70,13 +70,13 @@ def showing(doing: Callable[[], Doing]) -> Iterator[None]:
 
 
 class _Words:
-    """What a run is at in words; the pace is that of the fetch alone."""
+    """The run's activity as text; the speed is of the fetch only."""
 
     def __init__(self) -> None:
         self._pace = Pace()
 
     def of(self, doing: Doing, now: float) -> tuple[str, str]:
-        """What it is at, and how far; nothing where that is not known."""
+        """Return the activity and its progress; nothing if unknown."""
         reached = doing.reached
         if reached is None or doing.verb is Verb.FIRST_JOB:
             return _WORDS[doing.verb], ""
@@ -87,14 +87,14 @@ class _Words:
 
 
 class Picture:
-    """What a terminal shows at a moment: what the run is at, and below it how far that is."""
+    """A live display: the activity, and its progress below."""
 
     def __init__(self, doing: Callable[[], Doing]) -> None:
         self._doing, self._words, self._began = doing, _Words(), time.monotonic()
         self._spinner = Spinner("dots")
 
     def now(self) -> Group:
-        """As it is now."""
+        """Return the current display."""
         doing, now = self._doing(), time.monotonic()
         what, how_far = self._words.of(doing, now)
         cells: list[RenderableType] = [self._spinner, Text(what)]
@@ -116,8 +116,8 @@ class Picture:
 
 
 class Lines:
-    """What is said where nobody looks all the time: that Spark starts, and after ten seconds, later
-    every minute, what goes on.
+    """Lines for output that nobody watches: that Spark starts, and progress after ten seconds, then
+    every minute.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Lines:
         self._next = clock() + self._between
 
     def look(self) -> None:
-        """Say what there is to say by now."""
+        """Write the lines that are due."""
         doing, now = self._doing(), self._clock()
         what, how_far = self._words.of(doing, now)
         before, self._verb = self._verb, doing.verb
@@ -155,7 +155,7 @@ class Lines:
 
 @contextlib.contextmanager
 def following(lines: Lines) -> Iterator[None]:
-    """Inside, `lines` look now and then, in a thread of their own."""
+    """Context manager: call `lines` now and then in a thread."""
     ended = threading.Event()
 
     def follow() -> None:
@@ -203,7 +203,7 @@ _OF_A_RUN = (
 
 
 class JsonLines(logging.Handler):
-    """Writes lines to `stream`. It knows the pipeline once its settings are read, and the run while
+    """Writes JSON lines to `stream`, with the pipeline once settings are loaded, and the run while
     it goes on.
     """
 
@@ -212,11 +212,11 @@ class JsonLines(logging.Handler):
         self._stream = stream
         self.pipeline: str | None = None
         self.is_quiet = False
-        """Errors alone are told."""
+        """True: errors only."""
         self._report: Report | None = None
 
     def say(self, level: str, message: str, **more: Any) -> None:
-        """One line. Whoever reads it may be gone: that ends nothing."""
+        """Write one line. A closed stream is ignored."""
         if self.is_quiet and level not in ("error", "critical"):
             return
         run = self._report
@@ -235,12 +235,12 @@ class JsonLines(logging.Handler):
             print(json.dumps(told, default=str), file=self._stream, flush=True)
 
     def error(self, error: EtlError) -> None:
-        """What ended the command, with what `--json` would tell of it."""
+        """Write the command's error, as in `--json`."""
         document = error.as_json()
         self.say("error", document.pop("what"), **document)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Of any logger of Python, also a library's."""
+        """Handle a record of any Python logger."""
         more = {name: value for name, value in record.__dict__.items() if name not in _PLAIN}
         if record.exc_info:
             more["traceback"] = "".join(traceback.format_exception(*record.exc_info))
@@ -248,7 +248,7 @@ class JsonLines(logging.Handler):
 
     @contextlib.contextmanager
     def of_run(self, report: Report) -> Iterator[None]:
-        """Inside, lines are of this run; the last one says what it came to."""
+        """Context manager: lines belong to this run; the last one has its result."""
         self._report = report
         self.say("info", "the run begins", conf=report.process.conf)
         try:
@@ -259,7 +259,7 @@ class JsonLines(logging.Handler):
 
     @contextlib.contextmanager
     def progress(self, doing: Callable[[], Doing]) -> Iterator[None]:
-        """Inside, it is said now and then how far the reading is."""
+        """Context manager: write progress of reading now and then."""
         with following(_Progress(doing, self)):
             yield
 
@@ -270,13 +270,13 @@ def _verb(run: Report | None) -> str | None:
 
 
 def _came_to(report: Report) -> dict[str, Any]:
-    """What a run's report says of it in a few numbers; the error is told by itself."""
+    """Return the figures of a run's report; its error is written separately."""
     document = report.as_json()
     return {name: document[name] for name in _OF_A_RUN}
 
 
 class _Progress(Lines):
-    """The lines of a run under way, as objects. That Spark starts is said by the verb."""
+    """Progress of a run as objects. The verb tells that Spark starts."""
 
     def __init__(self, doing: Callable[[], Doing], lines: JsonLines) -> None:
         super().__init__(doing, lambda line: None)
@@ -295,7 +295,7 @@ class _Progress(Lines):
 
 @contextlib.contextmanager
 def written() -> Iterator[JsonLines]:
-    """Inside, standard error is JSON, also what Python's loggers and warnings say."""
+    """Context manager: standard error is JSON inside, with Python's loggers and warnings."""
     with own_stderr() as stream:
         lines, root, ours = JsonLines(stream), logging.getLogger(), logging.getLogger("etl")
         before = ours.level

@@ -39,7 +39,7 @@ R_contra = TypeVar("R_contra", contravariant=True)
 
 
 class Looked(Protocol[R_co]):
-    """What is looked at, record after record."""
+    """Iterates over records to print."""
 
     ended: Ended | None
 
@@ -57,16 +57,14 @@ class Screen(Protocol[R_contra]):
         """One record."""
 
     def end(self, looked: Any, failure: EtlError | None = None, /) -> None:
-        """Behind the last record."""
+        """Finish after the last record."""
 
 
 def show_records(
     looked: Looked[R], screen: Screen[R], *, as_json: bool, stop: Callable[[], str]
 ) -> None:
-    """Show each record as it comes, and at Ctrl-C what was shown by then; `stop` is called then,
-    and says what is left behind.
-
-    Raises Stopped, what reading them ends with, and that nobody takes what is shown.
+    """Print each record, and at Ctrl-C what was printed so far; `stop` is called then, and returns
+    a closing note. Raises Stopped, reading errors, and failures of standard output.
     """
     from etl.commands.peek import Ended
 

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 CUT_AT = 300
-"""Characters of a key or value in a line, unless all of it is asked for."""
+"""Characters of a key or value in a line, unless printed in full."""
 _NONE = "-"
 
 Shown = DecodedRecord | StreamRecord
-"""What is shown of either is the same."""
+"""Common part of both screens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """Who reads keys and values, and how much of them is shown in a line."""
+    """How keys and values are decoded, and how much of them is printed."""
 
     key: Decoder
     value: Decoder
@@ -39,12 +39,12 @@ class Decoding:
 
 
 class Lines:
-    """A line for each record: offset, timestamp, key, value, headers, with tabs between them; `-`
-    stands for what is not there.
+    """A line per record: offset, timestamp, key, value, headers, separated by tabs; `-` for a
+    missing value.
     """
 
     def __init__(self, decoding: Decoding, say: Callable[[str], None]) -> None:
-        """say   takes what is said beside the records, at the beginning and the end"""
+        """`say`: prints notes at the beginning and the end."""
         self._decoding, self._say = decoding, say
 
     def begin(self, peek: PeekedLog) -> None:
@@ -59,7 +59,7 @@ class Lines:
         print(*fields_of(record, self._decoding), sep="\t")
 
     def end(self, peek: PeekedLog, failure: EtlError | None = None) -> None:
-        """Behind the last record."""
+        """Finish after the last record."""
         goes_on = "begins there again" if peek.ended is Ended.INSIDE else "goes on"
         why = (
             f"; {peek.ended.value}; --from {peek.position} {goes_on}"
@@ -70,7 +70,7 @@ class Lines:
 
 
 class Document:
-    """The same as one JSON document, a record in each line of it."""
+    """The same as one JSON document, a record per line."""
 
     def __init__(self, decoding: Decoding) -> None:
         self._decoding, self._shown = decoding, 0
@@ -90,7 +90,7 @@ class Document:
         self._shown += 1
 
     def end(self, peek: PeekedLog, failure: EtlError | None = None) -> None:
-        """Behind the last record; `failure` is what ended it."""
+        """Finish after the last record; `failure`: what ended it."""
         tail = {
             "shown": peek.given,
             "next": peek.position,
@@ -119,7 +119,7 @@ def fields_of(record: Shown, decoding: Decoding) -> list[str]:
 
 
 def document_of(record: Shown, decoding: Decoding) -> dict[str, Any]:
-    """The same for a program."""
+    """Return the record for a program."""
     is_physical = record.broker_id is not None
     return {
         "offset": record.offset,
@@ -178,7 +178,7 @@ class TailLines:
     """A line for each record: topic, partition, and then as `Lines`."""
 
     def __init__(self, decoding: Decoding, say: Callable[[str], None]) -> None:
-        """say   takes what is said beside the records, at the beginning and the end"""
+        """`say`: prints notes at the beginning and the end."""
         self._decoding, self._say = decoding, say
 
     def begin(self, tailed: TailedGroup) -> None:
@@ -190,14 +190,14 @@ class TailLines:
         print(record.topic, record.log.key, *fields_of(record, self._decoding), sep="\t")
 
     def end(self, tailed: TailedGroup, failure: EtlError | None = None) -> None:
-        """Behind the last record."""
+        """Finish after the last record."""
         self._say(
             f"{counted(tailed.given, 'record')}{f'; {tailed.ended.value}' if tailed.ended else ', up to what follows'}"
         )
 
 
 class TailDocument:
-    """The same as one JSON document, a record in each line of it."""
+    """The same as one JSON document, a record per line."""
 
     def __init__(self, decoding: Decoding) -> None:
         self._decoding, self._shown = decoding, 0
@@ -216,7 +216,7 @@ class TailDocument:
         self._shown += 1
 
     def end(self, tailed: TailedGroup, failure: EtlError | None = None) -> None:
-        """Behind the last record; `failure` is what ended it."""
+        """Finish after the last record; `failure`: what ended it."""
         tail = {
             "shown": tailed.given,
             "ended": tailed.ended.value if tailed.ended else None,

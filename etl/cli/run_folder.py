@@ -61,7 +61,7 @@ def run_folder(context: typer.Context, folder: Path, *, main: Main, as_json: boo
 
 
 def words_for(context: typer.Context, folder: Path) -> list[str | None]:
-    """What was said behind `run`, with None where the folder stands, and without `--json`."""
+    """Return the arguments after `run`, with None in place of the directory, without `--json`."""
     takes = {
         name
         for one in context.command.params
@@ -82,7 +82,7 @@ def words_for(context: typer.Context, folder: Path) -> list[str | None]:
 
 
 def ended(conf: Path, code: int, printed: str) -> ConfRun:
-    """What a run came to, by its exit code and its one document."""
+    """Return the result of a run, by exit code and document."""
     document: Any = None
     with contextlib.suppress(ValueError):
         document = json.loads(printed)

@@ -37,7 +37,7 @@ screen = Console(highlight=False, soft_wrap=True)
 
 
 def show_report(report: Report) -> None:
-    """What a run came to, in a few lines."""
+    """Print the result of a run."""
     for outcome, sentence in report.outcomes:
         style = "bold red" if outcome.is_loud else "bold"
         screen.print(f"[{style}]{outcome.value}[/]: {sentence}", markup=True)
@@ -55,7 +55,7 @@ def show_report(report: Report) -> None:
 
 
 def show_preview(preview: Preview) -> None:
-    """What the next run would do."""
+    """Print what the next run would do."""
     screen.print(preview.says)
     for sentence in (
         *preview.left,
@@ -105,7 +105,7 @@ def show_preview(preview: Preview) -> None:
 
 
 def show_replay(preview: ReplayPreview) -> None:
-    """What a replay would do."""
+    """Print what a replay would do."""
     screen.print(preview.says)
     for note in preview.notes:
         screen.print(note, style="bold red")
@@ -126,17 +126,17 @@ def show_replay(preview: ReplayPreview) -> None:
 
 
 def show_sentence(says: str) -> None:
-    """What a command came to that is told in one sentence."""
+    """Print a result of one sentence."""
     screen.print(says)
 
 
 def show_decision(ruling: Ruling) -> None:
-    """What an operator decided."""
+    """Print an operator's decision."""
     screen.print(ruling.says)
 
 
 def show_doctor(diagnosis: Diagnosis) -> None:
-    """What was found, a line each, and below it what to do."""
+    """Print the checks, a line each, and what to do."""
     styles = {
         Verdict.OK: "green",
         Verdict.ADVICE: "yellow",
@@ -153,8 +153,8 @@ def show_doctor(diagnosis: Diagnosis) -> None:
 
 
 def _folded(text: str, indent: int) -> list[str]:
-    """The text in lines that fit a terminal behind the indent; one line where there is no terminal,
-    so that it can be searched.
+    """Wrap a text to the terminal's width after the indent; one line without a terminal, so that it
+    can be searched.
     """
     if not screen.is_terminal:
         return [text]
@@ -164,7 +164,7 @@ def _folded(text: str, indent: int) -> list[str]:
 
 
 def show_complete(found: Complete) -> None:
-    """Whether a run up to that time can begin."""
+    """Print whether a run up to that time can begin."""
     screen.print(found.says)
 
 
@@ -201,7 +201,7 @@ def show_intervals(found: Intervals) -> None:
 
 
 def show_proof(proof: Proof) -> None:
-    """What the audit found."""
+    """Print the audit."""
     told = proof.as_json()["logs"]
     table(
         ("topic", "partition", "expected", "in the table", "missing", "double", "unexpected"),
@@ -359,9 +359,7 @@ def show_plan(document: Mapping[str, Any]) -> None:
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Columns as wide as what is in them, numbers to the right. No cell is ever cut: a terminal
-    shows the rest of a line below it.
-    """
+    """Print columns with natural widths, numbers to the right. Cells are never truncated."""
     cells = [
         [
             "-" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell)
@@ -382,7 +380,7 @@ def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def show_backfill_preview(preview: BackfillPreview) -> None:
-    """What a backfill would load."""
+    """Print what a backfill would load."""
     screen.print(preview.says)
     for note in preview.notes:
         screen.print(note, style="bold red")
@@ -399,7 +397,7 @@ def show_backfill_preview(preview: BackfillPreview) -> None:
 
 
 def show_backfills(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The backfills, a line each; below them who is at work, and why one was given up."""
+    """Print the backfills, a line each; then active drivers and reasons of abandoned ones."""
     table(
         ("name", "state", "loaded", "of", "left", "done in", "plan", "asked for"),
         [
@@ -530,7 +528,7 @@ def show_offsets_diff(document: Mapping[str, Any]) -> None:
 
 
 def show_lag(lags: Lags) -> None:
-    """How far the table is behind, a line for each partition, then in all, then what nobody tells."""
+    """Print the lag, a line per partition, then totals, then what is unknown."""
     totals = lags.totals
     is_physical = any(one.log.is_physical for one in lags.logs)
     table(
@@ -591,7 +589,7 @@ def _estimates(size: int | None, *seconds: float | None) -> tuple[str | None, ..
 
 
 def show_one_run(run: ConfRun) -> None:
-    """What one conf of a folder came to; an error was told when it came."""
+    """Print the result of one conf of a directory; its error was printed before."""
     for one in (run.report or {}).get("outcomes", ()):
         screen.print(f"  {one['outcome']}: {one['says']}", markup=False)
 
@@ -616,7 +614,7 @@ def show_folder_run(found: FolderRun) -> None:
 
 
 def show_first_conf(written: FirstConf) -> None:
-    """What was written and why, and what comes next."""
+    """Print what was written and why, and what to do next."""
     for one in written.chosen:
         screen.print(
             f"{one.key}: {one.value}" + (f"  ({one.why})" if one.why else ""), markup=False
@@ -625,13 +623,13 @@ def show_first_conf(written: FirstConf) -> None:
 
 
 def show_sentences(says: Sequence[str]) -> None:
-    """What a command came to, a line each."""
+    """Print a result of several sentences."""
     for sentence in says:
         screen.print(sentence, markup=False)
 
 
 def show_package(made: Package) -> None:
-    """What was made, and the command that uses it, as a shell takes it."""
+    """Print what was made, and the command that uses it, quoted for a shell."""
     screen.print(f"written: {made.environment or made.zip}, and {made.job}", markup=False)
     screen.print(made.needs, markup=False)
     screen.print(f"  {made.command}", markup=False)

@@ -34,8 +34,8 @@ _HANDSHAKE = 1
 
 
 def asked_first(client_id: str, address: str) -> Request[LoginDialect]:
-    """The question by which a broker tells how it is logged in to. Its answer raises SettingsError
-    where that is not known here.
+    """Return the request by which a broker tells how to log in. Parsing its response raises
+    SettingsError if that is unsupported.
     """
 
     def dialect(response: Any) -> LoginDialect:
@@ -91,8 +91,8 @@ def parse_mechanisms(response: Any) -> MechanismAnswer:
 
 
 def parse_token(response: Any) -> TokenAnswer:
-    """An answer to SaslAuthenticate. One code alone is of a wrong login: the others are faults of a
-    broker, or of what stands before it.
+    """Parse a response to SaslAuthenticate. One code alone means wrong credentials; others are
+    failures of a broker, or of a proxy.
     """
     code = response.error_code
     if refusal := error_of(code):
@@ -134,12 +134,11 @@ GENERATIONS: tuple[Generation, ...] = (Kafka(), Jafka())
 def choose(
     greet: Callable[[Greeting], Greeted], *, client_id: str, address: str, told: str | None = None
 ) -> Greeted:
-    """What `greet` makes of the first generation whose greeting the broker answers; of the one that
-    was `told`, if one was.
+    """Return what `greet` makes of the first broker type whose handshake succeeds, or of the
+    configured one (`told`).
 
-    `greet` raises NotKafka for an answer that is not of the generation. Where no generation fits,
-    that of the newest is raised, which most brokers are of. Raises SettingsError for a name that no
-    generation has.
+    `greet` raises NotKafka for another protocol. If none fits, the error of the newest type is
+    raised, which most brokers are. Raises SettingsError for an unknown name.
     """
     strangers: list[NotKafka] = []
     for generation in _asked(told):
@@ -151,30 +150,25 @@ def choose(
 
 
 def login_asked_first(client_id: str, address: str) -> Request[LoginDialect]:
-    """The question by which a broker tells how it is logged in to. One generation has logins at
-    all.
-    """
+    """Return the request by which a broker tells how to log in. Only one broker type has logins."""
     return asked_first(client_id, address)
 
 
 def is_release(told: str | None) -> bool:
-    """Whether a broker that was told to be of this generation could also be asked what it is."""
+    """True if a broker that is configured as this release could also be asked for its versions."""
     return any(told in generation.releases for generation in GENERATIONS)
 
 
 def may_lose_isolation(told: str | None) -> bool:
-    """Whether a broker that was told to be of this generation is asked for records as one without
-    transactions, whatever it is.
+    """True if a broker that is configured as this release is read without isolation, whatever it
+    is.
     """
     return any(told in generation.without_isolation for generation in GENERATIONS)
 
 
 def of_broker_version(version: str, **said: str) -> str:
-    """The name of the generation that speaks with brokers of this version of Kafka, so that none of
-    them is asked.
-
-    Raises SettingsError for a version of which it is not known what its brokers speak; `said` names
-    the setting.
+    """Return the release name for a Kafka version, so that brokers are not asked. Raises
+    SettingsError for an unsupported version; `said` names the setting.
     """
     release = release_of(version)
     if release is None:

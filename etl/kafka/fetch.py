@@ -45,18 +45,14 @@ _NO_SESSION = (0, -1)
 
 
 def names_all_by_id(wanted: Sequence[FetchTarget]) -> bool:
-    """Whether each topic has an id as brokers know them; what stands for one elsewhere, before 2.8,
-    is of no use to them.
-    """
+    """True if each topic has a topic id; znode ids of brokers before 2.8 do not count."""
     return all(each.topic_id is not None and _ID.fullmatch(each.topic_id) for each in wanted)
 
 
 def squeezed(wanted: Sequence[FetchTarget], max_bytes: int) -> tuple[FetchTarget, ...]:
-    """`wanted` for a broker that knows no limit of the whole answer: who would get beyond it, in
-    serving order, is asked for no byte.
-
-    The first is always asked for in full. Brokers answer such a log without records, and with its
-    errors.
+    """Return `wanted` for a broker without a limit of the whole response: partitions beyond
+    `max_bytes`, in serving order, are requested with no bytes. The first is always complete.
+    Brokers answer the others without records, with their errors.
     """
     left = max_bytes
     asked: list[FetchTarget] = []
@@ -78,11 +74,9 @@ def encode_fetch(
     max_bytes: int,
     isolation: Isolation,
 ) -> bytes:
-    """One framed Fetch request without a session; `max_bytes` bounds the whole answer where the
-    version can say so.
-
-    Raises ValueError when a log is named twice, nothing is wanted, or version 13 shall name a topic
-    of which no id is given.
+    """Encode one framed Fetch request without a session; `max_bytes` limits the response if the
+    version supports it. Raises ValueError for a duplicate partition, an empty request, or version
+    13 without topic ids.
     """
     if not wanted:
         raise ValueError("a fetch without a log asks nothing")
@@ -290,7 +284,7 @@ _NOT_TAKEN = BrokerRefusal(
     SettingsError,
     "the bytes that were sent: Kafka 0.8 to 0.10.2 answer so where no whole message with a right checksum is in them",
 )
-"""Whatever its code says, an append without an offset was none."""
+"""An append without an offset failed, whatever its code."""
 
 
 def magic_of(version: int) -> int:

@@ -43,8 +43,8 @@ from etl.model.partitions import BrokerPartition
 
 _NEWEST = 3
 _WITH_OWNED = 2
-"""The first version that tells what is owned, and of which generation: only then do others believe
-it.
+"""The first version with owned partitions and their generation: only then do other members trust
+them.
 """
 _CHECK = "which clients are members of the group"
 
@@ -127,7 +127,7 @@ def _logs(told: Iterable[Any], place: Mapping[str, Any]) -> frozenset[BrokerPart
 
 
 CONSUMERS = "consumer"
-"""The kind of group whose members divide partitions among them."""
+"""The group type whose members divide partitions."""
 FIRST_STATIC_JOIN, FIRST_STATIC = 5, 3
 """The versions of JoinGroup, and of the two others, that know the names of static members (KIP-345,
 Kafka 2.3).
@@ -154,11 +154,11 @@ def join_fields(wanted: JoinRequest) -> dict[str, Any]:
 
 
 def parse_join(response: Any, instance_id: str | None = None, **place: Any) -> Joined:
-    """Parse an answer to the join of a static member (`instance_id`) or a dynamic one.
+    """Parse the response to a static (`instance_id`) or dynamic member's join.
 
-    A static leader that comes back gets a new member id. From version 9 on the broker says that it
-    leads (KIP-814); an older broker names its former member id as the leader's. Raises CorruptData
-    for what a member told that is no subscription.
+    A static leader that returns gets a new member id. From version 9 on the broker says that it
+    leads (KIP-814); an older broker names its former id as leader. Raises CorruptData for an
+    invalid subscription of a member.
     """
     refusal, member_id = error_of(response.error_code), response.member_id or None
     if refusal is not None:
@@ -236,7 +236,7 @@ def leave_fields(identity: MemberIdentity) -> dict[str, Any]:
 
 
 def parse_leave(response: Any) -> BrokerRefusal | None:
-    """Of the request, or else of the one member that it named."""
+    """Return the error of the request, or of the one member that it named."""
     told = error_of(response.error_code)
     return told or next(
         (refusal for each in response.members or () if (refusal := error_of(each.error_code))),
@@ -254,10 +254,9 @@ def _identity(identity: MemberIdentity) -> dict[str, Any]:
 
 
 _DIVIDED = frozenset({"Stable", "Reconciling"})
-"""Where each member has been told what it is to read, whether or not it reads all of it yet."""
+"""Group states in which each member knows its assignment, whether or not it has all of it yet."""
 _FULL = 0
-"""A heartbeat with this epoch, and one that tells what is owned, says everything; the others say
-nothing that was said before.
+"""A heartbeat with this epoch, or with owned partitions, has all fields; others have changes only.
 """
 
 
@@ -313,10 +312,8 @@ def consumer_group_fields(group: str) -> dict[str, Any]:
 
 
 def parse_consumer_group(response: Any, **place: Any) -> MembersResponse:
-    """The members of the one group that was asked for, with what each reads or is about to; as
-    `groups.parse_group`.
-
-    Raises CorruptData for a negative partition.
+    """Parse the members of the requested group with their current and next partitions; as
+    `groups.parse_group`. Raises CorruptData for a negative partition.
     """
     group = next(iter(response.groups), None)
     if group is None:

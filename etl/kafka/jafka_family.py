@@ -101,13 +101,11 @@ WRONG_PASSWORD = BrokerRefusal(
     "the password of the broker's settings",
     Meaning.NOT_ALLOWED,
 )
-"""Of a delete request: a number where the answer says how many partitions were deleted."""
+"""Response to a delete request, in place of the number of deleted partitions."""
 
 
 def error_of(code: int) -> BrokerRefusal | None:
-    """What a code means that came with an answer; None where nothing was refused. A code that is
-    not in the table is final.
-    """
+    """Return the meaning of an error code; None without an error. Unknown codes are not retriable."""
     unknown = BrokerRefusal(
         code,
         f"unknown error code {code}",
@@ -123,11 +121,8 @@ _MOST_LOGS = 0x7FFF
 
 
 def within(max_bytes: int, wanted: Sequence[FetchTarget]) -> tuple[FetchTarget, ...]:
-    """Those of `wanted`, in their order, of which the parts of the answer are together no larger
-    than `max_bytes`; the first one always.
-
-    The broker knows no bound of the whole. A log that finds no room is not asked for: who waits for
-    it asks for it first, next time.
+    """Return the first of `wanted` whose parts fit `max_bytes`; the first one always. The broker
+    does not limit the whole response. Others must be requested first next time.
     """
     left, found = max_bytes, list[FetchTarget]()
     for each in wanted[:_MOST_LOGS]:
@@ -167,17 +162,16 @@ def _write_target(out: Writer, wanted: FetchTarget) -> Writer:
 
 
 def parse_fetch(wanted: FetchTarget, answer: memoryview, **place: Any) -> FetchAnswer:
-    """The answer to `encode_fetch`, from the bytes behind its size. Raises CorruptData."""
+    """Parse the response to `encode_fetch`, after its size. Raises CorruptData."""
     return FetchAnswer(0, None, (_read_part(Reader(answer, **place, **wanted.log.place), wanted),))
 
 
 def parse_multifetch(
     wanted: Sequence[FetchTarget], answer: memoryview, **place: Any
 ) -> FetchAnswer:
-    """The answer to `encode_multifetch`, from the bytes behind its size: a part for each log, in
-    the order asked for, which names none.
-
-    Raises CorruptData naming topic and partition where a length is absurd or the bytes end early.
+    """Parse the response to `encode_multifetch`, after its size: a part for each partition, in
+    order, without names. Raises CorruptData with topic and partition for impossible lengths and
+    truncated bytes.
     """
     reader = Reader(answer, **place)
     refusal, partitions = error_of(reader.int16()), list[FetchedPartition]()
@@ -191,9 +185,7 @@ def parse_multifetch(
 
 
 def not_asked(wanted: FetchTarget) -> FetchedPartition:
-    """What is answered of a log that found no room in the request: nothing, and nothing follows
-    from that.
-    """
+    """Return an empty answer for a partition that did not fit the request."""
     return _fetched(wanted, code=0, records=memoryview(b""), proves_empty=False)
 
 
@@ -266,8 +258,8 @@ def encode_offsets(log: BrokerPartition, time: int, *, most: int = ALL) -> bytes
 def parse_offsets(
     log: BrokerPartition, answer: memoryview, **place: Any
 ) -> tuple[int, ...] | BrokerRefusal:
-    """The answer to one request, from the bytes behind its size: one offset at least, newest first.
-    Raises CorruptData.
+    """Parse the response to one request, after its size: at least one offset, newest first. Raises
+    CorruptData.
     """
     reader = Reader(answer, **place, **log.place)
     refusal = error_of(reader.int16())
@@ -283,7 +275,7 @@ def parse_offsets(
 
 
 def read_listed(log: BrokerPartition, time: int, answer: memoryview, **place: Any) -> ListedOffset:
-    """The same in the words of all generations."""
+    """Return the same independent of the broker type."""
     found = parse_offsets(log, answer, **place)
     if isinstance(found, BrokerRefusal):
         return ListedOffset(log, found, None, None, None)
@@ -319,7 +311,7 @@ def _encode_message(key: bytes | None, value: bytes | None) -> bytes:
 
 
 def encode_produce(log: BrokerPartition, messages: bytes) -> bytes:
-    """One framed request, which is not answered."""
+    """Encode one framed request, which is not answered."""
     return (
         Writer()
         .int16(PRODUCE)
@@ -351,10 +343,8 @@ def encode_delete(topic: str, password: str) -> bytes:
 
 
 def parse_count(answer: memoryview, **place: Any) -> int | BrokerRefusal:
-    """The one number that answers a create or a delete request, from the bytes behind its size:
-    partitions made, or deleted.
-
-    Raises CorruptData.
+    """Parse the number in a response to a create or delete request, after its size: partitions
+    created or deleted. Raises CorruptData.
     """
     reader = Reader(answer, **place)
     refusal = error_of(reader.int16())
@@ -376,7 +366,7 @@ _HANGS_UP = (
 
 
 class Jafka(Generation):
-    """Greeted with a MultiFetch of nothing, which is answered with nothing."""
+    """The handshake is an empty MultiFetch, with an empty response."""
 
     names = ("jafka",)
     is_told = True
@@ -393,7 +383,7 @@ class Jafka(Generation):
 
 
 class JafkaDialect(BrokerProtocol):
-    """What a broker of this family understands; there is one version of it."""
+    """Requests of this broker type; it has one version."""
 
     least_answer_bytes = 2
     check_if_truncated = _HANGS_UP

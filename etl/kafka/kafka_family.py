@@ -69,8 +69,8 @@ before all others.
 
 
 class Kafka(Generation):
-    """Brokers of Kafka from 0.8 on: `kafka` tells its versions itself, `kafka-0.9` and its like are
-    told as a release.
+    """Brokers of Kafka from 0.8 on: `kafka` reports its versions, `kafka-0.9` and the like are
+    configured releases.
     """
 
     names = (_TELLS_ITSELF, *(f"{_TELLS_ITSELF}-{release}" for release in versions.releases()))
@@ -126,7 +126,7 @@ class Kafka(Generation):
 
 
 def _greeting_of_a_release(release: str, client_id: str, address: str) -> Greeting:
-    """Asks for no version, only for a sign that the port speaks Kafka."""
+    """Return a handshake without versions, which only shows that the port speaks Kafka."""
     told = KafkaDialect.of_release(release, client_id, address)
     frame = _empty_list_offsets(told.version_of(Api.LIST_OFFSETS), client_id)
     check = (
@@ -153,7 +153,7 @@ def _empty_list_offsets(version: int, client_id: str) -> bytes:
 
 
 def _empty_describe_groups(client_id: str) -> bytes:
-    """What brokers before 0.9 do not know."""
+    """Return a request that brokers before 0.9 do not know."""
     return small_messages.encode(
         Api.DESCRIBE_GROUPS,
         0,
@@ -164,9 +164,7 @@ def _empty_describe_groups(client_id: str) -> bytes:
 
 
 class KafkaDialect(BrokerProtocol):
-    """What one broker understands, by the versions that it told, or those of the release it is said
-    to be of.
-    """
+    """Requests of one broker, by the versions that it reported, or of the configured release."""
 
     def __init__(
         self, spoken: ApiVersions, client_id: str, address: str, generation: str = _TELLS_ITSELF
@@ -180,7 +178,7 @@ class KafkaDialect(BrokerProtocol):
 
     @classmethod
     def of_release(cls, release: str, client_id: str, address: str) -> KafkaDialect:
-        """Of brokers of a release of `versions.releases`."""
+        """Return the requests of a release of `versions.releases`."""
         return cls(versions.releases()[release], client_id, address, Kafka.name_of(release))
 
     def version_of(self, api: Api, *, least: int = 0, most: int | None = None) -> int:

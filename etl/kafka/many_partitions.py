@@ -107,7 +107,7 @@ def parse_offsets(
     is_last_stable: bool = False,
     **place: Any,
 ) -> ThrottledAnswer[dict[BrokerPartition, ListedOffset]]:
-    """`is_last_stable`: what `ListedOffset` says of it, of all of them. Raises CorruptData."""
+    """`is_last_stable`: see `ListedOffset`, for all of them. Raises CorruptData."""
     reader, is_flexible = _answer(Api.LIST_OFFSETS, version, answer, place)
     throttled_ms = reader.int32() if version >= 2 else 0
     found: dict[BrokerPartition, ListedOffset] = {}
@@ -135,8 +135,8 @@ def encode_epoch_ends(
     correlation_id: int,
     client_id: str,
 ) -> bytes:
-    """Where the records up to an epoch end in each log (KIP-101). `current` fences a leader of the
-    past (KIP-320).
+    """Encode a request for the end of an epoch in each partition (KIP-101). `current` fences a
+    former leader (KIP-320).
     """
     request = _request(Api.OFFSET_FOR_LEADER_EPOCH, version, correlation_id, client_id)
     if version >= 3:
@@ -153,7 +153,7 @@ def encode_epoch_ends(
 def parse_epoch_ends(
     version: int, answer: memoryview, **place: Any
 ) -> ThrottledAnswer[EpochEndsResponse]:
-    """Where epochs end. Raises CorruptData."""
+    """Parse the ends of epochs. Raises CorruptData."""
     reader, is_flexible = _answer(Api.OFFSET_FOR_LEADER_EPOCH, version, answer, place)
     throttled_ms, found = reader.int32(), EpochEndsResponse()
     for topic, rows in _told(reader, _EPOCH_END, is_flexible, index_at=1):
@@ -302,7 +302,7 @@ def _put_length(request: Writer, length: int, is_flexible: bool) -> None:
 def _answer(
     api: Api, version: int, answer: memoryview, place: Mapping[str, Any]
 ) -> tuple[Reader, bool]:
-    """Behind the header."""
+    """Return a reader after the header."""
     reader, is_flexible = (
         Reader(answer, api=f"{api.name} v{version}", **place),
         version >= _FIRST_FLEXIBLE[api],
@@ -343,7 +343,7 @@ def _rows(
 
 
 def _length(reader: Reader, what: str, is_flexible: bool) -> int:
-    """Of an array; each of its items is one byte at least."""
+    """Read the length of an array whose items take at least one byte."""
     length = reader.unsigned_varint() - 1 if is_flexible else reader.int32()
     if not 0 <= length <= reader.left:
         raise reader.corrupt(f"{what} are {length} items where {reader.left} bytes are left")
@@ -368,7 +368,7 @@ def _tags(reader: Reader, is_flexible: bool) -> None:
 
 
 def _ended(reader: Reader, throttled_ms: int, is_flexible: bool) -> int:
-    """The same `throttled_ms`, where nothing follows."""
+    """Return `throttled_ms` if nothing follows."""
     _tags(reader, is_flexible)
     if reader.left:
         raise reader.corrupt(f"{reader.left} bytes follow the end of the answer")
@@ -422,8 +422,8 @@ def commit_fields(commit: OffsetsCommit) -> dict[str, Any]:
 def parse_commit(
     response: Any, commit: OffsetsCommit | None = None
 ) -> dict[BrokerPartition, BrokerRefusal | None]:
-    """`commit`: what was asked for. Raises CorruptData for an answer about other logs: it would
-    pass for their consent.
+    """Parse the response to `commit`. Raises CorruptData for other partitions than requested, which
+    would pass for their success.
     """
     names = _names_of(commit.topic_ids if commit else {})
     told = {
@@ -469,10 +469,8 @@ def offset_fetch_fields(question: OffsetsQuestion) -> dict[str, Any]:
 def parse_offset_fetch(
     response: Any, *, in_zookeeper: bool, question: OffsetsQuestion | None = None
 ) -> CommittedOffsets:
-    """`in_zookeeper`: a broker that reads them there (version 0) says of a log without an offset
-    that it is unknown.
-
-    `question`: what was asked. Raises CorruptData for an answer about other groups or logs.
+    """Parse the response to `question`. `in_zookeeper`: such a broker (version 0) reports a
+    partition without an offset as unknown. Raises CorruptData for other groups or partitions.
     """
     if question and [each.group_id for each in response.groups] not in ([], [question.group]):
         raise CorruptData(
@@ -518,8 +516,6 @@ def _names_of(topic_ids: Mapping[str, str]) -> dict[UUID, str]:
 
 
 def _name_of(topic: Any, names: Mapping[UUID, str]) -> str:
-    """By its id from version 10 on, which names it alone; an id that nobody asked for is told as it
-    is.
-    """
+    """Return the topic's name by its id, from version 10 on; an unknown id unchanged."""
     topic_id: UUID = getattr(topic, "topic_id", _NO_ID)
     return str(topic.name or names.get(topic_id, str(topic_id)))

@@ -55,12 +55,10 @@ def reject_negative(**numbers: int | None) -> None:
 
 
 class EntryLayout(Enum):
-    """How the entries of a records field begin: the one thing about records that only the broker's
-    generation tells.
-    """
+    """How entries of a records field begin, which only the broker type tells."""
 
     LOGICAL = "offset, length, record batch or message"
-    """Kafka 0.8 and later; the magic byte, at the same place in all of them, tells the rest."""
+    """Kafka 0.8 and later; the magic byte, always at the same place, tells the format."""
     PHYSICAL = "length, message"
     """Jafka and Kafka 0.7: an entry's offset is the byte position at which it begins."""
 
@@ -73,7 +71,8 @@ class FetchTarget:
     offset: int
     max_bytes: int
     leader_epoch: int | None = None
-    """The epoch that the metadata told: a broker that is behind or deposed then refuses (KIP-320).
+    """Leader epoch of the metadata: a broker that is behind or deposed rejects the request
+    (KIP-320).
     """
     topic_id: str | None = None
     """The id that the topic must still have, where brokers know ids (KIP-516): one that was made
@@ -82,13 +81,9 @@ class FetchTarget:
 
 
 def in_serving_order(wanted: Sequence[FetchTarget]) -> tuple[FetchTarget, ...]:
-    """`wanted` as a broker serves it: by topic in order of first appearance, since a topic is
-    written once.
-
-    The order matters (KIP-74): the first log that has records gets its first record batch whole,
-    the later ones what is left of the request's size.
-
-    Raises ValueError when a log is named twice: a broker refuses such a request.
+    """Return `wanted` as a broker serves it: by topic in order of first appearance. The order
+    matters (KIP-74): the first partition with records gets a whole record batch, others what is
+    left. Raises ValueError for a duplicate partition, which brokers reject.
     """
     topics: dict[str, list[FetchTarget]] = {}
     for each in wanted:
@@ -102,7 +97,7 @@ def in_serving_order(wanted: Sequence[FetchTarget]) -> tuple[FetchTarget, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Records of several logs, asked for at once."""
+    """A fetch of several partitions."""
 
     wanted: tuple[FetchTarget, ...]
     """In the order in which they are served, see `in_serving_order`."""
@@ -114,7 +109,7 @@ class Fetch:
 
     @property
     def place(self) -> dict[str, object]:
-        """What an error names that cannot know which of the logs it was."""
+        """Return the place for an error that concerns no single partition."""
         first = self.wanted[0]
         if len(self.wanted) == 1:
             return {**first.log.place, "offset": first.offset}
@@ -131,10 +126,10 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """What one Fetch answer says of one Kafka partition. The wire's -1 is None here.
+    """One partition of a Fetch response. The protocol's -1 is None here.
 
-    `records` is a view of the receive buffer, not a copy: it is only good until the next answer is
-    received into that buffer, so what `Cursor.feed` returns must be read to its end before.
+    `records` is a view of the receive buffer, valid until the next response is received into it, so
+    what `Cursor.feed` returns must be read to its end before.
     """
 
     topic: str
@@ -148,22 +143,17 @@ class FetchedPartition:
     aborted: tuple[tuple[int, int], ...]
     """(producer id, first offset) of the aborted transactions that overlap this answer (KIP-98)."""
     records: memoryview
-    """Record batches or message sets; the last one may be cut off. Empty where the wire says null.
-    """
+    """Record batches or message sets; the last one may be truncated. Empty for null."""
     proves_empty: bool = False
-    """True: if `records` is empty, then there is nothing to read at the asked offset.
-
-    A broker also answers empty when it throttles, and when the partitions before this one in the
-    same answer used up the bytes (KIP-74). So this may be said only of a partition whose answer was
-    not throttled and before which no other partition of the answer had records.
+    """True: empty `records` prove that nothing is readable at the requested offset. Brokers also
+    answer empty while they throttle, and after partitions that used up the bytes (KIP-74): so it
+    holds only for an unthrottled response and a partition without records before it.
     """
     layout: EntryLayout = EntryLayout.LOGICAL
     broker_id: int | None = None
-    """Of the log, where its identity has one (0.7 family)."""
+    """On Jafka."""
     asked_offset: int = 0
-    """What was asked for: `records` may begin below it, or, where offsets are byte positions,
-    begins there.
-    """
+    """The requested offset: `records` may begin below it; with byte offsets they begin there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +162,7 @@ class FetchAnswer:
 
     throttle_ms: int
     refusal: BrokerRefusal | None
-    """Of the whole request."""
+    """Error of the whole request."""
     partitions: tuple[FetchedPartition, ...]
 
 
@@ -188,7 +178,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """One topic, or why the broker does not tell of it."""
+    """One topic, or the error for it."""
 
     topic: str
     refusal: BrokerRefusal | None
@@ -231,7 +221,7 @@ class ClusterMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """What a broker answered for one log and one time."""
+    """The answer for one partition and time."""
 
     log: BrokerPartition
     refusal: BrokerRefusal | None
@@ -240,18 +230,17 @@ class ListedOffset:
     timestamp_ms: int | None
     leader_epoch: int | None
     boundaries: tuple[int, ...] | None = None
-    """Of LATEST where offsets are byte positions: every offset at which a range may be cut,
-    ascending, the end among them.
+    """For LATEST with byte offsets: offsets at which a range may be cut, ascending, with the end.
     """
     is_last_stable: bool = False
-    """Of LATEST: the last stable offset, above which the high watermark may lie (KIP-98). Brokers
-    without transactions know one end.
+    """For LATEST: whether it is the last stable offset, which may be below the high watermark
+    (KIP-98). Brokers without transactions have one end.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class EpochEndResponse:
-    """What a broker answered of one log and one epoch."""
+    """The answer for one partition and epoch."""
 
     refusal: BrokerRefusal | None
     epoch: int | None
@@ -265,7 +254,7 @@ EpochEndsResponse = dict[BrokerPartition, EpochEndResponse]
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorResponse:
-    """Who keeps the offsets of a group, or why nobody can be named."""
+    """The coordinator of a group, or the error."""
 
     refusal: BrokerRefusal | None
     broker: Broker
@@ -273,9 +262,7 @@ class CoordinatorResponse:
 
 @dataclass(frozen=True, slots=True)
 class MembersResponse:
-    """Who is in a group that brokers keep, with the logs that each reads, None where that is not
-    known.
-    """
+    """The members of a group in Kafka, with their partitions, None if unknown."""
 
     refusal: BrokerRefusal | None
     members: Mapping[str, frozenset[BrokerPartition] | None]
@@ -283,47 +270,43 @@ class MembersResponse:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """As whom somebody asks for a group's offsets, or stores them: what the group's coordinator
-    fences by.
-    """
+    """The identity by which the coordinator fences requests for a group's offsets."""
 
     member_id: str
     generation: int
-    """Of the classic protocol the group's generation, of the consumer protocol (KIP-848) the
-    member's epoch.
-    """
+    """Generation of the classic protocol, member epoch of the consumer protocol (KIP-848)."""
     instance_id: str | None = None
     """The name of a static member (Kafka 2.3 and later)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsCommit:
-    """What a group is to store: next offsets, and beside each of them the same word."""
+    """A commit: next offsets, with equal metadata for each."""
 
     group: str
     offsets: Mapping[BrokerPartition, int]
     metadata: str = ""
     member: GroupMember | None = None
-    """None: from outside of any membership, which is taken while the group has no members."""
+    """None: from outside, which is accepted while the group has no members."""
     leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Of the records before the offsets, where they are known; kept from Kafka 2.1 on."""
+    """Leader epochs of the records before the offsets, if known; stored from Kafka 2.1 on."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """Of all the topics, else they go by their names alone. Named so, one that was made again is
-    refused (Kafka 4.1 and later).
+    """Ids of all topics, else names are used. By id a recreated topic is rejected (Kafka 4.1 and
+    later).
     """
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsQuestion:
-    """Which of a group's offsets somebody asks for."""
+    """Which of a group's offsets to read."""
 
     group: str
     logs: tuple[BrokerPartition, ...]
     member: GroupMember | None = None
-    """Told to brokers of 4.0 and later alone, which then refuse an epoch of the past."""
+    """Sent to brokers of 4.0 and later, which reject a former epoch."""
     is_stable: bool = False
-    """An offset that an open transaction is about to replace is refused instead of told (Kafka 2.5
-    and later; others tell it).
+    """Offsets that an open transaction will replace are rejected (Kafka 2.5 and later; earlier ones
+    return them).
     """
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """As in `OffsetsCommit`."""
@@ -338,38 +321,38 @@ class CommittedOffset:
     refusal: BrokerRefusal | None
     offset: int | None
     metadata: str = ""
-    """What whoever stored it wrote beside it."""
+    """Metadata as committed."""
     leader_epoch: int | None = None
-    """Of the record before it, where whoever stored it said so."""
+    """Leader epoch of the record before it, as committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffsets:
-    """What a group's coordinator told of its offsets."""
+    """A group's offsets by its coordinator."""
 
     refusal: BrokerRefusal | None
-    """Of the whole request."""
+    """Error of the whole request."""
     offsets: Mapping[BrokerPartition, CommittedOffset]
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member wants to read, as it tells the leader."""
+    """What one member wants to read, as the leader sees it."""
 
     topics: tuple[str, ...]
     owned: frozenset[BrokerPartition] = frozenset()
-    """What it reads until it is told to stop (KIP-429); nothing under a strategy that lets go of
-    everything in each rebalance.
+    """What it reads until it is revoked (KIP-429); nothing with strategies that release everything
+    in each rebalance.
     """
     generation: int | None = None
-    """Of which that is."""
+    """Its generation."""
     user_data: bytes = b""
-    """What a strategy of others tells itself."""
+    """Data of other strategies."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """A member as the leader is told of it."""
+    """A member as the leader sees it."""
 
     member_id: str
     instance_id: str | None
@@ -396,11 +379,11 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What a join came to."""
+    """The result of a join."""
 
     refusal: BrokerRefusal | None
     member_id: str | None
-    """Also told with a refusal that asks for it (KIP-394)."""
+    """Also with the error that requires it (KIP-394)."""
     generation: int
     strategy: str
     is_leader: bool
@@ -415,7 +398,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class MemberIdentity:
-    """Who speaks, after a join."""
+    """Identity of a member after its join."""
 
     group: str
     member_id: str
@@ -425,7 +408,7 @@ class MemberIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What a member was assigned."""
+    """A member's assignment."""
 
     refusal: BrokerRefusal | None
     logs: frozenset[BrokerPartition]
@@ -444,19 +427,19 @@ class ConsumerHeartbeat:
     rebalance_timeout_ms: int
     topics: tuple[str, ...]
     owned: Mapping[str, frozenset[int]] | None
-    """Topic id to partitions of all that the member still has, which acknowledges what it was told
-    to let go; None: as told before.
+    """Topic id to partitions of all that the member still owns, which acknowledges revocations;
+    None: unchanged.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class SpokenMembership:
-    """What members of groups a broker understands."""
+    """The membership protocols of a broker."""
 
     is_classic: bool = False
     has_rebalance_timeout: bool = False
-    """Of each member, beside its session; older brokers take the session for both, and by default
-    none of more than 30 s.
+    """True if members have a rebalance timeout besides the session timeout; older brokers use the
+    session's for both, at most 30 s by default.
     """
     is_static: bool = False
     """Members with a name of their own."""
@@ -477,14 +460,14 @@ def is_of_instance(member_id: str, instance_id: str) -> bool:
 
 
 LEAVES = -1
-"""As the epoch: goes for good."""
+"""Epoch of a member that leaves for good."""
 WILL_BE_BACK = -2
-"""As the epoch: a static member that goes, and keeps its logs for as long as a session lasts."""
+"""Epoch of a static member that leaves and keeps its partitions for its session."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHeartbeatAnswer:
-    """What it came to."""
+    """The response to it."""
 
     refusal: BrokerRefusal | None
     said: str
@@ -494,4 +477,4 @@ class ConsumerHeartbeatAnswer:
     interval_ms: int
     """After which the next one is expected."""
     assigned: Mapping[str, frozenset[int]] | None
-    """Topic id to partitions: all that the member is to have; None: as told before."""
+    """Topic id to partitions: the member's whole assignment; None: unchanged."""

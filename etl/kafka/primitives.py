@@ -82,8 +82,8 @@ class Reader:
             raise self.corrupt(f"{what} is not UTF-8: {text[:40]!r}") from None
 
     def count(self, what: str, *, item_bytes: int) -> int:
-        """int32 length of an array whose items take at least `item_bytes` each; null (-1) counts as
-        none.
+        """Read the int32 length of an array whose items take at least `item_bytes` each; null (-1)
+        is 0.
         """
         count = self.int32()
         if count < -1:
@@ -93,7 +93,7 @@ class Reader:
         return max(count, 0)
 
     def corrupt(self, what: str) -> CorruptData:
-        """The error for a reader's caller to raise: what is wrong at this place of the bytes."""
+        """Return the error for the caller to raise, with the place in the bytes."""
         return CorruptData(
             what,
             check="that nothing between here and the broker alters bytes, and the broker's log",

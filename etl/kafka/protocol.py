@@ -40,7 +40,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[Answer]):
-    """What was answered, and for how long the broker reads nothing more from us after it."""
+    """A response, and for how long the broker throttles us."""
 
     answer: Answer
     throttled_ms: int = 0
@@ -48,21 +48,20 @@ class Reply(Generic[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class Request(Generic[Answer]):
-    """One question as bytes, and what its answer says."""
+    """A question as bytes, and its parser."""
 
     frame: Callable[[int], bytes]
     """The bytes to send, size included, under the number that is given; a generation without
     numbers leaves it out.
     """
     read: Callable[[memoryview], Reply[Answer]]
-    """The answer, from the bytes behind the size. Raises CorruptData where they are none."""
+    """Parses the bytes after the size. Raises CorruptData."""
     answers: int = 1
-    """How many answers belong to it, where the frame holds several requests of a generation that
-    cannot ask for several logs in one; `read` is then given all of them, each behind its own size.
+    """Number of responses, if the frame holds several requests, because the broker type cannot ask
+    for several partitions in one; `read` then gets all of them, each with its size.
     """
     check_if_truncated: str = ""
-    """What to check where the broker hangs up instead of an answer, if that is how it refuses this
-    request.
+    """What to check if the broker closes the connection, where that is how it rejects this request.
     """
 
 
@@ -74,15 +73,15 @@ class BrokerProtocol(Protocol):
     """
 
     least_answer_bytes: int = 4
-    """What no answer of this broker is smaller than."""
+    """Smallest size of any response of this broker."""
     check_if_truncated: str = (
         "the broker's log; a listener that wants a login (SASL) also hangs up like this"
     )
-    """What to check where it hangs up instead of an answer, and the request does not say more."""
+    """What to check if the broker closes the connection, unless the request says more."""
 
     def introduction(self) -> str:
-        """What the broker is, for a person. Raises SettingsError for one that records cannot be
-        read from.
+        """Return what the broker is, for a person. Raises SettingsError for one whose records
+        cannot be read.
         """
 
     def number_of(self, start: memoryview) -> int | None:
@@ -106,19 +105,17 @@ class BrokerProtocol(Protocol):
 
     @property
     def generation(self) -> str | None:
-        """By which of `Generation.names` whoever connects next can be told what was found out here;
-        None: it is for each to be greeted.
+        """Return the name in `Generation.names` by which the next connection can skip detection;
+        None: each does the handshake.
         """
         return None
 
     def is_not_of(
         self, told: str, isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> OtherRelease | None:
-        """The error for a broker that was told to be of a release (`Generation.releases`), where it
-        lacks what those speak; else None.
-
-        Under read_committed also where it has transactions and those have none: spoken to so it
-        gives out what was never committed.
+        """Return the error for a broker configured as a release (`Generation.releases`) that lacks
+        what it speaks; else None. Under read_committed also if it has transactions and the release
+        has none, since it would return uncommitted records.
         """
         return None
 
@@ -144,9 +141,7 @@ class BrokerProtocol(Protocol):
 
     @property
     def has_max_timestamps(self) -> bool:
-        """Whether the broker can tell the largest timestamp of a log, wherever in it that is
-        (KIP-734).
-        """
+        """True if the broker reports the largest timestamp of a partition (KIP-734)."""
         return False
 
     def largest_times(
@@ -162,14 +157,14 @@ class BrokerProtocol(Protocol):
     def segments_before(
         self, log: BrokerPartition, time_ms: int
     ) -> Request[tuple[int, ...] | BrokerRefusal]:
-        """Where the newest segment of one log begins that was written by then, by its broker's
-        clock; nothing where none was.
+        """Ask for the start of the newest segment written by that time, by the broker's clock; none
+        without one.
         """
         self._cannot("tell when segments were written")
 
     @property
     def keeps_groups(self) -> bool:
-        """Whether consumers can be members of groups that brokers keep."""
+        """True if the broker keeps consumer groups."""
         return False
 
     @property
@@ -179,23 +174,23 @@ class BrokerProtocol(Protocol):
 
     @property
     def has_describe_configs(self) -> bool:
-        """Whether the broker can be asked how topics are kept and cleaned up."""
+        """True if the broker can be asked for retention and cleanup."""
         return False
 
     @property
     def keeps_offsets(self) -> bool:
-        """Whether the broker keeps the offsets of groups itself."""
+        """True if the broker keeps group offsets itself."""
         return False
 
     @property
     def has_leader_epochs(self) -> bool:
-        """Whether the broker has leader epochs to tell of (KIP-320)."""
+        """True if the broker has leader epochs (KIP-320)."""
         return False
 
     def epoch_ends(
         self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]
     ) -> Request[EpochEndsResponse]:
-        """Where the records up to an epoch end; `current` are the leaders' epochs that we know."""
+        """Ask for the ends of epochs; `current`: known leader epochs."""
         self._cannot("tell where an epoch ends")
 
     def log_sizes(self, logs: Collection[BrokerPartition]) -> Request[dict[BrokerPartition, int]]:
@@ -223,22 +218,22 @@ class BrokerProtocol(Protocol):
         self._cannot("tell of transactions")
 
     def coordinator(self, group: str) -> Request[CoordinatorResponse]:
-        """Who keeps the offsets of a group."""
+        """Ask for the coordinator of a group."""
         self._cannot("tell who keeps a group's offsets")
 
     def members_of(self, group: str) -> Request[MembersResponse]:
-        """Who is in a group of the classic protocol; a group of the consumer protocol (KIP-848) has
-        nobody, by this question.
+        """Ask for the members of a classic group; a group of the consumer protocol (KIP-848) has
+        none by this question.
         """
         self._cannot("tell who is in a group")
 
     @property
     def keeps_consumer_groups(self) -> bool:
-        """Whether there may be groups of the consumer protocol."""
+        """True if there may be groups of the consumer protocol."""
         return False
 
     def consumer_members_of(self, group: str) -> Request[MembersResponse]:
-        """Who is in a group of that protocol; a refusal says that there is none of this name."""
+        """Ask for the members of such a group; an error means that there is none of this name."""
         self._cannot("tell who is in a group of the consumer protocol")
 
     # Membership in a group, which its coordinator is asked for
@@ -255,11 +250,11 @@ class BrokerProtocol(Protocol):
         strategy: str,
         assigned: Mapping[str, Iterable[BrokerPartition]],
     ) -> Request[Synced]:
-        """What we were assigned; the leader tells it of everybody, by member id."""
+        """Ask for our assignment; the leader sends all, by member id."""
         self._cannot("have members in a group")
 
     def heartbeat(self, identity: MemberIdentity) -> Request[BrokerRefusal | None]:
-        """We are alive; a refusal says what became of the group."""
+        """Report that the member lives; an error tells about the group."""
         self._cannot("have members in a group")
 
     def leave_group(self, identity: MemberIdentity) -> Request[BrokerRefusal | None]:
@@ -267,7 +262,7 @@ class BrokerProtocol(Protocol):
         self._cannot("have members in a group")
 
     def consumer_heartbeat(self, beat: ConsumerHeartbeat) -> Request[ConsumerHeartbeatAnswer]:
-        """Everything that a member of the consumer protocol says and is told (KIP-848)."""
+        """Send a heartbeat of the consumer protocol (KIP-848)."""
         self._cannot("have members in a group of the consumer protocol")
 
     def commit_offsets(
@@ -292,8 +287,8 @@ class BrokerProtocol(Protocol):
         timestamp_ms: int,
         timeout_ms: int,
     ) -> Request[int | BrokerRefusal | None]:
-        """Append encoded records, or keys and values: the offset of the first; None where the
-        broker does not tell.
+        """Append encoded records, or keys and values; the response has the first offset, None if
+        unknown.
         """
         self._cannot("take records from us")
 
@@ -325,15 +320,15 @@ class OlderBrokers:
     frame: bytes
     is_answer: Callable[[memoryview], bool]
     patience_s: float
-    """How long the answer to the greeting is waited for before this is asked behind it."""
+    """How long to wait for the handshake's response before this is sent after it."""
     unanswering: Callable[[], BrokerProtocol]
-    """Of a broker that answers this where it was asked behind the greeting: answers come in order,
-    so that one never comes.
+    """A broker that answers this, sent after the handshake, will never answer the handshake, since
+    responses come in order.
     """
     hanging_up: Sequence[tuple[bytes, Callable[[], BrokerProtocol]]]
-    """Of a broker that hung up on the greeting, answers this, and hangs up again when the greeting
-    is sent behind it: the dialect of the first question here that it answers. The newest comes
-    first; the last is this one."""
+    """For a broker that closes the connection on the handshake, answers this, and closes it again
+    on the handshake: the protocol of the first question that it answers, newest first.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,16 +336,16 @@ class Greeting:
     """The first request of a connection, and whom its answer shows."""
 
     name: str
-    """As an error calls it."""
+    """Name in errors."""
     frame: bytes
     is_answer: Callable[[memoryview], bool]
-    """Whether the bytes behind the size can be an answer to this at all, by their first four."""
+    """True if the first four bytes after the size can be a response to this."""
     dialect: Callable[[memoryview], BrokerProtocol]
-    """Whom we speak with. Raises CorruptData."""
+    """Return the broker's protocol. Raises CorruptData."""
     least_answer_bytes: int = 4
-    """What no answer to it is smaller than."""
+    """Smallest size of a response."""
     check_if_truncated: str = "for a TLS listener on this port, a broker that wants a login, or something that is not Kafka"
-    """What to check where the other side hangs up on it."""
+    """What to check if the other side closes the connection."""
     older: OlderBrokers | None = None
     """None: what leaves the greeting unanswered is no broker of this family."""
 
@@ -359,45 +354,42 @@ class Generation(Protocol):
     """One family of brokers."""
 
     names: Collection[str]
-    """What `Broker.generation` calls it."""
+    """Names in `Broker.generation`."""
     releases: Collection[str] = ()
-    """Those of the names that say what brokers speak, which they would else tell themselves or
-    show.
-    """
+    """Names that are releases, which define the protocol without asking the broker."""
     without_isolation: Collection[str] = ()
-    """Those of the releases whose brokers have no transactions, so that nothing of them can be left
-    out.
-    """
+    """Releases whose brokers have no transactions, and so no isolation."""
     is_told: bool
-    """A broker of this family cannot be found out by greeting it, since it hangs up on others'
-    greetings as they do on its: whoever connects must have been told."""
+    """True if this type cannot be detected, since it closes the connection on other handshakes as
+    others do on its: it must be configured.
+    """
 
     def greeting(self, client_id: str, address: str, name: str | None = None) -> Greeting:
-        """How a connection begins; client and address are named in requests and errors. `name`:
-        which of its names it was told by.
+        """Return the handshake; client id and address are used in requests and errors. `name`: the
+        configured name.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class MechanismAnswer:
-    """Whether a login by the mechanism that was named may begin."""
+    """Whether a login by this mechanism may begin."""
 
     is_taken: bool
     offered: tuple[str, ...] = ()
-    """What the listener has instead."""
+    """Mechanisms of the listener."""
     wants_none: bool = False
-    """Nobody logs in on this listener."""
+    """True if the listener has no logins."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenAnswer:
-    """What comes of a token."""
+    """The response to a token."""
 
     token: bytes = b""
     refusal: BrokerRefusal | None = None
-    """Why the login came to nothing; None: it goes on, or is done."""
+    """Why the login failed; None: it continues, or is done."""
     is_wrong: bool = False
-    """Whether the refusal is of who we say we are; any other one says nothing of that."""
+    """True if the credentials were rejected; other errors say nothing about them."""
     said: str = ""
     """The broker's own words of a refusal, which may quote what it was sent; empty: it has none."""
     lifetime_s: float | None = None
@@ -405,7 +397,7 @@ class TokenAnswer:
 
 
 class LoginDialect(Protocol):
-    """How one broker is told."""
+    """Requests of a login."""
 
     def mechanism(self, name: str) -> Request[MechanismAnswer]:
         """The login is to be by this one."""

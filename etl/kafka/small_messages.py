@@ -149,10 +149,8 @@ def reject_other(message: Any, version: int, response: memoryview, **place: Any)
 def reject_malformed_member_data(
     data: Any, version: int, content: memoryview, **place: Any
 ) -> None:
-    """The same of what members of a group tell each other: its own version in front, and what a
-    newer version adds behind it, if anything.
-
-    `data` is a class of kafka-python's without a header.
+    """Do the same for data of group members: with a version in front, and unknown trailing fields
+    of newer versions. `data` is a class of kafka-python without a header.
     """
     reader = Reader(content, **place)
     for step in _steps_of_data(data, version):
@@ -180,9 +178,9 @@ def _steps(
     *,
     has_tags: bool | None = None,
 ) -> list[Step]:
-    """The steps through one struct; neighbours of fixed size are one step. `has_tags`: whether
-    tagged fields follow, as in every flexible struct, and not behind the items of an array of texts
-    or numbers."""
+    """Return the steps through one struct; adjacent fields of fixed size are one step. `has_tags`:
+    tagged fields follow, as in each flexible struct, but not after array items of text or numbers.
+    """
     steps: list[Step] = []
     size, first = 0, ""
     for field in fields:
@@ -257,7 +255,7 @@ def _number(name: str, lowest: int, highest: int) -> Step:
 
 
 def _text(name: str, may_be_null: bool, flexible: bool, *, is_long: bool = False) -> Step:
-    """A text, or bytes (`is_long`), whose length takes four bytes."""
+    """Read a string, or bytes (`is_long`) with a length of four bytes."""
 
     def skip(reader: Reader) -> None:
         length = (
@@ -274,7 +272,7 @@ def _text(name: str, may_be_null: bool, flexible: bool, *, is_long: bool = False
 
 
 def _struct(name: str, inner: Sequence[Step], may_be_null: bool) -> Step:
-    """A byte in front says whether it is there (KIP-893), where it may be null."""
+    """Read a struct; a leading byte tells whether it is null (KIP-893), if it may be."""
 
     def walk(reader: Reader) -> None:
         there = reader.int8() if may_be_null else 1
@@ -287,8 +285,8 @@ def _struct(name: str, inner: Sequence[Step], may_be_null: bool) -> Step:
 
 
 def _are_as_usual(reader: Reader, layout: struct.Struct, count: int) -> bool:
-    """Step over items of that layout, all at once; False, and no step, where one has tags or is
-    wrong: then each is looked at.
+    """Skip items of that layout at once; False, and nothing skipped, if one has tags or is invalid:
+    then each is checked.
     """
     size, begun = layout.size * count, reader.at
     if size > reader.left:
@@ -337,7 +335,7 @@ def _tags(reader: Reader) -> None:
 
 
 def _holds(versions: str, version: int) -> bool:
-    """Whether `version` lies in Kafka's way of writing versions: `none`, `3`, `3-5`, `3+`."""
+    """True if `version` is in Kafka's notation of versions: `none`, `3`, `3-5`, `3+`."""
     if versions == "none":
         return False
     first, dash, last = versions.removesuffix("+").partition("-")
@@ -399,16 +397,12 @@ def decode(api: Api, version: int, response: memoryview, **place: Any) -> Any:
 
 
 def parse_api_versions(response: Any) -> ApiVersions:
-    """api key -> (lowest, highest). Of a v0 answer with code 35 nothing is left, which is an empty
-    mapping.
-    """
+    """Return api key -> (lowest, highest). A v0 response with code 35 is an empty mapping."""
     return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
 
 METADATA_CREATES_NOTHING = 4
-"""From this version of Metadata on a broker can be told to create no topic that it is asked for
-(KIP-204).
-"""
+"""From this version of Metadata on a broker can be told to create no requested topic (KIP-204)."""
 
 
 def metadata_fields(topics: Collection[str] | None) -> dict[str, Any]:
@@ -422,9 +416,7 @@ def metadata_fields(topics: Collection[str] | None) -> dict[str, Any]:
 
 
 def parse_metadata(response: Any, chosen: Collection[str] | None = None) -> ClusterMetadata:
-    """`chosen`: of an answer that tells of all topics, what it would say of these; None: all that
-    it tells of.
-    """
+    """`chosen`: of a response about all topics, the answer for these; None: all."""
     brokers = {
         each.node_id: Broker(each.node_id, each.host, each.port) for each in response.brokers
     }
@@ -437,7 +429,7 @@ def parse_metadata(response: Any, chosen: Collection[str] | None = None) -> Clus
 def of_chosen(
     topics: dict[str, TopicMetadata], chosen: Collection[str] | None
 ) -> dict[str, TopicMetadata]:
-    """What an answer that tells of all topics would say of these; None: all that it tells of."""
+    """Return the answer for these topics from a response about all; None: all."""
     if chosen is None:
         return topics
     return {
@@ -505,7 +497,7 @@ def list_offsets_fields(
 
 
 def parse_list_offsets(response: Any) -> dict[BrokerPartition, ListedOffset]:
-    """Of version 0, which names neither times nor epochs."""
+    """Parse version 0, without times and epochs."""
     listed = (
         ListedOffset(
             BrokerPartition(topic.name, each.partition_index),
@@ -521,7 +513,7 @@ def parse_list_offsets(response: Any) -> dict[BrokerPartition, ListedOffset]:
 
 
 def parse_offsets_before(response: Any, most: int) -> tuple[int, ...] | BrokerRefusal:
-    """The offsets of the one log that was asked for, at most so many."""
+    """Return at most so many offsets of the one requested partition."""
     partitions = [each for topic in response.topics for each in topic.partitions]
     if len(partitions) != 1:
         what = f"the answer to LIST_OFFSETS tells of {len(partitions)} partitions where one was asked for"
@@ -671,7 +663,7 @@ def parse_transactions(response: Any) -> dict[int, tuple[str, int | None]]:
 
 
 _CONSUMERS = "consumer"
-"""The kind of group whose members divide partitions; Connect's divide something else."""
+"""The group type whose members divide partitions; Connect's divide something else."""
 _STABLE = "Stable"
 
 
@@ -680,10 +672,7 @@ def groups_fields(group: str) -> dict[str, Any]:
 
 
 def parse_group(response: Any, **place: Any) -> MembersResponse:
-    """The members of the one group that was asked for.
-
-    Raises CorruptData for an assignment that is none.
-    """
+    """Return the members of the one requested group. Raises CorruptData for an invalid assignment."""
     group = next(iter(response.groups), None)
     if group is None:
         return MembersResponse(None, {})

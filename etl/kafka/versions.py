@@ -28,7 +28,7 @@ from etl.errors import (
 )
 
 ApiVersions = Mapping[int, tuple[int, int]]
-"""What a broker speaks: api key -> lowest and highest version."""
+"""What a broker supports: api key -> lowest and highest version."""
 _FIRST_FETCH_WITH_ISOLATION = 4
 
 
@@ -77,11 +77,11 @@ _NEVER_READS = frozenset(
         Api.SASL_AUTHENTICATE,
     }
 )
-"""What who only reads never sends, or sends to those alone that say that they know it."""
+"""Errors that readers never get, or only if they ask for them."""
 
 
 def is_spoken(api: Api, spoken: ApiVersions) -> bool:
-    """Whether the broker and this module share a version of this request."""
+    """True if the broker and this module share a version of this request."""
     key, lowest, highest = api.value
     return key in spoken and spoken[key][0] <= highest and spoken[key][1] >= lowest
 
@@ -131,14 +131,16 @@ def not_spoken(wanted: ApiVersions, spoken: ApiVersions) -> tuple[str, ...]:
 
 
 def keeps_isolation(spoken: ApiVersions) -> bool:
-    """Whether records of transactions can be left out that were not committed; brokers before 0.11
-    have no transactions (KIP-98).
+    """True if uncommitted records can be left out; brokers before 0.11 have no transactions
+    (KIP-98).
     """
     return spoken.get(Api.FETCH.key, (0, 0))[1] >= _FIRST_FETCH_WITH_ISOLATION
 
 
 def release(spoken: ApiVersions) -> str:
-    """The newest release whose requests the broker speaks; a broker tells no version (KIP-35)."""
+    """Return the newest release whose requests the broker supports; brokers report no release
+    (KIP-35).
+    """
     from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions
 
     return ".".join(map(str, infer_broker_version_from_api_versions(dict(spoken))))
@@ -419,9 +421,7 @@ UNKNOWN_TOPIC = CODES[3]
 
 
 def error_of(code: int) -> BrokerRefusal | None:
-    """What a code means that came with an answer; None where nothing was refused. A code that is
-    not in the table is final.
-    """
+    """Return the meaning of an error code; None without an error. Unknown codes are not retriable."""
     return None if code == NONE else _row(code)
 
 

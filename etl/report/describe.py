@@ -82,8 +82,8 @@ _LOOK_AT = {
 
 
 def describe_who_skipped(whys: Collection[LossReason]) -> tuple[str, str]:
-    """Which policies, or that an operator, let offsets go that are lost for these reasons; and what
-    there is to look at.
+    """Describe which policies, or an operator, gave up offsets for these reasons; and what to
+    check.
     """
     ordered = [why for why in LossReason if why in whys]
     return " and ".join(dict.fromkeys(_WHO[why] for why in ordered)), "; ".join(
@@ -92,8 +92,8 @@ def describe_who_skipped(whys: Collection[LossReason]) -> tuple[str, str]:
 
 
 def describe_cluster_id(plan: Plan, newest: Plan | None) -> str | None:
-    """Where the plan is the first one that knows an id of a cluster that goes by the conf's name;
-    `newest`: the plan before.
+    """Describe that the plan is the first with an id of a cluster named by the conf; `newest`: the
+    plan before.
     """
     if plan.cluster_id is None or newest is None or newest.cluster_id == plan.cluster_id:
         return None
@@ -102,13 +102,13 @@ def describe_cluster_id(plan: Plan, newest: Plan | None) -> str | None:
 
 
 def describe_lost(losses: Iterable[Loss]) -> Iterator[str]:
-    """What a plan lets go: one sentence for each stretch."""
+    """Describe the losses of a plan: a sentence per interval."""
     for loss in losses:
         yield f"{loss.log}: {_stretch(loss)} {_LET_GO[loss.why]}"
 
 
 def describe_read_by_others(holes: Iterable[ReadByOthers]) -> Iterator[str]:
-    """What other members of the group read: one sentence for each topic."""
+    """Describe what other members read: a sentence per topic."""
     for topic, found in groupby(sorted(holes), key=lambda hole: hole.log.topic):
         some = list(found)
         count, first = sum(hole.until_offset - hole.from_offset for hole in some), some[0]
@@ -118,21 +118,19 @@ def describe_read_by_others(holes: Iterable[ReadByOthers]) -> Iterator[str]:
 
 
 def describe_also_loaded(offsets: int) -> Iterator[str]:
-    """Of a backfill that names so many offsets which other members read: who names them means them,
-    and both have them.
-    """
+    """Describe that a backfill loads offsets which other members also read."""
     if offsets:
         yield f"{counted(offsets, 'offset')} of these were read by other members of the group, and then the table has them as well"
 
 
 def describe_duplicate_reads(found: Iterable[ReadTwice]) -> Iterator[str]:
-    """What other members may have read as well: one sentence for each topic."""
+    """Describe what other members may also have read: a sentence per topic."""
     for topic, offsets in _by_topic(found):
         yield f"{topic}: other members of the group may have read {offsets} as well as we"
 
 
 def describe_changed_owners(plan: Plan, found: Iterable[ReadTwice]) -> Iterator[str]:
-    """The same of a plan whose commit was refused."""
+    """Describe the same for a plan whose commit was rejected."""
     for topic, offsets in _by_topic(found):
         yield (
             f"{topic}: plan {plan.number} is in the table, and the membership that it was made with is over: another member may read "
@@ -154,13 +152,13 @@ def _by_topic(found: Iterable[ReadTwice]) -> Iterator[tuple[str, str]]:
 
 
 def describe_skipped(losses: Iterable[Loss]) -> Iterator[str]:
-    """The same of a plan that is not executed yet."""
+    """Describe the same for a plan that is not executed yet."""
     for loss in losses:
         yield f"the next run lets go {loss.log}: {_stretch(loss)}, {loss.why.value}"
 
 
 def describe_given_up(losses: Iterable[Loss]) -> list[str]:
-    """What an operator's command gives up: one sentence for each stretch."""
+    """Describe what an operator's command gives up: a sentence per interval."""
     return [f"lost: {loss.log}: {_stretch(loss)}, {loss.why.value}" for loss in losses]
 
 
@@ -180,10 +178,8 @@ def describe_left(old: Plan, plan: Plan) -> list[str]:
 
 
 def describe_continuation(plan: Plan, old: Plan, log: BrokerPartition, *, is_stored: bool) -> str:
-    """Where a log goes on that was truncated or recreated, and what of the log before nobody can
-    count.
-
-    `is_stored`: `old` was not executed.
+    """Describe where a truncated or recreated partition continues, and what of the former one
+    cannot be counted. `is_stored`: `old` was not executed.
     """
     loaded = starts_of(old)[log] if is_stored else old.positions[log]
     reached = f"loaded up to {loaded}"
@@ -200,7 +196,7 @@ def _stretch(loss: Loss) -> str:
 
 
 def describe_purpose(plan: Plan) -> str:
-    """What a plan without ranges is for."""
+    """Describe the purpose of a plan without ranges."""
     if plan.losses:
         unit = plan.losses[0].log.unit
         return f"reads nothing and lets go {counted(sum(loss.until_offset - loss.from_offset for loss in plan.losses), unit)}"
@@ -215,8 +211,8 @@ def describe_purpose(plan: Plan) -> str:
 
 
 def describe_replaced(plan: Plan, applied: CommitResult) -> str | None:
-    """What the rows of a replay did, as the end of a sentence that counts them; None for any other
-    plan.
+    """Describe the rows of a replay, as the end of a sentence that counts them; None for other
+    plans.
     """
     if plan.kind is not PlanKind.REPLAY:
         return None
@@ -226,9 +222,7 @@ def describe_replaced(plan: Plan, applied: CommitResult) -> str | None:
 
 
 def describe_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
-    """Which rows of the table are of records that their brokers no longer hold: one sentence for
-    each stretch.
-    """
+    """Describe rows whose records the brokers no longer hold: a sentence per interval."""
     for one in vanished:
         yield (
             f"{one.log}: rows of offsets {one.from_offset} to {one.until_offset} with log_epoch {one.log_epoch} "
@@ -237,8 +231,8 @@ def describe_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
 
 
 def describe_jafka_proof(recounted: Sequence[int]) -> str:
-    """What a proof of physical logs rests on, and for which plans it rests on less: those whose
-    rows were counted again.
+    """Describe what the proof of Jafka partitions is based on, and the plans whose rows were
+    recounted.
     """
     said = (
         "offsets of these logs are byte positions, from which no messages can be counted: that a range has all of its messages is known by "
@@ -307,7 +301,7 @@ def describe_open(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _who_holds(one: OpenTransaction | None) -> str:
-    """A log's open transaction, as far as the brokers tell."""
+    """Describe a partition's open transaction, as far as brokers report it."""
     if one is None:
         return "an open transaction"
     name = f" {one.transactional_id}" if one.transactional_id else ""
@@ -321,8 +315,8 @@ def logs_of(snapshot: Snapshot) -> set[BrokerPartition]:
 
 
 def describe_partition_offsets(snapshot: Snapshot, log: BrokerPartition) -> dict[str, Any]:
-    """For programs: where a log starts and ends, how far the high watermark is from there, and who
-    holds it; null where nobody leads it.
+    """Return start, end and high watermark distance of a partition, and its open transaction, for
+    programs; null without a leader.
     """
     extent, held_by = snapshot.extents.get(log), snapshot.open_transactions.get(log)
     return {
@@ -338,7 +332,7 @@ def describe_partition_offsets(snapshot: Snapshot, log: BrokerPartition) -> dict
 
 
 def describe_by_topic(told: Mapping[BrokerPartition, str]) -> Iterator[str]:
-    """One sentence for all logs of a topic of which the same is told."""
+    """Return one sentence for all partitions of a topic with the same text."""
     together: dict[tuple[str, str], list[BrokerPartition]] = {}
     for log, what in sorted(told.items()):
         together.setdefault((log.topic, what), []).append(log)
@@ -355,14 +349,12 @@ def named_keys(logs: Sequence[BrokerPartition]) -> str:
 
 
 def describe_unknown(what: str, why: Mapping[BrokerPartition, str]) -> Iterator[str]:
-    """Of which logs something is not known: one sentence for each topic and reason."""
+    """Describe which partitions have an unknown value: a sentence per topic and reason."""
     return describe_by_topic({log: f"{what} is not known: {reason}" for log, reason in why.items()})
 
 
 def doubt_of(applied: CommitResult) -> str:
-    """What a record leaves open of a plan whose rows were counted again, as the end of a sentence;
-    empty where it leaves nothing open.
-    """
+    """Describe what is unknown of a recounted plan, as the end of a sentence; empty if nothing is."""
     if applied.uncounted:
         return f"; nobody can count them ({applied.uncounted}), so it is recorded that their number is not known"
     doubtful = [receipt for receipt in applied.receipts if receipt.is_doubtful]

@@ -35,16 +35,16 @@ _SILENT = OldestRecord(why="its broker was not asked")
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """What one command paused of a topic, as its logs were seen."""
+    """What one command paused of a topic, with its partitions."""
 
     pauses: tuple[Pause, ...]
-    """Of one topic, reason and moment."""
+    """Of one topic, reason and time."""
     logs: tuple[BrokerPartition, ...]
     """Those that are there."""
     unread: int | None
     """Offsets (bytes, if physical) that wait in those of which it is known; None: of none."""
     headroom_s: float | None
-    """How long until the first of them may expire; None: nothing waits, or nobody knows."""
+    """Time until the first of them may expire; None: nothing waits, or unknown."""
     why_unknown: str = "nobody tells"
 
     @property
@@ -87,7 +87,7 @@ class Resting:
 
 
 def described_pause(pause: Pause) -> dict[str, Any]:
-    """What an operator said, for programs; a topic that is paused as a whole has no partition."""
+    """Return an operator's pause, for programs; a topic paused as a whole has no partition."""
     log = pause.log
     place = log.place if log else {"topic": pause.topic, "partition": None}
     return {**place, **(describe_pause(pause) or {})}
@@ -101,9 +101,7 @@ def describe_pause(pause: Pause | None) -> dict[str, Any] | None:
 
 
 def resting(snapshot: Snapshot, *, now_ms: int) -> tuple[Resting, ...]:
-    """What is paused, one value for what a command paused of a topic, with the logs as they were
-    seen.
-    """
+    """Return what is paused, a value for each command and topic, with the observed partitions."""
     paused = leave_paused(snapshot).paused
     whole = replace(snapshot, extents={**snapshot.extents_of_paused, **snapshot.extents})
     together: dict[tuple[str, str, str, int], tuple[list[Pause], list[BrokerPartition]]] = {}
@@ -117,7 +115,7 @@ def resting(snapshot: Snapshot, *, now_ms: int) -> tuple[Resting, ...]:
 
 
 def describe_paused(snapshot: Snapshot, *, now_ms: int) -> Iterator[str]:
-    """The same as sentences."""
+    """Describe the same: a sentence each."""
     return (one.says for one in resting(snapshot, now_ms=now_ms))
 
 
@@ -135,8 +133,8 @@ def describe_paused_but_loaded(
 
 
 def describe_paused_but_executed(plan: Plan, pauses: Iterable[Pause]) -> str:
-    """The end of a sentence on a stored plan that reads logs which were paused since; empty where
-    it reads none.
+    """Describe that a stored plan reads partitions which were paused since, as the end of a
+    sentence; empty if it reads none.
     """
     paused = sorted(paused_logs({r.log for r in plan.ranges}, pauses))
     if not paused:
@@ -166,9 +164,7 @@ def _resting(
 def _of_log(
     log: BrokerPartition, snapshot: Snapshot, now_ms: int
 ) -> tuple[int, Headroom | None] | None:
-    """How much waits in it, and its headroom where something does; None where nobody leads it, so
-    that nobody tells.
-    """
+    """Return how much waits in a partition, and its time left; None without a leader."""
     extent, newest = snapshot.extents.get(log), snapshot.ledger.newest
     if extent is None:
         return None
@@ -193,8 +189,8 @@ _NOT_ASKED, _TIMELESS = (
 
 @dataclass(frozen=True, slots=True)
 class LogLag:
-    """One partition. None: not known, and `unknown` says why; but where nothing lags there is no
-    oldest record, and no headroom to tell.
+    """Lag of one partition. None: unknown, with the reason in `unknown`; without lag there is no
+    oldest record and no time left.
     """
 
     log: BrokerPartition
@@ -237,20 +233,17 @@ class Lags:
     at_ms: int
     logs: tuple[LogLag, ...]
     open_transactions: tuple[str, ...] = ()
-    """Which logs an open transaction holds back, a sentence for each topic: what lies behind it
-    cannot be read, and does not lag.
+    """Open transactions, a sentence per topic: records behind them are unreadable and do not lag.
     """
     paused: tuple[str, ...] = ()
-    """What is paused, a sentence for what each command paused."""
+    """Paused partitions, a sentence per command."""
     refusal: NeedsDecision | None = None
-    """What a run would stop at: where the ledgers disagree nothing lags that is known, where logs
-    are others, not those.
-    """
+    """The error of a run: if ledgers disagree no lag is known, changed partitions have none."""
 
     @property
     def totals(self) -> dict[str, Any]:
-        """Of what is known: sums, the longest time behind and the least headroom; None where
-        nothing is known.
+        """Return sums, the longest time behind and the least time left of what is known; None if
+        nothing is.
         """
         known = [one for one in self.logs if one.lag is not None]
         is_physical = any(one.log.is_physical for one in self.logs)
@@ -267,7 +260,7 @@ class Lags:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """What is not known of which logs: a sentence for each reason and topic."""
+        """Describe what is unknown: a sentence per reason and topic."""
         return tuple(
             sentence
             for name, words in _WORDS.items()
@@ -290,7 +283,7 @@ class Lags:
 def unread_from(
     snapshot: Snapshot, so_far: Reached | None, settings: Settings
 ) -> dict[BrokerPartition, int]:
-    """Of each log that lags, its oldest offset that is not in the table."""
+    """Return the first unread offset of each partition that lags."""
     if so_far is None:
         return {}
     lagging = [log for log in snapshot.extents if lag_of(log, snapshot, so_far, settings)]
@@ -310,10 +303,8 @@ def lags_at(
     now_ms: int,
     refusal: NeedsDecision | None = None,
 ) -> Lags:
-    """The lag behind what was observed, where the pipeline is `so_far` (None: nobody knows how
-    far).
-
-    `told`: the oldest unread records of logs that were asked for them; `refusal`: see `Lags`.
+    """Return the lag of a snapshot; `so_far`: the pipeline's positions (None: unknown). `told`: the
+    oldest unread records; `refusal`: see `Lags`.
     """
     logs, timeless = (
         in_order(logs_of(snapshot)),

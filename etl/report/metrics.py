@@ -90,7 +90,7 @@ def metrics_of(
 
 
 def format_labels(labels: Labels) -> str:
-    """Labels as they stand behind a metric's name."""
+    """Format labels of a metric."""
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
 
 
@@ -155,7 +155,7 @@ def _of_pauses(paused: Sequence[Resting]) -> Iterator[Sample]:
 
 @dataclass(slots=True)
 class _Series:
-    """What one series of each metric of lag is of."""
+    """Labels of one series of each lag metric."""
 
     logs: list[LogLag] = field(default_factory=list)
 
@@ -213,11 +213,11 @@ class RunLineage:
     inputs: tuple[tuple[str, str], ...]
     """Namespace and name of each topic that a plan of the run reads; at its start none is known."""
     output: tuple[str, str] | None
-    """None: a catalog names the table, and the run has not asked it yet."""
+    """None: a named table whose location the run has not asked for."""
     records: int | None
     """Rows of the run's plans; None at its start."""
     version: int | None
-    """The table's version behind the newest plan."""
+    """The table's version after the newest plan."""
     error: str | None
 
 

@@ -70,7 +70,7 @@ class LogRead:
 
     @property
     def worst_first(self) -> tuple[Any, ...]:
-        """What is not known is worst, then what lags most, then what most offsets are missing from."""
+        """Return the sort key: unknown first, then lag, then missing offsets."""
         return (
             self.after is not None,
             -(self.after or 0),
@@ -248,7 +248,7 @@ def standing(report: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def summarize_outcome(report: Mapping[str, Any], logs: Sequence[LogRead]) -> str:
-    """What came of it, in a sentence or two."""
+    """Describe the result in a sentence or two."""
     if report["state"] == State.RUNNING.value:
         where = f" It is process {report['pid']} on {report['host']}." if report["host"] else ""
         return f"This run has not come to its end: it is still at work, or it was killed. The next run finishes what it left.{where}"
@@ -322,13 +322,13 @@ class PastRun:
     bytes: int | None = None
     records_per_second: int | None = None
     lag_before: int | None = None
-    """Of the partitions of which it is known."""
+    """Of partitions with a known lag."""
     lag_after: int | None = None
     outcomes: tuple[str, ...] = ()
 
     @property
     def has_failed(self) -> bool:
-        """Whether it did not come to its end, or came to none."""
+        """True if it failed or never ended."""
         return self.state != "done"
 
 
@@ -347,7 +347,7 @@ def past_run(text: str) -> PastRun | None:
 
 
 def run_of(report: Mapping[str, Any]) -> PastRun:
-    """The same of the report as a document. Raises KeyError for one that is none."""
+    """Return the same of a report's document. Raises KeyError for an invalid one."""
     return _run_of(report, [(str(one["before"]), str(one["after"])) for one in report["lag"]])
 
 
@@ -373,13 +373,13 @@ def _sum(told: Iterable[str]) -> int | None:
 
 
 Link = Callable[[PastRun], str | None]
-"""Where a run's own page is, seen from this one; None: not known."""
+"""Relative link to a run's page; None: unknown."""
 _HAPPENED = {"done": "Done", "failed": "Failed", "running": "Not ended"}
 
 
 def history(runs: Sequence[PastRun], unit: str, link: Link) -> Html | None:
-    """The runs, oldest first, of which the last one is the page's own; nothing where that is the
-    only one. `unit`: what lag is told in.
+    """Return the history, oldest first, ending with the page's own run; nothing if that is the only
+    one. `unit`: of the lag.
     """
     if len(runs) < 2:
         return None
@@ -530,8 +530,8 @@ _NOTHING_FROM_ELSEWHERE = "default-src 'none'; style-src 'unsafe-inline'; img-sr
 def page_of(
     report: Mapping[str, Any], before: Sequence[PastRun] = (), link: Link = lambda run: None
 ) -> str:
-    """The page of a report. `before`: the runs before it, oldest first. Raises KeyError or
-    TypeError for what is no report.
+    """Return the page of a report. `before`: earlier runs, oldest first. Raises KeyError or
+    TypeError for an invalid report.
     """
     logs, runs = logs_of(report), [*before, run_of(report)]
     unit = "bytes" if any("broker_id" in one for one in report["lag"]) else "offsets"
@@ -583,7 +583,7 @@ def _header(report: Mapping[str, Any], logs: Sequence[Any]) -> Html:
 
 
 def _error(error: Mapping[str, Any] | None) -> Html | None:
-    """What ended the run, where, and what to look at."""
+    """Return the run's error, its place, and what to check."""
     if not error:
         return None
     places = [(name.replace("_", " "), str(value)) for name, value in error["where"].items()]
@@ -617,9 +617,7 @@ def _places(rows: Sequence[tuple[str, object]]) -> Html:
 
 
 def _said(report: Mapping[str, Any]) -> Html | None:
-    """What the run came to, what somebody should look at first, and why offsets gave no row; why it
-    failed is told above.
-    """
+    """Return the outcomes, loud ones first, and why offsets gave no row; the error is shown above."""
     told = [
         one
         for one in report["outcomes"]
@@ -709,10 +707,8 @@ def run_ids(names: Iterable[str], ours_called: str) -> list[str]:
 
 
 def outdated(names: Iterable[str], ours_called: str, keep: int) -> list[str]:
-    """Of the files in the folder of reports those of this pipeline's oldest runs, their pages and
-    logs, beyond the newest `keep` reports.
-
-    A run's name begins with its start in UTC, so their order is that of time.
+    """Return the files of this pipeline's oldest runs beyond the newest `keep`, with pages and
+    logs. Names begin with the start in UTC, so they sort by time.
     """
     ours = re.compile(
         re.escape(ours_called)

@@ -19,9 +19,7 @@ _NEVER_CLOSED = ("meta", "link", "rect", "line", "br")
 _NO_TEXT = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff\u202a-\u202e\u2066-\u2069]"
 )
-"""What HTML takes for a mistake, what UTF-8 cannot hold, and what turns the direction of the text
-around it.
-"""
+"""Characters invalid in HTML or UTF-8, and those that change text direction."""
 
 Attribute = str | int | float | bool | None
 
@@ -59,7 +57,7 @@ def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
 
 
 def joined(children: Iterable[Child]) -> Html:
-    """Several, one behind the other."""
+    """Join several elements."""
     return Html("".join(_child(child) for child in children))
 
 
@@ -74,8 +72,8 @@ def _name(key: str) -> str:
 
 
 def prose(text: str, most: int = 4000) -> Html:
-    """A sentence of a message: what stands between backticks is code. Cut behind `most` characters,
-    which it then says.
+    """Return a message's sentence with text between backticks as code, truncated after `most`
+    characters with a note.
     """
     left = len(text) - most
     parts = re.split(r"`([^`\n]+)`", text[:most])
@@ -122,7 +120,7 @@ def short(value: float) -> str:
 
 
 def moment(told: str | None) -> Html:
-    """22 Nov 2026, 15:09:14 UTC; `told` is as documents have it."""
+    """Format as 22 Nov 2026, 15:09:14 UTC; `told` is as in documents."""
     if told is None:
         return Html(UNKNOWN)
     at = datetime.fromisoformat(told)
@@ -141,7 +139,7 @@ def day_and_time(told: str) -> str:
 
 
 _WIDTH, _HEIGHT, _LEAST = 600.0, 120.0, 1.5
-"""In the picture's own units; `_LEAST` is the height of what is there and too little to be seen."""
+"""In the picture's units; `_LEAST` is the height of values too small to see."""
 _MOST_WIDE = 34.0
 VERBS = {
     "connect": "Connecting",
@@ -172,7 +170,7 @@ class Column:
 
 
 def time_by_verb(took: Mapping[str, float]) -> Html:
-    """A bar for each verb that took time, in the order of a run, with its seconds and its share."""
+    """Return a bar for each verb that took time, in order, with seconds and percentage."""
     spent = {verb: s for verb, s in took.items() if s >= 0.0005}
     whole = sum(spent.values())
     return tag(
@@ -201,9 +199,7 @@ def _bar(name: str, took: float, share: float) -> Html:
 
 
 def columns(of: Sequence[Column], says: str) -> Html:
-    """A column for each run, oldest first; `says` is what the picture shows, for who does not see
-    it.
-    """
+    """Return a column for each run, oldest first; `says` is the text alternative."""
     top = max((value for one in of for value in (one.value, one.behind) if value), default=1.0)
     step = min(_WIDTH / max(len(of), 1), 2 * _MOST_WIDE)
     drawn = (_column(one, _WIDTH - step * (len(of) - i), step, top) for i, one in enumerate(of))
@@ -220,7 +216,7 @@ def columns(of: Sequence[Column], says: str) -> Html:
 
 
 def _column(one: Column, left: float, step: float, top: float) -> Html:
-    """A run: what it came to, a stump where that failed, and over all of its place what it says."""
+    """Return one run's column: its value, a stump if it failed, and a title over its whole place."""
     width, own = step * 0.72, "fail" if one.has_failed else "now" if one.is_now else "past"
     x = left + (step - width) / 2
     parts: list[Html] = list(

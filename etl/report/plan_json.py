@@ -49,7 +49,7 @@ from etl.settings.sections import Settings
 
 
 def describe_done_before(key: RunKeyRecord) -> str:
-    """A run that was asked for under a key whose run is done."""
+    """Describe a run whose key is done."""
     if key.is_empty:
         behind = f"behind plan {key.number}" if key.number else "before there was any plan"
         return f"run key {key.key} was asked for before, {behind}, and there was nothing to read{_up_to(key)}"
@@ -68,7 +68,7 @@ def _up_to(key: RunKeyRecord) -> str:
 def describe_without_plan(
     done_before: RunKeyRecord | None, remembered: RunKeyRecord | None
 ) -> tuple[Outcome, str]:
-    """What a run came to that made no plan."""
+    """Describe a run without a plan."""
     if done_before:
         return Outcome.ALREADY_APPLIED, describe_done_before(done_before)
     return Outcome.NOTHING_NEW, describe_empty_key(
@@ -77,7 +77,7 @@ def describe_without_plan(
 
 
 def describe_open(plan: Plan) -> str:
-    """In how many partitions nobody knows yet whether more comes that is older than the bound."""
+    """Describe in how many partitions older records than the bound may still come."""
     until, many = plan.bounds.until, plan.bounds.open_logs
     return (
         f"plan {plan.number}: {_have(many)} no record at or after {until.said if until else ''} yet and {'is' if many == 1 else 'are'} "
@@ -86,7 +86,7 @@ def describe_open(plan: Plan) -> str:
 
 
 def describe_open_without_plan(until: Bound, many: int) -> str:
-    """The same of a run that had nothing to read."""
+    """Describe the same for a run with nothing to read."""
     return (
         f"{_have(many)} no record at or after {until.said} yet, and nothing that is not loaded; what comes there later and is older goes "
         "into a later run"
@@ -102,7 +102,7 @@ def describe_left_of_key(key: str, left: Collection[BrokerPartition]) -> str:
 
 
 def describe_beyond_bound(beyond: Mapping[BrokerPartition, int], said: str) -> str:
-    """What an earlier run loaded behind the bound of this one."""
+    """Describe what an earlier run loaded beyond this run's bound."""
     return f"{_first_of(beyond)}: an earlier run has loaded {sum(beyond.values()):,} offsets beyond {said}"
 
 
@@ -115,7 +115,7 @@ def _first_of(logs: Collection[BrokerPartition]) -> str:
 
 
 def describe_asked(request: Request | None) -> dict[str, object]:
-    """What a run was asked for, for programs."""
+    """Return the request of a run, for programs."""
     bounds = request.bounds if request else None
     ends = {"from": bounds and bounds.start, "until": bounds and bounds.until}
     return {
@@ -355,7 +355,7 @@ def read_plan(found: dict[str, Any]) -> Plan:
 
 
 def write_snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    """What a run saw as JSON; the table's plan is not said again where the ledger has it."""
+    """Write a snapshot as JSON; the table's plan is left out if the ledger has it."""
     newest, table = snapshot.ledger.newest, snapshot.table
     metadata = table.metadata if table else None
     is_known = bool(
@@ -403,8 +403,8 @@ def read_settings(found: dict[str, Any]) -> Settings:
 
 
 def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
-    """A plan for people and programs: its facts, and each range with its receipt where there is
-    one; another plan's tells nothing.
+    """Return a plan for people and programs: its facts, and each range with its result; another
+    plan's result is ignored.
     """
     applied = applied if applied and applied.is_of(plan) else None
     receipts: list[RangeResult | None] = (
@@ -571,7 +571,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """What a report tells of a run, to be decided again."""
+    """What a report contains for computing its run's decisions again."""
 
     settings: Settings
     looks: tuple[Snapshot, ...]
@@ -580,13 +580,13 @@ class Incident:
     """In the order in which the run executed them."""
     began_at_ms: int
     error: Mapping[str, Any] | None
-    """What ended the run."""
+    """The run's error."""
 
 
 def snapshots_as_json(
     first: Snapshot, last: Snapshot, looks: int, settings: Settings
 ) -> dict[str, Any]:
-    """What a report keeps of what its run saw; `as_text` leaves out a look that is too large."""
+    """Return the snapshots that a report keeps; `as_text` drops one that is too large."""
     seen = {"first": first} if first is last else {"first": first, "last": last}
     return {
         "looks": looks,
@@ -596,9 +596,7 @@ def snapshots_as_json(
 
 
 def as_text(report: Mapping[str, Any], saw: Mapping[str, Any] | None) -> str:
-    """A report as its file has it: for people, a line for each range and each log, and what the run
-    saw in a line for each look.
-    """
+    """Return a report as text: a line for each range and partition, and one for each snapshot."""
     parts = {name: _lines(value, "  ") for name, value in report.items()}
     if saw is not None:
         parts["saw"] = _object(
@@ -627,9 +625,7 @@ def _lines(value: Any, pad: str) -> str:
 
 
 def _rows_as_text(values: list[Any], between: str) -> str:
-    """Many values without parts, each in a line; told all at once, for one at a time takes twice as
-    long.
-    """
+    """Write simple values one per line; all at once, since one at a time takes twice as long."""
     text = _divided(values)[1:-1]
     return text.replace(f"}}{_DIVIDER}{{", f"}}{between}{{").replace(_DIVIDER, ", ")
 
@@ -662,8 +658,8 @@ _divided = json.JSONEncoder(separators=(_DIVIDER, ": ")).encode
 
 
 def read_incident(report: Mapping[str, Any]) -> Incident:
-    """The incident that a report's file tells of. Raises KeyError for one without looks: its run
-    ended before it had seen anything.
+    """Return the incident in a report's file. Raises KeyError for one without snapshots: its run
+    ended before the first.
     """
     saw = report["saw"]
     looks = tuple(

@@ -76,8 +76,8 @@ from etl.settings.sections import Settings
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one look saw, and how far the pipeline was then; None: nobody knows, the run ended
-    before it was decided.
+    """One snapshot, and the pipeline's positions then; None: unknown, the run ended before the
+    decision.
     """
 
     snapshot: Snapshot
@@ -91,7 +91,7 @@ class _Look:
 
 
 class SnapshotPair:
-    """Of all looks of a run the first and the last."""
+    """The first and the last snapshot of a run."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -99,18 +99,18 @@ class SnapshotPair:
         self._last: _Look | None = None
 
     def saw(self, snapshot: Snapshot) -> None:
-        """One more look."""
+        """Add a snapshot."""
         self._count += 1
         self._last = _Look(snapshot)
         self._first = self._first or self._last
 
     @property
     def claim(self) -> Reservation | None:
-        """What the pipeline claims, by the last look: a backfill's."""
+        """Return the reservation of a backfill, by the last snapshot."""
         return self._last.snapshot.backfill if self._last else None
 
     def stands(self, state: PipelineState, settings: Settings) -> None:
-        """Where the pipeline stood at that look."""
+        """Set the state of the pipeline at that snapshot."""
         if self._last:
             is_first = self._first is self._last
             self._last = replace(
@@ -139,8 +139,8 @@ class SnapshotPair:
         ]
 
     def unread(self) -> tuple[Snapshot, dict[BrokerPartition, int]] | None:
-        """The last look, and of each log that lags behind it now its oldest unread offset; None
-        before the first look.
+        """Return the last snapshot, and the first unread offset of each partition that lags; None
+        before the first snapshot.
         """
         last = self._last
         if last is None:
@@ -152,8 +152,8 @@ class SnapshotPair:
     def lags(
         self, oldest: Mapping[BrokerPartition, OldestRecord], settings: Settings, *, now_ms: int
     ) -> Lags | None:
-        """How far the table is behind the last look; `oldest`: see `lags_at`. None before the first
-        look.
+        """Return the lag at the last snapshot; `oldest`: see `lags_at`. None before the first
+        snapshot.
         """
         last = self._last
         return (
@@ -161,8 +161,8 @@ class SnapshotPair:
         )
 
     def as_json(self, settings: Settings | None) -> dict[str, Any] | None:
-        """What was seen, to be decided again; None before the first look, and where nobody says by
-        which settings.
+        """Return the snapshots for computing decisions again; None before the first one, and
+        without settings.
         """
         if not self._first or not self._last or settings is None:
             return None
@@ -170,7 +170,7 @@ class SnapshotPair:
 
 
 def describe_without_ranges(plan: Plan) -> Iterator[tuple[Outcome, str]]:
-    """What a plan that is in the table and reads nothing did there, a sentence each."""
+    """Describe what a plan without ranges did, a sentence each."""
     decided = f"plan {plan.number}, by an operator's decision: {plan.reason}"
     if plan.kind is PlanKind.RESET:
         yield Outcome.RESET, decided
@@ -232,7 +232,7 @@ _LEFT = (Outcome.LEFT_TO_OWNER, Outcome.NO_LEADER, Outcome.OPEN_TRANSACTION, Out
 
 @dataclass(slots=True)
 class Report:
-    """Filled while the run goes on; `as_json` at any moment."""
+    """Filled while the run goes on; `as_json` at any time."""
 
     run_id: str
     pipeline: str
@@ -253,11 +253,11 @@ class Report:
     strict: bool = False
     """`--strict`: a loss that policy allowed is an exit code of its own."""
     why_lost: set[LossReason] = field(default_factory=set)
-    """Why offsets are lost that this run let go, or said again."""
+    """Reasons of the offsets lost or reported again in this run."""
     settings: Settings | None = None
     """By which the run decides; None: what it saw is not kept."""
     request: Request | None = None
-    """What the run is asked for beside its conf."""
+    """What the run is asked to load, in addition to its conf."""
     looks: SnapshotPair = field(default_factory=SnapshotPair)
     paused: tuple[Resting, ...] = ()
     asked_by_driver: ByBroker = field(default_factory=dict)
@@ -271,24 +271,22 @@ class Report:
         return self.watch.timed(verb)
 
     def add(self, outcome: Outcome, sentence: str) -> None:
-        """Say one more thing that this run came to; a run that looks again does not say it again."""
+        """Add an outcome once; a repeated snapshot does not repeat it."""
         if (outcome, sentence) not in self._said:
             self._said.add((outcome, sentence))
             self.outcomes.append((outcome, sentence))
             log_outcome(outcome, sentence)
 
     def saw(self, snapshot: Snapshot) -> None:
-        """The world at the start, and again at each later look."""
+        """Add a snapshot."""
         self.looks.saw(snapshot)
 
     def stands(self, state: PipelineState, settings: Settings) -> None:
-        """Where the pipeline stood at that look."""
+        """Set the state of the pipeline at that snapshot."""
         self.looks.stands(state, settings)
 
     def left(self, snapshot: Snapshot, *, now_ms: int) -> None:
-        """The logs that this run leaves alone, and why; what a later look of the same run finds
-        takes the place of an earlier one's.
-        """
+        """Report what the run leaves out, and why; a later snapshot replaces earlier findings."""
         self.outcomes = [said for said in self.outcomes if said[0] not in _LEFT]
         self._said = set(self.outcomes)
         leaderless = describe_leaderless(snapshot.leaderless, snapshot.leaders)
@@ -304,8 +302,8 @@ class Report:
                 self.add(outcome, sentence)
 
     def planned(self, plan: Plan, *, goes_on: bool = False) -> None:
-        """The plan that is executed now; it may take another's place. Where one more of its key
-        follows, that one says what is open.
+        """Report the plan that is executed now, possibly instead of another. If another plan of its
+        key follows, that one reports what is open.
         """
         if self.plan and self.plan.number == plan.number and not self.plans[-1].applied:
             self.plans.pop()
@@ -316,7 +314,7 @@ class Report:
         self.lost(plan)
 
     def beyond_bound(self, snapshot: Snapshot) -> None:
-        """What is in the table behind the bound of this run, before the run's own plan."""
+        """Report what the table has beyond the run's bound, before its own plan."""
         beyond = loaded_beyond(snapshot)
         if beyond and self.request and self.request.bounds.until:
             self.add(
@@ -324,14 +322,14 @@ class Report:
             )
 
     def called(self, plan: Plan, newest: Plan | None) -> None:
-        """By the plan it is known that brokers which told no cluster id tell one."""
+        """Report that brokers which reported no cluster id now do, by the plan."""
         sentence = describe_cluster_id(plan, newest)
         if sentence:
             self.add(Outcome.NOW_WITH_ID, sentence)
 
     def lost(self, plan: Plan) -> None:
-        """What a plan let go: said by the run that plans it, and again by one that finishes what a
-        crash left of it.
+        """Report a plan's losses: by the run that plans it, and again by one that finishes it after
+        a crash.
         """
         self.why_lost |= {loss.why for loss in plan.losses}
         for sentence in describe_lost(plan.losses):
@@ -367,12 +365,12 @@ class Report:
             self.add(Outcome.TAKEN, sentence)
 
     def read_twice(self, found: Iterable[ReadTwice]) -> None:
-        """What the table holds, or will, and others may have read as well."""
+        """Report what others may also have read."""
         for sentence in describe_duplicate_reads(found):
             self.add(Outcome.READ_TWICE, sentence)
 
     def left_by_caps(self, plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
-        """What the run's own plan did not take on of what could be read: the lag behind it."""
+        """Report what caps left: the lag after the run's own plan."""
         behind = Reached(plan, plan.positions)
         lags = {
             log: lag for log in plan.positions if (lag := lag_of(log, snapshot, behind, settings))
@@ -393,8 +391,8 @@ class Report:
         *,
         open_logs: int = 0,
     ) -> None:
-        """The run has no plan of its own; said where it had none to finish either, and of a run key
-        always.
+        """Report that the run has no plan of its own, if it had none to finish either, and always
+        with a run key.
         """
         if done_before or remembered or not any(one.applied for one in self.plans):
             self.add(*describe_without_plan(done_before, remembered))
@@ -415,7 +413,7 @@ class Report:
 
     @property
     def seconds(self) -> Mapping[Verb, float]:
-        """What the run's time went to, by verb; together all of it."""
+        """Return seconds by verb; their sum is the run's time."""
         return self.watch.seconds
 
     @property
@@ -432,17 +430,17 @@ class Report:
 
     @property
     def result(self) -> CommitResult | None:
-        """What came of the newest plan that is in the table."""
+        """Return the result of the newest plan in the table."""
         return next((one.applied for one in reversed(self.plans) if one.applied), None)
 
     @property
     def lost_records(self) -> bool:
-        """Whether policy let records go in this run."""
+        """True if policy gave up records in this run."""
         return any(outcome is Outcome.RECORDS_LOST for outcome, _ in self.outcomes)
 
     @property
     def exit_code(self) -> int:
-        """What the run's process exits with."""
+        """Return the exit code of the run's process."""
         if self.error:
             return self.error.exit_code
         return DataLost.exit_code if self.strict and self.lost_records else 0
@@ -454,7 +452,7 @@ class Report:
 
     @property
     def statistics(self) -> Statistics:
-        """What its reading took."""
+        """Return what reading cost."""
         return Statistics(self.plans, self.asked_by_driver, self.offsets_committed, self.membership)
 
     @property
@@ -463,14 +461,13 @@ class Report:
         return fetched_bytes_of(self.plans)
 
     def as_json(self) -> dict[str, Any]:
-        """The run's document. What is only known at the end is null while the run goes on.
-
-        `plan` is the newest one, `earlier_plans` are those that the run finished before it.
+        """Return the run's document. What is known only at the end is null before. `plan` is the
+        newest one, `earlier_plans` those finished before.
         """
         return document_of(self)
 
     def snapshots_as_json(self) -> dict[str, Any] | None:
-        """What the run saw, as its report's file keeps it; None while it has seen nothing."""
+        """Return the snapshots for the report's file; None before the first one."""
         return self.looks.as_json(self.settings)
 
 
@@ -481,8 +478,8 @@ def loaded_before(claim: Reservation, plan: Plan) -> int:
 
 
 def of_the_whole(doing: Doing, report: Report) -> Doing:
-    """What a run of a backfill is at, of all that the backfill claims; as it is where that is not
-    known yet.
+    """Return the progress of a backfill's run relative to the whole backfill; unchanged if that is
+    unknown.
     """
     claim, plan, reached = report.looks.claim, report.plan, doing.reached
     if claim is None or plan is None or reached is None:

@@ -25,7 +25,7 @@ _log.addHandler(logging.NullHandler())  # without any handler Python prints warn
 
 
 class Outcome(str, Enum):
-    """What a run came to; a run may have several."""
+    """Outcome of a run; a run may have several."""
 
     INGESTED = "ingested"
     STARTED = "kept the start"
@@ -77,7 +77,7 @@ class Outcome(str, Enum):
 
     @property
     def is_loud(self) -> bool:
-        """Whether a person should look at it."""
+        """True if a person should look at it."""
         return self in _LOUD
 
 
@@ -99,18 +99,14 @@ _LOUD = frozenset(
 
 
 def log_outcome(outcome: Outcome, sentence: str) -> None:
-    """To whoever listens to Python's loggers; what ended a run is told by whoever catches the
-    error.
-    """
+    """Log an outcome; the run's error is logged by whoever catches it."""
     if outcome is not Outcome.FAILED:
         level = logging.WARNING if outcome.is_loud else logging.INFO
         _log.log(level, "%s: %s", outcome.value, sentence, extra={"outcome": outcome.value})
 
 
 class State(str, Enum):
-    """How far a run is. A report that says `running` of a process that is gone is that of a run
-    that was killed.
-    """
+    """State of a run. `running` of a dead process means that it was killed."""
 
     RUNNING = "running"
     DONE = "done"
@@ -126,9 +122,7 @@ class Process:
     conf: str | None = None
     versions: Mapping[str, str | None] = field(default_factory=dict)
     changes: Mapping[str, str | None] = field(default_factory=dict)
-    """Keys of the conf that were said on the command line (`--set`), and as what; null where that
-    may be a secret.
-    """
+    """Keys set by `--set`, with values; null for possible secrets."""
 
 
 @dataclass(slots=True)
@@ -156,12 +150,12 @@ def fetched_bytes_of(plans: Iterable[Executed]) -> int | None:
 _WINDOW_S = 30.0
 """The pace is that of the last seconds: tasks wait for a broker, and begin cold."""
 _LEAST_S = 2.0
-"""Before that a pace says nothing."""
+"""Shortest time for a meaningful speed."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptProgress:
-    """What one attempt of a task has read by now."""
+    """Progress of one attempt of a task."""
 
     attempt: int
     offsets: int
@@ -182,8 +176,8 @@ class ReadSoFar:
 
 
 class Reckoning:
-    """The tasks of one reading (indices of `ranges`), and what is known of each. A task's number is
-    its first index.
+    """Tasks of one reading (indices of `ranges`) and what is known of each. A task's number is its
+    first index.
     """
 
     def __init__(self, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]]) -> None:
@@ -196,7 +190,7 @@ class Reckoning:
     def reached(
         self, receipts: Mapping[int, RangeResult], told: Mapping[int, AttemptProgress]
     ) -> ReadSoFar:
-        """Where the tasks are by these receipts (by range) and by what they told (by task)."""
+        """Return the progress of the tasks by results (per range) and reported progress (per task)."""
         for number in [
             number for number, task in self._left.items() if all(i in receipts for i in task)
         ]:
@@ -234,7 +228,7 @@ class Pace:
         self._seen: deque[tuple[float, ReadSoFar]] = deque()
 
     def see(self, now: float, reached: ReadSoFar) -> None:
-        """Where the tasks are at that moment, in seconds of a clock that only goes forward."""
+        """Add the progress at that time, in seconds of a monotonic clock."""
         if self._seen and reached.offsets < self._seen[-1][1].offsets:
             self._seen.clear()  # a task began anew
         self._seen.append((now, reached))
@@ -255,8 +249,8 @@ class Pace:
         return (last.offsets_in_all - last.offsets) * passed / done if done else None
 
     def _window(self) -> tuple[ReadSoFar, ReadSoFar, float]:
-        """The ends of what was seen of late, and the seconds between; none where that is too short
-        to tell.
+        """Return the ends of recent observations and the seconds between; none if that is too
+        short.
         """
         (began, first), (now, last) = (
             (self._seen[0], self._seen[-1]) if self._seen else ((0.0, _NOTHING), (0.0, _NOTHING))
@@ -312,46 +306,42 @@ class Verb(str, Enum):
     START_SPARK = "start_spark"
     """From nothing to a session: mostly the start of the JVM."""
     FIRST_JOB = "first_job"
-    """From a session to the first task that reads: Delta's look at the table, the first Python
-    workers.
-    """
+    """From a session to the first reading task: Delta reads the table, Python workers start."""
     FETCH = "fetch"
     """Tasks read the brokers, and write the table's files while they read."""
     APPEND = "append"
     """From the last task's end: the table's commit, and reading the table again."""
     COMMIT = "commit"
     COMPACT = "compact"
-    """Small files of the table put together, where the conf asks for it."""
+    """Compaction of small files, if configured."""
     CLOSE = "close"
     """Spark's end, and giving up the driver's lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """What a run is at."""
+    """The current activity of a run."""
 
     verb: Verb | None
     reached: ReadSoFar | None = None
 
 
 class Phases(Protocol):
-    """Where whoever works says what it works at."""
+    """Records which verb a run is in, for timings and progress output."""
 
     def timed(self, verb: Verb) -> contextlib.AbstractContextManager[None]:
-        """What passes inside belongs to `verb`, but for what belongs to a verb further inside."""
+        """Context manager: time inside belongs to `verb`, except nested verbs."""
 
     def reckon(self, verb: Verb, seconds: float) -> None:
-        """That many seconds of the verb that is open now were `verb`, as is known only afterwards."""
+        """Move seconds of the current verb to `verb`, where that is known only afterwards."""
 
     def reading(self, doing: Callable[[], Doing]) -> contextlib.AbstractContextManager[None]:
-        """Inside, tasks read: `doing` tells at any moment which verb that is by now and how far
-        they are.
-        """
+        """Context manager: tasks read inside; `doing` returns the current verb and progress."""
 
 
 class Stopwatch:
-    """Seconds by verb. What is inside another one is taken from that one, so that their sum is the
-    time that passed.
+    """Seconds by verb. Nested time is subtracted from the outer verb, so that the sum is the
+    elapsed time.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -364,7 +354,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def timed(self, verb: Verb) -> Iterator[None]:
-        """See `Phases`; however it ends."""
+        """See `Phases`; also after an exception."""
         began, around, self._inside = self._clock(), self._inside, 0.0
         self._open.append(verb)
         _log.info("%s begins", verb.value)
@@ -391,7 +381,7 @@ class Stopwatch:
             self._reading = None
 
     def doing(self) -> Doing:
-        """What goes on at this moment; may be asked from another thread."""
+        """Return the current activity; callable from another thread."""
         reading, verbs = self._reading, self._open[-1:]
         return reading() if reading else Doing(verbs[0] if verbs else None)
 
@@ -420,7 +410,7 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of one run, as far as it is."""
+    """Of one run, so far."""
 
     plans: Sequence[Executed] = ()
     asked_by_driver: ByBroker = field(default_factory=dict)
@@ -443,9 +433,7 @@ class Statistics:
 
     @property
     def brokers(self) -> dict[str, dict[str, _Counts]]:
-        """Requests by who asked, `driver` or `tasks`, and broker, those first that were waited for
-        longest.
-        """
+        """Return requests by origin, `driver` or `tasks`, and broker, longest waits first."""
         of_tasks = together(
             dict(receipt.requests)
             for one in self.plans
@@ -482,7 +470,7 @@ class Statistics:
         }
 
     def samples(self) -> Iterator[tuple[str, Labels, float]]:
-        """The same for Prometheus: name, labels, value."""
+        """Return the same for Prometheus: name, labels, value."""
         for topic, counts in self.topics.items():
             yield "run_topic_rows", (("topic", topic),), counts["messages"]
             yield "run_topic_fetched_bytes", (("topic", topic),), counts["bytes"]

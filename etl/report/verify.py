@@ -19,7 +19,7 @@ _WHO_WROTE = "DESCRIBE HISTORY of the table: who changed its rows besides this p
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the audit of the whole table found."""
+    """The result of auditing the whole table."""
 
     logs: tuple[LogProof, ...]
     doubles: tuple[tuple[AuditedLog, tuple[int, ...], int], ...]
@@ -30,20 +30,18 @@ class Proof:
     notes: tuple[str, ...]
     transform: str | None = None
     by_others: tuple[ForeignCommit, ...] = ()
-    """What somebody else did to the table and neither policy nor an operator lets pass: a run stops
-    at it, whatever the rows say.
-    """
+    """Changes by others without permission: a run stops at them, whatever the rows are."""
     of_no_log: int = 0
     """Rows that name no record of any log."""
     of_no_log_first: tuple[Mapping[str, Any], ...] = ()
-    """What should name the record of the first of them."""
+    """Key columns of the first of them."""
     rows_before: int = 0
     """Rows from before plan 1, which are not judged."""
     more_than_before: tuple[tuple[AuditedLog, int], ...] = ()
     """Logs that have more of them than plan 1 found, and how many more."""
     double_spans: Mapping[AuditedLog, tuple[int, int]] = field(default_factory=dict)
-    """From the first doubled offset to one past the last, of logs whose records can still be read
-    under these offsets.
+    """From the first duplicate offset to one after the last, of partitions that can still be read
+    there.
     """
 
     @property
@@ -84,8 +82,8 @@ class Proof:
 
     @property
     def first_finding(self) -> str:
-        """One sentence on the first log that is wrong; where all are right, on rows of no log, or
-        on what somebody else did.
+        """Return a sentence on the first wrong partition; else on rows without a record, or on
+        changes by others.
         """
         wrong = self._first_wrong
         if wrong is None and self.more_than_before:
@@ -124,7 +122,7 @@ class Proof:
 
     @property
     def check(self) -> str:
-        """What to look at or do about the first log that is wrong."""
+        """Return what to do about the first wrong partition."""
         wrong = self._first_wrong
         if wrong is None and self.more_than_before:
             return _WHO_WROTE
@@ -286,7 +284,7 @@ class Proof:
 
 
 def described(found: ForeignCommit) -> dict[str, Any]:
-    """What somebody else did to the table, in a document."""
+    """Return changes by others for a document."""
     return {"delta_version": found.delta_version, "operation": found.operation, "why": found.why}
 
 

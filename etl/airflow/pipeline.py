@@ -42,12 +42,13 @@ class Pipeline:
     """One pipeline, as its DAGs know it."""
 
     conf: str
-    """Where its conf file is, absolute; the workers read it there, too."""
+    """Absolute path of its conf file on the workers."""
     name: str
     group: str
     table: str
-    """As a URI, one for each table however the conf writes it: `file:///...`, or the object
-    store's; `delta-table:///catalog.schema.table` where a catalog names it."""
+    """URI of the table, equal for all spellings: `file:///...`, the store's URL, or
+    `delta-table:///catalog.schema.table`.
+    """
     is_physical: bool
     """Offsets are byte positions, and messages have no times: Jafka, Kafka 0.7."""
 
@@ -95,8 +96,8 @@ def _table_of(document: Any, path: Path) -> str:
 
 
 def conf_files(folder: str | Path) -> list[Path]:
-    """The conf files of a folder, in order. Raises SettingsError where it has none: DAGs that
-    vanish are told, not missed.
+    """Return the conf files of a directory, sorted. Raises SettingsError without any, so that DAGs
+    do not vanish silently.
     """
     try:
         return list(confs_in(Path(folder)))
@@ -127,10 +128,10 @@ def _find(document: Any, key: str) -> Any:
 
 
 DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
-"""What a job needs beside pyspark 4.2, from a Maven repository."""
+"""Maven package that a job needs besides pyspark 4.2."""
 _ASKED_WITHIN_S = 600.0
 _SAID = 4000
-"""Characters of what a command said last that go to the log, where it left no document."""
+"""Characters of a command's last output that are logged if it left no document."""
 
 logger = logging.getLogger(__name__)
 
@@ -140,13 +141,13 @@ class Toolkit:
     """The environment that has Spark and this package."""
 
     python: str = sys.executable
-    """Its interpreter; `spark-submit` lies beside it."""
+    """Its interpreter; `spark-submit` is beside it."""
     jobs: str = "jobs"
     """The folder of the job files."""
     connection: str = "spark_default"
     """The id of Airflow's Spark connection: which master, which deploy mode."""
     submit: Mapping[str, Any] = field(default_factory=lambda: {"packages": DELTA})
-    """What spark-submit is told besides, by the names that Airflow's SparkSubmitOperator has: conf,
+    """Further arguments of spark-submit, with the names of Airflow's SparkSubmitOperator: conf,
     packages, jars, py_files, ...
     """
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -167,8 +168,8 @@ class Toolkit:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What spark-submit and the job's Python are told; a path alone does not lead spark-submit
-        to its own Spark.
+        """Return the environment of spark-submit and the job's Python; a path alone does not lead
+        spark-submit to its own Spark.
         """
         return {"PYSPARK_PYTHON": self.python, **self.variables}
 
@@ -176,12 +177,9 @@ class Toolkit:
 def toolkit_from_environment(
     variables: Mapping[str, str] = os.environ, *, jobs: str | Path = "jobs"
 ) -> Toolkit:
-    """As the variables ETL_PYTHON, ETL_JOBS, ETL_SPARK_CONNECTION and ETL_SPARK_SUBMIT say; a
-    default holds for each that is not set.
-
-    `jobs`: the folder of the job files where ETL_JOBS does not say.
-
-    Raises SettingsError where ETL_SPARK_SUBMIT is no JSON object.
+    """Return the toolkit of ETL_PYTHON, ETL_JOBS, ETL_SPARK_CONNECTION and ETL_SPARK_SUBMIT, with
+    defaults. `jobs`: default directory of job files. Raises SettingsError if ETL_SPARK_SUBMIT is no
+    JSON object.
     """
     told: dict[str, Any] = {"jobs": str(jobs)} | {
         name: variables[key]
@@ -236,8 +234,8 @@ def ask(
 
 
 def reject_without_package(toolkit: Toolkit, said: str = "") -> None:
-    """Where a command failed without a document: what it said goes to the log. Raises SettingsError
-    where it cannot even be imported.
+    """Log a failed command's output if it left no document. Raises SettingsError if the package
+    cannot be imported.
     """
     if said:
         logger.error("%s", said[-_SAID:])
@@ -260,7 +258,7 @@ def reject_without_package(toolkit: Toolkit, said: str = "") -> None:
 
 
 def not_there(toolkit: Toolkit) -> SettingsError:
-    """Of an environment that this machine does not have."""
+    """Return the error for an environment that this machine lacks."""
     return SettingsError(
         "the toolkit's own environment is not on this worker",
         path=toolkit.python,
@@ -308,7 +306,7 @@ def brief_of(document: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def told_of(error: Mapping[str, Any] | None) -> str:
-    """The sentences of a document that tells an error, as the command prints them."""
+    """Return the sentences of an error document, as the command prints them."""
     if not error or not error.get("what"):
         return "the command left no document that says why: its log is above"
     where = error.get("where") or {}
@@ -332,7 +330,7 @@ class Named:
 
     @property
     def command(self) -> str:
-        """What makes it."""
+        """Return the command that creates it."""
         if self.kind == "pool":
             return f"airflow pools set {self.name} 1 'one load at a time'"
         return f"airflow connections add {self.name} --conn-type spark --conn-host 'local[*]'"
@@ -342,7 +340,7 @@ class Named:
 
 
 def named_by(dags: Mapping[str, Any]) -> list[Named]:
-    """What the tasks of these DAGs name."""
+    """Return pools and connections of these DAGs' tasks."""
     tasks = [(dag_id, task) for dag_id, dag in dags.items() for task in dag.tasks]
     pools = [Named("pool", task.pool, dag_id, task.task_id) for dag_id, task in tasks]
     asked = [(dag_id, task, getattr(task, "_conn_id", None)) for dag_id, task in tasks]

@@ -31,7 +31,7 @@ from etl.errors import SettingsError
 
 
 def words_of(pipeline: Pipeline, until: str, grace_s: float) -> list[str]:
-    """Of the command that looks."""
+    """Return the arguments of the command."""
     return ["complete", pipeline.conf, "--until-time", until, "--grace-s", f"{grace_s:g}", "--json"]
 
 
@@ -81,7 +81,7 @@ class LogCompleteSensor(BaseSensorOperator):
         )
 
     def poke(self, context: Mapping[str, Any]) -> bool:
-        """One look."""
+        """Check once."""
         try:
             code, document = ask(self._toolkit, self._words(context))
         except SettingsError as error:
@@ -90,7 +90,7 @@ class LogCompleteSensor(BaseSensorOperator):
         return is_complete(code, document)
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> None:
-        """The trigger is done: the logs are complete, or no look can tell."""
+        """Handle the trigger's event: complete, or impossible to tell."""
         if event.get("refused"):
             raise AirflowFailException(str(event["refused"]))
         self.log.info("%s", event.get("says"))
@@ -100,8 +100,8 @@ class LogCompleteSensor(BaseSensorOperator):
 
 
 def is_complete(code: int | None, document: Mapping[str, Any] | None) -> bool:
-    """What one look came to; False: look again. Raises AirflowFailException where looking again
-    would not help.
+    """Return the result of one check; False: check again. Raises AirflowFailException if that is
+    useless.
     """
     verdict = verdict_of(code, None)
     if verdict is Verdict.FAIL:
@@ -112,8 +112,8 @@ def is_complete(code: int | None, document: Mapping[str, Any] | None) -> bool:
 
 
 class LogCompleteTrigger(BaseTrigger):
-    """Looks every so many seconds, in the triggerer. A look that fails in passing is no end of it:
-    the sensor's timeout is.
+    """Checks every so many seconds, in the triggerer. A temporary failure does not end it; the
+    sensor's timeout does.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class LogCompleteTrigger(BaseTrigger):
         )
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """As of any trigger: plain values, kept in Airflow's database."""
+        """Return plain values for Airflow's database."""
         return f"{__name__}.{type(self).__name__}", {
             "python": self._python,
             "variables": self._variables,
@@ -178,7 +178,7 @@ class LogCompleteTrigger(BaseTrigger):
 
 
 BEHIND = timedelta(hours=3)
-"""An hour whose run waits for late records, is tried again, and has a large load to do."""
+"""An hour whose run waits for late records, is retried, and loads much."""
 TOLD = 100
 _WITHIN_S = 1800.0
 

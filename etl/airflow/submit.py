@@ -64,7 +64,7 @@ def add_report_to_assets(
 
 
 def interval_of(context: Mapping[str, Any]) -> TimeInterval:
-    """As `interval_of_run`. Raises AirflowFailException with what it refuses."""
+    """As `interval_of_run`. Raises AirflowFailException with its error."""
     params = context.get("params") or {}
     try:
         return interval_of_run(
@@ -232,8 +232,8 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 
 def failure_of(context: Mapping[str, Any]) -> dict[str, Any]:
-    """What failed, for which interval, why, in which try, and where its log is. What the context
-    does not have is left out.
+    """Return what failed, for which interval, why, in which try, and the log's location, as far as
+    the context has it.
     """
 
     task = context.get("task_instance") or context.get("ti")
@@ -257,8 +257,8 @@ def failure_of(context: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def on_failure(tell: Tell | None = None) -> Callable[[Mapping[str, Any]], None]:
-    """For Airflow's `on_failure_callback`: hands the failure to `tell`; by default it is a line of
-    JSON in the task's log, as an error.
+    """Return an `on_failure_callback` that passes the failure to `tell`; by default a JSON line in
+    the task's log.
     """
 
     def callback(context: Mapping[str, Any]) -> None:
@@ -268,8 +268,8 @@ def on_failure(tell: Tell | None = None) -> Callable[[Mapping[str, Any]], None]:
 
 
 def failure_callback_from_environment(variables: Mapping[str, str] = os.environ) -> Tell | None:
-    """Who is told: the function that ETL_ON_FAILURE names as `package.module:function`; None where
-    it is not set. Raises SettingsError.
+    """Return the function named by ETL_ON_FAILURE, `package.module:function`; None if unset. Raises
+    SettingsError.
     """
     named = variables.get("ETL_ON_FAILURE")
     if not named:

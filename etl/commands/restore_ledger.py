@@ -82,19 +82,17 @@ class Restorable:
     lost: Lost
     says: tuple[str, ...]
     moves: frozenset[BrokerPartition] = frozenset()
-    """The logs whose committed offset goes elsewhere."""
+    """Partitions whose committed offset would move."""
     positions: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Where each log goes on."""
+    """Position of each partition."""
     lives: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """Of rows alone: the last life of each log."""
+    """With rows only: the last incarnation of each partition."""
 
 
 def look(settings: Settings, run_context: RunContext = ALONE) -> Restorable:
-    """What would be restored; nothing is stored, moved or locked. Spark is started where only rows
-    are left.
-
-    Raises what stops a run but moved offsets, and NeedsDecision for physical logs of which only
-    rows are left.
+    """Return what would be restored; nothing is stored, moved or locked. Starts Spark if only rows
+    are left. Raises what stops a run except moved offsets, and NeedsDecision for Jafka partitions
+    of which only rows are left.
     """
     with _opened(settings, run_context, new_run_id()) as world:
         return _restorable(world, _seen(world, foreseen_by_command(world.observe(), settings)))
@@ -103,10 +101,8 @@ def look(settings: Settings, run_context: RunContext = ALONE) -> Restorable:
 def restore(
     settings: Settings, foreseen: Restorable, reason: str, run_context: RunContext = ALONE
 ) -> Ruling:
-    """Restore it, by a numbered plan that the next run executes.
-
-    Raises Owned while somebody drives the pipeline, and where something else is lost than was
-    foreseen.
+    """Restore it by a numbered plan that the next run executes. Raises Owned while a driver is
+    active, and if something else is lost than shown.
     """
     if foreseen.lost is Lost.NOTHING:
         return Ruling(
@@ -140,7 +136,7 @@ def restore(
 
 @contextmanager
 def _opened(settings: Settings, run_context: RunContext, run_id: str) -> Iterator[LiveServices]:
-    """The world, in which what is no offset is written over as one that somebody removed."""
+    """Open the services; invalid offset texts are overwritten like removed offsets."""
     with open_services(settings, run_context, name=run_id) as world:
         world.offsets.group.take_no_number_for_none()
         yield world
@@ -157,9 +153,7 @@ def _seen(world: LiveServices, snapshot: Snapshot) -> Snapshot:
 def _restorable(
     world: LiveServices, snapshot: Snapshot, known: Restorable | None = None
 ) -> Restorable:
-    """`known`: what rows told a moment ago; they are not read again, for the table is the same
-    while its plan is.
-    """
+    """`known`: what rows told before; they are not read again while the table's plan is the same."""
     lost, plan = what_is_lost(snapshot, world.settings)
     if lost is Lost.PLANS:
         return _rows_tell(world, snapshot) if known is None or known.lost is not lost else known
@@ -239,8 +233,8 @@ def _rows_tell(world: LiveServices, snapshot: Snapshot) -> Restorable:
 def from_commits(
     world: Services, snapshot: Snapshot, settings: Settings, reason: str, run_id: str
 ) -> Plan:
-    """The ledger as the table's commits tell it, or its missing record; then a plan that keeps the
-    reason and moves offsets back.
+    """Restore the ledger or its missing result from the table's commits; then store a plan with the
+    reason that moves offsets back.
     """
     lost, last = what_is_lost(snapshot, settings)
     if last is None:
@@ -316,20 +310,16 @@ _NOT_ASKED = (
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What the three tell, partition by partition."""
+    """The three sources, partition by partition."""
 
     document: dict[str, Any]
     refusal: EtlError | None = None
-    """What a run would stop with until a person decides; or why nobody can tell whether one must.
-    """
+    """The error of a run until an operator decides; or why that is unknown."""
 
 
 def offsets_diff(settings: Settings, *, shows_all: bool = False) -> Sides:
-    """Look and compare; nothing is changed. Where no broker answers, by ZooKeeper and the table
-    alone.
-
-    Raises what a look at ZooKeeper or the table raises, and SettingsError where the brokers would
-    have to tell the cluster's name.
+    """Compare without changing anything; without brokers by ZooKeeper and the table only. Raises as
+    reading these does, and SettingsError if brokers are needed for the cluster's name.
     """
     patient = settings.model_copy(
         update={"source": settings.source.model_copy(update={"wait_for_leader_s": 0})}
@@ -352,7 +342,7 @@ def sides_of(
     shows_all: bool = False,
     away: Unreachable | None = None,
 ) -> Sides:
-    """The same of what was observed; `away`: why the brokers were not asked."""
+    """Return the same of a snapshot; `away`: why brokers were not asked."""
     base, ledger, table = state_by_ledgers(snapshot, settings), snapshot.ledger, snapshot.table
     foreseen = foresee(snapshot, settings, now_ms=now_ms(), has_asked_brokers=away is None)
     told, stops = (
@@ -399,7 +389,7 @@ def sides_of(
 
 
 def means(told: PartitionSources, foreseen: Foreseen, newest: Plan | None) -> str | None:
-    """What a difference means, in one sentence; None where there is none."""
+    """Describe a difference in one sentence; None without one."""
     number = newest.number if newest else 0
     state = foreseen.step.state
     said = {
@@ -419,8 +409,8 @@ def means(told: PartitionSources, foreseen: Foreseen, newest: Plan | None) -> st
 
 
 def next_run(told: PartitionSources, foreseen: Foreseen) -> str | None:
-    """What the next run does about a difference, the end of a sentence that begins with it; None
-    where there is none.
+    """Describe what the next run does about it, as the end of a sentence; None without a
+    difference.
     """
     step, log = foreseen.step, told.log
     if told.difference is Difference.NONE:
@@ -478,7 +468,7 @@ def _begins(told: PartitionSources, foreseen: Foreseen) -> str:
 
 
 def _finishes(told: PartitionSources, foreseen: Foreseen) -> str:
-    """Of a plan that is stored and not in the table."""
+    """Describe that for a stored plan which is not in the table."""
     step = foreseen.step
     if step.refusal:
         return "stops, for the plan cannot be finished: a person must decide"

@@ -51,12 +51,11 @@ def run(
     request: Request | None = None,
     around: Callable[[Services], Services] = lambda world: world,
 ) -> Report:
-    """One run by the settings of the file `conf`, and of what `request` asks for beside it.
+    """Run once with the settings of `conf` and the request; a report is written however it ends.
+    `around` may wrap the services (tests, demo).
 
-    Its report is written to the configured folder however the run ends.
-
-    `around` may wrap the world (tests, demo). After a lost session nothing that was read before it
-    is used: a new session, the driver's lock again, and `reconcile` decides what is left to do.
+    After a lost session nothing read before it is used: a new session takes the driver lock, and
+    `reconcile` decides what is left.
     """
     settings = starting_by(settings, request)
     return reported(
@@ -80,11 +79,9 @@ def reported(
     request: Request | None = None,
     making: Making | None = None,
 ) -> Report:
-    """A story of the one driver of the pipeline, and its report; told anew with a new session where
-    that was lost. See `run`.
-
-    Where a catalog names the table the world's settings know its place, which is kept. `making`: a
-    name that is not taken is made a table.
+    """Run a story as the pipeline's one driver, with a report; repeated with a new session after a
+    lost one. See `run`. A named table's location is resolved first; `making`: an unknown table is
+    created.
     """
     run_id = new_run_id()
     report = Report(
@@ -137,7 +134,7 @@ def reported(
 
 @contextlib.contextmanager
 def _counted(report: Report) -> Iterator[None]:
-    """What this process asks brokers inside is the driver's, however it ends."""
+    """Count this process's requests to brokers as the driver's."""
     before = REQUEST_METER.told()
     try:
         yield
@@ -147,8 +144,8 @@ def _counted(report: Report) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _measured(world: LiveServices, settings: Settings, report: Report) -> Iterator[None]:
-    """For the metrics the brokers are asked how old the first record is that the run leaves, also
-    where it failed and they answer.
+    """For the metrics, ask the brokers for the age of the first unread record, also after a
+    failure.
     """
     try:
         yield
@@ -178,16 +175,16 @@ def new_run_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ConfRun:
-    """What came of one conf."""
+    """The result of one conf."""
 
     conf: str
     report: Mapping[str, Any] | None = None
-    """As `etl run --json` prints it; None where there is none."""
+    """As printed by `etl run --json`; None without one."""
     error: EtlError | None = None
 
     @property
     def exit_code(self) -> int:
-        """Of a run of this conf alone."""
+        """Return the exit code of a run of this conf alone."""
         return self.error.exit_code if self.error else 0
 
     def as_json(self) -> dict[str, Any]:
@@ -203,14 +200,16 @@ class ConfRun:
 
 @dataclass(frozen=True, slots=True)
 class FolderRun:
-    """What came of all, in the order of their names."""
+    """The results of all confs, sorted by name."""
 
     folder: str
     runs: tuple[ConfRun, ...]
 
     @property
     def worst(self) -> EtlError | None:
-        """What the whole ends with; None where every run did what was asked. A stop is that of all."""
+        """Return the error that the whole ends with; None if all succeeded. An interrupt counts for
+        all.
+        """
         failed = {run.conf: run.error for run in self.runs if run.error}
         stopped = next((error for error in failed.values() if isinstance(error, Stopped)), None)
         worst = stopped or worst_of(failed.values())
@@ -238,10 +237,8 @@ def run_each(
     told: Callable[[ConfRun], object],
     changes: Sequence[Change] = (),
 ) -> FolderRun:
-    """Run each conf of the folder. `start` runs one and raises KeyboardInterrupt where it was
-    stopped; `told` hears of each as it ends.
-
-    Raises SettingsError for a folder without a conf.
+    """Run each conf of the directory. `start` runs one and raises KeyboardInterrupt if it was
+    interrupted; `told` is called with each result. Raises SettingsError without a conf.
     """
     confs = confs_in(folder)
     twice = _same_pipeline(confs, changes)
@@ -269,8 +266,8 @@ def run_each(
 
 
 def _same_pipeline(confs: Sequence[Path], changes: Sequence[Change]) -> dict[Path, SettingsError]:
-    """Confs that are one pipeline, as a copy is of which nobody changed the name: each would go on
-    where the other ended.
+    """Return confs of the same pipeline, such as an unchanged copy: each would continue where the
+    other ended.
     """
     by_name: dict[tuple[str, str, str], list[Path]] = {}
     for conf in confs:

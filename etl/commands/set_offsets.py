@@ -73,14 +73,12 @@ class BeforeEnd:
 
 
 Where = StartAt | Timestamp | BeforeEnd | int
-"""Where a position is set to: the log's start, its readable end, the first record at or after a
-time, or an offset.
-"""
+"""A position to set: log start, readable end, the first record at or after a time, or an offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetOffsetsRequest:
-    """What an operator says."""
+    """What an operator requests."""
 
     named: Named
     to: Where
@@ -92,13 +90,11 @@ class SetOffsetsRequest:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What setting the positions would come to."""
+    """What setting means."""
 
     moves: tuple[Move, ...]
     lost: tuple[Loss, ...] = ()
-    """What is given up besides: a stored plan reads it whose place is taken, and no log holds it
-    any more.
-    """
+    """Further losses: what a replaced stored plan reads and no log holds any more."""
 
     @property
     def says(self) -> list[str]:
@@ -122,8 +118,8 @@ class Foreseen:
 
 
 def look(settings: Settings, wanted: SetOffsetsRequest) -> Foreseen:
-    """What it would come to; nothing is stored, moved or locked. Raises what `offsets_set` would
-    refuse.
+    """Return what it means; nothing is stored, moved or locked. Raises what `offsets_set` would
+    raise.
     """
     with open_services(settings, ALONE) as world:
         snapshot = _seen(world, foreseen_by_command(world.observe(wanted.offsets_of), settings))
@@ -135,12 +131,11 @@ def look(settings: Settings, wanted: SetOffsetsRequest) -> Foreseen:
 
 
 def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
-    """Store the plan that comes to what was foreseen; the next run executes it. Among members the
-    offset moves with it, of a log of ours.
+    """Store the plan that was shown; the next run executes it. Among group members the offset is
+    committed with it.
 
-    Raises Owned while somebody drives the pipeline, and where its positions have moved since they
-    were looked at; SettingsError for an offset that a log does not have, NeedsDecision where rows
-    would come twice, and what stops a run.
+    Raises Owned while a driver is active, and if positions changed since; SettingsError for an
+    offset outside the log, NeedsDecision if rows would be doubled, and what stops a run.
     """
     if not foreseen.moves:
         return Ruling(
@@ -191,7 +186,7 @@ def _lost(stands: Standing, moves: tuple[Move, ...], snapshot: Snapshot) -> tupl
 
 
 def _seen(world: LiveServices, snapshot: Snapshot) -> Snapshot:
-    """As a run sees it that may run, without what is left to others."""
+    """Return the snapshot as of a permitted run, without partitions of others."""
     reject_retired_or_shared(snapshot)
     return leave_to_owners(snapshot, world.settings)
 
@@ -268,8 +263,8 @@ def _targets(
 def _at_time(
     world: LiveServices, logs: Iterable[BrokerPartition], to: Timestamp, snapshot: Snapshot
 ) -> dict[BrokerPartition, int]:
-    """The first record at or after the time; the end where there is none. What came since the look
-    is not meant.
+    """Return the first record at or after the time; the end if there is none. Later records do not
+    count.
     """
     if world.settings.source.is_physical:
         what = "messages of these brokers have no time, so no offset can be found by one"
@@ -292,8 +287,8 @@ def _at_time(
 def _reject_loaded(
     world: LiveServices, moves: Iterable[Move], stands: Standing, snapshot: Snapshot
 ) -> None:
-    """Ask the ledger and the rows for what would be read again. Raises NeedsDecision where it is
-    there, or nobody can tell.
+    """Look up loaded offsets and rows that would be read again. Raises NeedsDecision if there are
+    any, or that is unknown.
     """
     asked, table = intervals_to_look_up(moves), snapshot.table
     if not asked or table is None:
@@ -338,8 +333,8 @@ def _rows_of(
     stands: Standing,
     vanished: Mapping[tuple[BrokerPartition, int], Iterable[tuple[int, int]]],
 ) -> dict[BrokerPartition, int]:
-    """How many rows of these offsets the table holds of any life of their log whose records are not
-    gone, whoever put them there.
+    """Return the number of rows of these offsets, of all incarnations with existing records,
+    whoever wrote them.
     """
     rows = dict.fromkeys(asked, 0)
     lives = {log: stands.old.log_epochs.get(log, 0) for log in asked}
@@ -369,10 +364,8 @@ _Change = Callable[[Sequence[Pause], Iterable[Named], frozenset[BrokerPartition]
 
 
 def pause(settings: Settings, names: Sequence[str], reason: str) -> Ruling:
-    """Pause logs, each named `TOPIC` or `TOPIC:PARTITION`; one that is paused stays as it is.
-
-    Raises SettingsError for a log that nobody knows, Owned while somebody drives the pipeline, and
-    what asking brokers raises.
+    """Pause partitions, each `TOPIC` or `TOPIC:PARTITION`; a paused one stays as it is. Raises
+    SettingsError for an unknown one, Owned while a driver is active, and as asking brokers does.
     """
 
     def change(
@@ -384,8 +377,8 @@ def pause(settings: Settings, names: Sequence[str], reason: str) -> Ruling:
 
 
 def resume(settings: Settings, names: Sequence[str], reason: str) -> Ruling:
-    """Resume logs; a topic's name resumes its partitions, too. Raises as `pause`, and for a
-    partition whose topic is paused as a whole.
+    """Resume partitions; a topic's name includes its partitions. Raises as `pause`, and for a
+    partition of a topic that is paused as a whole.
     """
     return _changed(settings, names, resuming, reason)
 
@@ -448,7 +441,7 @@ def _known(
 def _describe_paused_in_stored_plan(
     stored: Plan | None, after: Iterable[Pause], before: Sequence[Pause]
 ) -> list[str]:
-    """That a plan which is stored reads what is paused now, for a stored plan is executed whole."""
+    """Describe that a stored plan reads paused partitions, since it is executed whole."""
     new = [one for one in after if one not in before]
     if stored is None or not any(one.covers(r.log) for one in new for r in stored.ranges):
         return []

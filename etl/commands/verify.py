@@ -63,9 +63,7 @@ from etl.settings.sections import Settings
 
 
 def reject_lost_ledger(world: LiveServices) -> None:
-    """Raises LedgersDisagree for a table that this very pipeline has loaded, while no ledger tells
-    of it.
-    """
+    """Raises LedgersDisagree for a table that this pipeline has loaded while its ledger is missing."""
     us = f"/{world.settings.group}/{world.settings.pipeline}"
     for other in other_pipelines(world.settings.table.path, ""):
         if other.app_id.endswith(us):
@@ -77,11 +75,8 @@ def reject_lost_ledger(world: LiveServices) -> None:
 def reject_topics_loaded_by_others(
     world: LiveServices, state: PipelineState, table: Table, ledger: Ledger
 ) -> None:
-    """Stop where a run would, in its words, because another pipeline has loaded a topic that it
-    would begin. Raises LedgersDisagree.
-
-    The brokers are asked only where the table has another pipeline that may have: they say which
-    topics there are.
+    """Stop as a run would if another pipeline has loaded a topic that it would begin. Raises
+    LedgersDisagree. Brokers are asked for their topics only if the table has such a pipeline.
     """
     if ledger.retired:
         return
@@ -104,9 +99,7 @@ def _may_have_loaded(
 
 
 def stops_a_run(found: ForeignCommit, ledger: Ledger) -> bool:
-    """Whether what others load stops this pipeline: never once it is retired, for then it loads no
-    more.
-    """
+    """True if other pipelines' loads stop this pipeline: not once it is retired."""
     return not (found.by and ledger.retired)
 
 
@@ -117,11 +110,9 @@ def without_others(
     expected: Mapping[AuditedLog, Expected],
     found: tuple[LogFindings, ...],
 ) -> tuple[tuple[LogFindings, ...], int]:
-    """The findings without what other pipelines loaded into this table, and how many rows that is.
-
-    Those are topics that we never knew, and what lies beyond our own in topics that are another
-    one's by now: since this pipeline was retired, since its conf leaves them out, or since another
-    one has loaded them all the same, at which a run stops.
+    """Return the findings without rows of other pipelines, and their number: topics that we never
+    knew, and rows beyond our own in topics that are another one's now, since this pipeline was
+    retired, or its conf leaves them out, or in spite of it, at which a run stops.
     """
     ours = {audited.log.topic for audited in expected} | (
         ledger.newest.topics if ledger.newest else frozenset()
@@ -149,7 +140,7 @@ def without_others(
 
 
 def _without_unexpected(found: LogFindings) -> LogFindings:
-    """The same without unexpected rows, but for those that are too many inside of what we loaded."""
+    """Return the findings without unexpected rows, except surplus ones inside of what we loaded."""
     too_many = sum(max(0, one.found_rows - one.expected_rows) for one in found.unequal)
     return replace(found, unexpected=too_many, unexpected_first=())
 
@@ -159,10 +150,8 @@ _Place = tuple[AuditedLog, int, int]
 
 
 def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
-    """Compare the table's rows with the ledger: ranges and receipts of the kept plans, coverage of
-    the pruned ones.
-
-    Raises LedgersDisagree where a run would, and for a table that is ahead of the ledger.
+    """Compare the table's rows with the ledger: ranges and results of kept plans, loaded intervals
+    of pruned ones. Raises LedgersDisagree if a run would, and for a table ahead of the ledger.
     """
     from etl.io.delta.scan import EntryScan, Scan, rows_in_intervals
 
@@ -322,7 +311,7 @@ def _doubt(
 def _origins(
     world: LiveServices, loaded: Sequence[Loaded], short: Mapping[_Place, IncompleteInterval]
 ) -> Iterator[tuple[_Place, Origin]]:
-    """Whether the commit that should hold the rows of a short range did hold them."""
+    """Return whether the commit of an incomplete range held its rows."""
     from etl.io.delta.recover_results import recount_commit
 
     for one in loaded:

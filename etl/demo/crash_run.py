@@ -35,7 +35,7 @@ class Dying:
         self._world, self._verb, self._kind = world, verb, kind
 
     def __call__(self, world: Services) -> Any:
-        """The same for the next world of this process: a run has a new one after a lost session."""
+        """Wrap the next services of this process: a run has new ones after a lost session."""
         self._world = world
         return self
 
@@ -59,20 +59,20 @@ class Dying:
         self.end()
 
     def _half_record(self, plan: Plan, applied: CommitResult | None) -> None:
-        """As a record would be met between what the plan let go and what came of it."""
+        """Stop between a plan's losses and its result."""
         self._world.record(plan, None)
         self._end_once()
         self._world.record(plan, applied)
 
     def _superseded(self, *arguments: Any) -> None:
-        """As a command would be met that has stored its plan and said nothing yet."""
+        """Stop after a command has stored its plan."""
         self._world.supersede(*arguments)
         self._end_once()
 
     def _half_commit(
         self, plan: Plan, logs: Collection[BrokerPartition] | None = None
     ) -> Mapping[BrokerPartition, Committed]:
-        """As a commit of several requests would be met between two of them."""
+        """Stop between two requests of a commit."""
         wanted = sorted(plan.offsets_to_move if logs is None else logs)
         half = len(wanted) // 2
         moved = self._world.commit(plan, wanted[:half])

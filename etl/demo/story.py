@@ -37,9 +37,7 @@ RECORDS_PER_BATCH = 500
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 """Record batch v2, from base offset to record count."""
 _MESSAGE = struct.Struct(">ibbI")
-"""What is before the payload of a message of Jafka and Kafka 0.7: its length, magic, attributes and
-CRC-32.
-"""
+"""Header of a message of Jafka and Kafka 0.7: length, magic, attributes, CRC-32."""
 _PAGES = (
     b"/",
     b"/search",
@@ -94,8 +92,8 @@ def click_batches(
 def click_messages(
     first: int, count: int, *, partitions: int, messages_per_set: int = RECORDS_PER_BATCH
 ) -> Iterator[tuple[int, bytes]]:
-    """The same events for Jafka and Kafka 0.7, as (number of a partition, message set): every
-    second set of each is one gzipped message.
+    """Yield the same events for Jafka and Kafka 0.7, as (partition number, message set): every
+    second set is one gzipped message.
     """
     for number, start in enumerate(range(first, first + count, messages_per_set)):
         events = range(start, min(start + messages_per_set, first + count))
@@ -146,7 +144,7 @@ def _record(at: int, number: int) -> bytes:
 
 
 def _packed(batch: bytes, codec: int, pack: Callable[[bytes], bytes]) -> bytes:
-    """The same batch with its records packed: length, attributes and CRC-32C are made anew."""
+    """Return the batch with compressed records: length, attributes and CRC-32C are recomputed."""
     base, _, epoch, magic, _, attributes, *rest = _HEADER.unpack_from(batch)
     records = pack(batch[_HEADER.size :])
     length = _HEADER.size - 12 + len(records)
@@ -162,9 +160,9 @@ class Source(Protocol):
     """One family of brokers."""
 
     who: str
-    """Who runs, in the sentence that tells it."""
+    """Subject of the sentence."""
     what: str
-    """What is produced."""
+    """Object of the sentence."""
     cluster_line: str
     """The conf's key `cluster`, where the brokers have no id."""
     source: str
@@ -205,8 +203,8 @@ class KafkaClicks:
 
 
 class JafkaClicks:
-    """Two brokers of Jafka with the same topic, each with half of its partitions; small segments,
-    so that there is something to cut at.
+    """Two brokers of Jafka with one topic, half of its partitions each; small segments, so that
+    ranges can be cut.
     """
 
     brokers = 2
@@ -261,8 +259,8 @@ report: {{path: "{folder}/reports"}}
 def run_demo(
     *, records: int, folder: Path | None, quiet: bool, dialect: BrokerFamily = BrokerFamily.KAFKA
 ) -> dict[str, Any]:
-    """Tell the story and return its figures. What was started is stopped, also on Ctrl-C; the
-    folder with the table stays.
+    """Run the demo and return its figures. Servers are stopped, also on Ctrl-C; the directory with
+    the table stays.
     """
     source = SOURCES[dialect]
     home = Path(folder or tempfile.mkdtemp(prefix="etl-demo-")).absolute()

@@ -256,7 +256,7 @@ class RunContext:
     of_run: OfRun = lambda report: contextlib.nullcontext()
     spark_defaults: SparkDefaults = lambda given: {}
     changes: Sequence[Change] = ()
-    """What was said on the command line of keys of the conf; the settings have it already."""
+    """Keys changed on the command line; the settings include them."""
 
 
 ALONE = RunContext()

@@ -43,12 +43,11 @@ def open_services(
     phases: Phases | None = None,
     request: Request | None = None,
 ) -> Iterator[LiveServices]:
-    """Connect to ZooKeeper; everything else is connected to when it is first asked, and all of it
-    is closed at the end.
+    """Connect to ZooKeeper; other connections are made when first needed, and all are closed at the
+    end.
 
-    `name` is the run's id: commits carry it, and Spark's log goes to a file of this name in the
-    reports' folder. `phases` is told what the time goes to where the story of a run cannot know it.
-    `request`: what the run is asked for beside its conf.
+    `name`: the run's id, in commits and the name of Spark's log. `phases`: receives timings that
+    the run's story cannot know. `request`: what the run is asked to load.
     """
     with _zookeeper(settings) as zookeeper:
         world = LiveServices(settings, zookeeper, run_context, name, phases, request=request)
@@ -60,7 +59,7 @@ def open_services(
 
 @contextlib.contextmanager
 def open_cluster(settings: Settings) -> Iterator[Cluster]:
-    """The brokers alone; ZooKeeper is connected to as well where it is what tells of them."""
+    """Open the brokers, and ZooKeeper if it is their registry."""
     with contextlib.ExitStack() as closing:
         zookeeper = _zookeeper(settings)
         if settings.source.bootstrap is None:
@@ -70,7 +69,7 @@ def open_cluster(settings: Settings) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def open_discovery(settings: Settings) -> Iterator[Discovery]:
-    """What tells of the conf's topics and of who leads them: brokers, and ZooKeeper."""
+    """Open the source of the conf's topics and leaders: brokers, and ZooKeeper."""
     with _zookeeper(settings) as zookeeper:
         yield Discovery(settings, zookeeper)
 
@@ -83,10 +82,8 @@ def place_table(
     name: str,
     making: Making | None = None,
 ) -> Placed:
-    """The settings with the place of a named table, as the ledger has it or Spark tells it; as they
-    are where they name a path.
-
-    `name` and `making`: see `run.spark.placed`, which raises for it.
+    """Return the settings with a named table's location, from the ledger or Spark; unchanged for a
+    path. `name`, `making`: see `run.spark.placed`, which raises for it.
     """
     if settings.table.is_placed:
         return Placed(settings)
@@ -146,14 +143,14 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
 
 
 class HasSpark(Protocol):
-    """Who knows the session of a run."""
+    """Provides the session of a run."""
 
     def spark(self) -> SparkSession:
-        """Built when it is first asked for."""
+        """Return the session, started on the first call."""
 
 
 def compact_when_due(settings: Settings, world: HasSpark, report: Report) -> None:
-    """Behind a run that appended something: put small files together where as many wait as
+    """After a run that appended something: compact if as many small files wait as
     `table.compact_at_small_files` says.
     """
     at = settings.table.compact_at_small_files
@@ -181,12 +178,10 @@ def waiting(settings: Settings) -> tuple[int, int]:
 
 
 def compaction_of(world: HasSpark, settings: Settings) -> Compacted:
-    """Put them together, if there are any. Raises TableUnreachable where somebody changed the same
-    files meanwhile, and NoExclusiveCreate where the table's store or mount does not keep two
-    writers apart.
-
-    Of a table that may have deletion vectors Spark is asked anyway: it writes files anew of which a
-    part is deleted, however large.
+    """Compact small files, if there are any. Raises TableUnreachable if others changed the same
+    files meanwhile, and NoExclusiveCreate if the store does not separate two writers. A table with
+    possible deletion vectors is always compacted by Spark, which rewrites partly deleted files of
+    any size.
     """
     table = settings.table
     require_exclusive_create(table.path)  # no plan says whether that was tried today
@@ -196,12 +191,12 @@ def compaction_of(world: HasSpark, settings: Settings) -> Compacted:
 
 
 def would_become(table: str, small: int, small_bytes: int) -> str:
-    """What waits, in words."""
+    """Describe what waits."""
     return f"{counted(small, 'small file')} of {table}, {size_in_words(small_bytes)}, would become large ones (OPTIMIZE)"
 
 
 def became(table: str, done: Compacted) -> str:
-    """What was done, in words."""
+    """Describe what was done."""
     return (
         f"{counted(done.files_removed, 'small file')} of {table} became {counted(done.files_added, 'file')}: "
         f"{size_in_words(done.bytes_removed)} became {size_in_words(done.bytes_added)}"

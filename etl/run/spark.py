@@ -110,7 +110,7 @@ class RunSpark:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this run built the session that it has."""
+        """True if this run started its session."""
         return self._built is not None
 
     def _enter_time_zone(self, session: SparkSession) -> None:
@@ -121,8 +121,8 @@ class RunSpark:
             self._restore_zone = use_time_zone(session, self._settings.spark)
 
     def _enter_store(self, session: SparkSession) -> None:
-        """Before a session's first use for the store, and for the table, which is the one that its
-        catalog still has, where it is named.
+        """Prepare a session's first use of the store, and check a named table's location in its
+        catalog.
         """
         from etl.io.spark.catalog import enter_store
 
@@ -158,8 +158,8 @@ class RunSpark:
 
 
 Making = Callable[[Settings], object]
-"""Told of the place that the catalog would give a table, before it makes it: raises what keeps a
-run from loading into that.
+"""Called with the location that the catalog would use, before it creates the table: raises what
+prevents a run.
 """
 
 
@@ -168,7 +168,7 @@ class Placed(NamedTuple):
 
     settings: Settings
     asked: NamedTable | None = None
-    """What Spark told just now, which is not kept yet; None where nobody was asked."""
+    """What Spark just reported, not recorded yet; None if it was not asked."""
 
 
 def placed(
@@ -180,11 +180,9 @@ def placed(
     name: str,
     making: Making | None = None,
 ) -> Placed:
-    """The settings with the place of a named table. Where nothing is kept of the name, in that
-    catalog, Spark is asked.
-
-    A pipeline that had a table by another name, or in another catalog, gets none made. Raises as
-    `ask` does.
+    """Return the settings with a named table's location. Spark is asked if none is recorded for the
+    name in that catalog. A pipeline that had a table by another name or in another catalog does not
+    create one. Raises as `ask`.
     """
     kept = read_named_table(ledger)
     if goes_by(kept, settings.table.called, catalog_of(settings.spark)):
@@ -201,13 +199,12 @@ def ask(
     name: str,
     making: Making | None = None,
 ) -> NamedTable:
-    """What Spark tells of the conf's `table.name` now, with the id of the table that is there; a
-    session of our own ends with its JVM.
+    """Return Spark's location of `table.name`, with the id of the table there; our own session ends
+    with its JVM, since the next one may need other jars for the store.
 
-    The next one may need other jars, by the store that the table turns out to be in. `making`: a
-    name that is not taken is made a table. Raises SettingsError for a catalog that Spark does not
-    know, NotOurTable for what cannot be loaded into by its path and, without `making`, for a name
-    that is not taken, NeedsDecision where nothing is at its place, TableUnreachable.
+    `making`: creates an unknown table. Raises SettingsError for a catalog that Spark does not know,
+    NotOurTable for a table that cannot be loaded by path and, without `making`, for an unknown
+    name, NeedsDecision if nothing is at the location, TableUnreachable.
     """
     called = settings.table.called
     reject_temporary(called)
@@ -239,8 +236,8 @@ def entry_of(spark: RunSpark, settings: Settings, making: Making | None = None) 
 
 
 def _made(spark: RunSpark, settings: Settings, making: Making) -> CatalogEntry | None:
-    """The catalog's word on a table that it makes now. What keeps a run from using that is told
-    before, so that none stays behind.
+    """Return the catalog's entry of a table that it creates now. What prevents a run is raised
+    before, so that none is created then.
     """
     from etl.io.spark.catalog import look_up, make_table, place_to_be
 
@@ -258,7 +255,7 @@ def _made(spark: RunSpark, settings: Settings, making: Making) -> CatalogEntry |
 
 
 def of_entry(settings: Settings, entry: CatalogEntry) -> NamedTable:
-    """Where it is, and which table is there."""
+    """Return the location and the table's id."""
     called = settings.table.called
     at = placed_by_name(settings, place_in(called, entry)).table.path
     try:
@@ -295,7 +292,7 @@ def reject_moved_table(session: SparkSession, settings: Settings) -> None:
 
 @contextlib.contextmanager
 def _placed_nowhere(settings: Settings) -> Iterator[Settings]:
-    """As if the table were at a place where nothing is yet."""
+    """Return the settings as if the table were at an empty place."""
     with tempfile.TemporaryDirectory() as nothing:
         yield settings.model_copy(
             update={"table": settings.table.placed(str(Path(nothing, "new")), None)}
@@ -303,7 +300,7 @@ def _placed_nowhere(settings: Settings) -> Iterator[Settings]:
 
 
 def _no_rows(session: SparkSession, settings: Settings) -> DataFrame:
-    """No rows, in the columns that a run's will have; looked at as those of any new table."""
+    """Return an empty DataFrame with a run's columns, to check as for a new table."""
     from etl.io.delta.append import with_event_date
 
     with _placed_nowhere(settings) as new:

@@ -29,11 +29,11 @@ _JAFKA_PRODUCE, _JAFKA_CREATE = 0, 5
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a broker tells of its cluster."""
+    """Metadata of a broker's cluster."""
 
     brokers: frozenset[int]
     controller: int | None
-    """None where the version does not tell (0); -1 while there is none."""
+    """None if the version does not report it (0); -1 without one."""
     leaders: Mapping[str, Mapping[int, int]]
     """Of each topic's partitions; -1 for none."""
 
@@ -119,8 +119,8 @@ class _Answer(io.BytesIO):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one broker is: its id, its port on this machine, and the ZooKeeper with the cluster's
-    path, empty where it has none.
+    """Address of one broker: id, local port, and ZooKeeper with the cluster's path, empty without
+    one.
     """
 
     broker_id: int
@@ -135,7 +135,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """What is asked for."""
+    """A topic to create."""
 
     name: str
     partitions: int = 1
@@ -144,10 +144,10 @@ class NewTopic:
 
 
 class Administration(Protocol):
-    """What is asked of the brokers of one generation."""
+    """Administration of brokers of one type."""
 
     def is_ready(self, broker: Place) -> bool:
-        """Whether clients are told of this broker: a port that answers is not yet a cluster."""
+        """True if clients learn of this broker: an open port is not yet a cluster."""
 
     def create_topic(self, brokers: Sequence[Place], topic: NewTopic) -> None:
         """Create it, and return when every partition can be written and read."""
@@ -157,7 +157,7 @@ class ByAdminClient:
     """Kafka from 0.10.1 on: a request to the brokers, by kafka-python. Raises its errors."""
 
     def is_ready(self, broker: Place) -> bool:
-        """Whether the broker tells of itself and of a controller."""
+        """True if the broker reports itself and a controller."""
         try:
             told = metadata(broker.port, version=1)
         except OSError:
@@ -185,7 +185,7 @@ class ByZooKeeper:
     """
 
     def is_ready(self, broker: Place) -> bool:
-        """Whether it is registered and one of the registered brokers is the controller."""
+        """True if it is registered and a registered broker is the controller."""
         if not answers(broker.port):
             return False
         with session(broker.zookeeper) as client:
@@ -196,7 +196,7 @@ class ByZooKeeper:
             )
 
     def create_topic(self, brokers: Sequence[Place], topic: NewTopic) -> None:
-        """See Administration. Raises Unreachable when some partition has no leader after a minute."""
+        """See Administration. Raises Unreachable if a partition has no leader after a minute."""
         ids = [broker.broker_id for broker in brokers]
         replicas = {
             str(p): [ids[(p + n) % len(ids)] for n in range(topic.replication_factor)]
@@ -227,10 +227,10 @@ class ByZooKeeper:
 
 
 class ByCreateRequest:
-    """Jafka: each broker is asked for partitions of its own."""
+    """Jafka: each broker creates its own partitions."""
 
     def is_ready(self, broker: Place) -> bool:
-        """Whether it is registered with this port."""
+        """True if it is registered with this port."""
         if not answers(broker.port):
             return False
         with session(broker.zookeeper) as client:
@@ -241,8 +241,8 @@ class ByCreateRequest:
             )
 
     def create_topic(self, brokers: Sequence[Place], topic: NewTopic) -> None:
-        """See Administration: `partitions` on each broker. Raises SettingsError for what Jafka does
-        not have.
+        """See Administration: `partitions` on each broker. Raises SettingsError for what Jafka
+        lacks.
         """
         if topic.replication_factor != 1 or topic.config:
             raise SettingsError(
@@ -264,10 +264,8 @@ class ByCreateRequest:
 
 def end_older_session(broker: Place) -> None:
     """End the session of a killed broker: its znodes stay until then, and a broker that finds its
-    own id taken gives up.
-
-    Whoever registered this broker's port is dead, for it is about to listen there: what the end of
-    its session would remove is removed now.
+    own id taken gives up. The process that registered this port is dead, since this broker is about
+    to listen there.
     """
     with session(broker.zookeeper) as client:
         path = f"/brokers/ids/{broker.broker_id}"
@@ -322,7 +320,7 @@ def _json(client: Any, path: str) -> dict[str, Any]:
 
 
 def _tells_of(broker: Place, topic: NewTopic) -> bool:
-    """Whether the broker itself names a leader of every partition."""
+    """True if the broker names a leader of each partition."""
     leaders = metadata(broker.port, version=0).leaders.get(topic.name, {})
     return len(leaders) == topic.partitions and min(leaders.values()) >= 0
 
@@ -333,12 +331,10 @@ JAFKA = "jafka-3.0.6"
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What one release is made of, and how it wants to be started."""
+    """The artifacts of one release, and how it is started."""
 
     artifacts: tuple[Artifact, ...]
-    """What they depend on comes with them; one that is named here is of this version, whatever
-    others ask for.
-    """
+    """Their dependencies are added; those named here have this version in any case."""
     properties: Mapping[str, str]
     """Its server.properties. In braces stands what differs from broker to broker: see
     `kafka.Kafka.command`.
@@ -346,9 +342,7 @@ class Release:
     administration: Administration = field(default_factory=ByAdminClient)
     main: str = "kafka.Kafka"
     has_zookeeper: bool = True
-    """Whether its brokers register in ZooKeeper; without it they keep a quorum of their own
-    (KRaft).
-    """
+    """True if its brokers register in ZooKeeper; False: a quorum of their own (KRaft)."""
 
 
 # A broker for tests: small, quick, and nothing happens by itself. A release passes over the keys
@@ -416,7 +410,7 @@ _JAFKA = {
 _SIMPLE_LOG = Artifact("org.slf4j", "slf4j-simple", "1.7.36")
 """Without a log binding a release that brings none would write no log at all."""
 _XML = Artifact("javax.xml.bind", "jaxb-api", "2.3.1")
-"""What Java had of its own until 11."""
+"""Modules that Java contained until 11."""
 
 
 def _kafka(scala: str, version: str, *besides: Artifact) -> tuple[Artifact, ...]:
@@ -517,7 +511,7 @@ class Kafka(Server):
 
     @property
     def place(self) -> Place:
-        """Where it is."""
+        """Return its address."""
         return Place(self.broker_id, self.port, self.zookeeper_connect)
 
     def command(self) -> list[str]:
@@ -554,7 +548,7 @@ class Kafka(Server):
         return self.release.administration.is_ready(self.place)
 
     def _facts(self) -> dict[str, object]:
-        """What stands in braces in a release's properties."""
+        """Return the values for braces in a release's properties."""
         ours = f"PLAINTEXT://{self.bootstrap}"
         return {
             "id": self.broker_id,
@@ -568,7 +562,7 @@ class Kafka(Server):
         }
 
     def _format(self) -> None:
-        """What Kafka's storage tool writes into a new data folder: whose it is."""
+        """Format a new data directory by Kafka's storage tool."""
         data = self.folder / "data"
         data.mkdir(parents=True, exist_ok=True)
         (data / "meta.properties").write_text(

@@ -28,9 +28,7 @@ from etl.testkit.java import (
 )
 
 _SILENT = "-Xlog:disable -Xlog:all=error:stderr"
-"""What a JVM has to say of an archive would go to standard output, where `--json` prints its
-document.
-"""
+"""Keeps a JVM's messages about an archive off standard output, where `--json` prints."""
 _MADE_WITHIN_S = 300
 
 
@@ -67,7 +65,7 @@ def _place() -> Path:
 
 
 def _java_release() -> str:
-    """What this Java says it is: an archive fits one build only."""
+    """Return the exact Java release: an archive fits one build only."""
     release = java_home() / "release"
     return release.read_text() if release.exists() else ""
 
@@ -93,7 +91,7 @@ def _make(archive: Path) -> None:
 
 
 def _run_small(archive: str, folder: str) -> None:
-    """What a pipeline does with Spark, in small, in a JVM that keeps the classes it used."""
+    """Run a small pipeline with Spark in a JVM that records its classes."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as f

@@ -84,7 +84,7 @@ class ZooKeeper(Server):
         return [*java, *options, *self._options, "-cp", classes, _MAIN, str(settings)]
 
     def is_ready(self) -> bool:
-        """Whether it serves requests: before that it answers `srvr` with another line."""
+        """True if it serves requests; before that it answers `srvr` differently."""
         try:
             with socket.create_connection((HOST, self.port), timeout=5) as connection:
                 connection.sendall(b"srvr")

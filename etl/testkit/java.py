@@ -45,9 +45,7 @@ def alone(lock: Path) -> Iterator[None]:
 
 
 VERSIONS = (17, 21)
-"""The Java versions on which every part was tried: Spark 4.2 asks for 17 or newer, Kafka 3.9 ends
-at 23.
-"""
+"""Tested Java versions: Spark 4.2 requires 17 or newer, Kafka 3.9 supports up to 23."""
 
 _ANSWER_WITHIN_S = 30
 
@@ -81,18 +79,18 @@ def java_home() -> Path:
 
 
 def java_version(java: Path) -> int | None:
-    """The version that `java` says it is (17, 21, ...), or None when it says nothing."""
+    """Return the major version of `java` (17, 21, ...), or None."""
     found = _ask(str(java))
     return found.version if found else None
 
 
 def is_bundled(java: Path) -> bool:
-    """Whether `java`, as `find_java` gave it, is the one of the pip package."""
+    """True if `java`, from `find_java`, is the one of the pip package."""
     return java.is_relative_to(cache_folder())
 
 
 def java_environment() -> dict[str, str]:
-    """This process's environment with JAVA_HOME set, for a child that looks for Java by itself."""
+    """Return this process's environment with JAVA_HOME set."""
     return {**os.environ, "JAVA_HOME": str(java_home())}
 
 
@@ -131,7 +129,7 @@ def _places(home: str, path: str) -> dict[str, str]:
 
 
 def _ask(java: str) -> _Java | None:
-    """What `java` says of itself, or None. The one on PATH is often a link or a shim, so it is
+    """Return what `java` reports, or None. The one on PATH is often a link or a shim, so it is
     asked for its home.
     """
     try:
@@ -167,7 +165,7 @@ def _bundled_java() -> Path | None:
 
 
 def _without_vector(java: Path) -> Path:
-    """A home whose `bin/java` is a script in front of `java`. Its name holds the path: several
+    """Return a home whose `bin/java` is a script around `java`. Its name contains the path, since
     environments share the cache.
     """
     home = cache_folder() / "java" / hashlib.sha256(str(java).encode()).hexdigest()[:12]
@@ -188,8 +186,8 @@ _SALT = b"Mighty Aphrodite"
 
 
 def trust_options(folder: Path) -> list[str]:
-    """Options that let Java trust whom Python trusts, with the store written into `folder`; none
-    where Python knows nobody.
+    """Return Java options to trust the authorities that Python trusts, with a store in `folder`;
+    none if Python knows none.
     """
     certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
     if not certificates:
@@ -253,7 +251,7 @@ def spark_home() -> Path:
 
 
 def spark_jars(*starts: str) -> list[Path]:
-    """Spark's own jars, or those whose names start so."""
+    """Return Spark's own jars, or those with a prefix."""
     return sorted(
         jar
         for jar in (spark_home() / "jars").glob("*.jar")
@@ -271,8 +269,8 @@ def delta_jars() -> list[Path]:
 
 
 def store_jars(packages: Iterable[str]) -> list[Path]:
-    """The jars of these packages, `ORGANISATION:NAME:VERSION`, that a store's client needs beside
-    Spark's own. Raises as `fetched` does.
+    """Return the jars of these packages, `ORGANISATION:NAME:VERSION`, that a store's client needs
+    besides Spark's. Raises as `fetched`.
     """
     found = []
     for package in packages:

@@ -32,8 +32,8 @@ _TAIL_LINES = 15
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which nobody listens, and none of the last thousand that were asked
-    for here: they may be listened on soon.
+    """Return a free port of 127.0.0.1, none of the last thousand returned here, which may be used
+    soon.
     """
     for port in random.sample(_PORTS, 100):
         if port in _asked_for:
@@ -54,7 +54,7 @@ def free_port() -> int:
 
 
 def answers(port: int, host: str = HOST) -> bool:
-    """Whether somebody accepts connections on `port` of `host`."""
+    """True if the port accepts connections."""
     try:
         with socket.create_connection((host, port), timeout=5):
             return True
@@ -63,7 +63,7 @@ def answers(port: int, host: str = HOST) -> bool:
 
 
 def wait_until(ready: Callable[[], bool], within_s: float) -> bool:
-    """Whether `ready` came true within `within_s` seconds."""
+    """True if `ready` returned true within `within_s` seconds."""
     deadline = time.monotonic() + within_s
     while not ready():
         if time.monotonic() > deadline:
@@ -104,7 +104,7 @@ class Server(ABC):
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Whether the server does its work by now."""
+        """True if the server is ready."""
 
     def environment(self) -> dict[str, str]:
         """The server's environment."""

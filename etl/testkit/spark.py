@@ -19,11 +19,9 @@ from etl.testkit.server_process import HOST, Server, answers, free_port, wait_un
 
 
 def set_spark_environment() -> None:
-    """Set JAVA_HOME and, where nobody did, PYSPARK_PYTHON of this process. Call it before the
-    session starts.
-
-    Without PYSPARK_PYTHON the workers are the first python3 on PATH, not this one: pyspark 4.2
-    reads the setting `spark.pyspark.python` only where spark-submit starts the driver.
+    """Set JAVA_HOME and, if unset, PYSPARK_PYTHON; call it before the session starts. Without it
+    workers use the first python3 on PATH: pyspark 4.2 reads `spark.pyspark.python` only under
+    spark-submit.
     """
     set_java_home()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -58,12 +56,9 @@ def jar_settings(
 
 
 def spark_settings(master: str = "local[2]", *, besides: Sequence[Path] = ()) -> dict[str, str]:
-    """Plain Spark settings for a small session on this machine that reads and writes Delta and
-    never asks the network.
-
-    `besides`: jars beside Delta's.
-
-    Call `set_spark_environment` before the session starts. Raises as `java.delta_jars` does.
+    """Return Spark settings for a small local session with Delta and without network access.
+    `besides`: further jars. Call `set_spark_environment` before the session starts. Raises as
+    `java.delta_jars`.
     """
     return {
         "spark.master": master,
@@ -107,8 +102,8 @@ class _Daemon(Server):
         ]
 
     def environment(self) -> dict[str, str]:
-        """See Server. What points Python at this process's own packages is left out: a worker has
-        its own.
+        """See Server. Variables of this process's Python are left out, since workers have their
+        own.
         """
         ours = {
             name: value
@@ -166,7 +161,7 @@ class StandaloneSpark:
 
     @property
     def master_url(self) -> str:
-        """What `spark-submit --master` wants."""
+        """Return the value for `spark-submit --master`."""
         return f"spark://{HOST}:{self._master.port}"
 
     def kill_worker(self, number: int) -> None:

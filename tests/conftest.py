@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -102,14 +101,6 @@ def small_session(warehouse: Path, *, for_path: str | None = None) -> Iterator[S
         yield session
     finally:
         session.stop()
-
-
-@pytest.fixture(autouse=True)
-def logs_as_before() -> Iterator[None]:
-    """A command that a test ends by a signal disables logging for the rest of its process."""
-    before = logging.root.manager.disable
-    yield
-    logging.disable(before)
 
 
 @pytest.fixture(scope="session")

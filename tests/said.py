@@ -31,7 +31,7 @@ class Said:
         return [one["outcome"] for one in self.document["outcomes"]]
 
 
-def describe_failure_of(*words: str) -> Said:
+def run_etl(*words: str) -> Said:
     """`etl` with these words."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

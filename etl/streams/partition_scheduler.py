@@ -36,19 +36,19 @@ class _Chunk(Generic[Record]):
     def is_empty(self) -> bool:
         if not self._has_looked and length_hint(self._records) > 0:
             return False  # and none is made before somebody wants it
-        self._fetch_once()
+        self._ensure_next()
         return not self._next and self.failure is None
 
     def take(self, most: int) -> list[Record]:
         """The next records, fewer where no more are there or one cannot be read."""
         found: list[Record] = []
-        self._fetch_once()
+        self._ensure_next()
         while self._next and len(found) < most:
             found += self._next
             self._look()
         return found
 
-    def _fetch_once(self) -> None:
+    def _ensure_next(self) -> None:
         if not self._has_looked:
             self._look()
 

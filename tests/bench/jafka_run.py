@@ -44,7 +44,7 @@ from etl.testkit.brokers import JAFKA, release_jars
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.java import find_java
 from etl.testkit.spark import jar_settings, set_spark_environment, spark_settings
-from tests.said import describe_failure_of
+from tests.said import run_etl
 
 TOPIC = "clicks"
 SOURCE = Path(__file__).with_name("java") / "JafkaReader.java"
@@ -182,7 +182,7 @@ def run_once(
         )
     )
     began, used = time.monotonic(), cpu_seconds()
-    said = describe_failure_of("run", str(conf), "--json")
+    said = run_etl("run", str(conf), "--json")
     spent = time.monotonic() - began, cpu_seconds() - used
     assert said.code == 0 and said.document["records"] == messages, said.err + said.out
     shutil.rmtree(

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from etl.model.partitions import BrokerFamily
-from tests.said import describe_failure_of
+from tests.said import run_etl
 
 pytestmark = pytest.mark.brokers
 PLACE = {
@@ -23,7 +23,7 @@ PLACE = {
 def test_the_demo_ends_with_every_record_in_its_table_once(
     dialect: BrokerFamily, tmp_path: Path
 ) -> None:
-    said = describe_failure_of(
+    said = run_etl(
         "demo",
         "--dialect",
         dialect.value,

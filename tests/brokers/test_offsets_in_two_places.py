@@ -21,7 +21,7 @@ from etl.settings.load import load_settings
 from etl.testkit.server_process import HOST
 from tests.brokers.stage import KafkaStage
 from tests.brokers.writing import ForeignPipeline, many
-from tests.said import Said, describe_failure_of, refused
+from tests.said import Said, refused, run_etl
 
 END = 10
 CASES = tuple(itertools.product((None, 3, 7), repeat=2))
@@ -64,7 +64,7 @@ class TwoPlaces:
         ]
 
     def restored(self) -> Said:
-        return describe_failure_of(
+        return run_etl(
             "offsets",
             "restore",
             str(self.pipeline.conf),

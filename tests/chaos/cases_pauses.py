@@ -15,7 +15,7 @@ from tests.chaos.others import JOIN, OtherConsumer, shared, without
 from tests.chaos.sources import between, delete_records, let_go, stopped
 from tests.chaos.stage import Case, Stage, Told, held, said_in_short
 from tests.chaos.zookeeper_proxy import CREATE, CREATE2, MULTI, SET_DATA, Lost
-from tests.said import Said, describe_failure_of
+from tests.said import Said, run_etl
 from tests.system.driving import Pipeline
 
 _PARTITION = 1
@@ -169,7 +169,7 @@ def paused_by_a_member(stage: Stage, *, verb: str | None) -> Told:
 
 def say(pipeline: Pipeline, word: str) -> Said:
     """`etl offsets pause` or `resume`, of one log."""
-    return describe_failure_of(
+    return run_etl(
         "offsets",
         word,
         str(pipeline.conf),

@@ -450,7 +450,7 @@ def _store(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         yield f"{i} is refused", _ended(s, i)
 
 
-def _retire_predecessor(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
+def _commit_to_group(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     """Kafka's commit. Without a fence it is one with today's membership, whatever happened since
     the claim.
     """
@@ -554,7 +554,7 @@ _DOES: dict[At, Callable[[State, int, Driver], Iterator[tuple[str, State]]]] = {
     At.CLAIM: _claim,
     At.READ: _read,
     At.STORE: _store,
-    At.HAND_OVER: _retire_predecessor,
+    At.HAND_OVER: _commit_to_group,
     At.MARK: _mark,
     At.VOID: _void,
     At.SUPERSEDE: _supersede,

@@ -12,7 +12,7 @@ import pytest
 from etl import Consumer, OffsetRanges
 from tests.networks.loading import consume
 from tests.networks.secured import PASSWORD, MakePipeline, Secured
-from tests.said import describe_failure_of, refused
+from tests.said import refused, run_etl
 
 pytestmark = pytest.mark.networks
 
@@ -111,20 +111,20 @@ def test_a_first_conf_says_what_to_set_and_with_that_the_doctor_has_nothing_agai
     ]
     bootstrap = ["--bootstrap", f"localhost:{secured.ports['SASL_SSL']}"]
     refused(
-        describe_failure_of(*words, *bootstrap),
+        run_etl(*words, *bootstrap),
         2,
         "the port speaks TLS",
         "--set source.security.protocol=SASL_SSL",
     )
     bootstrap = ["--bootstrap", f"localhost:{secured.ports['SASL_PLAINTEXT']}"]
     refused(
-        describe_failure_of(*words, *bootstrap),
+        run_etl(*words, *bootstrap),
         2,
         "wants a login, by",
         "'source.security.sasl.password=${file:/PATH}'",
     )
     refused(
-        describe_failure_of(*words, "--set", "source.listener=SASL_SSL"),
+        run_etl(*words, "--set", "source.listener=SASL_SSL"),
         2,
         "no",
         "--set source.security.protocol=SASL_SSL",
@@ -140,8 +140,8 @@ def test_a_first_conf_says_what_to_set_and_with_that_the_doctor_has_nothing_agai
         )
         for word in ("--set", f"source.security.{key}")
     ]
-    assert describe_failure_of(*words, *said, "--set", "source.listener=SASL_SSL").code == 0
+    assert run_etl(*words, *said, "--set", "source.listener=SASL_SSL").code == 0
     assert PASSWORD not in conf.read_text()
     for command in ("doctor", "run"):
-        told = describe_failure_of(command, str(conf), "--json", "--set", "table.writer=arrow")
+        told = run_etl(command, str(conf), "--json", "--set", "table.writer=arrow")
         assert told.code == 0, told.err + told.out

@@ -21,7 +21,7 @@ from etl.settings.connection_security import ZooKeeperSettings
 from tests.networks.certificates import KEY_PASSWORD
 from tests.networks.secured_zookeeper import USERS
 from tests.networks.zookeepers import Servers, login
-from tests.said import describe_failure_of, refused
+from tests.said import refused, run_etl
 
 pytestmark = pytest.mark.networks
 Way = dict[str, Any]
@@ -371,10 +371,8 @@ def test_each_command_says_it_in_the_same_way(servers: Servers, case: str, tmp_p
         ("plans", "list"),
         ("pipelines", "list"),
     ):
-        refused(
-            describe_failure_of(*words, str(conf), "--json"), 2, *([told.key] if told.key else [])
-        )
-    doctor = describe_failure_of("doctor", str(conf))
+        refused(run_etl(*words, str(conf), "--json"), 2, *([told.key] if told.key else []))
+    doctor = run_etl("doctor", str(conf))
     assert doctor.code == 2 and re.search(told.text, doctor.out + doctor.err), (
         doctor.out + doctor.err
     )
@@ -399,7 +397,7 @@ def test_files_of_a_conf_are_sought_beside_it(servers: Servers, tmp_path: Path) 
             }
         )
     )
-    said = describe_failure_of("plans", "list", str(conf), "--json")
+    said = run_etl("plans", "list", str(conf), "--json")
     assert (said.code, said.document) == (0, []), said.err
 
 
@@ -423,8 +421,7 @@ def test_doctors_probes_enter_and_log_in_as_a_run_does(
         )
     )
     lines = {
-        line["name"]: line
-        for line in describe_failure_of("doctor", str(conf), "--json").document["lines"]
+        line["name"]: line for line in run_etl("doctor", str(conf), "--json").document["lines"]
     }
     for name in ("ZooKeeper", "request limit", "znode permissions"):
         assert lines[name]["verdict"] == "ok", lines[name]
@@ -451,13 +448,13 @@ def test_a_first_conf_enters_by_the_keys_that_are_said_and_says_which_where_none
         ("--zookeeper", servers.plain.encrypted),
     )
     refused(
-        describe_failure_of(*words, *strict),
+        run_etl(*words, *strict),
         2,
         "wants a login by SASL",
         "Of etl init: --set zookeeper.auth.scheme=sasl",
     )
     refused(
-        describe_failure_of(*words, *encrypted),
+        run_etl(*words, *encrypted),
         2,
         "the port speaks TLS",
         "Of etl init: --set zookeeper.tls.enabled=true",
@@ -467,11 +464,9 @@ def test_a_first_conf_enters_by_the_keys_that_are_said_and_says_which_where_none
         for name, value in login().items()
         for word in ("--set", f"zookeeper.auth.{name}={value}")
     ]
-    refused(describe_failure_of(*words, *strict, *keys), 6, "no connection")
+    refused(run_etl(*words, *strict, *keys), 6, "no connection")
     refused(
-        describe_failure_of(
-            *words, *encrypted, "--set", f"zookeeper.tls.ca_file={servers.authority.ca}"
-        ),
+        run_etl(*words, *encrypted, "--set", f"zookeeper.tls.ca_file={servers.authority.ca}"),
         6,
         "no connection",
     )

@@ -28,7 +28,7 @@ from etl.run.services import Services
 from etl.settings.load import load_settings
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.spark import SHORT_RUN
-from tests.said import Said, describe_failure_of, refused
+from tests.said import Said, refused, run_etl
 from tests.system.sessions import session_at
 from tests.traffic.choice import Traffic, traffic_of
 from tests.traffic.rows import Row, hash_of
@@ -109,15 +109,11 @@ class Pipeline:
 
     def door(self, *words: str, after: Sequence[str] = (), json_too: bool = True) -> Said:
         """The command in this process, which shares its Spark session."""
-        return describe_failure_of(
-            *words, str(self.conf), *after, *(["--json"] if json_too else [])
-        )
+        return run_etl(*words, str(self.conf), *after, *(["--json"] if json_too else []))
 
     def accept_log(self, *words: str) -> Said:
         """What an operator says of logs that were cut or made again."""
-        return describe_failure_of(
-            "plans", "accept-log", str(self.conf), *words, "--reason", "seen", "--json"
-        )
+        return run_etl("plans", "accept-log", str(self.conf), *words, "--reason", "seen", "--json")
 
     def run(self) -> Said:
         return self.door("run")

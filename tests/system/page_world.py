@@ -26,7 +26,7 @@ from etl.settings.load import load_settings
 from etl.settings.sections import Settings
 from etl.testkit.cluster import EmbeddedCluster
 from tests.pages import ROOT
-from tests.said import Said, describe_failure_of, entered
+from tests.said import Said, entered, run_etl
 from tests.system.driving import WITHOUT_SPARK, Before, BrokenOff
 from tests.system.sessions import session_at
 
@@ -176,10 +176,7 @@ class PageWorld:
 
     def newest_plan(self) -> str:
         return str(
-            max(
-                row["number"]
-                for row in describe_failure_of("plans", "list", str(CONF), "--json").document
-            )
+            max(row["number"] for row in run_etl("plans", "list", str(CONF), "--json").document)
         )
 
     def newest_run(self) -> str:
@@ -203,7 +200,7 @@ class PageWorld:
     def type(self, text: str, code: int = 0, answer: str | None = None) -> Said:
         """Type it, at a terminal where something is answered. It ends as the page says."""
         words = self.filled(text)
-        said = describe_failure_of(*words) if answer is None else self._at_terminal(words, answer)
+        said = run_etl(*words) if answer is None else self._at_terminal(words, answer)
         assert said.code == code, f"{text}: exit {said.code}\n{said.err}{said.out}"
         assert "Traceback" not in said.err, said.err
         return said

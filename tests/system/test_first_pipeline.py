@@ -19,7 +19,7 @@ from etl.report.metrics import PREFIX
 from etl.settings.schema import SCHEMA_FILE, conf_schema
 from etl.testkit.cluster import EmbeddedCluster
 from tests.conftest import TopicFactory
-from tests.said import Said, describe_failure_of, refused
+from tests.said import Said, refused, run_etl
 
 RECORDS = 40
 
@@ -35,7 +35,7 @@ def filled(cluster: EmbeddedCluster, topic: TopicFactory) -> str:
 
 
 def init(folder: Path, *words: str) -> Said:
-    return describe_failure_of(
+    return run_etl(
         "init",
         *words,
         "--table",
@@ -49,9 +49,9 @@ def init(folder: Path, *words: str) -> Said:
 def loaded_by(conf: Path, table: Path, *words: str) -> Said:
     """The run of a conf that has nothing wrong with it, which loads all records."""
     words = (*words, "--set", f"report.path={conf.parent / 'reports'}")
-    checked = describe_failure_of("doctor", str(conf), *words, "--json")
+    checked = run_etl("doctor", str(conf), *words, "--json")
     assert checked.code == 0, checked.err + checked.out
-    ran = describe_failure_of("run", str(conf), *words, "--json")
+    ran = run_etl("run", str(conf), *words, "--json")
     assert ran.code == 0, ran.err + ran.out
     assert DeltaTable(str(table)).to_pyarrow_table(columns=["offset"]).num_rows == RECORDS
     return ran

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from etl.testkit.cluster import EmbeddedCluster
 from tests.conftest import TopicFactory
-from tests.said import describe_failure_of
+from tests.said import run_etl
 
 DOCS = Path(__file__).parents[2] / "docs"
 RECORDS = 80
@@ -73,7 +73,7 @@ def follow(
             return []
         words = [name if word == "clicks" else word for word in shlex.split(ours(step))]
         more = ["--pipeline", "clicks", "--group", f"etl-{name}"] if words[0] == "init" else []
-        said = describe_failure_of(*words, *more)
+        said = run_etl(*words, *more)
         assert said.code == 0, f"etl {step}\n{said.err}{said.out}"
         return re.findall(r"(ingested|nothing new|already applied)", said.err + said.out)
 

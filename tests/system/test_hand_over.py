@@ -52,7 +52,7 @@ class Driver:
             ConsumerGroup(zookeeper, "g"),
         )
         self.lock = DriverLock(zookeeper, "g", "clicks")
-        self._retire_predecessor = HandOver(zookeeper, "g", self.lock)
+        self._commits = HandOver(zookeeper, "g", self.lock)
 
     def store(
         self, plan: Plan, *, meanwhile: Callable[[], object] = lambda: None
@@ -64,7 +64,7 @@ class Driver:
             meanwhile()
             self.ledger.store_plan(plan, also=parts)  # type: ignore[arg-type]
 
-        return self._retire_predecessor.store(plan, checks, write)
+        return self._commits.store(plan, checks, write)
 
     def plan(self, logs: list[BrokerPartition] = LOGS) -> Plan:
         """Ten offsets of each log, from where the group is."""

@@ -42,7 +42,7 @@ from etl.testkit.brokers import JAFKA
 from etl.testkit.cluster import EmbeddedCluster
 from etl.testkit.server_process import wait_until
 from tests.builders import plain_settings
-from tests.said import describe_failure_of
+from tests.said import run_etl
 
 GONE_WITHIN_S = 20.0
 """A broker's session ends 6 s after its last word."""
@@ -128,7 +128,7 @@ def test_a_first_conf_is_written_by_what_these_brokers_registered_and_the_doctor
         str(conf),
         "--json",
     )
-    written = describe_failure_of(*asked)
+    written = run_etl(*asked)
     assert written.code == 0, written.err
     found = load_settings(conf)
     assert (found.source.is_physical, found.cluster, found.source.topics.allow) == (
@@ -136,7 +136,7 @@ def test_a_first_conf_is_written_by_what_these_brokers_registered_and_the_doctor
         "old",
         (topic,),
     )
-    checked = describe_failure_of("doctor", str(conf), "--json")
+    checked = run_etl("doctor", str(conf), "--json")
     assert checked.code == 0, checked.err
 
 
@@ -278,7 +278,7 @@ def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_th
             {"version": 1, **settings.model_dump(mode="json", exclude_unset=True, by_alias=True)}
         )
     )
-    left_out = describe_failure_of(
+    left_out = run_etl(
         "plans",
         "supersede",
         str(conf),

@@ -386,7 +386,7 @@ def planned(pipeline: Pipeline, why: str) -> Rows:
     return [(pipeline.topic, partition, 100, 200, why, 2) for partition in range(4)]
 
 
-def reject_in_doubt_commit(said: Said, pipeline: Pipeline, why: str) -> None:
+def assert_lost_offsets_recorded(said: Said, pipeline: Pipeline, why: str) -> None:
     """The command names each stretch that it gives up, for people and for programs."""
     assert said.code == 0, said.err + said.out
     assert said.document["lost"] == [
@@ -428,7 +428,7 @@ def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_stric
         "400 offsets of plan 2",
         "plans supersede CONF 2",
     )
-    reject_in_doubt_commit(superseded(stored), stored, "topic deleted")
+    assert_lost_offsets_recorded(superseded(stored), stored, "topic deleted")
     assert "100 offsets (100 to 200), topic deleted" in caplog.text, (
         "said before the plan is stored"
     )
@@ -458,7 +458,7 @@ def test_a_stored_plan_of_a_recreated_topic_that_is_accepted_is_a_loss_and_stric
     stored.produce(40)
     refused(superseded(stored), 5, "made again", "plans accept-log")
     accepted = stored.accept_log(stored.topic)
-    reject_in_doubt_commit(accepted, stored, "topic recreated")
+    assert_lost_offsets_recorded(accepted, stored, "topic recreated")
     assert "loaded up to 100 and planned up to 200" in " ".join(accepted.document["says"])
     said = stored.door("run", "--strict")
     assert (said.code, said.outcomes.count("records lost")) == (3, 4), said.out
@@ -475,7 +475,7 @@ def test_a_deleted_topic_is_accepted_once_it_is_recreated_and_what_was_planned_o
     delete_topic(stored)
     refused(stored.accept_log(stored.topic), 2, "the topic is not there", "plans supersede CONF 2")
     make_topic(stored)
-    reject_in_doubt_commit(stored.accept_log(stored.topic), stored, "topic recreated")
+    assert_lost_offsets_recorded(stored.accept_log(stored.topic), stored, "topic recreated")
     assert stored.door("run", "--strict").code == 3
     assert written(stored) == planned(stored, "topic recreated")
     reject_unproven(stored, "topic recreated")
@@ -488,7 +488,7 @@ def test_what_was_planned_of_a_deleted_topic_is_recorded_also_where_the_conf_nam
     there.
     """
     delete_topic(stored)
-    reject_in_doubt_commit(superseded(stored), stored, "topic deleted")
+    assert_lost_offsets_recorded(superseded(stored), stored, "topic deleted")
     stored.settings["source"] = {"topics": {"allow": [stored.topic]}}
     refused(stored.door("run", "--strict"), 2, "the topic is not there", "take it out of the list")
     assert written(stored) == planned(stored, "topic deleted")
@@ -508,7 +508,7 @@ def test_a_position_that_is_set_in_the_place_of_that_plan_says_first_what_is_los
         "0 to 40",
         "100 offsets (100 to 200), topic deleted",
     )
-    reject_in_doubt_commit(
+    assert_lost_offsets_recorded(
         stored.door("offsets", "set", after=(*words, "--yes")), stored, "topic deleted"
     )
     assert stored.door("run", "--strict").code == 3

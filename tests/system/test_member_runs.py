@@ -11,7 +11,7 @@ import pytest
 
 from etl.io.zookeeper.session import ZooKeeper
 from etl.ledger.paths import GroupPaths
-from tests.said import Said, describe_failure_of, refused
+from tests.said import Said, refused, run_etl
 from tests.system.driving import Pipeline
 
 pytestmark = pytest.mark.without_spark
@@ -56,7 +56,7 @@ def test_a_run_beside_a_registered_consumer_reads_its_share_and_names_what_the_o
                 f"{paths.offsets_of(pipeline.topic)}/{partition}", str(offset).encode()
             )
         other.client.set(f"{paths.offsets_of(pipeline.topic)}/0", b"25")
-        rows = describe_failure_of("offsets", "diff", str(pipeline.conf), "--json").document["rows"]
+        rows = run_etl("offsets", "diff", str(pipeline.conf), "--json").document["rows"]
         assert [(r["difference"], r["next_run"]) for r in rows if r["partition"] == 0] == [
             (
                 "read on by others",
@@ -83,7 +83,7 @@ def test_a_position_is_set_by_a_member_in_one_step_and_not_in_a_partition_of_ano
     )
 
     def setting(log: str, to: str) -> Said:
-        return describe_failure_of(
+        return run_etl(
             "offsets",
             "set",
             str(pipeline.conf),
@@ -110,7 +110,7 @@ def test_a_position_is_set_by_a_member_in_one_step_and_not_in_a_partition_of_ano
             paths.owners_of(pipeline.topic)
         )
         refused(setting("", "latest"), 5, "plan 2 was handed over and is not in the table")
-        retired = describe_failure_of(
+        retired = run_etl(
             "pipelines", "retire", str(pipeline.conf), "clicks", "--reason", "r", "--json"
         )
         refused(retired, 5, "plan 2 of clicks was handed over", "nobody else reads its ranges")
@@ -125,7 +125,7 @@ def test_a_position_is_set_by_a_member_in_one_step_and_not_in_a_partition_of_ano
     with ZooKeeper(pipeline.cluster.zookeeper_connect) as other:
         other.client.set(f"{paths.offsets_of(pipeline.topic)}/1", b"7")
     refused(pipeline.run(), 5, "it is 7, ours is 40")
-    restored = describe_failure_of(
+    restored = run_etl(
         "offsets", "restore", str(pipeline.conf), "--from-table", "--reason", "r", "--yes", "--json"
     )
     assert restored.code == 0 and pipeline.committed() == dict.fromkeys(range(4), 40), (
@@ -154,7 +154,7 @@ def test_a_pipeline_takes_over_from_another_of_its_group_behind_what_others_read
 
     def take_over() -> Said:
         words = "--from", f"{pipeline.group}/clicks", "--reason", "r", "--json"
-        return describe_failure_of("plans", "take-over", str(pipeline.conf), *words)
+        return run_etl("plans", "take-over", str(pipeline.conf), *words)
 
     with ZooKeeper(pipeline.cluster.zookeeper_connect) as other:
         other.client.set(f"{paths.offsets_of(pipeline.topic)}/3", b"25")

@@ -19,12 +19,12 @@ from etl.io.zookeeper.session import ZooKeeper
 from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import Pause
 from tests.builders import plain_settings
-from tests.said import Said, describe_failure_of, refused
+from tests.said import Said, refused, run_etl
 from tests.system.driving import Pipeline
 
 
 def say(pipeline: Pipeline, word: str, *logs: str) -> Said:
-    return describe_failure_of(
+    return run_etl(
         "offsets", word, str(pipeline.conf), *logs, "--reason", "its records are broken", "--json"
     )
 
@@ -76,7 +76,7 @@ def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(
     assert len(pipeline.door("plan").document["paused"]) == 2
     lines = pipeline.door("doctor").document["lines"]
     assert [line["verdict"] for line in lines if line["name"] == "paused logs"] == ["advice"] * 2
-    [listed] = describe_failure_of("pipelines", "list", str(pipeline.conf), "--json").document
+    [listed] = run_etl("pipelines", "list", str(pipeline.conf), "--json").document
     assert [one["partition"] for one in listed["paused"]] == [1, 2]
 
     begin = datetime(2020, 1, 1, tzinfo=UTC)

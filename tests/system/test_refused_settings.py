@@ -27,7 +27,7 @@ from etl.reader.source import OffsetRanges
 from etl.settings.choices import split_address
 from tests.fakes.broker import FakeBroker
 from tests.fakes.listening import listening
-from tests.said import Said, describe_failure_of, refused
+from tests.said import Said, refused, run_etl
 from tests.system.driving import Pipeline
 
 # -- the size of a fetch
@@ -364,6 +364,6 @@ def _as_nobody(pipeline: Pipeline, home: Path) -> Said:
     conf.write_bytes(pipeline.conf.read_bytes())
     os.seteuid(65534)
     try:
-        return describe_failure_of("run", str(conf), "--json")
+        return run_etl("run", str(conf), "--json")
     finally:
         os.seteuid(0)

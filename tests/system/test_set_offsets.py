@@ -10,14 +10,14 @@ from deltalake import DeltaTable
 from etl.commands.run import new_run_id
 from etl.io.zookeeper.ledger import DriverLock
 from etl.io.zookeeper.session import ZooKeeper
-from tests.said import Said, describe_failure_of, refused
+from tests.said import Said, refused, run_etl
 from tests.system.driving import Pipeline, clean_log
 
 pytestmark = pytest.mark.without_spark
 
 
 def set_to(pipeline: Pipeline, log: str, to: str, *more: str) -> Said:
-    return describe_failure_of(
+    return run_etl(
         "offsets", "set", str(pipeline.conf), log, "--to", to, "--reason", "seen", *more, "--json"
     )
 
@@ -86,7 +86,7 @@ def test_a_position_is_set_forwards_and_back_and_every_record_is_there_once_or_t
 
 
 def restore(pipeline: Pipeline, *more: str) -> Said:
-    return describe_failure_of(
+    return run_etl(
         "offsets",
         "restore",
         str(pipeline.conf),

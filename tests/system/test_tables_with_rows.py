@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession, functions
 
 from etl.model.columns import COLUMNS
 from tests.conftest import TopicFactory
-from tests.said import Said, describe_failure_of, refused
+from tests.said import Said, refused, run_etl
 from tests.system.driving import Pipeline, clean_log
 from tests.traffic.modern import grow_topic
 
@@ -349,7 +349,7 @@ def test_a_first_conf_says_that_the_table_holds_rows_of_the_topic_already(
     pipeline: Pipeline, spark: SparkSession, tmp_path: Path
 ) -> None:
     heir = written_by_a_query(pipeline, spark)
-    said = describe_failure_of(
+    said = run_etl(
         "init",
         "--zookeeper",
         heir.cluster.zookeeper_connect,

@@ -17,7 +17,7 @@ import pytest
 from tests.builders import conf_beside
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
-from tests.said import Said, describe_failure_of, refused
+from tests.said import Said, refused, run_etl
 
 ROOT = Path(__file__).parents[2]
 AT = "2023-11-14T22:13:20.000+00:00"
@@ -39,7 +39,7 @@ def append(broker: FakeBroker, *records: Rec, **fields: object) -> None:
 
 
 def peek(conf: Path, *words: str) -> Said:
-    return describe_failure_of("peek", str(conf), "clicks", "0", *words)
+    return run_etl("peek", str(conf), "clicks", "0", *words)
 
 
 def fields(said: Said) -> list[list[str]]:
@@ -253,18 +253,18 @@ def test_a_partition_that_is_not_there_is_told_with_those_that_are(
 ) -> None:
     append(broker, Rec(0, b"v"))
     refused(
-        describe_failure_of("peek", str(conf), "clicks", "4", "--json"),
+        run_etl("peek", str(conf), "clicks", "4", "--json"),
         2,
         "has no partition 4",
         "its partitions: 0",
     )
     refused(
-        describe_failure_of("peek", str(conf), "clicks", "0-4", "--json"),
+        run_etl("peek", str(conf), "clicks", "0-4", "--json"),
         2,
         "names no partition of this cluster",
     )
     refused(
-        describe_failure_of("peek", str(conf), "other", "0", "--json"),
+        run_etl("peek", str(conf), "other", "0", "--json"),
         2,
         "there is no such topic",
         "other",

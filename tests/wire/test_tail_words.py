@@ -14,7 +14,7 @@ from etl.testkit.server_process import wait_until
 from tests.builders import conf_beside
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.coordinator import JOIN, FakeCoordinator
-from tests.said import Said, describe_failure_of, refused
+from tests.said import Said, refused, run_etl
 
 AT = "2023-11-14T22:13:20.000+00:00"
 
@@ -38,9 +38,7 @@ def conf(broker: FakeCoordinator, tmp_path: Path) -> Path:
 
 
 def tail(conf: Path, *words: str) -> Said:
-    return describe_failure_of(
-        "tail", str(conf), "--group", "lookers", "--start", "earliest", *words
-    )
+    return run_etl("tail", str(conf), "--group", "lookers", "--start", "earliest", *words)
 
 
 def committed(broker: FakeCoordinator) -> dict[tuple[str, int], int]:
@@ -96,7 +94,7 @@ def test_the_pipelines_own_group_and_a_group_that_does_not_settle_are_refused(
     broker: FakeCoordinator, conf: Path
 ) -> None:
     refused(
-        describe_failure_of("tail", str(conf), "--group", "group", "--json"),
+        run_etl("tail", str(conf), "--group", "group", "--json"),
         2,
         "group of the pipeline itself",
         "`etl peek`",

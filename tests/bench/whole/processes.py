@@ -76,7 +76,7 @@ class Peaks:
         self._over.set()
         if self._thread:
             self._thread.join()
-        self._fetch_once()
+        self._sample_memory()
 
     def largest(self) -> Mapping[str, int]:
         """Bytes, by kind: the JVM, the process itself, and the largest Python process below them."""
@@ -88,9 +88,9 @@ class Peaks:
 
     def _look(self) -> None:
         while not self._over.wait(_LOOK_EVERY_S):
-            self._fetch_once()
+            self._sample_memory()
 
-    def _fetch_once(self) -> None:
+    def _sample_memory(self) -> None:
         for pid in tree(self.root):
             with contextlib.suppress(OSError, StopIteration):
                 lines = Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -38,7 +38,7 @@ Message = tuple[int, int]
 """Entry and index."""
 
 
-def reserved_intervals(expected: Expected, messages: Iterable[Message]) -> list[EntryInterval]:
+def scan_intervals(expected: Expected, messages: Iterable[Message]) -> list[EntryInterval]:
     """What a scan of rows with these keys gives."""
     edges, counted = numpy.array(edges_of(AUDITED, expected), numpy.int64), Counter(messages)
     numbered = sorted(
@@ -74,7 +74,7 @@ def applied(start: int, until: int, rows: int | None) -> tuple[OffsetRange, Rang
 
 
 def find(expected: Expected, messages: Iterable[Message]) -> LogFindings:
-    return audit_log_of_entries(AUDITED, expected, reserved_intervals(expected, messages))
+    return audit_log_of_entries(AUDITED, expected, scan_intervals(expected, messages))
 
 
 WHOLE = [(0, 0), (40, 0), (40, 1), (40, 2), (100, 0), (131, 0), (131, 1)]

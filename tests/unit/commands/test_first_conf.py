@@ -15,7 +15,7 @@ from etl.commands.init import InitFindings, InitRequest, choose, conf_text, firs
 from etl.errors import SettingsError
 from etl.model.partitions import BrokerFamily
 from etl.settings.load import load_settings, parse_change
-from tests.said import describe_failure_of, refused
+from tests.said import refused, run_etl
 
 ASKED = InitRequest("zk:2181/kafka", None, ("clicks",), "warehouse/clicks")
 SEEN = InitFindings(BrokerFamily.KAFKA, "an-id", {"clicks": 8}, 1000, 3, 0, None, None)
@@ -143,7 +143,7 @@ def test_a_file_that_is_there_is_not_written_over_and_nobody_is_asked(tmp_path: 
 def test_what_cannot_be_known_or_is_wrong_is_refused_before_anybody_is_asked(
     words: tuple[str, ...], says: str, tmp_path: Path
 ) -> None:
-    said = describe_failure_of(
+    said = run_etl(
         "init",
         *words,
         "--table",
@@ -212,7 +212,7 @@ def test_a_key_that_init_does_not_take_is_refused_before_anybody_is_asked(
         "--out",
         str(tmp_path / "clicks.yaml"),
     )
-    said = describe_failure_of("init", *words, "--set", word, "--json")
+    said = run_etl("init", *words, "--set", word, "--json")
     refused(said, 2, says)
     assert "hunter2" not in said.err + said.out and list(tmp_path.iterdir()) == []
 

@@ -13,7 +13,7 @@ import yaml
 from etl.commands import run as running
 from etl.errors import SettingsError
 from tests.builders import plain_settings
-from tests.said import describe_failure_of, refused
+from tests.said import refused, run_etl
 
 LEAST: dict[str, Any] = {
     "version": 1,
@@ -44,11 +44,11 @@ def test_a_wrong_key_is_named_with_its_path(
 ) -> None:
     path = tmp_path / "conf.yaml"
     path.write_text(yaml.safe_dump({**LEAST, section: {**LEAST.get(section, {}), **keys}}))
-    refused(describe_failure_of("run", str(path), "--json"), 2, "conf.yaml", *words)
+    refused(run_etl("run", str(path), "--json"), 2, "conf.yaml", *words)
 
 
 def test_a_conf_file_that_is_not_there_is_named() -> None:
-    said = describe_failure_of("run", "no/such.yaml")
+    said = run_etl("run", "no/such.yaml")
     assert said.code == 2
     assert "the conf file is not there (path no/such.yaml)" in said.err
 
@@ -61,7 +61,7 @@ def test_a_conf_file_that_is_not_there_is_named() -> None:
 def test_what_is_no_conf_file_is_named(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "odd.yaml"
     path.mkdir() if content is None else path.write_bytes(content)
-    refused(describe_failure_of("run", str(path), "--json"), 2, "odd.yaml")
+    refused(run_etl("run", str(path), "--json"), 2, "odd.yaml")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_is_no_conf_file_is_named(tmp_path: Path, content: bytes | None) ->
 )
 @pytest.mark.parametrize("reason", ["", " "])
 def test_a_reason_that_says_nothing_is_none(words: tuple[str, ...], reason: str) -> None:
-    refused(describe_failure_of(*words, "--reason", reason, "--json"), 2, "the reason is empty")
+    refused(run_etl(*words, "--reason", reason, "--json"), 2, "the reason is empty")
 
 
 @pytest.mark.parametrize(("path", "says"), [("gs://lake/t", True), ("s3://lake/t", False)])

@@ -13,7 +13,7 @@ import pytest
 
 from etl.report.plan_json import as_text
 from tests.reports import document_of, loaded, new_report
-from tests.said import describe_failure_of, refused
+from tests.said import refused, run_etl
 
 CONF = """\
 version: 1
@@ -44,7 +44,7 @@ def conf(tmp_path: Path) -> Path:
 def test_the_page_of_the_last_run_is_written_beside_its_report_and_its_path_is_printed(
     conf: Path,
 ) -> None:
-    said = describe_failure_of("report", str(conf))
+    said = run_etl("report", str(conf))
     page = conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[1]}.html"
     assert (said.code, said.out, said.err) == (0, f"{page}\n", "")
     assert f"<dd>{RUNS[1]}</dd>" in page.read_text() and "The last 2 runs" in page.read_text()
@@ -53,7 +53,7 @@ def test_the_page_of_the_last_run_is_written_beside_its_report_and_its_path_is_p
 def test_an_earlier_run_is_shown_by_its_name_and_a_page_may_go_elsewhere(
     conf: Path, tmp_path: Path
 ) -> None:
-    said = describe_failure_of(
+    said = run_etl(
         "report", str(conf), "--run", RUNS[0], "--out", str(tmp_path / "x" / "page.html"), "--json"
     )
     assert said.code == 0 and said.document == {
@@ -73,7 +73,7 @@ def test_the_page_of_a_run_that_was_killed_is_made_from_what_it_left(conf: Path)
     (conf.parent / "reports" / f"etl-clicks+clicks-{report.run_id}.json").write_text(
         as_text(report.as_json(), None)
     )
-    said = describe_failure_of("report", str(conf), "--json")
+    said = run_etl("report", str(conf), "--json")
     assert (said.code, said.document["state"], said.document["exit_code"]) == (0, "running", None)
     assert "it is still at work, or it was killed" in Path(said.document["page"]).read_text()
 
@@ -85,7 +85,7 @@ def test_without_a_display_no_browser_is_asked_and_that_is_said(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(webbrowser, "open", lambda url: pytest.fail("it was opened"))
     monkeypatch.setattr(sys, "platform", "linux")
-    said = describe_failure_of("report", str(conf), "--open")
+    said = run_etl("report", str(conf), "--open")
     assert (
         said.code == 0 and said.out.endswith(".html\n") and "there is no display here" in said.err
     )
@@ -108,7 +108,7 @@ def test_with_a_display_the_page_is_opened_and_where_no_browser_takes_it_that_is
 
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr(webbrowser, "open", opens)
-    said = describe_failure_of("report", str(conf), "--open")
+    said = run_etl("report", str(conf), "--open")
     assert (
         said.code == 0
         and opened == [Path(said.out.strip()).as_uri()]
@@ -120,7 +120,7 @@ def test_with_a_display_the_page_is_opened_and_where_no_browser_takes_it_that_is
 def test_where_no_run_has_left_a_report_that_is_said_with_what_leaves_one(conf: Path) -> None:
     conf.write_text(CONF.replace("reports", "elsewhere"))
     refused(
-        describe_failure_of("report", str(conf), "--json"),
+        run_etl("report", str(conf), "--json"),
         2,
         "no run of this pipeline has left a report here",
         "etl run CONF",
@@ -130,7 +130,7 @@ def test_where_no_run_has_left_a_report_that_is_said_with_what_leaves_one(conf: 
 
 def test_a_run_of_another_name_is_refused_with_the_newest(conf: Path) -> None:
     refused(
-        describe_failure_of("report", str(conf), "--run", "../x", "--json"),
+        run_etl("report", str(conf), "--run", "../x", "--json"),
         2,
         "there is no report of a run '../x'",
         RUNS[1],
@@ -145,15 +145,13 @@ def test_a_report_that_is_none_is_refused_with_its_path_and_another_way(
     conf: Path, content: str
 ) -> None:
     (conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[1]}.json").write_text(content)
-    refused(
-        describe_failure_of("report", str(conf), "--json"), 2, "the report is no", RUNS[1], "--run"
-    )
-    assert describe_failure_of("report", str(conf), "--run", RUNS[0]).code == 0
+    refused(run_etl("report", str(conf), "--json"), 2, "the report is no", RUNS[1], "--run")
+    assert run_etl("report", str(conf), "--run", RUNS[0]).code == 0
 
 
 def test_a_page_that_cannot_be_written_there_is_refused(conf: Path) -> None:
     refused(
-        describe_failure_of("report", str(conf), "--out", "/dev/null/page.html", "--json"),
+        run_etl("report", str(conf), "--out", "/dev/null/page.html", "--json"),
         2,
         "the page cannot be written",
         "--out",

@@ -28,7 +28,7 @@ from etl.errors import (
 )
 from etl.settings.conf_file import confs_in
 from etl.settings.load import parse_change
-from tests.said import describe_failure_of, refused
+from tests.said import refused, run_etl
 
 RUN = cast(Any, typer.main.get_command(app)).commands["run"]
 
@@ -170,7 +170,7 @@ def test_the_command_runs_a_folder_with_what_was_said_and_tells_each_conf_by_its
 ) -> None:
     conf(tmp_path, "a")
     (tmp_path / "b.yaml").write_text("pipeline: b")
-    said = describe_failure_of(
+    said = run_etl(
         "run",
         "--set",
         "zookeeper.connect_timeout_s=0.2",
@@ -187,14 +187,14 @@ def test_the_command_runs_a_folder_with_what_was_said_and_tells_each_conf_by_its
     assert said.document["runs"][1]["error"]["where"]["path"] == str(tmp_path / "b.yaml")
     assert said.document["runs"][1]["error"]["where"]["set"] == "zookeeper.connect_timeout_s"
     (tmp_path / "a.yaml").unlink()
-    shown = describe_failure_of("run", str(tmp_path), "--quiet")
+    shown = run_etl("run", str(tmp_path), "--quiet")
     assert shown.code == 2 and "b.yaml" in shown.out and "exit code" in shown.out
 
 
 def test_a_folder_behind_two_dashes_is_run_as_any_other(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text("pipeline: b")
     for words in (["--", str(tmp_path)], [str(tmp_path), "--"]):
-        said = describe_failure_of("run", "--json", *words)
+        said = run_etl("run", "--json", *words)
         assert [one["error"]["where"]["path"] for one in said.document["runs"]] == [
             str(tmp_path / "b.yaml")
         ]
@@ -204,12 +204,12 @@ def test_a_folder_without_a_conf_is_refused_and_other_commands_take_no_folder(
     tmp_path: Path,
 ) -> None:
     refused(
-        describe_failure_of("run", str(tmp_path), "--json"),
+        run_etl("run", str(tmp_path), "--json"),
         2,
         "there is no conf in this folder",
         str(tmp_path),
     )
-    refused(describe_failure_of("plan", str(tmp_path), "--json"), 2, "etl run", str(tmp_path))
+    refused(run_etl("plan", str(tmp_path), "--json"), 2, "etl run", str(tmp_path))
 
 
 @pytest.mark.parametrize("said", ["--quiet pipeline=x", "--set pipeline=x pipeline=x --strict"])

@@ -22,7 +22,7 @@ from etl.cli.progress import FIRST_LINE_S, JsonLines
 from etl.errors import TableUnreachable
 from etl.report.run_state import Doing, Outcome, ReadSoFar, Verb
 from tests.reports import failed, loaded, new_report
-from tests.said import describe_failure_of
+from tests.said import run_etl
 
 ALWAYS = {"time", "level", "message", "pipeline", "run_id", "verb", "plan"}
 
@@ -47,7 +47,7 @@ def test_each_command_takes_the_option_once() -> None:
 
 
 def test_an_error_is_an_object_with_all_that_the_document_of_the_error_has(tmp_path: Path) -> None:
-    said = describe_failure_of("plan", str(tmp_path / "none.yaml"), "--log-format", "json")
+    said = run_etl("plan", str(tmp_path / "none.yaml"), "--log-format", "json")
     [told] = objects(said.err)
     assert (said.code, said.out) == (2, "")
     assert (told["level"], told["message"], told["error"], told["exit_code"]) == (
@@ -72,21 +72,21 @@ def test_an_error_is_an_object_with_all_that_the_document_of_the_error_has(tmp_p
     ],
 )
 def test_wrong_words_are_told_so_too(words: list[str]) -> None:
-    said = describe_failure_of(*words)
+    said = run_etl(*words)
     [told] = objects(said.err)
     assert said.code == 2 and told["error"] == "SettingsError" and told["check"] == "etl --help"
 
 
 def test_another_format_is_refused_in_text() -> None:
-    said = describe_failure_of("plan", "x.yaml", "--log-format", "xml")
+    said = run_etl("plan", "x.yaml", "--log-format", "xml")
     assert said.code == 2 and "'xml' is not one of" in said.err and said.err.startswith("etl: ")
 
 
 def test_without_the_option_standard_error_is_text_as_ever_and_loggers_are_left_alone(
     tmp_path: Path,
 ) -> None:
-    describe_failure_of("plan", str(tmp_path / "none.yaml"), "--log-format", "json")
-    said = describe_failure_of("plan", str(tmp_path / "none.yaml"))
+    run_etl("plan", str(tmp_path / "none.yaml"), "--log-format", "json")
+    said = run_etl("plan", str(tmp_path / "none.yaml"))
     assert said.err.startswith("etl: the conf file is not there") and "{" not in said.err
     assert not [one for one in logging.getLogger().handlers if isinstance(one, JsonLines)]
     assert logging.getLogger("etl").level == logging.NOTSET
@@ -96,7 +96,7 @@ def test_a_bug_is_one_line_with_its_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "table_settings_of", lambda conf: 1 / 0)
-    said = describe_failure_of("lag", "x.yaml", "--log-format", "json")
+    said = run_etl("lag", "x.yaml", "--log-format", "json")
     bug, told = objects(said.err)
     assert (
         said.code == 1
@@ -110,7 +110,7 @@ def test_ctrl_c_is_told_though_libraries_are_silenced(monkeypatch: pytest.Monkey
         commands._stop(2, None)
 
     monkeypatch.setattr(commands, "table_settings_of", stopped)
-    said = describe_failure_of("lag", "x.yaml", "--log-format", "json")
+    said = run_etl("lag", "x.yaml", "--log-format", "json")
     assert not logging.root.manager.disable, "the tests behind this one hear what is logged"
     assert said.code == 130 and objects(said.err)[-1]["error"] == "Stopped"
 

@@ -52,7 +52,7 @@ from tests.fakes.takeovers import ENDED, OLD, loaded_by_another, old_pipeline, s
 from tests.fakes.world import Crash, When
 
 
-def ownership_after_inheritance(outside: Outside) -> Plan:
+def inherited_plan(outside: Outside) -> Plan:
     """What the ruling stores."""
     snapshot = snapshot_of(outside)
     taken = predecessor_of(outside.others[0], {}, snapshot, SETTINGS)
@@ -64,7 +64,7 @@ def ownership_after_inheritance(outside: Outside) -> Plan:
 
 
 def ruled(outside: Outside) -> Outside:
-    plan = ownership_after_inheritance(outside)
+    plan = inherited_plan(outside)
     outside.uid, outside.plans = plan.uid, {plan.number: render_plan(plan)}
     return outside
 
@@ -455,11 +455,11 @@ def test_records_between_the_tables_rows_and_a_committed_offset_above_them_are_n
     with pytest.raises(
         OffsetMoved, match="the committed offset is 7, and the rows in the table end at 3"
     ):
-        ownership_after_inheritance(outside)
+        inherited_plan(outside)
 
 
 def test_a_plan_that_takes_over_comes_back_from_its_document() -> None:
-    plan = ownership_after_inheritance(loaded_by_another(6, 6, 6))
+    plan = inherited_plan(loaded_by_another(6, 6, 6))
     assert parse_plan(render_plan(plan), path="plans/1") == plan
 
 

@@ -42,7 +42,7 @@ class Stale:
         raise OSError("Generic LocalFileSystem error: Stale file handle (os error 116)")
 
 
-def unaccounted_rows() -> pa.RecordBatch:
+def one_row_of_nulls() -> pa.RecordBatch:
     """One row of nulls and noughts."""
     filled = {"topic": ["t"], "partition": [0], "offset": [0], "log_epoch": [0]}
     return pa.record_batch(
@@ -260,7 +260,7 @@ def test_a_write_that_comes_to_nothing_leaves_no_file_and_takes_none_of_another_
         return found
 
     failing = Tasks(plan, meanwhile=fail) if what == "a task failed" else Tasks(plan, spoil=lose)
-    append_others.take(unaccounted_rows())
+    append_others.take(one_row_of_nulls())
     [other] = append_others.end()
     with pytest.raises(TableUnreachable):
         appended(path, plan, failing)

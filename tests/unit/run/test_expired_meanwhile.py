@@ -110,7 +110,7 @@ def dying_at(moment: int, outside: Outside) -> At:
     return expiring(outside, 1, 2, then=at)
 
 
-def reject_in_doubt_commit(outside: Outside) -> None:
+def assert_lost_offsets_recorded(outside: Outside) -> None:
     """All that the log lost before it was read is told once, and nothing else."""
     lost = sorted((loss.from_offset, loss.until_offset) for _, loss in outside.losses)
     assert [offset for start, until in lost for offset in range(start, until)] == list(
@@ -129,7 +129,7 @@ def test_a_crash_at_any_moment_of_an_overtaken_run_loses_and_doubles_nothing() -
         grow(outside, 1, 0, 2)
         run(outside, SKIPPING)
         reject_unfinished(outside)
-        reject_in_doubt_commit(outside)
+        assert_lost_offsets_recorded(outside)
     assert moment > 30
 
 

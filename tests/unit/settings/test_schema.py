@@ -13,7 +13,7 @@ import yaml
 
 from etl.settings.load import changed, parse_change, parse_settings
 from etl.settings.schema import MEANINGS, SCHEMA_FILE, conf_schema
-from tests.said import describe_failure_of
+from tests.said import run_etl
 
 CONF = Path(__file__).parents[3] / "conf"
 LEAST = {
@@ -63,7 +63,7 @@ def mistakes(document: Any, *, for_defaults: bool = False) -> list[str]:
 
 
 def test_the_schema_in_the_repository_is_the_one_of_the_settings() -> None:
-    made = describe_failure_of("schema")
+    made = run_etl("schema")
     assert made.code == 0 and json.loads((CONF / SCHEMA_FILE).read_text()) == made.document, (
         "`etl schema > conf/pipeline.schema.json`"
     )
@@ -120,7 +120,7 @@ def test_keys_that_are_unknown_or_missing_are_marked_unless_a_file_of_defaults_m
 def test_a_file_of_defaults_has_a_schema_that_needs_no_key_and_knows_none_of_one_pipelines() -> (
     None
 ):
-    assert describe_failure_of("schema", "--defaults").document == conf_schema(for_defaults=True)
+    assert run_etl("schema", "--defaults").document == conf_schema(for_defaults=True)
     assert mistakes({"group": "etl", "limits": {"max_records_per_run": 5}}, for_defaults=True) == []
     assert mistakes({"pipeline": "clicks"}, for_defaults=True) and mistakes(
         {"defaults": "x"}, for_defaults=True

@@ -1,4 +1,4 @@
-"""The command in this process, and what it left: an exit code and what it printed."""
+"""Runs `etl` commands in this process, and checks their exit codes and output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import io
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from etl.cli import main
 
 @dataclass
 class Said:
-    """What a door left: its exit code and what it printed."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -32,7 +32,7 @@ class Said:
 
 
 def run_etl(*words: str) -> Said:
-    """`etl` with these words."""
+    """Run an `etl` command in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = entered(words)
@@ -40,12 +40,17 @@ def run_etl(*words: str) -> Said:
 
 
 def entered(words: Sequence[str]) -> int:
-    """The exit code of the command. Ctrl-C silences what a process logs to its end, and this one
-    goes on.
-    """
+    """Return the exit code of the command; its output is not captured."""
+    with restored_logging():
+        return main(list(words))
+
+
+@contextlib.contextmanager
+def restored_logging() -> Iterator[None]:
+    """Restore logging at the end: an interrupted command disables it for the rest of its process."""
     disabled = logging.root.manager.disable
     try:
-        return main(list(words))
+        yield
     finally:
         logging.disable(disabled)
 

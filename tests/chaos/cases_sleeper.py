@@ -26,7 +26,7 @@ CLOSING_COMMITTED = "after:etl.run.ingest:append"
 TAKE_OVER_STORED = "etl.commands.inherit_pipeline:store_decided"
 
 
-def _heir_of(old: Pipeline) -> Pipeline:
+def _renamed_pipeline(old: Pipeline) -> Pipeline:
     heir = old.under("renamed")
     heir.settings = {**old.settings, **heir.settings}
     return heir
@@ -93,7 +93,7 @@ def taken_over(stage: Stage, *, verb: str, loaded: bool = True, dies_at: str = "
         old.ran()
     old.produce(400)
     with _sleeping(old, verb) as zombie:
-        return _finished(old, _heir_of(old), zombie, dies_at)
+        return _finished(old, _renamed_pipeline(old), zombie, dies_at)
 
 
 def taken_over_while_writing(stage: Stage) -> Told:
@@ -106,7 +106,7 @@ def taken_over_while_writing(stage: Stage) -> Told:
         hold.release()
         wait_for_no_driver(old)
         old.settings.pop("zookeeper", None)
-        return _finished(old, _heir_of(old), zombie)
+        return _finished(old, _renamed_pipeline(old), zombie)
 
 
 def retired(stage: Stage, *, first_plan: bool, dies_at: str = "") -> Told:

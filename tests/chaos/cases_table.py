@@ -249,7 +249,7 @@ def _restore_first(pipeline: Pipeline) -> None:
     table_of(pipeline).restore(table.version() - 1)
 
 
-def _next_run_checked(stage: Stage, pipeline: Pipeline, said: Said, after: str) -> Told:
+def _run_succeeds(stage: Stage, pipeline: Pipeline, said: Said, after: str) -> Told:
     assert said.code == 0, f"{said_in_short(said)}\n{said.err}"
     return stage.finish(pipeline, after=after, next_run=said)
 
@@ -453,7 +453,7 @@ CASES = (
         13,
         "optimized and vacuumed during an append",
         "compaction and vacuum while files are written",
-        during_append(_tidy_now, _next_run_checked),
+        during_append(_tidy_now, _run_succeeds),
     ),
     Case(
         13,

@@ -16,6 +16,7 @@ import pytest
 
 from etl.errors import ProcessLost, SettingsError
 from etl.io.spark.session import own_ctrl_c, translating_spark_errors
+from tests.said import restored_logging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,10 +78,7 @@ def test_what_fails_because_of_a_stop_that_is_on_its_way_out_is_the_stop() -> No
 
 
 def test_a_second_ctrl_c_while_spark_starts_ends_what_was_started() -> None:
-    """As in `launch_gateway`, which is left with the JVM in its hands. Ctrl-C disables logging for
-    the rest of the process, which here runs further tests.
-    """
-    disabled = logging.root.manager.disable
+    """As in `launch_gateway`, which is left with the JVM in its hands."""
     held = list[subprocess.Popen[bytes]]()
 
     def launch() -> None:
@@ -90,11 +88,8 @@ def test_a_second_ctrl_c_while_spark_starts_ends_what_was_started() -> None:
         assert started.poll() is None, "the first one waits"
         signal.raise_signal(signal.SIGINT)
 
-    try:
-        with pytest.raises(KeyboardInterrupt), own_ctrl_c():
-            launch()
-    finally:
-        logging.disable(disabled)
+    with restored_logging(), pytest.raises(KeyboardInterrupt), own_ctrl_c():
+        launch()
     assert held[0].wait(60) == -signal.SIGKILL
 
 

@@ -53,7 +53,7 @@ from tests.fakes.world import Crash, When
 
 
 def inherited_plan(outside: Outside) -> Plan:
-    """What the ruling stores."""
+    """The plan that `plans take-over` stores."""
     snapshot = snapshot_of(outside)
     taken = predecessor_of(outside.others[0], {}, snapshot, SETTINGS)
     return with_id(

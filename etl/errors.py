@@ -57,30 +57,31 @@ from typing import Any, ClassVar
 
 
 class EtlError(Exception):
-    """An error with its place and what to check; raise the narrowest class. `cli` turns it into an
+    """An error with its place and what to do; raise the narrowest class. `cli` turns it into an
     exit code and two lines.
 
-    `what` is one sentence. `check` tells what to do. Further keywords are places (topic=,
+    `message` states what happened to which object. `action` states what to do about it. Further keywords are places (topic=,
     partition=, offset=, broker=, path=, key=, ...), kept in `where` in order; None is left out.
     """
 
     exit_code: ClassVar[int] = 1
     retriable: ClassVar[bool] = False
 
-    def __init__(self, what: str, *, check: str = "", **where: Any) -> None:
-        self.what, self.check = what, check
+    def __init__(self, message: str, *, action: str = "", **where: Any) -> None:
+        self.message = message
+        self.action = action
         self.where: dict[str, Any] = {
             name: value for name, value in where.items() if value is not None
         }
-        super().__init__(what)
+        super().__init__(message)
 
     def __str__(self) -> str:
         places = ", ".join(f"{name} {value}" for name, value in self.where.items())
-        text = f"{self.what} ({places})" if places else self.what
-        return f"{text}. Check: {self.check}" if self.check else text
+        text = f"{self.message} ({places})" if places else self.message
+        return f"{text}. Check: {self.action}" if self.action else text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return rebuild, (type(self).__name__, self.what, self.check, self.where)
+        return rebuild, (type(self).__name__, self.message, self.action, self.where)
 
     def as_json(self) -> dict[str, Any]:
         """The document that `--json` prints for a failure."""
@@ -90,9 +91,9 @@ class EtlError(Exception):
         }
         return {
             "error": type(self).__name__,
-            "what": self.what,
+            "message": self.message,
             "where": where,
-            "check": self.check,
+            "action": self.action,
             "exit_code": self.exit_code,
             "retriable": self.retriable,
         }
@@ -290,10 +291,10 @@ class Stopped(EtlError):
     exit_code, retriable = 130, True
 
 
-def rebuild(name: str, what: str, check: str, where: dict[str, Any]) -> EtlError:
+def rebuild(name: str, message: str, action: str, where: dict[str, Any]) -> EtlError:
     """The error of that kind again; an EtlError where this version knows no such kind."""
     return {kind.__name__: kind for kind in family(EtlError)}.get(name, EtlError)(
-        what, check=check, **where
+        message, action=action, **where
     )
 
 
@@ -309,7 +310,7 @@ def mark(error: EtlError) -> str:
     """One line that carries `error` through a Spark traceback; `unmark` finds it again."""
     return (
         _MARK
-        + json.dumps([type(error).__name__, error.what, error.check, error.where], default=str)
+        + json.dumps([type(error).__name__, error.message, error.action, error.where], default=str)
         + "\n"
     )
 
@@ -320,8 +321,8 @@ def unmark(text: str) -> EtlError | None:
     while at >= 0:
         at += len(_MARK)
         try:
-            (name, what, check, where), _ = json.JSONDecoder().raw_decode(text, at)
-            return rebuild(name, what, check, where)
+            (name, message, action, where), _ = json.JSONDecoder().raw_decode(text, at)
+            return rebuild(name, message, action, where)
         except (ValueError, TypeError, RecursionError):
             at = text.find(_MARK, at)  # other text that happens to hold the marker
     return None
@@ -379,14 +380,14 @@ class BrokerRefusal:
     """True if a retry may help, metadata refreshes included; the caller limits it."""
     kind: type[EtlError]
     """The error class after the last retry."""
-    check: str
+    action: str
     meaning: Meaning = Meaning.OTHER
 
     def error(self, doing: str, **place: Any) -> EtlError:
         """Return the error to raise after the last retry."""
         return self.kind(
             f"the broker refused to {doing}: {self.name} (code {self.code})",
-            check=self.check,
+            action=self.action,
             **place,
         )
 

@@ -64,9 +64,9 @@ def pipeline_of(conf: str | Path) -> Pipeline:
     try:
         document = document_of(read_text(path, CONF_MAX_BYTES))
     except (OSError, ValueError, *NOT_YAML) as error:
-        check = "the path, which the DAG file names"
+        action = "the path, which the DAG file names"
         raise SettingsError(
-            f"the conf file cannot be read: {said_of(error)}", path=path, check=check
+            f"the conf file cannot be read: {said_of(error)}", path=path, action=action
         ) from error
     names_table = path  # a folder is seen from the file that names it
     if defaults := defaults_of(document, str(path)):
@@ -102,11 +102,11 @@ def conf_files(folder: str | Path) -> list[Path]:
     try:
         return list(confs_in(Path(folder)))
     except (SettingsError, OSError) as error:
-        what, check = (
+        message, action = (
             "no conf file is in the folder, so there is no DAG",
             "ETL_CONF, which names the folder",
         )
-        raise SettingsError(what, path=folder, check=check) from error
+        raise SettingsError(message, path=folder, action=action) from error
 
 
 def _text(document: Any, key: str, path: Path) -> str:
@@ -116,7 +116,7 @@ def _text(document: Any, key: str, path: Path) -> str:
             "the conf file lacks a key that its DAGs need",
             key=key,
             path=path,
-            check="`etl doctor CONF`",
+            action="`etl doctor CONF`",
         )
     return found
 
@@ -202,7 +202,7 @@ def _object(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise SettingsError(
             "ETL_SPARK_SUBMIT is no JSON object",
-            check=f'its form, which is {{"packages": "{DELTA}"}}',
+            action=f'its form, which is {{"packages": "{DELTA}"}}',
         )
     return found
 
@@ -253,7 +253,7 @@ def reject_without_package(toolkit: Toolkit, said: str = "") -> None:
         raise SettingsError(
             f"the toolkit's environment on this worker lacks the package, or a part of it: {why}",
             path=toolkit.python,
-            check=f"`{toolkit.python} -m pip install offset-range-etl`, or ETL_PYTHON, which names the interpreter that has it",
+            action=f"`{toolkit.python} -m pip install offset-range-etl`, or ETL_PYTHON, which names the interpreter that has it",
         )
 
 
@@ -262,7 +262,7 @@ def not_there(toolkit: Toolkit) -> SettingsError:
     return SettingsError(
         "the toolkit's own environment is not on this worker",
         path=toolkit.python,
-        check="ETL_PYTHON, which names the interpreter of an environment that has offset-range-etl and pyspark, on each worker",
+        action="ETL_PYTHON, which names the interpreter of an environment that has offset-range-etl and pyspark, on each worker",
     )
 
 
@@ -307,12 +307,12 @@ def brief_of(document: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def told_of(error: Mapping[str, Any] | None) -> str:
     """Return the sentences of an error document, as the command prints them."""
-    if not error or not error.get("what"):
+    if not error or not error.get("message"):
         return "the command left no document that says why: its log is above"
     where = error.get("where") or {}
     places = ", ".join(f"{name} {value}" for name, value in where.items())
-    check = f". Check: {error['check']}" if error.get("check") else ""
-    return f"{error.get('error')}: {error['what']}{f' ({places})' if places else ''}{check}"
+    action = f". Check: {error['action']}" if error.get("action") else ""
+    return f"{error.get('error')}: {error['message']}{f' ({places})' if places else ''}{action}"
 
 
 def _short(value: Any) -> Any:

@@ -278,8 +278,8 @@ def failure_callback_from_environment(variables: Mapping[str, str] = os.environ)
     try:
         found: Tell = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        check = "its form, package.module:function, and that Airflow can import it"
-        raise SettingsError(f"ETL_ON_FAILURE names no function: {named}", check=check) from error
+        action = "its form, package.module:function, and that Airflow can import it"
+        raise SettingsError(f"ETL_ON_FAILURE names no function: {named}", action=action) from error
     return found
 
 

@@ -202,7 +202,7 @@ def pieces_of(
                 "two applied plans hold the same offsets",
                 **log.place,
                 offset=after.from_offset,
-                check="the plans of this pipeline in ZooKeeper, and whether the table has rows of these offsets twice",
+                action="the plans of this pipeline in ZooKeeper, and whether the table has rows of these offsets twice",
             )
     return pieces
 

@@ -205,7 +205,7 @@ def run(
     if strict and report.lost_records:
         who, look_at = describe_who_skipped(report.why_lost)
         raise DataLost(
-            f"records were lost, and {who} let them go", check=f"the gaps named above; {look_at}"
+            f"records were lost, and {who} let them go", action=f"the gaps named above; {look_at}"
         )
 
 
@@ -220,7 +220,7 @@ def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
     proof = proving.verify(table_settings_of(conf), run_context(quiet=quiet, as_json=as_json))
     show(as_json, proof.as_json(), lambda: show_proof(proof))
     if not proof.is_right:
-        raise VerificationFailed(proof.first_finding, check=proof.check)
+        raise VerificationFailed(proof.first_finding, action=proof.action)
 
 
 _STOPPED = 130
@@ -252,7 +252,7 @@ def _exit_code(words: list[str], *, wants_json: bool) -> int:
     except EtlError as error:
         return tell(error, wants_json)
     except typer.TyperException as error:
-        return tell(SettingsError(str(error), check="etl --help"), wants_json)
+        return tell(SettingsError(str(error), action="etl --help"), wants_json)
     except (KeyboardInterrupt, typer.Abort, EOFError):
         return tell(
             Stopped("stopped; nothing is lost, the next run goes on from what is stored"),
@@ -263,11 +263,11 @@ def _exit_code(words: list[str], *, wants_json: bool) -> int:
         return _NOBODY_READS if is_closed else tell(unwritable(error.refused), wants_json=False)
     except SystemExit as error:  # none of ours: what ends the process in the middle of a command must not look like one that is done
         place = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"the process was ended in the middle of the command (sys.exit, with {error.code!r}, at {place.filename}:{place.lineno})"
+        message = f"the process was ended in the middle of the command (sys.exit, with {error.code!r}, at {place.filename}:{place.lineno})"
         return tell(
             EtlError(
-                what,
-                check="who calls sys.exit there; nothing is lost, the next run goes on from what is stored",
+                message,
+                action="who calls sys.exit there; nothing is lost, the next run goes on from what is stored",
             ),
             wants_json,
         )
@@ -282,7 +282,7 @@ def _exit_code(words: list[str], *, wants_json: bool) -> int:
         return tell(
             EtlError(
                 f"a bug: {type(error).__name__}: {error}",
-                check="please report it with the lines above",
+                action="please report it with the lines above",
             ),
             wants_json,
         )

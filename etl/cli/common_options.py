@@ -98,11 +98,11 @@ def confirm(says: Sequence[str], *, yes: bool, as_json: bool) -> None:
     if yes:
         return
     if not is_attended(as_json=as_json):
-        what = (
+        message = (
             "nothing was changed: there is no terminal to ask at. It would come to this: "
             + "; ".join(says)
         )
-        raise SettingsError(what, key="--yes", check="what it says, then the same with --yes")
+        raise SettingsError(message, key="--yes", action="what it says, then the same with --yes")
     print(*says, sep="\n")
     ask("do it?")
 
@@ -173,8 +173,8 @@ class Output:
 
 
 def unwritable(refused: OSError) -> SettingsError:
-    check = "the file or disk that it goes to; what the command did is done, and a run's report is in report.path"
-    return SettingsError(f"standard output cannot be written: {refused.strerror}", check=check)
+    action = "the file or disk that it goes to; what the command did is done, and a run's report is in report.path"
+    return SettingsError(f"standard output cannot be written: {refused.strerror}", action=action)
 
 
 def print_json(document: Any) -> None:
@@ -211,7 +211,7 @@ def tell(error: EtlError, wants_json: bool) -> int:
         lines.error(error)
         return error.exit_code
     places = ", ".join(f"{name} {value}" for name, value in error.where.items())
-    first, *more = error.what.splitlines() or [""]
+    first, *more = error.message.splitlines() or [""]
     with contextlib.suppress(OSError):  # nobody reads it any more: the exit code says it
         print(
             f"etl: {first}" + (f" ({places})" if places else ""),
@@ -219,8 +219,8 @@ def tell(error: EtlError, wants_json: bool) -> int:
             sep="\n",
             file=sys.stderr,
         )
-        if error.check:
-            print(f"     check: {error.check}", file=sys.stderr)
+        if error.action:
+            print(f"     check: {error.action}", file=sys.stderr)
         if error.retriable:
             print("     a retry may help", file=sys.stderr)
     return error.exit_code
@@ -229,7 +229,7 @@ def tell(error: EtlError, wants_json: bool) -> int:
 def _given(reason: str) -> str:
     if not reason.strip():
         raise SettingsError(
-            "the reason is empty", check="--reason: why it is done, for whoever reads it later"
+            "the reason is empty", action="--reason: why it is done, for whoever reads it later"
         )
     return reason
 

@@ -279,8 +279,8 @@ def replay(
     settings, context = table_settings_of(conf), run_context(quiet=quiet, as_json=as_json)
     wanted = parse_wanted(topic, tuple(partition or ()), from_, until, only_retained=only_retained)
     if dry_run and into is not None:
-        what = "--into takes no row out of the pipeline's table: there is nothing to show before"
-        raise SettingsError(what, key="--dry-run", check="--into without it")
+        message = "--into takes no row out of the pipeline's table: there is nothing to show before"
+        raise SettingsError(message, key="--dry-run", action="--into without it")
     if not (dry_run or yes or into):
         _reject_unattended(as_json)
     shown = (
@@ -303,11 +303,11 @@ def replay(
 def _reject_unattended(as_json: bool) -> None:
     """Raises SettingsError without a terminal."""
     if not is_attended(as_json=as_json):
-        check = "--dry-run shows what would go and come; --yes replaces it without asking"
+        action = "--dry-run shows what would go and come; --yes replaces it without asking"
         raise SettingsError(
             "a replay takes rows out of the table, and there is no terminal on which to ask",
             key="--yes",
-            check=check,
+            action=action,
         )
 
 

@@ -136,7 +136,7 @@ def offsets_restore(
         raise SettingsError(
             "nothing but the table tells where a pipeline was",
             key="--from-table",
-            check="the same with --from-table",
+            action="the same with --from-table",
         )
     settings, context = table_settings_of(conf), run_context()
     foreseen = restoring.look(settings, context)
@@ -206,7 +206,7 @@ def parse_where(text: str, option: str) -> StartAt | Timestamp | int:
         return parse_timestamp(text)
     except ValueError as error:
         raise SettingsError(
-            f"{option} {text!r} is no place in a log: {error}", check=WHERE
+            f"{option} {text!r} is no place in a log: {error}", action=WHERE
         ) from None
 
 

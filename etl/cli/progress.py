@@ -237,7 +237,7 @@ class JsonLines(logging.Handler):
     def error(self, error: EtlError) -> None:
         """Write the command's error, as in `--json`."""
         document = error.as_json()
-        self.say("error", document.pop("what"), **document)
+        self.say("error", document.pop("message"), **document)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Handle a record of any Python logger."""

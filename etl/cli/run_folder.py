@@ -89,27 +89,29 @@ def ended(conf: Path, code: int, printed: str) -> ConfRun:
     if code == 0:
         return ConfRun(str(conf), document)
     if isinstance(document, dict) and "retriable" in document:
-        error = rebuild(document["error"], document["what"], document["check"], document["where"])
+        error = rebuild(
+            document["error"], document["message"], document["action"], document["where"]
+        )
         return ConfRun(str(conf), error=error)
     if code == DataLost.exit_code:
         return ConfRun(
             str(conf),
             document,
             DataLost(
-                "records were lost, and policy let them go", check="the gaps that the run named"
+                "records were lost, and policy let them go", action="the gaps that the run named"
             ),
         )
     if code < 0:
-        what, check = (
+        message, action = (
             f"the run's process was ended by signal {-code}",
             "what killed it: memory on this machine, perhaps",
         )
-        return ConfRun(str(conf), error=ProcessLost(what, check=check, path=conf))
+        return ConfRun(str(conf), error=ProcessLost(message, action=action, path=conf))
     return ConfRun(
         str(conf),
         document,
         EtlError(
-            f"the run ended with {code} and said nothing", check="please report it", path=conf
+            f"the run ended with {code} and said nothing", action="please report it", path=conf
         ),
     )
 

@@ -297,9 +297,11 @@ def show_pipelines(rows: Sequence[Mapping[str, Any]]) -> None:
         ],
     )
     for r in rows:
-        for what in ("driver", "retired"):
-            if r[what]:
-                screen.print(f"{r['group']}/{r['pipeline']}: {r['state']}, {r[what]}", markup=False)
+        for message in ("driver", "retired"):
+            if r[message]:
+                screen.print(
+                    f"{r['group']}/{r['pipeline']}: {r['state']}, {r[message]}", markup=False
+                )
         for one in r["paused"]:
             where = (
                 one["topic"] if one["partition"] is None else f"{one['topic']} {key_of_row(one)}"
@@ -415,9 +417,9 @@ def show_backfills(rows: Sequence[Mapping[str, Any]]) -> None:
         ],
     )
     for r in rows:
-        for what in ("driver", "reason"):
-            if r[what]:
-                screen.print(f"{r['name']}: {r['state']}, {r[what]}", markup=False)
+        for message in ("driver", "reason"):
+            if r[message]:
+                screen.print(f"{r['name']}: {r['state']}, {r[message]}", markup=False)
 
 
 def show_backfill_whole(document: Mapping[str, Any]) -> None:
@@ -516,7 +518,7 @@ def show_offsets_diff(document: Mapping[str, Any]) -> None:
     if (
         document["stops"] and document["stops"]["retriable"]
     ):  # any other is told as the command's error
-        screen.print(f"a run that begins now stops: {document['stops']['what']}", markup=False)
+        screen.print(f"a run that begins now stops: {document['stops']['message']}", markup=False)
     for sentence in document["not_looked_at"]:
         screen.print(sentence, markup=False)
     partitions = counted(document["partitions"], "partition")
@@ -604,7 +606,7 @@ def show_folder_run(found: FolderRun) -> None:
                 run.exit_code,
                 (run.report or {}).get("records"),
                 (run.report or {}).get("seconds_in_all"),
-                run.error.what.splitlines()[0]
+                run.error.message.splitlines()[0]
                 if run.error
                 else ", ".join(one["outcome"] for one in (run.report or {}).get("outcomes", ())),
             )

@@ -53,12 +53,12 @@ def parse_asked(
         raise SettingsError(
             "a partition is one of a topic",
             key="--partition",
-            check="--topic TOPIC --partition PARTITION",
+            action="--topic TOPIC --partition PARTITION",
         )
     whole = parse_named(topic) if topic is not None else None
     if whole and whole.log is not None:
-        check = f"--topic {shlex.quote(whole.topic)} -p {whole.log.key}"
-        raise SettingsError(f"{topic!r} is a partition, and no topic", key="--topic", check=check)
+        action = f"--topic {shlex.quote(whole.topic)} -p {whole.log.key}"
+        raise SettingsError(f"{topic!r} is a partition, and no topic", key="--topic", action=action)
     each = {parse_partition(whole.topic, one) for one in partitions if whole}
     named = tuple(sorted(each, key=str)) or ((whole,) if whole else ())
     bounds = parse_bound(from_, key="--from"), parse_bound(until, key="--until")
@@ -219,8 +219,8 @@ def _leading_out(name: str, is_begun: Callable[[], bool]) -> Iterator[None]:
     try:
         yield
     except (NeedsDecision, DataLoss, LedgersDisagree, SettingsError) as error:
-        if (not isinstance(error, SettingsError) or _SUPERSEDE in error.check) and is_begun():
-            error.check = _check_of(error, name)
+        if (not isinstance(error, SettingsError) or _SUPERSEDE in error.action) and is_begun():
+            error.action = _check_of(error, name)
         raise
 
 
@@ -232,15 +232,15 @@ def _check_of(error: EtlError, name: str) -> str:
     if isinstance(
         error, SettingsError
     ):  # what stands before it is what a person can mend, here as there
-        return f"{error.check.partition('; or give')[0]}; or {give_up}"
+        return f"{error.action.partition('; or give')[0]}; or {give_up}"
     if (
-        not error.check or _SUPERSEDE in error.check or "accept-log" in error.check
+        not error.action or _SUPERSEDE in error.action or "accept-log" in error.action
     ):  # the pipeline's, once nothing is left of this
         return give_up
     return (
-        error.check
-        if "backfill abandon" in error.check or "--missing" in error.check
-        else f"{error.check}; {give_up}"
+        error.action
+        if "backfill abandon" in error.action or "--missing" in error.action
+        else f"{error.action}; {give_up}"
     )
 
 
@@ -287,9 +287,9 @@ def reject_unfinished(live: PlanLedger) -> None:
     """
     for one in backfills_of_pipeline(live):
         if one["state"] not in (State.WHOLE.value, State.GIVEN_UP.value):
-            what = f"backfill {one['name']} beside that pipeline is {one['state']}, and would load beside nobody"
-            check = f"with that pipeline's conf `etl backfill resume CONF --name {one['name']}`, or `etl backfill abandon`, and then this"
-            raise NeedsDecision(what, check=check)
+            message = f"backfill {one['name']} beside that pipeline is {one['state']}, and would load beside nobody"
+            action = f"with that pipeline's conf `etl backfill resume CONF --name {one['name']}`, or `etl backfill abandon`, and then this"
+            raise NeedsDecision(message, action=action)
 
 
 def reject_table_without_backfills(live: PlanLedger, app_id: str, table: Table, path: str) -> None:
@@ -319,7 +319,7 @@ def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
             raise SettingsError(
                 "nobody has begun a backfill of this name",
                 key="--name",
-                check="`etl backfill list CONF`",
+                action="`etl backfill list CONF`",
             )
         ledger = live.claims.beside.ledger_of(name)
         plans = [(plan, ledger.read_record_of(plan)) for plan in ledger.read_plans()]

@@ -179,10 +179,10 @@ def unidentified(name: str, snapshot: Snapshot) -> Iterator[Line]:
     )
     if topics:
         more = f" and {len(topics) - 1:,} more" if topics[1:] else ""
-        what = f"the brokers tell no topic ids, and their ZooKeeper is not the conf's: nothing tells if {topics[0]}{more} is made again"
+        message = f"the brokers tell no topic ids, and their ZooKeeper is not the conf's: nothing tells if {topics[0]}{more} is made again"
         yield advice(
             name,
-            what,
+            message,
             "zookeeper.connect: the ZooKeeper of these brokers, or know it when a topic is made again",
         )
 
@@ -204,10 +204,10 @@ def told(name: str, found: PipelineState) -> Line:
             f"plan {found.plan.number} cannot be finished, the next run puts another in its place: {found.reason}",
         )
     if isinstance(found, RebuildFromTable):
-        what = f"the table holds plan {found.plan.number}, and ZooKeeper does not know it: the next run writes the ledger anew"
+        message = f"the table holds plan {found.plan.number}, and ZooKeeper does not know it: the next run writes the ledger anew"
         return advice(
             name,
-            what,
+            message,
             "nothing here; find out whether ZooKeeper was emptied or restored from an old copy",
         )
     return _up_to_date(name, found)
@@ -222,8 +222,8 @@ def _up_to_date(name: str, found: UpToDate) -> Line:
         )
     if found.not_followed:
         to_do = "nothing, while their topics are not read: our positions stay, and a run decides once they are"
-        what = f"somebody else moved {len(found.not_followed)} committed offsets of topics that are not read now"
-        return advice(name, f"{both}; {what}", to_do)
+        message = f"somebody else moved {len(found.not_followed)} committed offsets of topics that are not read now"
+        return advice(name, f"{both}; {message}", to_do)
     if found.uncommitted:
         return ok(
             name,
@@ -273,8 +273,8 @@ def spark_of(findings: Findings) -> RunSpark:
         if isinstance(error, EtlError) or session_there() is not None:
             raise
         said = str(error).strip().split("\n", 1)[0]
-        check = "the lines above on Java, jars and packages, and the keys under spark"
-        raise ProcessLost(f"Spark does not start: {said}", check=check) from error
+        action = "the lines above on Java, jars and packages, and the keys under spark"
+        raise ProcessLost(f"Spark does not start: {said}", action=action) from error
     return spark
 
 
@@ -296,7 +296,9 @@ def place(name: str, findings: Findings) -> Iterator[Line]:
         except NotOurTable as not_there:
             if kept is not None or has_plans:
                 raise
-            yield Line(name, Verdict.NOT_CHECKED, f"{not_there.what} yet, the first run makes it")
+            yield Line(
+                name, Verdict.NOT_CHECKED, f"{not_there.message} yet, the first run makes it"
+            )
             return
     found = of_entry(settings, entry)
     findings.settings = placed_by_name(settings, found.path)
@@ -332,9 +334,11 @@ def store(name: str, findings: Findings) -> Iterator[Line]:
     chosen = {key: value for key, value in spark.items() if key.startswith(LOG_STORE)}
     for key, value in chosen.items():
         if value.endswith("LocalLogStore"):
-            check = "leave the key out: Delta's default for a local path makes a log file only if it is absent"
+            action = "leave the key out: Delta's default for a local path makes a log file only if it is absent"
             raise SettingsError(
-                "LocalLogStore loses commits when two writers meet", key=f"spark.{key}", check=check
+                "LocalLogStore loses commits when two writers meet",
+                key=f"spark.{key}",
+                action=action,
             )
     folder = local_path(path)
     if folder is not None:
@@ -414,7 +418,7 @@ def writer(name: str, findings: Findings) -> Iterator[Line]:
         if wanted is not WriterName.AUTO
         else ": arrow"
         if refusal is None
-        else f": spark, for {refusal.what}"
+        else f": spark, for {refusal.message}"
     )
     yield ok(name, f"table.writer is {wanted.value}{by}")
 
@@ -429,12 +433,12 @@ def features(name: str, findings: Findings) -> Iterator[Line]:
     versions = f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}"
     unwritable = sorted(used - WRITTEN_BY_SPARK)
     if unwritable:
-        check = (
+        action = (
             "DESCRIBE DETAIL; ALTER TABLE ... DROP FEATURE, or a table of its own for this pipeline"
         )
         raise NotOurTable(
             f"the table has features that Spark's Delta cannot write: {', '.join(unwritable)}",
-            check=check,
+            action=action,
         )
     if awkward:
         to_do = "nothing, if that is fine; or ALTER TABLE ... DROP FEATURE"
@@ -623,4 +627,4 @@ def diagnose(
     """Check everything that a run of this pipeline needs. Problems become lines; nothing is raised."""
     with contextlib.ExitStack() as closing:
         findings = Findings(settings, closing, spark_defaults=spark_defaults)
-        return Diagnosis(tuple(line for check in checks for line in check.lines(findings)))
+        return Diagnosis(tuple(line for action in checks for line in action.lines(findings)))

@@ -179,8 +179,8 @@ def failed(name: str, error: EtlError) -> Line:
     return Line(
         name,
         Verdict.FAILED,
-        f"{error.what} ({places})" if places else error.what,
-        error.check,
+        f"{error.message} ({places})" if places else error.message,
+        error.action,
         error,
     )
 
@@ -268,12 +268,12 @@ def packages(name: str, findings: Findings) -> Iterator[Line]:
 
 def _untried(package: str, version: str | None) -> SettingsError | None:
     tried = PACKAGES[package]
-    check = f"`pip install '{package}{tried}'`"
+    action = f"`pip install '{package}{tried}'`"
     if version is None:
-        return SettingsError(f"{package} is not installed", check=check)
+        return SettingsError(f"{package} is not installed", action=action)
     if not _is_among(tried, version):
         return SettingsError(
-            f"{package} is {version}, and only {tried} was tried with the others", check=check
+            f"{package} is {version}, and only {tried} was tried with the others", action=action
         )
     return None
 
@@ -312,7 +312,7 @@ def workers_python(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def _another_python(name: str, chosen: str, where: str, ours: str) -> Line:
-    check = f"{where or 'PYSPARK_PYTHON'}: unset it, or name a Python {ours} with the libraries of this one"
+    action = f"{where or 'PYSPARK_PYTHON'}: unset it, or name a Python {ours} with the libraries of this one"
     try:
         command = [shutil.which(chosen) or chosen, "-c", _ASK_PYTHON, *_IN_WORKERS]
         answer = subprocess.run(
@@ -323,7 +323,7 @@ def _another_python(name: str, chosen: str, where: str, ours: str) -> Line:
         return failed(
             name,
             SettingsError(
-                f"the workers' Python does not run: {error}", key=where or None, check=check
+                f"the workers' Python does not run: {error}", key=where or None, action=action
             ),
         )
     told = ".".join(map(str, version))
@@ -333,12 +333,12 @@ def _another_python(name: str, chosen: str, where: str, ours: str) -> Line:
             SettingsError(
                 f"the workers' Python {chosen} is {told}, this one {ours}",
                 key=where or None,
-                check=check,
+                action=action,
             ),
         )
     if missing:
-        what = f"the workers' Python {chosen} lacks {', '.join(missing)}"
-        return failed(name, SettingsError(what, key=where or None, check=check))
+        message = f"the workers' Python {chosen} lacks {', '.join(missing)}"
+        return failed(name, SettingsError(message, key=where or None, action=action))
     return ok(name, f"{chosen} ({where}), Python {told}")
 
 
@@ -372,11 +372,11 @@ def report_folder(name: str, findings: Findings) -> Iterator[Line]:
     try:
         yield _placed(name, wanted)
     except OSError as error:
-        what = f"a run's report cannot be written: {error.strerror}"
+        message = f"a run's report cannot be written: {error.strerror}"
         yield failed(
             name,
             SettingsError(
-                what, key="report.path", path=wanted, check="the folder and its permissions"
+                message, key="report.path", path=wanted, action="the folder and its permissions"
             ),
         )
 

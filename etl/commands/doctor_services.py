@@ -166,8 +166,8 @@ def each_broker(name: str, findings: Findings) -> Iterator[Line]:
 
 def _broker(name: str, broker: Broker, answer: str | EtlError, leads: int) -> Line:
     if isinstance(answer, BrokerUnreachable):
-        check = f"{answer.check}; partitions led: {leads}; from here and from every executor it is asked by this address"
-        return failed(name, BrokerUnreachable(answer.what, check=check, **answer.where))
+        action = f"{answer.action}; partitions led: {leads}; from here and from every executor it is asked by this address"
+        return failed(name, BrokerUnreachable(answer.message, action=action, **answer.where))
     if isinstance(answer, EtlError):
         return failed(name, answer)
     return ok(name, f"{broker.host}:{broker.port}: {answer}, partitions led: {leads}")
@@ -184,10 +184,10 @@ def topics(name: str, findings: Findings) -> Iterator[Line]:
     reject_null_partition_value(settings, metadata.topics)
     missing = uncounted(metadata.leaderless, metadata.leaders)
     if missing:
-        what = f"their brokers are there and count fewer partitions now: {some(list(map(str, sorted(missing))))}"
+        message = f"their brokers are there and count fewer partitions now: {some(list(map(str, sorted(missing))))}"
         yield advice(
             name,
-            what,
+            message,
             "whether these brokers lost directories of their logs; a run leaves the partitions for a later one",
         )
     pauses = Discovery(settings, findings.zookeeper).pauses()
@@ -232,8 +232,8 @@ def _untold(name: str, findings: Findings) -> Iterator[Line]:
         if topic not in told and topic not in compacted and not source.is_assumed_compacted(topic)
     )
     if untold:
-        what = f"the brokers do not tell how {len(untold)} topics are cleaned up: {some(untold)}"
-        check = (
+        message = f"the brokers do not tell how {len(untold)} topics are cleaned up: {some(untold)}"
+        action = (
             "the ACL DescribeConfigs on them"
             if tells
             else (
@@ -243,8 +243,8 @@ def _untold(name: str, findings: Findings) -> Iterator[Line]:
         )
         yield advice(
             name,
-            what,
-            f"{check}: where one is compacted, a run takes what compaction removed for lost",
+            message,
+            f"{action}: where one is compacted, a run takes what compaction removed for lost",
         )
 
 
@@ -254,13 +254,15 @@ def _leaderless(name: str, leaderless: list[BrokerPartition], findings: Findings
         brokers = ", ".join(
             map(str, sorted({log.broker_id for log in leaderless if log.broker_id is not None}))
         )
-        what = f"{len(leaderless)} partitions are of brokers that are away ({brokers}): {some(list(map(str, leaderless)))}"
-        return advice(name, what, "these brokers; a run leaves the partitions for a later one")
-    what = f"{len(leaderless)} partitions have no leader: {some([f'{log}{held}' for log, held in _held(leaderless, findings).items()])}"
-    check = "the brokers that hold them"
+        message = f"{len(leaderless)} partitions are of brokers that are away ({brokers}): {some(list(map(str, leaderless)))}"
+        return advice(name, message, "these brokers; a run leaves the partitions for a later one")
+    message = f"{len(leaderless)} partitions have no leader: {some([f'{log}{held}' for log, held in _held(leaderless, findings).items()])}"
+    action = "the brokers that hold them"
     if source.on_no_leader is OnNoLeader.SKIP:
-        return advice(name, what, f"{check}; a run leaves them out (source.on_no_leader: skip)")
-    return failed(name, BrokerUnreachable(what, check=f"{check}, or source.on_no_leader: skip"))
+        return advice(name, message, f"{action}; a run leaves them out (source.on_no_leader: skip)")
+    return failed(
+        name, BrokerUnreachable(message, action=f"{action}, or source.on_no_leader: skip")
+    )
 
 
 def _held(leaderless: list[BrokerPartition], findings: Findings) -> dict[BrokerPartition, str]:
@@ -320,10 +322,10 @@ def group(name: str, findings: Findings) -> Iterator[Line]:
         yield from _others(name, findings, names)
     left = consumers_of(findings).offsets_of_the_other_family(sorted(names))
     if left:
-        what = f"{len(left)} of the group's offsets are of the other family of brokers, the first of {left[0]}: they are left alone"
+        message = f"{len(left)} of the group's offsets are of the other family of brokers, the first of {left[0]}: they are left alone"
         yield advice(
             name,
-            what,
+            message,
             "nothing, where the group read these topics from such brokers before; else source.dialect",
         )
     yield from _other_pipelines(
@@ -344,10 +346,10 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
     settings = findings.settings
     members, (in_kafka, refusal) = consumers_of(findings), _in_kafka(findings)
     if in_kafka.unknown:
-        what = f"whether consumers of Kafka's own group {settings.group} are alive is not known: {in_kafka.unknown}"
+        message = f"whether consumers of Kafka's own group {settings.group} are alive is not known: {in_kafka.unknown}"
         yield advice(
             name,
-            what,
+            message,
             "that nobody consumes under this name; ACLs: Describe for the group, from Kafka 0.11 on",
         )
     logs = [p.log for topic in findings.metadata.topics.values() for p in topic.partitions]
@@ -370,22 +372,22 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
     owners = foreign_owners(
         {**members_as_owners(in_kafka, logs), **members.owners(names)}, settings
     )
-    check = "that they are stopped; a crashed one leaves after its session timeout"
+    action = "that they are stopped; a crashed one leaves after its session timeout"
     if live:
-        what = f"{len(live)} live consumers are registered in the group: {some(live)}"
+        message = f"{len(live)} live consumers are registered in the group: {some(live)}"
         allowed = settings.ownership.on_live_group is OnLiveGroup.UNOWNED
         yield (
-            advice(name, what, "nothing: a run takes what none of them owns")
+            advice(name, message, "nothing: a run takes what none of them owns")
             if allowed
-            else failed(name, Owned(what, check=check))
+            else failed(name, Owned(message, action=action))
         )
     if owners:
         log, owner = min(owners.items())
-        what = f"{len(owners)} partitions are owned, {log} by {owner}"
+        message = f"{len(owners)} partitions are owned, {log} by {owner}"
         policy = on_owned(settings.ownership)
         stops = policy is OnOwned.FAIL
         word = f"nothing: a run {'waits for them' if policy is OnOwned.WAIT else 'leaves these to them'}"
-        yield failed(name, Owned(what, check=check)) if stops else advice(name, what, word)
+        yield failed(name, Owned(message, action=action)) if stops else advice(name, message, word)
     if not live and not owners:
         yield ok(name, f"{settings.group}: no live consumer, no owner, no driver")
 
@@ -416,25 +418,25 @@ def mirror_group(name: str, findings: Findings) -> Iterator[Line]:
             asked.members_of(wanted, brokers),
         )
     if not keeps:
-        what = "these brokers keep no offsets of groups: that came with Kafka 0.8.2"
+        message = "these brokers keep no offsets of groups: that came with Kafka 0.8.2"
         yield failed(
             name,
             SettingsError(
-                what, key="mirror_group", check="leave the key out; runs work without it"
+                message, key="mirror_group", action="leave the key out; runs work without it"
             ),
         )
     elif members.members:
-        what = f"{len(members.members)} live consumers are in group {wanted}: {', '.join(sorted(members.members)[:3])}"
+        message = f"{len(members.members)} live consumers are in group {wanted}: {', '.join(sorted(members.members)[:3])}"
         yield advice(
             name,
-            what,
+            message,
             "mirror_group: a name that nobody consumes under; runs leave this group's offsets alone and say so",
         )
     elif members.unknown:
-        what = f"whether consumers of group {wanted} are alive is not known: {members.unknown}"
+        message = f"whether consumers of group {wanted} are alive is not known: {members.unknown}"
         yield advice(
             name,
-            what,
+            message,
             "that nobody consumes under this name; ACLs: Read and Describe for the group",
         )
     else:
@@ -493,7 +495,7 @@ def servers(name: str, findings: Findings) -> Iterator[Line]:
 def _server(name: str, answer: ServerAnswer | EtlError, asked_s: float) -> Line:
     if isinstance(answer, EtlError):
         return advice(
-            name, str(failed(name, answer).found), f"{answer.check}; other servers let us in"
+            name, str(failed(name, answer).found), f"{answer.action}; other servers let us in"
         )
     version = (
         f"ZooKeeper {answer.version}, {answer.mode}"
@@ -503,11 +505,11 @@ def _server(name: str, answer: ServerAnswer | EtlError, asked_s: float) -> Line:
     found = f"{answer.address}: {version}, session timeout {answer.granted_s:g} s"
     if answer.granted_s == asked_s:
         return ok(name, found)
-    what = "minSessionTimeout" if answer.granted_s > asked_s else "maxSessionTimeout"
+    message = "minSessionTimeout" if answer.granted_s > asked_s else "maxSessionTimeout"
     return advice(
         name,
         f"{found}, where {asked_s:g} s were asked for",
-        f"zookeeper.session_timeout_s, or {what} of the server",
+        f"zookeeper.session_timeout_s, or {message} of the server",
     )
 
 
@@ -518,9 +520,9 @@ def request_limit(name: str, findings: Findings) -> Iterator[Line]:
     if takes_request(findings.zookeeper, _REQUEST_BYTES):
         yield ok(name, f"requests of {_REQUEST_BYTES:,} bytes pass, and no run sends larger ones")
         return
-    what = f"ZooKeeper closes the connection at a request of {_REQUEST_BYTES:,} bytes"
-    check = "jute.maxbuffer of every server: 1048575, its default, or more"
-    raise SettingsError(what, connect=findings.zookeeper.hosts, check=check)
+    message = f"ZooKeeper closes the connection at a request of {_REQUEST_BYTES:,} bytes"
+    action = "jute.maxbuffer of every server: 1048575, its default, or more"
+    raise SettingsError(message, connect=findings.zookeeper.hosts, action=action)
 
 
 def chroot(name: str, findings: Findings) -> Iterator[Line]:
@@ -555,11 +557,11 @@ def permissions(name: str, findings: Findings) -> Iterator[Line]:
             denied for path, wants in sorted(tried) if (denied := _denied(whole, path, wants))
         ]
     if refused:
-        check = f"getAcl of these znodes; setAcl must let us do it: we are {describe_identity(findings.settings.zookeeper.access)}"
+        action = f"getAcl of these znodes; setAcl must let us do it: we are {describe_identity(findings.settings.zookeeper.access)}"
         raise PermissionDenied(
             f"ZooKeeper does not let us {'; '.join(refused)}",
             connect=findings.zookeeper.hosts,
-            check=check,
+            action=action,
         )
     places = sorted({path for path, _ in tried})
     shown = ", ".join(places[:_PLACES_SHOWN]) + (", ..." if len(places) > _PLACES_SHOWN else "")

@@ -71,7 +71,7 @@ def read_both_ledgers(world: LiveServices) -> BothLedgers:
                 coverage,
             )
     raise Owned(
-        "runs of this pipeline change its ledger while it is read", check="nothing; verify again"
+        "runs of this pipeline change its ledger while it is read", action="nothing; verify again"
     )
 
 
@@ -103,11 +103,11 @@ def loaded_plans(
             continue
         applied = recorded or world.recount(plan)
         if applied is None:
-            what = f"the table holds another plan {plan.number} than ZooKeeper"
+            message = f"the table holds another plan {plan.number} than ZooKeeper"
             raise LedgersDisagree(
-                what,
+                message,
                 path=world.settings.table.path,
-                check="`etl plan CONF`; the next run takes over the table's",
+                action="`etl plan CONF`; the next run takes over the table's",
             )
         is_given_up = plan.number not in led.numbers or applied.table_id != table.id
         found.append(
@@ -277,8 +277,8 @@ def _naming(name: str) -> Iterator[None]:
     except LedgersDisagree as error:
         command = f"`etl backfill resume CONF --name {name}`, or `etl backfill abandon` of it"
         raise LedgersDisagree(
-            f"of backfill {name} {error.what}",
-            check=f"{command}, which goes by the table",
+            f"of backfill {name} {error.message}",
+            action=f"{command}, which goes by the table",
             **error.where,
         ) from error
 

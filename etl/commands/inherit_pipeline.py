@@ -96,9 +96,9 @@ def the_one(place: str, there: Sequence[OtherPipeline]) -> OtherPipeline:
             ", ".join(sorted("/".join(one.app_id.split("/")[1:]) for one in found or there))
             or "none"
         )
-        what = f"{'several pipelines of this name have' if found else 'no pipeline of this name has'} loaded into the table"
+        message = f"{'several pipelines of this name have' if found else 'no pipeline of this name has'} loaded into the table"
         raise SettingsError(
-            what, key="--from", check=f"say CLUSTER/GROUP/PIPELINE, one of: {names}"
+            message, key="--from", action=f"say CLUSTER/GROUP/PIPELINE, one of: {names}"
         )
     return found[0]
 
@@ -402,9 +402,9 @@ def _rows_until(world: LiveServices) -> Mapping[BrokerPartition, tuple[int, int]
     from etl.io.delta.scan import rows_until
 
     if world.settings.source.is_physical:
-        what = f"nobody knows where that pipeline ended: {ROWS_DO_NOT_TELL}"
-        check = f"that ZooKeeper was not emptied: restore a copy of it that is no older than the table's log; else {BEGIN_ANEW}"
-        raise NeedsDecision(what, path=world.settings.table.path, check=check)
+        message = f"nobody knows where that pipeline ended: {ROWS_DO_NOT_TELL}"
+        action = f"that ZooKeeper was not emptied: restore a copy of it that is no older than the table's log; else {BEGIN_ANEW}"
+        raise NeedsDecision(message, path=world.settings.table.path, action=action)
     return rows_until(world.spark(), world.settings.table.path)
 
 
@@ -414,11 +414,11 @@ def _left_to(other: OtherPipeline, settings: Settings) -> list[str]:
     """
     left = sorted(topic for topic in other.topics or () if not settings.source.topics.admits(topic))
     if left and other.app_id.split("/")[-2] == settings.group and not is_us(other.app_id, settings):
-        what = f"{name_of(other.app_id)} loads topics, too, that this conf does not name: {', '.join(left)}"
+        message = f"{name_of(other.app_id)} loads topics, too, that this conf does not name: {', '.join(left)}"
         raise SettingsError(
-            what,
+            message,
             key="source.topics",
-            check="name them all: two pipelines of one group cannot share what one of them had",
+            action="name them all: two pipelines of one group cannot share what one of them had",
         )
     return left
 

@@ -109,13 +109,13 @@ class InitRequest:
         for one in self.keys:
             if one.key in _CHOSEN or not one.key.startswith(_TAKEN):
                 is_chosen = one.key in _CHOSEN
-                what = (
+                message = (
                     "it is found out, or has an option"
                     if is_chosen
                     else "only keys of source, zookeeper and table are asked by"
                 )
-                check = "`etl init --help`; others are written into the conf afterwards"
-                raise SettingsError(f"--set {one.key}: {what}", key=one.key, check=check)
+                action = "`etl init --help`; others are written into the conf afterwards"
+                raise SettingsError(f"--set {one.key}: {message}", key=one.key, action=action)
 
     @property
     def name(self) -> str:
@@ -257,7 +257,7 @@ def _found(asked: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
 def _appended(seen: InitFindings) -> str:
     if seen.rows_before is None:
         return "rows are appended to it"
-    return f"the first run stops, for {seen.rows_before.what}. Check {seen.rows_before.check}"
+    return f"the first run stops, for {seen.rows_before.message}. Check {seen.rows_before.action}"
 
 
 def _bootstrap(asked: InitRequest) -> list[Chosen]:
@@ -278,8 +278,10 @@ def _cluster(asked: InitRequest, seen: InitFindings) -> list[Chosen]:
             )
         ]
     if asked.cluster:
-        what = f"the brokers tell the cluster's id, {seen.cluster_id}, and the pipeline goes by it"
-        raise SettingsError(what, key="cluster", check="leave --cluster out")
+        message = (
+            f"the brokers tell the cluster's id, {seen.cluster_id}, and the pipeline goes by it"
+        )
+        raise SettingsError(message, key="cluster", action="leave --cluster out")
     return []
 
 
@@ -371,7 +373,7 @@ def first_conf(asked: InitRequest) -> FirstConf:
         raise SettingsError(
             "there is a file already, and none is written over",
             path=path,
-            check="--out: another file; or remove this one",
+            action="--out: another file; or remove this one",
         )
     chosen = choose(asked, look(asked))
     schema = path.parent / SCHEMA_FILE
@@ -381,8 +383,8 @@ def first_conf(asked: InitRequest) -> FirstConf:
         if not schema.exists():
             schema.write_text(json.dumps(conf_schema(), indent=2) + "\n")
     except OSError as error:
-        what, check = f"the conf cannot be written: {error.strerror}", "--out, and its folder"
-        raise SettingsError(what, path=error.filename or path, check=check) from error
+        message, action = f"the conf cannot be written: {error.strerror}", "--out, and its folder"
+        raise SettingsError(message, path=error.filename or path, action=action) from error
     return FirstConf(str(path), str(schema), chosen)
 
 
@@ -400,9 +402,9 @@ def _write(path: Path, text: str) -> None:
 def look(asked: InitRequest) -> InitFindings:
     """Ask ZooKeeper, the brokers and the table's folder. Nothing is changed."""
     if not asked.zookeeper:
-        what = "a pipeline keeps its plans and offsets in a ZooKeeper, and no broker tells of one for that"
-        check = "--zookeeper host:port/chroot; for a cluster without ZooKeeper (KRaft) one of your own, beside --bootstrap"
-        raise SettingsError(what, check=check)
+        message = "a pipeline keeps its plans and offsets in a ZooKeeper, and no broker tells of one for that"
+        action = "--zookeeper host:port/chroot; for a cluster without ZooKeeper (KRaft) one of your own, beside --bootstrap"
+        raise SettingsError(message, action=action)
     settings = _settings(asked, BrokerFamily.KAFKA)
     table = open_table(
         os.path.abspath(folder)
@@ -464,8 +466,8 @@ def _entered(asked: InitRequest, settings: Settings) -> Iterator[ZooKeeper]:
                 one.key.startswith("zookeeper.") for one in asked.keys
             ):
                 raise
-            check = f"{error.check}. Of etl init: {proposed_for_zookeeper(key)}"
-            raise type(error)(error.what, check=check, **error.where) from error
+            action = f"{error.action}. Of etl init: {proposed_for_zookeeper(key)}"
+            raise type(error)(error.message, action=action, **error.where) from error
         yield zookeeper
 
 
@@ -489,8 +491,8 @@ def _describe_missing_security(asked: InitRequest, zookeeper: ZooKeeper) -> Iter
                 for listener in parse_endpoints(payload)
             ]
         )
-        check = f"{error.check}. Of etl init: {proposed(there)}"
-        raise type(error)(error.what, check=check, **error.where) from error
+        action = f"{error.action}. Of etl init: {proposed(there)}"
+        raise type(error)(error.message, action=action, **error.where) from error
 
 
 def _settings(asked: InitRequest, dialect: BrokerFamily) -> Settings:
@@ -520,7 +522,7 @@ def _dialect_in(zookeeper: ZooKeeper) -> BrokerFamily:
         read_registrations(zookeeper, BrokerFamily.KAFKA)
     except WrongChroot as error:
         raise WrongChroot(
-            error.what, check=_elsewhere(zookeeper) or error.check, **error.where
+            error.message, action=_elsewhere(zookeeper) or error.action, **error.where
         ) from error
     except SettingsError as error:
         if error.where.get("key") != "source.dialect":
@@ -553,7 +555,7 @@ def _ours(settings: Settings, told: ClusterMetadata, are_said: bool) -> ClusterM
     if not are_said:
         raise SettingsError(
             "it is not said which topics are to be read",
-            check=f"--topic, once for each; {_named(there)}",
+            action=f"--topic, once for each; {_named(there)}",
         )
     ours = chosen_topics(told, settings.source.topics)
     reject_missing_topics(settings, ours.topics, lambda: there)
@@ -561,7 +563,7 @@ def _ours(settings: Settings, told: ClusterMetadata, are_said: bool) -> ClusterM
     if not ours.topics:
         raise SettingsError(
             f"no topic matches {', '.join(settings.source.topics.allow)}",
-            check=f"--topic; {_named(there)}",
+            action=f"--topic; {_named(there)}",
         )
     return ours
 

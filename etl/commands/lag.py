@@ -196,10 +196,10 @@ class Complete:
         counts_at = at(self.until_ms + round(self.grace_s * 1000))
         if self.unled:
             log = self.unled[0]
-            check = f"{log.held_by}; to go on without it set source.on_no_leader: skip"
-            return NotYetReadable(f"{self.says}; {log.topic} {log.key} {log.unled}", check=check)
+            action = f"{log.held_by}; to go on without it set source.on_no_leader: skip"
+            return NotYetReadable(f"{self.says}; {log.topic} {log.key} {log.unled}", action=action)
         return NotYetReadable(
-            self.says, check=f"the same again later; at {counts_at} all of them count as complete"
+            self.says, action=f"the same again later; at {counts_at} all of them count as complete"
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -309,7 +309,7 @@ class Intervals:
         return BrokerUnreachable(
             self.says,
             **self.unled[0].place,
-            check=f"{self.unled[0].held_by}; the same again once they are back",
+            action=f"{self.unled[0].held_by}; the same again once they are back",
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -359,7 +359,7 @@ def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Inte
         raise SettingsError(
             "messages of these brokers have no times, so nobody knows which interval they are of",
             key="source.dialect",
-            check="`etl verify CONF` and `etl lag CONF`, which go by offsets",
+            action="`etl verify CONF` and `etl lag CONF`, which go by offsets",
         )
     asked = list(divided(whole, every))
     with open_services(settings, ALONE) as world:

@@ -272,5 +272,5 @@ def _folded(world: LiveServices, name: str) -> tuple[int, Sequence[str]]:
         with world.driving(name):
             world.tidy()
     except Owned as error:
-        return 0, (f"old plans were left to the driver that is at work: {error.what}",)
+        return 0, (f"old plans were left to the driver that is at work: {error.message}",)
     return before - len(world.ledger.plan_numbers()), ()

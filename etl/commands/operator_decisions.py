@@ -174,7 +174,7 @@ def accepted_with_backfills(
                 own, ledger, plan, replace(there, version=table.version), reason=reason, at_ms=at_ms
             )
         except NeedsDecision as error:
-            untold[claim.name] = error.what
+            untold[claim.name] = error.message
             continue
         record_found(own, plan, there, one)
         said[claim.name] = one.acknowledgement
@@ -184,11 +184,11 @@ def accepted_with_backfills(
 def _looked_for(world: LiveServices, plan: Plan) -> tuple[RangeResult, ...]:
     counted = world.rows_of_today(plan)
     if counted.uncounted:
-        what = f"nobody can tell whether plan {plan.number} is in the table: {counted.uncounted}"
+        message = f"nobody can tell whether plan {plan.number} is in the table: {counted.uncounted}"
         raise NeedsDecision(
-            what,
+            message,
             path=world.settings.table.path,
-            check="the table's columns and files: what is missing there",
+            action="the table's columns and files: what is missing there",
         )
     return counted.receipts
 
@@ -278,12 +278,12 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
         beside = accepted_with_backfills(world, table, reason=reason, at_ms=at_ms)
         acknowledgement = replace(said.acknowledgement, beside=beside.said, rows_of=topics)
         world.ledger.acknowledge(acknowledgement)
-    what = (
+    message = (
         "that there is no table"
         if table is None
         else f"the table {table.id} at version {table.version}"
     )
-    says = f"acknowledged {what}, after plan {acknowledgement.number}: {reason}"
+    says = f"acknowledged {message}, after plan {acknowledgement.number}: {reason}"
     says += _given_up(ledger, ledger.newest, table, lacks_plan=lacks_plan)
     if found:
         rows = sum(receipt.rows or 0 for receipt in found)
@@ -312,8 +312,8 @@ def _acknowledge_rows(world: LiveServices, version: str, reason: str) -> Ruling:
     where_we_stand(snapshot, world.settings)
     table, topics = snapshot.table, topics_accepted(snapshot)
     if table is None or not topics:
-        what = "this pipeline has made no plan yet, and the table holds no rows of its topics: there is nothing to acknowledge"
-        raise SettingsError(what, check="`etl plan CONF`")
+        message = "this pipeline has made no plan yet, and the table holds no rows of its topics: there is nothing to acknowledge"
+        raise SettingsError(message, action="`etl plan CONF`")
     _reject_another_version(version, table)
     place = world.settings.table
     commit = hash_of_commit(open_log(rust_path(place.path)), table.version)
@@ -396,7 +396,7 @@ def supersede(
                 else "this pipeline has made no plan yet"
             )
             raise SettingsError(
-                f"plan {number} cannot be superseded: {stored}", check="`etl plans list CONF`"
+                f"plan {number} cannot be superseded: {stored}", action="`etl plans list CONF`"
             )
         _reject_finished(number, where_we_stand(snapshot, settings), snapshot.table)
         if newest.handed_over is False or is_handed_over:
@@ -434,7 +434,7 @@ def _settled(
     if skips:
         raise SettingsError(
             f"plan {plan.number} is not known to be handed over, so nothing of it can be skipped",
-            check="leave --skip out",
+            action="leave --skip out",
         )
     if not is_handed_over:
         is_in_part = found_out(plan, snapshot.committed) is HandOverOutcome.IN_PART
@@ -452,10 +452,10 @@ def _settled(
             {"says": says, "plan": describe_plan(instead, None), "superseded": _ranges(plan)},
         )
     if found_out(plan, snapshot.committed) is not HandOverOutcome.UNTOLD:
-        what = f"whether plan {plan.number} was handed over is known"
+        message = f"whether plan {plan.number} was handed over is known"
         raise SettingsError(
-            what,
-            check="`etl run CONF`, which goes by it; leave --handed-over out",
+            message,
+            action="`etl run CONF`, which goes by it; leave --handed-over out",
             key="--handed-over",
         )
     marked = replace(plan, handed_over=True)
@@ -467,17 +467,17 @@ def _settled(
 def _reject_finished(number: int, state: PipelineState, table: Table | None) -> None:
     """Reject a plan that is in the table, or was in one that was given up. Raises NeedsDecision."""
     if isinstance(state, RebuildFromTable):
-        what = f"the table holds plan {state.plan.number} ({state.plan.id}), which ZooKeeper does not have"
-        raise NeedsDecision(what, check="`etl run CONF`, which takes it over")
+        message = f"the table holds plan {state.plan.number} ({state.plan.id}), which ZooKeeper does not have"
+        raise NeedsDecision(message, action="`etl run CONF`, which takes it over")
     if not isinstance(state, (Replay, Supersede)):
         is_there = table is not None and (table.transaction_version or 0) >= number
-        what = (
+        message = (
             "is in the table"
             if is_there
             else "was in a table that an operator gave up: the next plan goes on behind it"
         )
         raise NeedsDecision(
-            f"plan {number} {what}: there is nothing to supersede", check="`etl plan CONF`"
+            f"plan {number} {message}: there is nothing to supersede", action="`etl plan CONF`"
         )
 
 
@@ -511,13 +511,13 @@ def accept_log(
         if isinstance(state, FirstRun):
             raise SettingsError(
                 "this pipeline has made no plan yet: there is nothing to accept",
-                check="`etl plan CONF`",
+                action="`etl plan CONF`",
             )
         if isinstance(state, RebuildFromTable):
-            what = f"the table holds plan {state.plan.number}, which ZooKeeper does not have"
+            message = f"the table holds plan {state.plan.number}, which ZooKeeper does not have"
             raise NeedsDecision(
-                what,
-                check="`etl run CONF`, which takes it over and then stops here again; accept the log after that",
+                message,
+                action="`etl run CONF`, which takes it over and then stops here again; accept the log after that",
             )
         if isinstance(state, Supersede):
             state = Replay(state.plan)
@@ -563,8 +563,8 @@ def parse_skip(text: str) -> Loss:
     """`TOPIC:PARTITION:FROM-UNTIL`, until exclusive, to a loss. Raises SettingsError."""
     found = parse_interval(text)
     if found is None:
-        check = f"the form TOPIC:PARTITION:FROM-UNTIL, FROM included and UNTIL not, e.g. clicks:3:100-101; {FORM_OF_PARTITION}"
-        raise SettingsError(f"{text!r} names no offsets", key="--skip", check=check)
+        action = f"the form TOPIC:PARTITION:FROM-UNTIL, FROM included and UNTIL not, e.g. clicks:3:100-101; {FORM_OF_PARTITION}"
+        raise SettingsError(f"{text!r} names no offsets", key="--skip", action=action)
     return Loss(*found, LossReason.SKIPPED)
 
 
@@ -572,8 +572,8 @@ def _reject_another_version(version: str, table: Table | None) -> None:
     there = str(table.version) if table else "none"
     if version != there:
         is_at = f"is at version {there}" if table else "is not there (say `none`)"
-        check = "what changed since you looked (DESCRIBE HISTORY), then acknowledge that version"
-        raise SettingsError(f"the table {is_at}, not {version}", key="VERSION", check=check)
+        action = "what changed since you looked (DESCRIBE HISTORY), then acknowledge that version"
+        raise SettingsError(f"the table {is_at}, not {version}", key="VERSION", action=action)
 
 
 def _ranges(plan: Plan) -> list[dict[str, Any]]:
@@ -601,7 +601,7 @@ def resolve(
         raise SettingsError(
             "the conf names the table by its path, so there is no name to resolve",
             key=KEY,
-            check="`etl doctor CONF`",
+            action="`etl doctor CONF`",
         )
     run_id = new_run_id()
     with open_services(settings, run_context, name=run_id) as world, world.driving(run_id):

@@ -195,7 +195,7 @@ def package(out: Path, *, with_environment: bool = False) -> Package:
             f"it cannot be written: {error.strerror or error}",
             key="--out",
             path=out,
-            check="the folder",
+            action="the folder",
         ) from error
     return Package(zipped, job, len(kernels), tuple(cached_delta_jars()), environment)
 
@@ -209,7 +209,7 @@ def write_zip(to: Path, kernels: Iterable[Path]) -> Path:
         raise SettingsError(
             "this package comes from a zip itself",
             path=root.parent,
-            check="that zip: it is what executors need",
+            action="that zip: it is what executors need",
         )
     unfinished = to.with_name(f"{to.name}.tmp")
     with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as opened:
@@ -228,25 +228,25 @@ def write_zip(to: Path, kernels: Iterable[Path]) -> Path:
 def _write_environment(to: Path) -> Path:
     """The environment of this very Python. Raises SettingsError where it cannot be packed."""
     prefix, installed = Path(sys.prefix), Path(etl.__file__).parent
-    check = "an environment of its own for it: python -m venv, then pip install 'offset-range-etl[package]' from a wheel (docs/INSTALL.md)"
+    action = "an environment of its own for it: python -m venv, then pip install 'offset-range-etl[package]' from a wheel (docs/INSTALL.md)"
     if sys.prefix == sys.base_prefix:
         raise SettingsError(
             "this Python is no virtual environment, and only such can be packed",
             path=prefix,
-            check=check,
+            action=action,
         )
     if prefix not in installed.parents:
         raise SettingsError(
             "this package lies outside of the environment, as a clone does",
             path=installed,
-            check=check,
+            action=action,
         )
     try:
         from venv_pack import VenvPackException, pack
     except ImportError as error:
-        check = "pip install 'offset-range-etl[package]', which brings venv-pack2"
+        action = "pip install 'offset-range-etl[package]', which brings venv-pack2"
         raise SettingsError(
-            "venv-pack2 is not installed", key="--environment", check=check
+            "venv-pack2 is not installed", key="--environment", action=action
         ) from error
     try:
         pack(
@@ -257,6 +257,6 @@ def _write_environment(to: Path) -> Path:
         )
     except VenvPackException as error:
         raise SettingsError(
-            f"the environment cannot be packed: {error}", path=prefix, check=check
+            f"the environment cannot be packed: {error}", path=prefix, action=action
         ) from error
     return to

@@ -75,7 +75,7 @@ class Ended(Enum):
 
 def leaderless(log: BrokerPartition) -> BrokerError:
     """Return the error for a partition without a leader."""
-    return BrokerError(f"the log {log.unled}", **log.place, check=log.held_by)
+    return BrokerError(f"the log {log.unled}", **log.place, action=log.held_by)
 
 
 class PeekedLog:
@@ -132,8 +132,8 @@ class PeekedLog:
         except MisalignedOffset as inside:
             if self.given or self.position != self.from_offset:
                 raise
-            check = "--from: messages begin at earliest, at committed offsets, and at the boundaries of `etl offsets show CONF --json`"
-            raise MisalignedOffset(inside.what, check=check, **inside.where) from None
+            action = "--from: messages begin at earliest, at committed offsets, and at the boundaries of `etl offsets show CONF --json`"
+            raise MisalignedOffset(inside.message, action=action, **inside.where) from None
 
     @property
     def _is_at_end(self) -> bool:
@@ -196,20 +196,20 @@ class PeekedLog:
                 **self.log.place,
                 offset=self.position,
                 log_start_offset=start,
-                check="the topic's retention; --from earliest begins with what is left",
+                action="the topic's retention; --from earliest begins with what is left",
             )
         if self.position > end:
             raise RanOutBeforeUntil(
                 f"the log ends at {end} by now, below what was read",
                 **self.log.place,
                 offset=self.position,
-                check="whether the topic was deleted and made again, or lost its end with a broker",
+                action="whether the topic was deleted and made again, or lost its end with a broker",
             )
         return BrokerError(
             "the offset is out of range, and yet inside the log",
             **self.log.place,
             offset=self.position,
-            check="the broker's log"
+            action="the broker's log"
             if self.log.is_physical
             else "the broker's log: its replicas may disagree",
         )
@@ -223,7 +223,7 @@ class PeekedLog:
             raise BrokerError(
                 "the broker names no start or end of the log",
                 **self.log.place,
-                check="the broker's log",
+                action="the broker's log",
             )
         return listed.offset
 
@@ -243,12 +243,12 @@ class PeekedLog:
         limit = max(self._source.fetch_limit_bytes, self._least_bytes)
         if len(fetched.records) < self._max_bytes:
             kind = MisalignedOffset if fetched.layout is EntryLayout.PHYSICAL else CorruptData
-            what = f"a message claims {needed:,} bytes, and {len(fetched.records):,} are there"
+            message = f"a message claims {needed:,} bytes, and {len(fetched.records):,} are there"
             raise kind(
-                what,
+                message,
                 **self.log.place,
                 offset=self.position,
-                check="that a message begins at this offset, and the broker's log",
+                action="that a message begins at this offset, and the broker's log",
             )
         if max(needed, self._max_bytes + 1) > limit:
             takes = f"; it takes {needed:,}" if needed > 1 else ""
@@ -256,7 +256,7 @@ class PeekedLog:
                 f"a record does not fit into the largest fetch, {limit:,} bytes{takes}",
                 **self.log.place,
                 offset=self.position,
-                check="source.fetch_limit_bytes",
+                action="source.fetch_limit_bytes",
             )
         self._max_bytes = min(limit, max(2 * self._max_bytes, needed))
 
@@ -319,7 +319,7 @@ def open_peek(settings: Settings, wanted: PeekRequest) -> Iterator[PeekedLog]:
             raise TopicMissing(
                 "there is no such topic",
                 topic=log.topic,
-                check="its name; `etl offsets show` lists those of the conf",
+                action="its name; `etl offsets show` lists those of the conf",
             )
         if told.refusal and not told.partitions:
             raise told.refusal.error("tell of the topic", topic=log.topic)
@@ -328,7 +328,7 @@ def open_peek(settings: Settings, wanted: PeekRequest) -> Iterator[PeekedLog]:
             away = "; those of a broker that is away are not told" if log.is_physical else ""
             raise SettingsError(
                 f"the topic has no partition {log.key}",
-                check=f"its partitions: {there}{away}",
+                action=f"its partitions: {there}{away}",
                 topic=log.topic,
             )
         found = cluster.extents(
@@ -370,7 +370,7 @@ def _log_of(settings: Settings, wanted: PeekRequest) -> BrokerPartition:
         )
         raise SettingsError(
             f"{wanted.partition!r} names no partition of this cluster",
-            check=form,
+            action=form,
             topic=wanted.topic,
         )
     return log
@@ -387,8 +387,8 @@ def _start_of(
     if isinstance(start, StartAt):
         return extent.log_start_offset if start is StartAt.EARLIEST else extent.end_offset
     if not extent.log_start_offset <= start <= max(extent.end_offset, extent.high_watermark or 0):
-        what = f"offset {start} is not in the log, which has {extent.log_start_offset} to {extent.end_offset}"
-        raise SettingsError(what, **log.place, check="--from")
+        message = f"offset {start} is not in the log, which has {extent.log_start_offset} to {extent.end_offset}"
+        raise SettingsError(message, **log.place, action="--from")
     return start
 
 
@@ -435,11 +435,11 @@ class FollowedLog(PeekedLog):
         try:
             return consumer.poll(max(0.0, min(_FOLLOW_SLICE_S, self._left_s()))).get(self.log, [])
         except (ExpiredOffsets, RanOutBeforeUntil) as gone:
-            check = "the topic's retention, and whether it was deleted and made again; --from earliest begins with what is left"
-            raise type(gone)(gone.what, check=check, **gone.where) from None
+            action = "the topic's retention, and whether it was deleted and made again; --from earliest begins with what is left"
+            raise type(gone)(gone.message, action=action, **gone.where) from None
         except CorruptData as broken:
-            check = "the broker's log; --from goes on behind it"
-            raise type(broken)(broken.what, check=check, **broken.where) from None
+            action = "the broker's log; --from goes on behind it"
+            raise type(broken)(broken.message, action=action, **broken.where) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,7 +460,7 @@ def decoder_of(name: str) -> Decoder:
     if ":" not in name and name not in DECODERS:
         raise SettingsError(
             f"there is no decoder {name!r}",
-            check=f"one of {', '.join(DECODERS)}, or package.module:function",
+            action=f"one of {', '.join(DECODERS)}, or package.module:function",
         )
     decode = DECODERS[name] if name in DECODERS else _function(name)
 
@@ -480,13 +480,13 @@ def _function(name: str) -> Decoder:
     try:
         found = getattr(importlib.import_module(module), function)
     except Exception as error:  # the module is somebody else's, and importing it runs it
-        check = "the name, package.module:function, and that the module can be imported from here (PYTHONPATH)"
+        action = "the name, package.module:function, and that the module can be imported from here (PYTHONPATH)"
         raise SettingsError(
-            f"the decoder {name!r} cannot be loaded: {type(error).__name__}: {error}", check=check
+            f"the decoder {name!r} cannot be loaded: {type(error).__name__}: {error}", action=action
         ) from None
     if not callable(found):
         raise SettingsError(
-            f"the decoder {name!r} is no function", check="the name: package.module:function"
+            f"the decoder {name!r} is no function", action="the name: package.module:function"
         )
     decode: Decoder = found
     return decode
@@ -546,13 +546,15 @@ def open_tail(settings: Settings, wanted: TailRequest) -> Iterator[TailedGroup]:
     for the pipeline's own group, TopicMissing, and as `Consumer`.
     """
     if wanted.group in (settings.group, settings.mirror_group):
-        what = f"{wanted.group} is the group of the pipeline itself, whose offsets follow its table"
+        message = (
+            f"{wanted.group} is the group of the pipeline itself, whose offsets follow its table"
+        )
         if wanted.group != settings.group:
-            what = (
+            message = (
                 f"{wanted.group} is the group that the pipeline tells its offsets to (mirror_group)"
             )
         raise SettingsError(
-            what, key="group", check="another group; `etl peek` shows records without any"
+            message, key="group", action="another group; `etl peek` shows records without any"
         )
     topics = wanted.topics or _topics(settings)
     consumer = Consumer(
@@ -605,7 +607,7 @@ def _topics(settings: Settings) -> tuple[str, ...]:
         ).topics
     if not found:
         raise TopicMissing(
-            "none of the conf's topics is there", check="source.topics, or topics behind CONF"
+            "none of the conf's topics is there", action="source.topics, or topics behind CONF"
         )
     return tuple(sorted(found))
 
@@ -652,13 +654,13 @@ class TailedGroup(RebalanceListener):
         try:
             return self._consumer.poll(_SLICE_S).values()
         except (ExpiredOffsets, RanOutBeforeUntil, CorruptData) as unread:
-            check = (
+            action = (
                 "the topic's retention, and whether it was made again; `etl peek` shows what is left, and a group that has no offsets "
                 "begins there with --start earliest"
             )
             if isinstance(unread, CorruptData):
-                check = "the broker's log; `etl peek --from OFFSET` shows what is behind it"
-            raise type(unread)(unread.what, check=check, **unread.where) from None
+                action = "the broker's log; `etl peek --from OFFSET` shows what is behind it"
+            raise type(unread)(unread.message, action=action, **unread.where) from None
 
     def commit(self) -> None:
         """Commit what was printed, if requested."""

@@ -91,7 +91,7 @@ def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
             if before:
                 raise SettingsError(
                     f"pipeline {chosen.pipeline} is retired already: {before.reason}",
-                    check="`etl pipelines list CONF`",
+                    action="`etl pipelines list CONF`",
                 )
             reject_unfinished(world.ledger)
             reject_retiring_unfinished(
@@ -130,12 +130,12 @@ def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
             before = world.ledger.read_retirement()
             if not before:
                 raise SettingsError(
-                    f"pipeline {chosen.pipeline} is not retired", check="`etl pipelines list CONF`"
+                    f"pipeline {chosen.pipeline} is not retired", action="`etl pipelines list CONF`"
                 )
             if before.taken_over_by:
-                what = f"pipeline {chosen.pipeline} was taken over by {before.taken_over_by}, which went on from its positions"
-                check = f"that one; to go on with this one instead: `etl plans take-over CONF --from {before.taken_over_by} --reason ...`"
-                raise SettingsError(what, check=check)
+                message = f"pipeline {chosen.pipeline} was taken over by {before.taken_over_by}, which went on from its positions"
+                action = f"that one; to go on with this one instead: `etl plans take-over CONF --from {before.taken_over_by} --reason ...`"
+                raise SettingsError(message, action=action)
             version, topics = world.ledger.pipelines_version(), sorted(world.ledger.topics())
             reject_shared_topics(topics, world.ledger.other_pipelines(), has_plans=True)
             world.ledger.resume(beside=version or 0)
@@ -154,7 +154,7 @@ def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
 
 def _named(settings: Settings, name: str | None) -> Settings:
     if name and not re.fullmatch(NAME, name):
-        raise SettingsError(f"{name!r} is no pipeline's name", check="`etl pipelines list CONF`")
+        raise SettingsError(f"{name!r} is no pipeline's name", action="`etl pipelines list CONF`")
     return settings.model_copy(update={"pipeline": name}) if name else settings
 
 
@@ -162,8 +162,8 @@ def _reject_unknown(world: LiveServices) -> None:
     """Reject an unknown name before creating anything for it. Raises SettingsError."""
     if not world.ledger.plan_numbers():
         there = ", ".join(world.ledger.pipelines()) or "none"
-        what = f"the group has no pipeline {world.settings.pipeline} that made a plan; its pipelines: {there}"
-        raise SettingsError(what, check="the name, and `etl pipelines list CONF`")
+        message = f"the group has no pipeline {world.settings.pipeline} that made a plan; its pipelines: {there}"
+        raise SettingsError(message, action="the name, and `etl pipelines list CONF`")
 
 
 def _described(
@@ -218,8 +218,8 @@ def set_acl(settings: Settings) -> Ruling:
     access = settings.zookeeper.access
     with open_services(settings, ALONE) as world:
         if not kept_by(world.zookeeper, settings.group, settings.pipeline):
-            what = f"the group has no pipeline {settings.pipeline}: what its first run makes, it makes as zookeeper.acl says"
-            raise SettingsError(what, check="`etl pipelines list CONF`")
+            message = f"the group has no pipeline {settings.pipeline}: what its first run makes, it makes as zookeeper.acl says"
+            raise SettingsError(message, action="`etl pipelines list CONF`")
         with world.driving(new_run_id()):
             kept, own = (
                 kept_by(world.zookeeper, settings.group, settings.pipeline),
@@ -231,7 +231,7 @@ def set_acl(settings: Settings) -> Ruling:
                 raise Owned(
                     "a backfill of the pipeline is at work",
                     znode=at_work,
-                    check="the same again once it has ended",
+                    action="the same again once it has ended",
                 )
             changed = apply_acls(world.zookeeper, kept)
     who = "everybody" if access.acl is Acl.OPEN else f"{describe_identity(access)}, alone"

@@ -82,7 +82,7 @@ def show_plan(settings: Settings, number: int | None) -> dict[str, Any]:
             )
             check = "`etl plans list`; older ones live on in the coverage"
             raise SettingsError(
-                f"plan {wanted} is not there: {stored}" if wanted else stored, check=check
+                f"plan {wanted} is not there: {stored}" if wanted else stored, action=check
             )
         return describe_plan(plan, world.ledger.read_applied(wanted))
 
@@ -161,12 +161,12 @@ class Preview:
                 default=None,
             ),
             **{
-                what: [
+                message: [
                     {"plan": plan.number, **r}
                     for plan in self.plans
-                    for r in describe_plan(plan, None)[what]
+                    for r in describe_plan(plan, None)[message]
                 ]
-                for what in ("ranges", "losses")
+                for message in ("ranges", "losses")
             },
         }
 

@@ -122,8 +122,8 @@ def parse_wanted(
     """Parse the options. Raises SettingsError."""
     whole = parse_named(topic)
     if whole.log is not None:
-        check = f"--topic {shlex.quote(whole.topic)} --partition {whole.log.key}"
-        raise SettingsError(f"{topic!r} is a partition, and no topic", key="--topic", check=check)
+        action = f"--topic {shlex.quote(whole.topic)} --partition {whole.log.key}"
+        raise SettingsError(f"{topic!r} is a partition, and no topic", key="--topic", action=action)
     named = tuple(parse_partition(whole.topic, one) for one in partitions)
     return ReplayRequest(
         named or (whole,),
@@ -145,9 +145,9 @@ def parse_bound(text: str, *, key: str) -> Bound:
     try:
         return parse_timestamp(text)
     except ValueError as error:
-        check = "a number, e.g. 1200, or a time with its UTC offset, e.g. 2026-01-31T00:00:00+00:00, or -1h (before now)"
+        action = "a number, e.g. 1200, or a time with its UTC offset, e.g. 2026-01-31T00:00:00+00:00, or -1h (before now)"
         raise SettingsError(
-            f"{text!r} is neither an offset nor a time: {error}", key=key, check=check
+            f"{text!r} is neither an offset nor a time: {error}", key=key, action=action
         ) from error
 
 
@@ -279,9 +279,9 @@ def replay_into(
         }
         counts = world.put_into(plan, step.snapshot, into, json.dumps(said))
     if settings.either_transform is None and counts.read not in (None, counts.there):
-        what = f"{counts.read:,} records were read, and the table has {counts.there:,} rows of their offsets"
+        message = f"{counts.read:,} records were read, and the table has {counts.there:,} rows of their offsets"
         raise VerificationFailed(
-            what, path=path, check="who else writes to this table; then say it again"
+            message, path=path, action="who else writes to this table; then say it again"
         )
     return Copied(path, plan, counts, notes)
 
@@ -294,21 +294,21 @@ def _place(settings: Settings, path: str) -> str:
         place = place_of(check_place(path))
     except ValueError as error:
         raise SettingsError(
-            f"this names no place: {error}", key="--into", path=path, check=_FREE
+            f"this names no place: {error}", key="--into", path=path, action=_FREE
         ) from error
     if place == settings.table.place:
         raise SettingsError(
             "this is the pipeline's own table",
             key="--into",
-            check="the same without --into replaces its rows by a plan",
+            action="the same without --into replaces its rows by a plan",
         )
     for other, whose in (
         (settings.table.path, "the table"),
         (settings.table.losses_at, "the losses table"),
     ):
         if lies_in(place, other) or lies_in(other, place):
-            what = f"this and the folder of {whose} lie one inside the other: VACUUM takes a table in another one for rubbish"
-            raise SettingsError(what, key="--into", path=place, check=_FREE)
+            message = f"this and the folder of {whose} lie one inside the other: VACUUM takes a table in another one for rubbish"
+            raise SettingsError(message, key="--into", path=place, action=_FREE)
     # another store than the table's goes by each engine's own chain
     return TablePath(
         place,
@@ -322,14 +322,14 @@ def reject_foreign_table(path: str) -> None:
     """
     loaders = other_pipelines(path, "")
     if loaders:
-        what = f"pipeline {name_of(loaders[0].app_id)} loads into this table, and would find rows that it does not know"
-        raise SettingsError(what, key="--into", path=path, check=_FREE)
+        message = f"pipeline {name_of(loaders[0].app_id)} loads into this table, and would find rows that it does not know"
+        raise SettingsError(message, key="--into", path=path, action=_FREE)
     table = open_table(path)
     if table is not None and not any(
         _MADE_BY in str(commit.get("userMetadata")) for commit in table.history()
     ):
-        what = "there is a table that no earlier --into made, and its rows of these offsets would be replaced"
-        raise SettingsError(what, key="--into", path=path, check=_FREE)
+        message = "there is a table that no earlier --into made, and its rows of these offsets would be replaced"
+        raise SettingsError(message, key="--into", path=path, action=_FREE)
 
 
 def _offsets(plan: Plan) -> list[dict[str, Any]]:

@@ -49,14 +49,14 @@ def report_page(settings: Settings, run_id: str | None = None, out: Path | None 
         raise SettingsError(
             f"the page cannot be written: {error.strerror}",
             path=page,
-            check="--out, for a place that can be",
+            action="--out, for a place that can be",
         ) from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        what = f"the report is no report of a run: {type(error).__name__}: {error}"
+        message = f"the report is no report of a run: {type(error).__name__}: {error}"
         raise SettingsError(
-            what,
+            message,
             path=path,
-            check="who changed the file; `etl report CONF --run RUN` shows another run",
+            action="who changed the file; `etl report CONF --run RUN` shows another run",
         ) from error
 
 

@@ -121,7 +121,7 @@ def restore(
         if _restorable(world, snapshot, foreseen) != foreseen:
             raise Owned(
                 "something went on since it was looked at",
-                check="nothing; say it again, and look at what it says",
+                action="nothing; say it again, and look at what it says",
             )
         if foreseen.lost is Lost.PLANS:
             plan = _behind_rows(world, snapshot, foreseen, reason)
@@ -185,9 +185,9 @@ def _rows_tell(world: LiveServices, snapshot: Snapshot) -> Restorable:
 
     settings = world.settings
     if settings.source.is_physical:
-        what = f"nobody knows where this pipeline ended: {ROWS_DO_NOT_TELL}"
+        message = f"nobody knows where this pipeline ended: {ROWS_DO_NOT_TELL}"
         check = f"a copy of ZooKeeper that is no older than the table's log, put back; else {BEGIN_ANEW}"
-        raise NeedsDecision(what, path=settings.table.path, check=check)
+        raise NeedsDecision(message, path=settings.table.path, action=check)
     ledger = snapshot.ledger
     until = {} if is_forgotten(ledger, snapshot.table) else rows_not_begun(ledger.newest, snapshot)
     if until:
@@ -210,11 +210,11 @@ def _rows_tell(world: LiveServices, snapshot: Snapshot) -> Restorable:
         if log in known or (settings.source.topics.admits(log.topic) and log.topic in there)
     }
     if not until:
-        what = "the table holds no row of the conf's topics, and its log no longer says what was loaded"
+        message = "the table holds no row of the conf's topics, and its log no longer says what was loaded"
         raise NeedsDecision(
-            what,
+            message,
             path=settings.table.path,
-            check="table.path and source.topics; a newer copy of ZooKeeper",
+            action="table.path and source.topics; a newer copy of ZooKeeper",
         )
     others = len(other_pipelines(settings.table.path, world.app_id))
     says = (
@@ -238,7 +238,7 @@ def from_commits(
     """
     lost, last = what_is_lost(snapshot, settings)
     if last is None:
-        raise Owned("the table's log was cleaned up meanwhile", check="nothing; say it again")
+        raise Owned("the table's log was cleaned up meanwhile", action="nothing; say it again")
     repair = (
         repair_from(last, snapshot)
         if lost is Lost.LEDGER
@@ -381,7 +381,7 @@ def sides_of(
             for one in (told if shows_all else apart)
         ],
         "stops": stops.as_json() if stops else None,
-        "not_looked_at": [f"{away.what}; so nobody looked at {_NOT_ASKED}"] if away else [],
+        "not_looked_at": [f"{away.message}; so nobody looked at {_NOT_ASKED}"] if away else [],
     }
     if stops is None and foreseen.undecided:
         return Sides(document, away)

@@ -128,7 +128,7 @@ def reported(
             except SessionLost as error:
                 if not left:
                     raise
-                report.add(Outcome.SESSION_LOST, f"{error.what}: begun anew with a new one")
+                report.add(Outcome.SESSION_LOST, f"{error.message}: begun anew with a new one")
     return report
 
 
@@ -215,8 +215,8 @@ class FolderRun:
         worst = stopped or worst_of(failed.values())
         if worst is None:
             return None
-        what = f"{len(failed)} of {counted(len(self.runs), 'pipeline')} failed, the worst by {_name(failed, worst)}: {worst.what}"
-        return type(worst)(what, check=worst.check, **worst.where)
+        message = f"{len(failed)} of {counted(len(self.runs), 'pipeline')} failed, the worst by {_name(failed, worst)}: {worst.message}"
+        return type(worst)(message, action=worst.action, **worst.where)
 
     def as_json(self) -> dict[str, Any]:
         """The document of `etl run FOLDER --json`."""
@@ -279,7 +279,7 @@ def _same_pipeline(confs: Sequence[Path], changes: Sequence[Change]) -> dict[Pat
     refused = {}
     for (_, group, name), same in by_name.items():
         for conf in same if len(same) > 1 else ():
-            what = f"these confs are one pipeline, {group}/{name}: {', '.join(map(str, same))}"
-            check = "a pipeline of its own in each conf of the folder; none of these was run"
-            refused[conf] = SettingsError(what, key="pipeline", path=conf, check=check)
+            message = f"these confs are one pipeline, {group}/{name}: {', '.join(map(str, same))}"
+            action = "a pipeline of its own in each conf of the folder; none of these was run"
+            refused[conf] = SettingsError(message, key="pipeline", path=conf, action=action)
     return refused

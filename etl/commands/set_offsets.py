@@ -162,7 +162,7 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
         if (moves, _lost(stands, moves, snapshot)) != (foreseen.moves, foreseen.lost):
             raise Owned(
                 "a run went on since the positions were looked at",
-                check="nothing; say it again, and look at what it says",
+                action="nothing; say it again, and look at what it says",
             )
         _reject_loaded(world, moves, stands, snapshot)
         reject_active_members(snapshot, settings)
@@ -213,31 +213,31 @@ def _targets(
     there = {*snapshot.extents, *snapshot.leaderless, *snapshot.owners}
     logs = sorted(log for log in there if wanted.named.covers(log))
     if not logs:
-        what = (
+        message = (
             f"there is no partition {wanted.named} among the topics of the conf"
             if wanted.named.log
             else (f"{wanted.named} is no topic of the conf")
         )
         raise SettingsError(
-            what,
+            message,
             key="LOG",
-            check=f"`etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}",
+            action=f"`etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}",
         )
     if isinstance(wanted.to, int) and wanted.named.log is None and len(logs) > 1:
-        what = f"an offset is one partition's, and {wanted.named} has {len(logs):,} of them"
+        message = f"an offset is one partition's, and {wanted.named} has {len(logs):,} of them"
         raise SettingsError(
-            what,
+            message,
             key="LOG",
-            check=f"the partition, e.g. {render_log(logs[0])}; or --to earliest, latest or a time",
+            action=f"the partition, e.g. {render_log(logs[0])}; or --to earliest, latest or a time",
         )
     if isinstance(wanted.to, BeforeEnd) and world.settings.source.is_physical:
-        what = (
+        message = (
             "offsets of these brokers count bytes, and so many before the end no message need begin"
         )
         raise SettingsError(
-            what,
+            message,
             key="--to",
-            check="an offset at which a message begins (etl peek), earliest or latest",
+            action="an offset at which a message begins (etl peek), earliest or latest",
         )
     for log in logs:
         position_now(log, stands, snapshot)
@@ -267,11 +267,11 @@ def _at_time(
     count.
     """
     if world.settings.source.is_physical:
-        what = "messages of these brokers have no time, so no offset can be found by one"
+        message = "messages of these brokers have no time, so no offset can be found by one"
         raise SettingsError(
-            what,
+            message,
             key="--to",
-            check="an offset at which a message begins (etl peek), earliest or latest",
+            action="an offset at which a message begins (etl peek), earliest or latest",
         )
     with Discovery(world.settings, world.zookeeper).open_cluster() as cluster:
         found = cluster.offsets_at(
@@ -349,11 +349,11 @@ def _rows_of(
             replace(stands.old, ranges=ranges, log_epochs=dict.fromkeys(asked, life))
         )
         if counted.uncounted:
-            what = f"nobody can tell whether the table holds what would be read again: {counted.uncounted}"
+            message = f"nobody can tell whether the table holds what would be read again: {counted.uncounted}"
             raise NeedsDecision(
-                what,
+                message,
                 path=world.settings.table.path,
-                check="the table's columns and files: what is missing there",
+                action="the table's columns and files: what is missing there",
             )
         for r, receipt in zip(ranges, counted.receipts, strict=True):
             rows[r.log] += receipt.rows or 0

@@ -67,9 +67,9 @@ def reject_lost_ledger(world: LiveServices) -> None:
     us = f"/{world.settings.group}/{world.settings.pipeline}"
     for other in other_pipelines(world.settings.table.path, ""):
         if other.app_id.endswith(us):
-            what = f"the table holds plan {other.number} of {name_of(other.app_id)}, ZooKeeper knows none"
-            check = "that ZooKeeper was not emptied; `etl plan CONF`: the next run writes the ledger anew from the table"
-            raise LedgersDisagree(what, table_version=other.delta_version, check=check)
+            message = f"the table holds plan {other.number} of {name_of(other.app_id)}, ZooKeeper knows none"
+            action = "that ZooKeeper was not emptied; `etl plan CONF`: the next run writes the ledger anew from the table"
+            raise LedgersDisagree(message, table_version=other.delta_version, action=action)
 
 
 def reject_topics_loaded_by_others(
@@ -232,11 +232,11 @@ def _compared(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
     state = compare(ledger, table, place)
     if isinstance(state, RebuildFromTable):
         knows = ledger.newest.number if ledger.newest else "none"
-        what = (
+        message = (
             f"the table holds plan {state.plan.number} ({state.plan.id}), ZooKeeper knows {knows}"
         )
         raise LedgersDisagree(
-            what, check="`etl plan CONF`; the next run writes the ledger anew from the table"
+            message, action="`etl plan CONF`; the next run writes the ledger anew from the table"
         )
     return state
 

@@ -162,8 +162,8 @@ def accepted_logs(
 def _reject_unknown(names: Sequence[Named], known: Collection[BrokerPartition]) -> None:
     for one in names:
         if one.log is not None and one.log not in known:
-            check = f"`etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}"
-            raise SettingsError(f"there is no partition {one}", key="LOG", check=check)
+            action = f"`etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}"
+            raise SettingsError(f"there is no partition {one}", key="LOG", action=action)
 
 
 def _reject_unchanged_topics(
@@ -179,11 +179,11 @@ def _reject_unchanged_topics(
         unread = sorted(log for log in snapshot.leaderless if one.covers(log))
         if unread:
             raise BrokerUnreachable(
-                "the partition has no leader", **unread[0].place, check="its brokers"
+                "the partition has no leader", **unread[0].place, action="its brokers"
             )
-        what = f"nothing is wrong with {one}: it was neither cut nor made again"
-        check = "`etl plan CONF`, which names what is; a topic of Kafka 0.8 or later that was made again is named as a whole"
-        raise SettingsError(what, key="LOG", check=check)
+        message = f"nothing is wrong with {one}: it was neither cut nor made again"
+        action = "`etl plan CONF`, which names what is; a topic of Kafka 0.8 or later that was made again is named as a whole"
+        raise SettingsError(message, key="LOG", action=action)
 
 
 def _reject_not_there(one: Named, snapshot: Snapshot) -> None:
@@ -192,11 +192,11 @@ def _reject_not_there(one: Named, snapshot: Snapshot) -> None:
     if any(log.topic == one.topic for log in there):
         return
     newest = snapshot.ledger.newest
-    check = (
+    action = (
         "its spelling and source.topics; a topic that was deleted is accepted once it is made again"
     )
     if newest and one.topic in snapshot.missing_topics:
-        check = (
+        action = (
             f"whether it was deleted; what plan {newest.number} reads of it is given up by: "
             f"etl plans supersede CONF {newest.number} --reason ..."
         )
@@ -204,7 +204,7 @@ def _reject_not_there(one: Named, snapshot: Snapshot) -> None:
         "the topic is not there, or the conf does not name it",
         key="LOG",
         topic=one.topic,
-        check=check,
+        action=action,
     )
 
 
@@ -214,22 +214,22 @@ def _reject_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition
     """
     for topic, now in sorted(again.items()):
         if not is_creation_id(now):
-            what = f"it is another topic: the brokers say that its id is {now}"
+            message = f"it is another topic: the brokers say that its id is {now}"
             raise SettingsError(
-                what,
+                message,
                 key="--same-log",
                 topic=topic,
-                check="leave --same-log out to go on with the new one",
+                action="leave --same-log out to go on with the new one",
             )
     for log, cut in sorted(cuts.items()):
-        what = (
+        message = (
             "it holds other bytes than were read"
             if cut.holds_others
             else f"it ends at {cut.left_until}, and we were at {cut.position}"
         )
-        check = "leave --same-log out to accept that"
+        action = "leave --same-log out to accept that"
         raise SettingsError(
-            f"it is not the same log: {what}", key="--same-log", **log.place, check=check
+            f"it is not the same log: {message}", key="--same-log", **log.place, action=action
         )
 
 
@@ -245,12 +245,12 @@ def _known_as_same(
     for log in waiting:
         told = is_what_was_read(log, old, snapshot)
         if told is False:
-            what = "it is not the same log: the bytes that were read are not there any more"
+            message = "it is not the same log: the bytes that were read are not there any more"
             raise SettingsError(
-                what,
+                message,
                 key="--same-log",
                 **log.place,
-                check="leave --same-log out to read it from its start",
+                action="leave --same-log out to read it from its start",
             )
         if told is None and not wanted.names_itself(log):
             raise _untold(log, old, snapshot)
@@ -265,15 +265,15 @@ def _continues(log: BrokerPartition, wanted: Accepting, old: Plan, snapshot: Sna
     if told is None and not wanted.names_itself(log):
         raise _untold(log, old, snapshot)
     if told and wanted.names_itself(log):
-        what = "it is the same log: the bytes that were read last are there, and read from its start its rows would be in the table twice"
-        check = "--same-log, which goes on where it was; if its messages are all alike and it is another all the same: --at OFFSET"
-        raise SettingsError(what, key="LOG", **log.place, check=check)
+        message = "it is the same log: the bytes that were read last are there, and read from its start its rows would be in the table twice"
+        action = "--same-log, which goes on where it was; if its messages are all alike and it is another all the same: --at OFFSET"
+        raise SettingsError(message, key="LOG", **log.place, action=action)
     return bool(told)
 
 
 def _untold(log: BrokerPartition, old: Plan, snapshot: Snapshot) -> SettingsError:
-    what = "nothing tells whether it is the log that was: it must be named itself"
-    return SettingsError(what, key="LOG", **log.place, check=ways_out([log], old, snapshot)[0])
+    message = "nothing tells whether it is the log that was: it must be named itself"
+    return SettingsError(message, key="LOG", **log.place, action=ways_out([log], old, snapshot)[0])
 
 
 def _at_of_one(
@@ -288,11 +288,11 @@ def _at_of_one(
         raise SettingsError(
             "--at is for one partition",
             key="--at",
-            check="`etl plan CONF`; name that partition alone, or leave --at out",
+            action="`etl plan CONF`; name that partition alone, or leave --at out",
         )
     if wanted.at > before[log]:
-        what = f"offset {wanted.at} lies above {before[log]}, up to where the log was read"
-        raise SettingsError(what, key="--at", **log.place, check="`etl plan CONF`")
+        message = f"offset {wanted.at} lies above {before[log]}, up to where the log was read"
+        raise SettingsError(message, key="--at", **log.place, action="`etl plan CONF`")
     reject_misaligned_offset(log, wanted.at, snapshot, key="--at")
     return {log: wanted.at}
 
@@ -306,21 +306,23 @@ def _truncation_positions(
     """Return the positions of partitions that lost what the table has."""
     unknown = sorted(log for log, cut in cuts.items() if not cut.is_known)
     if wanted.at is not None and (len(unknown) != 1 or len(cuts) != 1):
-        what = "--at is for one partition of which the brokers do not tell where it was cut"
+        message = "--at is for one partition of which the brokers do not tell where it was cut"
         raise SettingsError(
-            what, key="--at", check="`etl plan CONF`; name that partition alone, or leave --at out"
+            message,
+            key="--at",
+            action="`etl plan CONF`; name that partition alone, or leave --at out",
         )
     if unknown and wanted.at is None:
         log, cut = unknown[0], cuts[unknown[0]]
-        what = f"the brokers do not tell where the log was cut: at {cut.left_until} or below"
-        check = f"up to which offset its records are those in the table, and say --at that offset; {cut.left_until} if nothing came since"
+        message = f"the brokers do not tell where the log was cut: at {cut.left_until} or below"
+        action = f"up to which offset its records are those in the table, and say --at that offset; {cut.left_until} if nothing came since"
         if log.is_physical:
-            check = "up to which offset its records are those in the table (etl peek), and say --at that offset; 0 if it was made again"
-        raise SettingsError(what, key="--at", **log.place, check=check)
+            action = "up to which offset its records are those in the table (etl peek), and say --at that offset; 0 if it was made again"
+        raise SettingsError(message, key="--at", **log.place, action=action)
     for log in unknown:
         if wanted.at is not None and wanted.at > cuts[log].left_until:
-            what = f"offset {wanted.at} lies above {cuts[log].left_until}, where what is left of the log ends at most"
-            raise SettingsError(what, key="--at", **log.place, check="`etl plan CONF`")
+            message = f"offset {wanted.at} lies above {cuts[log].left_until}, where what is left of the log ends at most"
+            raise SettingsError(message, key="--at", **log.place, action="`etl plan CONF`")
         if wanted.at is not None:
             reject_misaligned_offset(log, wanted.at, snapshot, key="--at")
     until = {
@@ -338,8 +340,10 @@ def _starts_anew(
     """
     for log in sorted(logs):
         if log in snapshot.leaderless:
-            what = "the partition has no leader, so nobody tells where it starts"
-            raise BrokerUnreachable(what, **log.place, check="the brokers that hold its replicas")
+            message = "the partition has no leader, so nobody tells where it starts"
+            raise BrokerUnreachable(
+                message, **log.place, action="the brokers that hold its replicas"
+            )
     is_latest = settings.source.start_new_topics is StartAt.LATEST
     extents = {log: snapshot.extents.get(log) for log in logs}
     return {
@@ -389,7 +393,7 @@ def told_of(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
             same
         ),
     }
-    return [f"{names}: {what}" for what, names in said.items() if names]
+    return [f"{names}: {message}" for message, names in said.items() if names]
 
 
 def plan_reset(

@@ -267,12 +267,12 @@ def _readable(
         ]
         if found.position < until:
             if until > found.end_offset:
-                what = f"the readable end of the log is {found.end_offset}, and the backfill was begun up to {until}"
+                message = f"the readable end of the log is {found.end_offset}, and the backfill was begun up to {until}"
                 raise NotYetReadable(
-                    what,
+                    message,
                     **log.place,
                     offset=until,
-                    check="its leader, and open transactions; a retry goes on",
+                    action="its leader, and open transactions; a retry goes on",
                 )
             return (found.position, until), lost
     return None, lost
@@ -290,9 +290,11 @@ def _reject_truncated_topics(
         if end and end.asked_epoch == last.leader_epochs.get(log):
             ends.append(end.end_offset)
         if ends and min(ends) < until:
-            what = f"the log was cut at offset {min(ends)}, and the backfill loads it up to {until}"
-            check = "whether an unclean leader was elected, or a broker lost its disk; `etl run CONF` says whether the pipeline can go on"
-            raise PartitionTruncated(what, **log.place, offset=until, check=check)
+            message = (
+                f"the log was cut at offset {min(ends)}, and the backfill loads it up to {until}"
+            )
+            action = "whether an unclean leader was elected, or a broker lost its disk; `etl run CONF` says whether the pipeline can go on"
+            raise PartitionTruncated(message, **log.place, offset=until, action=action)
 
 
 def _reject_unavailable(
@@ -300,13 +302,13 @@ def _reject_unavailable(
 ) -> None:
     for log in sorted(left.keys() - snapshot.extents.keys()):
         if log not in snapshot.leaderless:
-            what = "the brokers do not know this partition any more, or the conf does not name its topic"
+            message = "the brokers do not know this partition any more, or the conf does not name its topic"
             raise NeedsDecision(
-                what, **log.place, check="source.topics, and whether it was deleted"
+                message, **log.place, action="source.topics, and whether it was deleted"
             )
         if settings.source.on_no_leader is OnNoLeader.FAIL:
-            check = "the brokers that hold its replicas; to go on without it set source.on_no_leader: skip"
-            raise BrokerUnreachable("the partition has no leader", **log.place, check=check)
+            action = "the brokers that hold its replicas; to go on without it set source.on_no_leader: skip"
+            raise BrokerUnreachable("the partition has no leader", **log.place, action=action)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,23 +332,23 @@ def logs_of(asked: BackfillRequest, live: Plan, snapshot: Snapshot) -> list[Brok
     there = {*snapshot.extents, *snapshot.leaderless}
     for one in asked.named:
         if not any(one.covers(log) for log in there):
-            what = f"the brokers have no {one}, or the conf does not name its topic"
+            message = f"the brokers have no {one}, or the conf does not name its topic"
             raise SettingsError(
-                what,
+                message,
                 key="--topic" if one.log is None else "--partition",
-                check="`etl offsets show CONF`",
+                action="`etl offsets show CONF`",
             )
     logs = sorted(log for log in there if asked.covers(log))
     for log in logs:
         if log not in live.positions:
-            what = "the pipeline has not begun this partition, so nobody knows yet what of it is left for a backfill"
+            message = "the pipeline has not begun this partition, so nobody knows yet what of it is left for a backfill"
             raise SettingsError(
-                what,
+                message,
                 **log.place,
-                check="`etl run CONF`, which decides where it begins; then say this again",
+                action="`etl run CONF`, which decides where it begins; then say this again",
             )
         if log not in snapshot.extents:
-            raise BrokerUnreachable(f"the partition {log.unled}", **log.place, check=log.held_by)
+            raise BrokerUnreachable(f"the partition {log.unled}", **log.place, action=log.held_by)
     return logs
 
 
@@ -362,9 +364,11 @@ def intervals_of(
     table.
     """
     if isinstance(asked.until, Timestamp) and asked.until.ms > now_ms:
-        what = f"the interval is not over: its end is in the future by {(asked.until.ms - now_ms) / 1000:,.0f} s, by this machine's clock"
+        message = f"the interval is not over: its end is in the future by {(asked.until.ms - now_ms) / 1000:,.0f} s, by this machine's clock"
         raise NotYetReadable(
-            what, key="--until", check="say it again then; what comes until then would be missing"
+            message,
+            key="--until",
+            action="say it again then; what comes until then would be missing",
         )
     intervals, logs = {}, list(logs)
     _reject_above_all_ends(asked, logs, snapshot)
@@ -380,11 +384,13 @@ def intervals_of(
                 reject_misaligned_offset(log, offset, snapshot, key=key)
             intervals[log] = low, high
     if not intervals:
-        what = "no record of these logs lies in the interval" + (
+        message = "no record of these logs lies in the interval" + (
             ", and is retained" if asked.only_retained else ""
         )
         raise SettingsError(
-            what, key="--from", check="--from and --until against the logs: `etl offsets show CONF`"
+            message,
+            key="--from",
+            action="--from and --until against the logs: `etl offsets show CONF`",
         )
     return intervals
 
@@ -398,14 +404,14 @@ def _retained(log: BrokerPartition, low: int, asked: BackfillRequest, snapshot: 
     if not is_gone or asked.only_retained:
         return max(low, start)
     if isinstance(asked.from_, int):
-        what = f"offsets {low} to {start} are gone: the log starts at {start}"
+        message = f"offsets {low} to {start} are gone: the log starts at {start}"
     else:
-        what = f"the log starts at {start}, so records of the interval may be gone"
+        message = f"the log starts at {start}, so records of the interval may be gone"
     raise DataLoss(
-        what,
+        message,
         **log.place,
         offset=low,
-        check="`--only-retained` loads what the log still has; or a later --from",
+        action="`--only-retained` loads what the log still has; or a later --from",
     )
 
 
@@ -423,11 +429,13 @@ def _reject_above_all_ends(
         default=None,
     )
     if isinstance(asked.from_, int) and highest is not None and asked.from_ > highest:
-        what = f"the interval begins at offset {asked.from_}, and the longest log ends at {highest}"
+        message = (
+            f"the interval begins at offset {asked.from_}, and the longest log ends at {highest}"
+        )
         raise SettingsError(
-            what,
+            message,
             key="--from",
-            check="a number is an offset here; a time is written 2026-01-31T00:00:00+00:00",
+            action="a number is an offset here; a time is written 2026-01-31T00:00:00+00:00",
         )
 
 
@@ -438,13 +446,13 @@ def _reject_above_end(
     if high <= extent.end_offset or asked.only_missing:  # what lies there is the live pipeline's
         return
     if high <= extent.end_offset + extent.held_back:
-        what = f"the interval ends above the last stable offset {extent.end_offset}: a transaction is open there"
+        message = f"the interval ends above the last stable offset {extent.end_offset}: a transaction is open there"
         raise NotYetReadable(
-            what, **log.place, offset=high, check="once the transaction ends, say it again"
+            message, **log.place, offset=high, action="once the transaction ends, say it again"
         )
-    what = f"the interval ends at {high}, and the log at {extent.end_offset}"
+    message = f"the interval ends at {high}, and the log at {extent.end_offset}"
     raise SettingsError(
-        what, key="--until", **log.place, check=f"--until {extent.end_offset}, or less"
+        message, key="--until", **log.place, action=f"--until {extent.end_offset}, or less"
     )
 
 
@@ -489,14 +497,14 @@ def _reject_other_incarnation(log: BrokerPartition, life: int) -> None:
     tell what earlier ones loaded.
     """
     if life:
-        what = (
+        message = (
             "this partition was cut or made again since the pipeline began it, and what the table has of the interval from before "
             "that cannot be told from what is missing"
         )
         raise NeedsDecision(
-            what,
+            message,
             **log.place,
-            check="`--topic TOPIC --partition PARTITION`, which leaves this partition out",
+            action="`--topic TOPIC --partition PARTITION`, which leaves this partition out",
         )
 
 
@@ -509,25 +517,25 @@ def _held(
     who, (start, until) = by
     low, high = max(start, interval[0]), min(until, interval[1])
     if until == OFFSETS_END:
-        what = f"{who} loads this partition from offset {start} on, and the interval is {interval[0]} to {interval[1]}"
+        message = f"{who} loads this partition from offset {start} on, and the interval is {interval[0]} to {interval[1]}"
     else:
-        what = (
+        message = (
             f"{who} has loaded offsets {low} to {high}, or will"
             if who.startswith("backfill")
             else f"{who} has loaded {low} to {high}"
         )
     free = ", ".join(f"{start} to {until}" for start, until in left) or "nothing of the interval"
-    check = f"`--missing` fills only what nobody else loads ({free})"
+    action = f"`--missing` fills only what nobody else loads ({free})"
     if who.startswith("backfill"):
-        check += "; rows of it that somebody deleted since: `etl backfill abandon` of that one gives them back"
+        action += "; rows of it that somebody deleted since: `etl backfill abandon` of that one gives them back"
     else:
-        check += "; what is loaded and is to be read again takes `etl replay`"
-    return SettingsError(what, key="--from", **log.place, offset=low, check=check)
+        action += "; what is loaded and is to be read again takes `etl replay`"
+    return SettingsError(message, key="--from", **log.place, offset=low, action=action)
 
 
 def reject_other_bounds(claim: Reservation, asked: str) -> None:
     """A name stands for one backfill. Raises SettingsError."""
     if claim.asked != asked:
-        what = f"backfill {claim.name} was begun {claim.asked}, and now it is asked for {asked}"
-        check = f"another --name for another interval; `etl backfill resume CONF --name {claim.name}` goes on with that one"
-        raise SettingsError(what, key="--name", check=check)
+        message = f"backfill {claim.name} was begun {claim.asked}, and now it is asked for {asked}"
+        action = f"another --name for another interval; `etl backfill resume CONF --name {claim.name}` goes on with that one"
+        raise SettingsError(message, key="--name", action=action)

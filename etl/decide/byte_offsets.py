@@ -170,19 +170,21 @@ def reject_misaligned_offset(
     extent, looked = snapshot.extents.get(log), look_at(log, offset, snapshot)
     end = extent.end_offset if extent else 0
     if log.is_physical and log not in snapshot.leaderless and offset > end:
-        what = f"offset {offset} lies above {end}, where the log ends"
-        raise SettingsError(what, key=key, **log.place, check="`etl offsets show CONF`")
+        message = f"offset {offset} lies above {end}, where the log ends"
+        raise SettingsError(message, key=key, **log.place, action="`etl offsets show CONF`")
     if extent and looked and not looked.is_entry:
         before, after = _around(looked, extent)
         told = "nobody can tell whether a" if looked.is_entry is None else "no"
-        what = f"{told} message begins at {offset}: {looked.wrong}"
-        check = (
+        message = f"{told} message begins at {offset}: {looked.wrong}"
+        action = (
             f"where one begins (etl peek); the broker names {before} below it and {after} above it"
         )
         if looked.before is not None:
-            what = f"no message begins at {offset}: it lies inside the one from {before} to {after}"
-            check = f"whether that message is on this side or the other: {before} or {after}"
-        raise SettingsError(what, key=key, **log.place, check=check)
+            message = (
+                f"no message begins at {offset}: it lies inside the one from {before} to {after}"
+            )
+            action = f"whether that message is on this side or the other: {before} or {after}"
+        raise SettingsError(message, key=key, **log.place, action=action)
 
 
 def is_said_wrong(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool:
@@ -245,9 +247,9 @@ def _from(plan: Plan, log: BrokerPartition, start: int, to: int, found: Committe
     life, passed = plan.log_epochs.get(log, 0), _moved_past(plan, log, start)
     ours = min((loss.from_offset for loss in passed), default=None)
     if ours is not None and to < ours:
-        what = f"the committed offset is {to}, and the table has what lies below {ours}: to follow it would load rows twice"
+        message = f"the committed offset is {to}, and the table has what lies below {ours}: to follow it would load rows twice"
         raise OffsetMoved(
-            what, **log.place, offset=to, check=f"who set it; set it to {ours}, or further on"
+            message, **log.place, offset=to, action=f"who set it; set it to {ours}, or further on"
         )
     losses = [loss for loss in plan.losses if (loss.log, loss.log_epoch) != (log, life)]
     if ours is not None and ours < to:
@@ -275,31 +277,31 @@ def _inside_entry(
     log: BrokerPartition, looked: LookedAt, snapshot: Snapshot, last: Plan | None, *, is_left: bool
 ) -> MisalignedOffset:
     ours = _ours(log, looked.offset, last, is_left=is_left)
-    what = "no message begins at the committed offset"
+    message = "no message begins at the committed offset"
     if is_left and last:
-        what = f"plan {last.number} is stored and not in the table, and no message begins where it begins in this log"
+        message = f"plan {last.number} is stored and not in the table, and no message begins where it begins in this log"
     if looked.before is not None and looked.after is not None:
-        what += f": it lies inside the one from {looked.before} to {looked.after}"
+        message += f": it lies inside the one from {looked.before} to {looked.after}"
     elif looked.wrong:
-        what += f": {looked.wrong}"
-    check = _choices(looked, snapshot.extents[log], ours)
+        message += f": {looked.wrong}"
+    action = _choices(looked, snapshot.extents[log], ours)
     if is_left and last and is_said_wrong(log, last, snapshot):
-        check = _of_a_reset(log, looked, snapshot.extents[log], last)
+        action = _of_a_reset(log, looked, snapshot.extents[log], last)
     elif is_left and last:
         command = f"`etl plans supersede CONF {last.number} --reason ...`, which plans anew from the offset as it is then"
         now = snapshot.committed.get(log, NOTHING_COMMITTED).offset
         again = look_at(log, now, snapshot)
         if now is not None and now != looked.offset and (again is None or again.is_entry):
-            check = f"{command}: it is {now} by now, where a message begins"
+            action = f"{command}: it is {now} by now, where a message begins"
         else:
-            check += f"; then {command}"
+            action += f"; then {command}"
             if ours is None and last.number > 1:
-                check += (
+                action += (
                     ". If nobody set it: where the log is another one, or lost its end and was written on since (compare its records with "
                     f"the table's by etl peek), {accept_command([render_log(log)], '--at OFFSET')} goes on from up to where they are the "
                     "same, from 0 if it was made again; where it is the same and damaged there, --skip leaves out what is"
                 )
-    return MisalignedOffset(what, check=check, **log.place, offset=looked.offset)
+    return MisalignedOffset(message, action=action, **log.place, offset=looked.offset)
 
 
 def _of_a_reset(

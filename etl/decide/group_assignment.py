@@ -168,9 +168,9 @@ def assign(context: AssignmentContext, strategy: Strategy, member: str) -> Assig
     all.
     """
     if member not in context.members:
-        what = "our own registration is not among the group's consumers"
+        message = "our own registration is not among the group's consumers"
         raise SettingsError(
-            what, consumer=member, check="whether somebody deleted the znode of this consumer"
+            message, consumer=member, action="whether somebody deleted the znode of this consumer"
         )
     if strategy is Strategy.RANGE:
         return _range(context)
@@ -243,10 +243,12 @@ def _in_hash_order(
     hashed.sort()
     for (one, _, log), (another, _, other) in pairwise(hashed):
         if is_shared and one == another and log.topic != other.topic:
-            what = f"round robin has no order for {log} and {other}: their names have the same hash"
+            message = (
+                f"round robin has no order for {log} and {other}: their names have the same hash"
+            )
             raise SettingsError(
-                what,
-                check="partition.assignment.strategy of all consumers of the group: range knows no hash",
+                message,
+                action="partition.assignment.strategy of all consumers of the group: range knows no hash",
             )
     return [log for _, _, log in hashed]
 
@@ -257,11 +259,11 @@ def _reject_unequal_threads(context: AssignmentContext) -> None:
     for (first, expected), (topic, threads) in pairwise(by_topic):
         if threads != expected:
             differing = min(set(threads) ^ set(expected))
-            what = f"round robin to 0.9 needs consumers that read the same topics with as many threads: {differing} reads one of two"
+            message = f"round robin to 0.9 needs consumers that read the same topics with as many threads: {differing} reads one of two"
             raise SettingsError(
-                what,
+                message,
                 topics=f"{first}, {topic}",
-                check="the topics and threads of the group's consumers, or use range",
+                action="the topics and threads of the group's consumers, or use range",
             )
 
 
@@ -293,7 +295,7 @@ def assign_as_leader(
         raise SettingsError(
             "the group's leader is asked for an assignment that is unknown here",
             strategy=strategy,
-            check=f"ownership.strategy: one of {', '.join(STRATEGIES)}",
+            action=f"ownership.strategy: one of {', '.join(STRATEGIES)}",
         )
     ordered = sorted(
         members,

@@ -305,21 +305,21 @@ def reject_replacing(plan: Plan) -> None:
     read by others. Raises NeedsDecision.
     """
     if plan.handed_over is False:
-        what = f"plan {plan.number} is stored, and " + (
+        message = f"plan {plan.number} is stored, and " + (
             "void, since its hand-over was refused: the next run that owns a partition puts another in its place"
             if plan.is_void
             else "the next run finds out whether it was handed over"
         )
-        raise NeedsDecision(what, check="`etl run CONF`; then say this again")
+        raise NeedsDecision(message, action="`etl run CONF`; then say this again")
     if plan.is_executed_as_it_is:
-        what = f"plan {plan.number} was handed over and is not in the table: the group's offsets are behind it, and nobody else reads it"
+        message = f"plan {plan.number} was handed over and is not in the table: the group's offsets are behind it, and nobody else reads it"
         if not plan.handed_over:
-            what = f"plan {plan.number} is stored by a member of the group and not in the table: others may have read on behind it"
-        check = (
+            message = f"plan {plan.number} is stored by a member of the group and not in the table: others may have read on behind it"
+        action = (
             "`etl run CONF`, which executes it; what cannot be read of it any more is left out by `etl plans supersede CONF "
             f"{plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ...`; then say this again"
         )
-        raise NeedsDecision(what, check=check)
+        raise NeedsDecision(message, action=action)
 
 
 def as_left_to_others(snapshot: Snapshot, plan: Plan | None, settings: Settings) -> Snapshot:
@@ -405,35 +405,35 @@ def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -
     if plan.handed_over is not False:
         return
     if not is_member(settings):
-        what = f"plan {plan.number} was stored by a member of the group, and nobody wrote down that it was handed over"
-        check = "with ownership.mode: join, as it was, `etl run CONF` finds out and finishes it; change the key then"
-        raise SettingsError(what, key="ownership.mode", check=check)
+        message = f"plan {plan.number} was stored by a member of the group, and nobody wrote down that it was handed over"
+        action = "with ownership.mode: join, as it was, `etl run CONF` finds out and finishes it; change the key then"
+        raise SettingsError(message, key="ownership.mode", action=action)
     if plan.is_open:
         reject_other_offsets_storage(plan, snapshot.offsets_in)
     found = found_out(plan, snapshot.committed)
     if found is HandOverOutcome.IN_PART:
         refused = min(uncommitted_partitions(plan, snapshot.committed))
-        check = (
+        action = (
             "the brokers' ACLs for the topic (Read), and that the coordinator knows it; then `etl plans supersede CONF "
             f"{plan.number} --reason ...`: what was handed over is loaded, and a later plan reads the rest"
         )
         raise NeedsDecision(
             f"plan {plan.number} was handed over but for this partition",
             **refused.place,
-            check=check,
+            action=action,
         )
     if found is HandOverOutcome.UNTOLD:
         log = plan.offsets_to_commit[0]
-        what = (
+        message = (
             f"nobody can tell whether plan {plan.number} was handed over: its run died at that very moment, and others have committed "
             "the group's offsets beyond its ends since"
         )
-        check = (
+        action = (
             "what the group's other members read between the offsets in `etl plans show CONF "
             f"{plan.number}`, such as {starts_of(plan)[log]} to {plan.positions[log]} of {log}: if they read it, `etl plans supersede "
             f"CONF {plan.number} --reason ...` leaves it to them; if they did not, the same with --handed-over, and the next run loads it"
         )
-        raise NeedsDecision(what, **log.place, check=check)
+        raise NeedsDecision(message, **log.place, action=action)
 
 
 def reject_without_assignment(plan: Plan, snapshot: Snapshot) -> None:
@@ -441,8 +441,8 @@ def reject_without_assignment(plan: Plan, snapshot: Snapshot) -> None:
     Raises NeedsDecision.
     """
     if snapshot.share is None:
-        what = f"plan {plan.number} is stored and was not handed over: a run that has joined the group puts another in its place"
-        raise NeedsDecision(what, check="`etl run CONF`; then say this again")
+        message = f"plan {plan.number} is stored and was not handed over: a run that has joined the group puts another in its place"
+        raise NeedsDecision(message, action="`etl run CONF`; then say this again")
 
 
 def plan_without_uncommitted(

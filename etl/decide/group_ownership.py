@@ -122,9 +122,9 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
         _reject_members_elsewhere(snapshot, settings.ownership)
         return _without(snapshot, _of_others(snapshot, settings))
     if _is_refused(snapshot, settings):
-        what = f"live consumers are registered in the group: {', '.join(foreign_consumers(snapshot.live_consumers, settings)[:_NAMED])}"
-        check = "that they are stopped; a crashed one leaves after its session timeout"
-        raise Owned(what, check=check)
+        message = f"live consumers are registered in the group: {', '.join(foreign_consumers(snapshot.live_consumers, settings)[:_NAMED])}"
+        action = "that they are stopped; a crashed one leaves after its session timeout"
+        raise Owned(message, action=action)
     left = foreign_owners(snapshot.owners, settings)
     if left and on_owned(settings.ownership) is not OnOwned.SKIP:
         raise owned_by(left)
@@ -139,16 +139,16 @@ def _reject_members_elsewhere(snapshot: Snapshot, ownership: OwnershipSettings) 
         return
     in_zookeeper = [one for one in snapshot.live_consumers if one not in snapshot.live_in_kafka]
     if snapshot.share.membership is Membership.ZOOKEEPER and snapshot.live_in_kafka:
-        what = f"consumers are alive in Kafka's own group of this name: {', '.join(snapshot.live_in_kafka[:_NAMED])}"
+        message = f"consumers are alive in Kafka's own group of this name: {', '.join(snapshot.live_in_kafka[:_NAMED])}"
         raise Owned(
-            what,
-            check="that they are stopped: membership: zookeeper shares with consumers that are registered in ZooKeeper alone",
+            message,
+            action="that they are stopped: membership: zookeeper shares with consumers that are registered in ZooKeeper alone",
         )
     if snapshot.share.membership is Membership.COORDINATOR and in_zookeeper:
-        what = f"consumers of the group are registered in ZooKeeper: {', '.join(in_zookeeper[:_NAMED])}"
+        message = f"consumers of the group are registered in ZooKeeper: {', '.join(in_zookeeper[:_NAMED])}"
         raise Owned(
-            what,
-            check="that they are stopped: membership: coordinator shares with members of Kafka's own group alone",
+            message,
+            action="that they are stopped: membership: coordinator shares with members of Kafka's own group alone",
         )
 
 
@@ -233,17 +233,17 @@ def owned_by(owners: Mapping[BrokerPartition, str], *, waited: str = "", first: 
     """
     log, owner = min(owners.items())
     if owner == UNASSIGNED:
-        what = f"the partition is assigned to {owner}{waited}"
+        message = f"the partition is assigned to {owner}{waited}"
         return Owned(
-            what,
+            message,
             **log.place,
-            check=f"{first}say it again once the group has divided its partitions anew",
+            action=f"{first}say it again once the group has divided its partitions anew",
         )
     more = f" (and {len(owners) - 1:,} more partitions have owners)" if len(owners) > 1 else ""
     return Owned(
         f"the partition is owned by {owner}{more}{waited}",
         **log.place,
-        check=f"{first}that this consumer is stopped",
+        action=f"{first}that this consumer is stopped",
     )
 
 
@@ -265,9 +265,9 @@ def reject_active_members(snapshot: Snapshot, settings: Settings) -> None:
     """
     alive = foreign_consumers(snapshot.live_consumers, settings)
     if is_member(settings) and not joins_for_commands(settings) and alive:
-        what = f"the group has members, and what is stored here moves offsets only when a run executes it: {', '.join(alive[:_NAMED])}"
-        check = "stop them, as Kafka's own tools want it for a reset; then say this again, `etl run CONF`, and start them again"
-        raise Owned(what, check=check)
+        message = f"the group has members, and what is stored here moves offsets only when a run executes it: {', '.join(alive[:_NAMED])}"
+        action = "stop them, as Kafka's own tools want it for a reset; then say this again, `etl run CONF`, and start them again"
+        raise Owned(message, action=action)
 
 
 def reject_partitions_of_other_members(
@@ -353,10 +353,10 @@ def _may_be_committed(
 
 def _left_unread(plan: Plan, name: str, is_known: str) -> NeedsDecision:
     was = "was handed over" if plan.handed_over or plan.is_void else "may have been handed over"
-    what = f"plan {plan.number} of {name} {was} and {is_known}: nobody else reads its ranges"
+    message = f"plan {plan.number} of {name} {was} and {is_known}: nobody else reads its ranges"
     return NeedsDecision(
-        what,
-        check="`etl run` with that pipeline's conf, which finds out and executes it; then say this again",
+        message,
+        action="`etl run` with that pipeline's conf, which finds out and executes it; then say this again",
     )
 
 
@@ -370,9 +370,9 @@ def reject_unrecorded_commit(state: PipelineState, snapshot: Snapshot, settings:
         and snapshot.share is None
         and is_left_to_execute(snapshot.ledger, settings)
     ):
-        what = f"plan {state.last.number} is of a member of the group, and nobody wrote down that it is in the table"
+        message = f"plan {state.last.number} is of a member of the group, and nobody wrote down that it is in the table"
         raise NeedsDecision(
-            what, check="`etl run CONF`, which finds out and goes on; then say this again"
+            message, action="`etl run CONF`, which finds out and goes on; then say this again"
         )
 
 
@@ -383,7 +383,7 @@ def reject_fenced_plan(void: RejectedCommit | None, done: str = "") -> None:
     if void:
         raise Owned(
             f"the group changed while it was looked at: {void.why}",
-            check=f"{done or 'nothing was stored or moved'}; say it again",
+            action=f"{done or 'nothing was stored or moved'}; say it again",
         )
 
 
@@ -396,9 +396,9 @@ def reject_offsets_read_by_others(
     for hole in sorted(read, key=lambda hole: (hole.log, -hole.until_offset)):
         start, until = back.get(hole.log, (0, 0))
         if max(start, hole.from_offset) < min(until, hole.until_offset):
-            what = f"other members of the group read offsets {hole.from_offset} to {hole.until_offset}: both would have them"
-            check = f"--to {hole.until_offset}, or further on: what lies before that is theirs"
-            raise NeedsDecision(what, **hole.log.place, offset=start, check=check)
+            message = f"other members of the group read offsets {hole.from_offset} to {hole.until_offset}: both would have them"
+            action = f"--to {hole.until_offset}, or further on: what lies before that is theirs"
+            raise NeedsDecision(message, **hole.log.place, offset=start, action=action)
 
 
 def reject_unknown_incarnations(
@@ -422,12 +422,12 @@ def reject_rewinding_other_members(
         return
     for log, found in sorted(committed.items()):
         if log in plan.positions and is_read_on_by_others(plan, log, found):
-            what = (
+            message = (
                 f"plan {plan.number} was handed over by a member of the group, and other members have read on since: {render_log(log)} "
                 f"is at {found.offset}, ours is {plan.positions[log]}"
             )
-            check = "ownership.mode: join, under which restoring leaves what they read to them, and the next run goes on behind it"
-            raise NeedsDecision(what, **log.place, offset=found.offset, check=check)
+            action = "ownership.mode: join, under which restoring leaves what they read to them, and the next run goes on behind it"
+            raise NeedsDecision(message, **log.place, offset=found.offset, action=action)
 
 
 def describe_rewound(

@@ -83,16 +83,18 @@ def predecessor_of(
         if settings.source.topics.admits(log.topic) or log in known
     }
     if not any(settings.source.topics.admits(log.topic) for log in positions):
-        what = f"{name_of(other.app_id)} has loaded no topic that this conf names"
+        message = f"{name_of(other.app_id)} has loaded no topic that this conf names"
         raise SettingsError(
-            what, key="--from", check="source.topics, and the pipelines that `etl plan CONF` names"
+            message,
+            key="--from",
+            action="source.topics, and the pipelines that `etl plan CONF` names",
         )
     if other.plan and other.plan.dialect is not settings.source.dialect:
-        what = f"{name_of(other.app_id)} has loaded from {other.plan.dialect.value} brokers: its offsets and its rows' keys are others"
+        message = f"{name_of(other.app_id)} has loaded from {other.plan.dialect.value} brokers: its offsets and its rows' keys are others"
         raise SettingsError(
-            what,
+            message,
             key="--from",
-            check="the pipeline's name, and source.dialect; these brokers take a table of their own",
+            action="the pipeline's name, and source.dialect; these brokers take a table of their own",
         )
     if other.plan and not is_same_cluster(other.plan, snapshot, settings.cluster):
         _reject_another_cluster(other.plan, sorted({log.topic for log in positions}), snapshot)
@@ -108,10 +110,10 @@ def _reject_another_cluster(plan: Plan, topics: list[str], snapshot: Snapshot) -
     for topic in topics:
         known, found = plan.topic_ids.get(topic), snapshot.topic_ids.get(topic)
         if known is None or known != found or is_creation_id(known):
-            what = f"the rows of this topic in the table are of cluster {plan.cluster}, and this one is {snapshot.cluster}"
-            check = "offsets of one cluster mean nothing on another, and their rows could not be told apart: another table.path"
-            check += "" if plan.cluster_id else f"; {name_put_back(plan.cluster)}"
-            raise NeedsDecision(what, topic=topic, check=check)
+            message = f"the rows of this topic in the table are of cluster {plan.cluster}, and this one is {snapshot.cluster}"
+            action = "offsets of one cluster mean nothing on another, and their rows could not be told apart: another table.path"
+            action += "" if plan.cluster_id else f"; {name_put_back(plan.cluster)}"
+            raise NeedsDecision(message, topic=topic, action=action)
 
 
 Known = TypeVar("Known")
@@ -134,10 +136,10 @@ def ours_apart(snapshot: Snapshot) -> UpToDate | Replay | None:
         return UpToDate(ledger.newest, ledger.newest.positions)
     number = ledger.newest.number
     if number <= (table.transaction_version or 0):
-        what = f"plan {number} is stored, and nobody knows whether the table that it was made for holds it"
+        message = f"plan {number} is stored, and nobody knows whether the table that it was made for holds it"
         raise NeedsDecision(
-            what,
-            check="run once with table.path at that table, or at an empty folder, and take over after that",
+            message,
+            action="run once with table.path at that table, or at an empty folder, and take over after that",
         )
     return Replay(ledger.newest)
 
@@ -253,9 +255,9 @@ def _reject_committed_above(
 ) -> None:
     for log, there in sorted(committed.items()):
         if there is not None and there > positions[log]:
-            what = f"the committed offset is {there}, and the rows in the table end at {positions[log]}"
-            check = f"who committed it; set it back to {positions[log]}, or the records between are never loaded"
-            raise OffsetMoved(what, **log.place, offset=there, check=check)
+            message = f"the committed offset is {there}, and the rows in the table end at {positions[log]}"
+            action = f"who committed it; set it back to {positions[log]}, or the records between are never loaded"
+            raise OffsetMoved(message, **log.place, offset=there, action=action)
 
 
 def _as_the_other_read(
@@ -306,12 +308,12 @@ def reject_unloaded_gap(
             unloaded(loaded, *sorted((mine[1], taken.positions[log]))) if life == mine[0] else None
         )
         if gap:
-            what = (
+            message = (
                 f"both pipelines know this partition, and offsets {gap[0]} to {gap[1]} lie between their positions and were loaded "
                 "by neither"
             )
-            check = "source.topics without this topic, which then takes a pipeline and a table of its own"
-            raise NeedsDecision(what, **log.place, offset=gap[0], check=check)
+            action = "source.topics without this topic, which then takes a pipeline and a table of its own"
+            raise NeedsDecision(message, **log.place, offset=gap[0], action=action)
 
 
 def state_of_itself(snapshot: Snapshot, settings: Settings) -> PipelineState | None:
@@ -334,7 +336,7 @@ def state_of_itself(snapshot: Snapshot, settings: Settings) -> PipelineState | N
 def _run_first() -> SettingsError:
     return SettingsError(
         "the table knows more plans of this pipeline than ZooKeeper",
-        check="`etl run CONF`, which mends that first",
+        action="`etl run CONF`, which mends that first",
     )
 
 

@@ -287,12 +287,12 @@ def reject_other_offsets_storage(plan: Plan, storage: OffsetsStorage) -> None:
     was made.
     """
     if plan.moves_offsets and plan.offsets_in is not storage:
-        what = (
+        message = (
             f"plan {plan.number} is stored and not in the table, and was made for offsets in {plan.offsets_in.value}; "
             f"offsets.storage is {storage.value} now"
         )
-        check = f"with offsets.storage: {plan.offsets_in.value} `etl run CONF` finishes it; change the key then"
-        raise SettingsError(what, key="offsets.storage", check=check)
+        action = f"with offsets.storage: {plan.offsets_in.value} `etl run CONF` finishes it; change the key then"
+        raise SettingsError(message, key="offsets.storage", action=action)
 
 
 RESTORE = "etl offsets restore CONF --from-table --reason ..."
@@ -318,23 +318,25 @@ def reject_beyond(
         end, ours = ends.get(log), plan.positions[log]
         if found.offset is None or log not in ends or (end is not None and found.offset <= end):
             continue
-        what = f"somebody else moved a committed offset: it is {found.offset}, ours is {ours}, and "
+        message = (
+            f"somebody else moved a committed offset: it is {found.offset}, ours is {ours}, and "
+        )
         if end is None:
-            what += f"the partition {log.unled}, so nobody tells whether its log reaches so far"
-            check = (
+            message += f"the partition {log.unled}, so nobody tells whether its log reaches so far"
+            action = (
                 f"{log.held_by}: the next run goes on once that is known"
                 if is_member
                 else (f"{log.held_by}; or who set it, and set it back to {ours}: {RESTORE}")
             )
         else:
-            what += f"the log ends at {end}"
-            check = f"which other consumer of this group ran or who set it; set it back to {ours}: {RESTORE}"
+            message += f"the log ends at {end}"
+            action = f"which other consumer of this group ran or who set it; set it back to {ours}: {RESTORE}"
             if is_member:
-                check = (
+                action = (
                     f"whether the log was cut below what other members had read: then they have what it holds from {ours} on, and the "
                     f"group's offset is to be set to {end}, as the group's own tools do it; if nobody has that, to {ours}: {RESTORE}"
                 )
-        raise OffsetMoved(what, **log.place, offset=found.offset, check=check)
+        raise OffsetMoved(message, **log.place, offset=found.offset, action=action)
 
 
 def of_another_log(
@@ -347,16 +349,16 @@ def of_another_log(
     """
     ours = plan.positions[log]
     if stories:
-        what = (
+        message = (
             f"the ledger is older than the table: {stories}, and in between the log was cut or made again; the committed offset is "
             f"{found}, ours is {ours}"
         )
-        check = "that ZooKeeper was restored from a copy; the offset is then of the log that was"
+        action = "that ZooKeeper was restored from a copy; the offset is then of the log that was"
     else:
-        what = f"somebody else moved a committed offset: it is {found}, ours is {ours}, since the log was cut or made again"
-        check = "which other consumer of this group ran or who set it; it may be an offset of the log that was"
-    check += f": set it back to {ours} ({RESTORE}). To follow it would leave out records of the log of now"
-    return OffsetMoved(what, **log.place, offset=found, check=check)
+        message = f"somebody else moved a committed offset: it is {found}, ours is {ours}, since the log was cut or made again"
+        action = "which other consumer of this group ran or who set it; it may be an offset of the log that was"
+    action += f": set it back to {ours} ({RESTORE}). To follow it would leave out records of the log of now"
+    return OffsetMoved(message, **log.place, offset=found, action=action)
 
 
 def is_of_a_later_plan(plan: Plan, found: Committed) -> bool:
@@ -368,12 +370,12 @@ def is_of_a_later_plan(plan: Plan, found: Committed) -> bool:
 def of_a_lost_plan(plan: Plan, found: Committed, log: BrokerPartition) -> OffsetMoved:
     """Return the error for an offset committed by a plan that neither ledger nor table knows."""
     number, ours = plan_that_moved(found), plan.positions[log]
-    what = (
+    message = (
         f"plan {number} of this pipeline was handed over, and neither ZooKeeper nor the table has it: it moved the committed offset "
         f"from {ours} to {found.offset}, and nobody else reads what lies between"
     )
-    check = f"that ZooKeeper was emptied or restored from an old copy: a newer one has the plan; else set it back to {ours} ({RESTORE})"
-    return OffsetMoved(what, **log.place, offset=found.offset, check=check)
+    action = f"that ZooKeeper was emptied or restored from an old copy: a newer one has the plan; else set it back to {ours} ({RESTORE})"
+    return OffsetMoved(message, **log.place, offset=found.offset, action=action)
 
 
 def moved_offset(
@@ -389,36 +391,36 @@ def moved_offset(
     more = f" (and {others} more)" if others else ""
     if storage and plan.offsets_in is not storage:
         before = plan.offsets_in.value
-        what = (
+        message = (
             f"offsets.storage is {storage.value} now, and was {before} when plan {plan.number} was made: the group's offset there is "
             f"{found}, ours is {ours}{more}"
         )
-        check = (
+        action = (
             f"that no member of the group in {before} has read on since: a last run with offsets.storage: {before} goes on behind "
             f"what they read; once they are stopped, {RESTORE} sets the positions in the new place"
         )
-        return OffsetMoved(what, **log.place, offset=found, check=check)
-    what = f"somebody else {'removed' if found is None else 'moved'} a committed offset: it is {found}, ours is {ours}{more}"
+        return OffsetMoved(message, **log.place, offset=found, action=action)
+    message = f"somebody else {'removed' if found is None else 'moved'} a committed offset: it is {found}, ours is {ours}{more}"
     if is_read_on_by_others(plan, log, moved[log]):
-        check = (
+        action = (
             "ownership.mode: join, under which this pipeline's runs were members of the group: they go on behind what other members "
             "read since, and name it. Set back, it would be read by both; under source.on_moved: follow it is told lost"
         )
-        return OffsetMoved(what, **log.place, offset=found, check=check)
-    check = (
+        return OffsetMoved(message, **log.place, offset=found, action=action)
+    action = (
         f"which other consumer of this group ran or who set it; set it back to {ours} ({RESTORE})"
     )
-    check += (
+    action += (
         ", or allow it with source.on_moved: follow"
         if found is not None and found > ours
         else (": to follow it would load rows twice")
     )
     if found is None and plan.offsets_in is not OffsetsStorage.ZOOKEEPER:
-        check += (
+        action += (
             "; a topic that is deleted takes its offsets in Kafka with it: one that was made again is gone on with by "
             f"{accept_command([log.topic])}"
         )
-    return OffsetMoved(what, **log.place, offset=found, check=check)
+    return OffsetMoved(message, **log.place, offset=found, action=action)
 
 
 def two_stories(number: int, in_table: int) -> str:

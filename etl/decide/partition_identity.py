@@ -177,15 +177,15 @@ def reject_topics_recreated_since(
     if not again:
         return
     topic, others = again[0], f" (and {len(again) - 1} more topics)" if again[1:] else ""
-    what = f"the topic was deleted and made again while it was read: its id is {now[topic]}, planned was {known[topic]}{others}"
-    check = f"who did it; the next run says so too, then go on with the new one: {accept_command([topic])}"
+    message = f"the topic was deleted and made again while it was read: its id is {now[topic]}, planned was {known[topic]}{others}"
+    action = f"who did it; the next run says so too, then go on with the new one: {accept_command([topic])}"
     if is_in_table:
-        what = f"{what}; plan {plan.number} is in the table, and some of its rows may be records of the new topic"
-        check = (
+        message = f"{message}; plan {plan.number} is in the table, and some of its rows may be records of the new topic"
+        action = (
             f"the plan's rows against the topic's records (etl plans show, etl peek), before anything else: {accept_command([topic])} "
             "reads the new topic from its start, and those that are in the table already come twice"
         )
-    raise TopicRecreated(what, topic=topic, check=check)
+    raise TopicRecreated(message, topic=topic, action=action)
 
 
 def id_of(log: BrokerPartition, plan: Plan) -> str | None:
@@ -248,14 +248,14 @@ def reject_recreated_topics(plan: Plan, snapshot: Snapshot) -> None:
     for topic in again:
         known, found = compared_ids(topic, plan, snapshot) or ("", "")
         others = f" (and {len(again) - 1} more topics)" if again.keys() - {topic} else ""
-        what = f"the topic was deleted and made again: its id is {found}, plan {plan.number} read {known}{others}"
-        check = "who did it; to go on with the new one: " + accept_command([topic])
+        message = f"the topic was deleted and made again: its id is {found}, plan {plan.number} read {known}{others}"
+        action = "who did it; to go on with the new one: " + accept_command([topic])
         if is_creation_id(found):
-            check += (
+            action += (
                 "; or, where ZooKeeper's content was copied to another ensemble and it is the same topic, add --same-log. Nothing "
                 "tells which of the two it is: of another topic --same-log would leave out all records below our positions"
             )
-        raise NeedsDecision(what, topic=topic, check=check)
+        raise NeedsDecision(message, topic=topic, action=action)
     waiting = waiting_logs(plan, snapshot)
     if waiting:
         raise _undecided(waiting, plan, snapshot)
@@ -283,7 +283,7 @@ def reject_stored_plan_of_recreated_topic(plan: Plan, snapshot: Snapshot) -> Non
     for topic in again:
         known, found = compared_ids(topic, plan, snapshot) or ("", "")
         whose = "was handed over" if plan.handed_over else "a member of the group stored"
-        what = (
+        message = (
             f"the topic was deleted and made again: its id is {found}, that of plan {plan.number}, which {whose} and is not in the "
             f"table, is {known}"
         )
@@ -292,22 +292,22 @@ def reject_stored_plan_of_recreated_topic(plan: Plan, snapshot: Snapshot) -> Non
             if is_creation_id(found)
             else ""
         )
-        check = (
+        action = (
             f"who did it: what the table lacks of that plan is gone then, and the plan without it is: etl plans supersede CONF "
             f"{plan.number} {skips}--reason ...; `etl run CONF` executes it, and then the new topic is gone on with: "
             f"{accept_command([topic])}"
         )
-        raise NeedsDecision(what, topic=topic, check=check)
+        raise NeedsDecision(message, topic=topic, action=action)
 
 
 def _undecided(waiting: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) -> NeedsDecision:
     log = waiting[0]
     more = f" (and {len(waiting) - 1:,} more partitions)" if waiting[1:] else ""
-    what = (
+    message = (
         f"the topic was deleted and made again, and each of its brokers may have kept its log or lost it: the topic's id is "
         f"{snapshot.topic_ids[log.topic]}, plan {plan.number} read this partition under {id_of(log, plan)}{more}"
     )
-    return NeedsDecision(what, **log.place, check=" ".join(ways_out(waiting, plan, snapshot)))
+    return NeedsDecision(message, **log.place, action=" ".join(ways_out(waiting, plan, snapshot)))
 
 
 def ways_out(logs: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) -> list[str]:
@@ -374,27 +374,27 @@ class Cut:
         """Return the error of a run; `others`: number of further truncated partitions."""
         more = f" (and {others} more partitions)" if others else ""
         if self.is_known:
-            what, at = (
+            message, at = (
                 f"the log was cut at offset {self.left_until}, and records up to {self.position} were read or planned{more}",
                 "",
             )
         else:
-            what, at = (
+            message, at = (
                 f"the log was cut at offset {self.left_until} or below, and we were at {self.position}{more}",
                 "--at OFFSET ",
             )
         if self.holds_others:
             before = self.left_until + 1
-            what = f"the log holds other bytes before offset {before} than were read or planned, and we were at {self.position}{more}"
+            message = f"the log holds other bytes before offset {before} than were read or planned, and we were at {self.position}{more}"
         named = quoted_log(self.log)
-        check = "whether an unclean leader was elected, or a broker lost its disk; to go on from there: "
+        action = "whether an unclean leader was elected, or a broker lost its disk; to go on from there: "
         if self.log.is_physical:
-            check = (
+            action = (
                 "whether its broker lost the end of its disk, or the topic was deleted and made again on that broker alone; to go on "
                 "from where its records are those in the table, from 0 if it was made again: "
             )
-        check += f"etl plans accept-log CONF {named} {at}--reason ..."
-        return PartitionTruncated(what, **self.log.place, offset=self.position, check=check)
+        action += f"etl plans accept-log CONF {named} {at}--reason ..."
+        return PartitionTruncated(message, **self.log.place, offset=self.position, action=action)
 
 
 def record_epochs(plan: Plan, applied: CommitResult | None) -> dict[BrokerPartition, Lineage]:
@@ -604,19 +604,21 @@ def _as_planned(newest: Plan, told: str | None, said: str | None) -> ClusterName
     if name == told:
         return ClusterName(name)
     if name != said:
-        what = (
+        message = (
             f"the newest plan is of cluster {name}, and these brokers are of cluster {told or said}"
         )
         raise NeedsDecision(
-            what, key="cluster", check=f"what the conf points at: {_APART}; {name_put_back(name)}"
+            message,
+            key="cluster",
+            action=f"what the conf points at: {_APART}; {name_put_back(name)}",
         )
     if told and known and told != known:
-        what = f"the newest plan is of cluster {name}, that of id {known}, and these brokers tell {told}"
-        raise NeedsDecision(what, key="cluster", check=f"what the conf points at: {_APART}")
+        message = f"the newest plan is of cluster {name}, that of id {known}, and these brokers tell {told}"
+        raise NeedsDecision(message, key="cluster", action=f"what the conf points at: {_APART}")
     return ClusterName(name, told or known)
 
 
-def _said(said: str | None, check: str) -> str:
+def _said(said: str | None, action: str) -> str:
     if not said:
-        raise SettingsError("the brokers tell no cluster id", key="cluster", check=check)
+        raise SettingsError("the brokers tell no cluster id", key="cluster", action=action)
     return said

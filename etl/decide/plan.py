@@ -403,17 +403,17 @@ def reading_of(
     """
     extent = snapshot.extents[log]
     if extent.end_offset < wanted <= extent.end_offset + extent.held_back:
-        what = f"the position lies above the last stable offset {extent.end_offset}: a transaction is open there"
-        check = "who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry goes on"
-        raise NotYetReadable(what, **log.place, offset=wanted, check=check)
+        message = f"the position lies above the last stable offset {extent.end_offset}: a transaction is open there"
+        action = "who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry goes on"
+        raise NotYetReadable(message, **log.place, offset=wanted, action=action)
     if wanted > extent.end_offset:
         raise _above_the_end(log, wanted, snapshot)
     if wanted >= extent.log_start_offset:
         return _Reading(wanted, extent.end_offset)
     if settings.source.on_data_loss is OnDataLoss.FAIL:
-        what = f"{extent.log_start_offset - wanted:,} {log.unit}s are gone: wanted {wanted}, the log starts at {extent.log_start_offset}"
-        check = "the topic's retention against how often this runs; to go on without them set source.on_data_loss: skip"
-        raise DataLoss(what, **log.place, offset=wanted, check=check)
+        message = f"{extent.log_start_offset - wanted:,} {log.unit}s are gone: wanted {wanted}, the log starts at {extent.log_start_offset}"
+        action = "the topic's retention against how often this runs; to go on without them set source.on_data_loss: skip"
+        raise DataLoss(message, **log.place, offset=wanted, action=action)
     return _Reading(
         extent.log_start_offset,
         extent.end_offset,
@@ -430,25 +430,25 @@ def _above_the_end(log: BrokerPartition, wanted: int, snapshot: Snapshot) -> Etl
     holds = f"the log can be read from {extent.log_start_offset} to {extent.end_offset}"
     ours = newest.positions.get(log) if newest else None
     if ours is not None and wanted <= ours:
-        check = f"its leader, and open transactions; {holds}"
+        action = f"its leader, and open transactions; {holds}"
         return NotYetReadable(
-            "the readable end of the log lies below our position", check=check, **place
+            "the readable end of the log lies below our position", action=action, **place
         )
-    check = f"who committed it: {holds}; " + (
+    action = f"who committed it: {holds}; " + (
         "set the committed offset to one of these, or remove it to start where policy says"
         if ours is None
         else f"set the committed offset back to ours, {ours}"
     )
-    return BadOffset("the committed offset lies above the end of the log", check=check, **place)
+    return BadOffset("the committed offset lies above the end of the log", action=action, **place)
 
 
 def _reject_leaderless(snapshot: Snapshot, settings: Settings) -> None:
     if snapshot.leaderless and settings.source.on_no_leader is OnNoLeader.FAIL:
         log = min(snapshot.leaderless)
-        check = (
+        action = (
             "the brokers that hold its replicas; to go on without it set source.on_no_leader: skip"
         )
-        raise BrokerUnreachable("the partition has no leader", **log.place, check=check)
+        raise BrokerUnreachable("the partition has no leader", **log.place, action=action)
 
 
 @dataclass(frozen=True, slots=True)

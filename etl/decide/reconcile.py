@@ -89,14 +89,14 @@ _TOPICS_NAMED = 5
 def reject_retired(ledger: Ledger) -> None:
     """Reject a retired pipeline. Raises NeedsDecision."""
     if ledger.retired:
-        what = f"this pipeline was retired: {ledger.retired.reason}"
+        message = f"this pipeline was retired: {ledger.retired.reason}"
         taker = ledger.retired.taken_over_by
         back = (
             f"`etl plans take-over CONF --from {taker} --reason ...`"
             if taker
             else "`etl pipelines resume CONF --reason ...`"
         )
-        raise NeedsDecision(what, check=f"nothing where that is meant; else {back}")
+        raise NeedsDecision(message, action=f"nothing where that is meant; else {back}")
 
 
 def reject_shared_topics(
@@ -110,11 +110,11 @@ def reject_shared_topics(
     """
     for name, theirs in sorted(others.items()):
         if shared := theirs.intersection(topics):
-            what = f"pipeline {name} of the same group reads this topic too"
-            check = f"which of the two is to go on: `etl pipelines retire CONF {name} --reason ...` takes the other out of service"
+            message = f"pipeline {name} of the same group reads this topic too"
+            action = f"which of the two is to go on: `etl pipelines retire CONF {name} --reason ...` takes the other out of service"
             if not has_plans:
-                check = f"a group of its own for this pipeline, which has loaded nothing yet; or {check}"
-            raise SettingsError(what, key="group", topic=min(shared), check=check)
+                action = f"a group of its own for this pipeline, which has loaded nothing yet; or {action}"
+            raise SettingsError(message, key="group", topic=min(shared), action=action)
 
 
 def reject_other_broker_type(plan: Plan | None, settings: Settings) -> None:
@@ -122,12 +122,12 @@ def reject_other_broker_type(plan: Plan | None, settings: Settings) -> None:
     something else there. Raises SettingsError.
     """
     if plan is not None and plan.dialect is not settings.source.dialect:
-        what = (
+        message = (
             f"this pipeline has loaded from {plan.dialect.value} brokers, and the conf says {settings.source.dialect.value}: offsets of "
             "one mean nothing on the other, and rows of both have other keys"
         )
-        check = "source.dialect and zookeeper.connect; what other brokers hold takes a group or a pipeline, and a table, of its own"
-        raise SettingsError(what, key="source.dialect", check=check)
+        action = "source.dialect and zookeeper.connect; what other brokers hold takes a group or a pipeline, and a table, of its own"
+        raise SettingsError(message, key="source.dialect", action=action)
 
 
 def reject_retired_or_shared(snapshot: Snapshot) -> None:
@@ -161,15 +161,15 @@ def reject_missing_topics(
         if not any(re.fullmatch(name, topic) for topic in there):
             _reject_denied([name] if any(re.fullmatch(e, name) for e in chosen.deny) else [])
             like = difflib.get_close_matches(name, sorted(of_cluster()), n=_TOPICS_NAMED)
-            check = (
+            action = (
                 f"its spelling: the cluster has {', '.join(like)}"
                 if like
                 else "its spelling, and the cluster the conf points at"
             )
             if name in read:
-                check = "whether it was deleted, since this pipeline has read it: then take it out of the list; its rows stay in the table"
+                action = "whether it was deleted, since this pipeline has read it: then take it out of the list; its rows stay in the table"
             raise TopicMissing(
-                "the topic is not there", topic=name, key="source.topics.allow", check=check
+                "the topic is not there", topic=name, key="source.topics.allow", action=action
             )
     if not there:
         allowed = chosen.model_copy(update={"deny": ()})
@@ -183,11 +183,11 @@ def reject_missing_topics(
         found = sorted(name for name in of_cluster() if not name.startswith("__"))
         more = f" and {len(found) - _TOPICS_NAMED:,} more" if len(found) > _TOPICS_NAMED else ""
         named = f"; the cluster has {', '.join(found[:_TOPICS_NAMED])}{more}" if found else ""
-        what = f"no topic matches {list(settings.source.topics.allow)}"
+        message = f"no topic matches {list(settings.source.topics.allow)}"
         raise TopicMissing(
-            what,
+            message,
             key="source.topics.allow",
-            check=f"the expressions: each must match a whole topic name{named}",
+            action=f"the expressions: each must match a whole topic name{named}",
         )
 
 
@@ -197,17 +197,17 @@ def _reject_denied(denied: Sequence[str]) -> None:
     """
     if denied:
         more = f" (and {len(denied) - 1:,} more)" if denied[1:] else ""
-        what = f"source.topics.allow names or matches this topic and source.topics.deny keeps it out{more}"
-        check = "both lists: deny wins, and each expression matches a whole name"
-        raise SettingsError(what, topic=denied[0], key="source.topics.deny", check=check)
+        message = f"source.topics.allow names or matches this topic and source.topics.deny keeps it out{more}"
+        action = "both lists: deny wins, and each expression matches a whole name"
+        raise SettingsError(message, topic=denied[0], key="source.topics.deny", action=action)
 
 
 def reject_null_partition_value(settings: Settings, topics: Iterable[str]) -> None:
     """Reject a topic name that means null as a Delta partition value. Raises SettingsError."""
     if "topic" in settings.table.partition_by and _HIVES_NULL in set(topics):
-        what = "a table partitioned by topic has null for a topic of this name"
-        check = "table.partition_by without topic, or source.topics.deny with this topic, whose records are then not loaded"
-        raise SettingsError(what, topic=_HIVES_NULL, key="table.partition_by", check=check)
+        message = "a table partitioned by topic has null for a topic of this name"
+        action = "table.partition_by without topic, or source.topics.deny with this topic, whose records are then not loaded"
+        raise SettingsError(message, topic=_HIVES_NULL, key="table.partition_by", action=action)
 
 
 def where_we_stand(snapshot: Snapshot, settings: Settings) -> PipelineState:
@@ -255,7 +255,7 @@ def naming_table(settings: Settings) -> Iterator[None]:
         yield
     except LedgersDisagree as error:
         error.where.setdefault("path", settings.table.path)
-        error.check = by_its_name(error.check, settings.table.name)
+        error.action = by_its_name(error.action, settings.table.name)
         raise
 
 
@@ -324,9 +324,9 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
         return UpToDate(plan, plan.positions)
     if in_table == plan.table_transaction_version:
         return Replay(plan)
-    check = _which_table(table, plan, is_done=is_recorded(ledger, plan))
+    action = _which_table(table, plan, is_done=is_recorded(ledger, plan))
     raise LedgersDisagree(
-        two_stories(number, in_table), table_version=table.version if table else None, check=check
+        two_stories(number, in_table), table_version=table.version if table else None, action=action
     )
 
 
@@ -392,22 +392,22 @@ def _adopt(newest: Plan | None, in_table: int, table: Table) -> RebuildFromTable
     """The table is right."""
     metadata, number = table.metadata, newest.number if newest else 0
     if metadata is None or metadata.document is None:
-        what = (
+        message = (
             two_stories(number, in_table)
             + ", and the table's log no longer says what that plan was"
         )
-        raise LedgersDisagree(what, table_version=table.version, check=_forgotten(newest))
+        raise LedgersDisagree(message, table_version=table.version, action=_forgotten(newest))
     plan = parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
     if (plan.number, plan.id, plan.uid) != (
         metadata.number,
         metadata.plan_id,
         metadata.uid,
     ) or plan.table_id not in (None, table.id):
-        what = (
+        message = (
             f"commit {metadata.delta_version} of the table carries a plan that was not made for it"
         )
         raise LedgersDisagree(
-            what, table_version=metadata.delta_version, check=_which_table(table, plan)
+            message, table_version=metadata.delta_version, action=_which_table(table, plan)
         )
     return RebuildFromTable(plan, UpToDate(plan, plan.positions))
 
@@ -443,9 +443,9 @@ def _go_on(
             plan,
             f"{gone}, and that was accepted: {acknowledgement.reason if acknowledgement else ''}",
         )
-    what = f"nobody knows whether plan {plan.number} is in the table at this path: it has another history"
-    check = f"which table this is; to accept it, and have its rows looked at: etl plans acknowledge CONF {table.version} --reason ..."
-    raise LedgersDisagree(what, table_version=table.version, check=check)
+    message = f"nobody knows whether plan {plan.number} is in the table at this path: it has another history"
+    action = f"which table this is; to accept it, and have its rows looked at: etl plans acknowledge CONF {table.version} --reason ..."
+    raise LedgersDisagree(message, table_version=table.version, action=action)
 
 
 def is_of_another_era(ledger: Ledger, table: Table | None) -> bool:
@@ -463,11 +463,11 @@ def reject_other_ledger(ledger: Ledger, table: Table | None) -> None:
     """
     metadata = table.metadata if table else None
     if metadata and is_of_another_era(ledger, table):
-        what = f"the table was written by another pipeline of the same name (its uid is {metadata.uid}, ours {ledger.uid})"
+        message = f"the table was written by another pipeline of the same name (its uid is {metadata.uid}, ours {ledger.uid})"
         is_forgotten = metadata.document is None and bool(
             ledger.newest and ledger.newest.is_physical
         )
-        check = (
+        action = (
             f"{_WHICH_LEDGER}, or table.path; else {BEGIN_ANEW}: {ROWS_DO_NOT_TELL}"
             if is_forgotten
             else (
@@ -476,28 +476,33 @@ def reject_other_ledger(ledger: Ledger, table: Table | None) -> None:
                 f"{names_in_command(metadata.app_id)} --reason ..."
             )
         )
-        raise LedgersDisagree(what, table_version=metadata.delta_version, check=check)
+        raise LedgersDisagree(message, table_version=metadata.delta_version, action=action)
 
 
 def _reject_another_table(ledger: Ledger, plan: Plan, table: Table | None, in_table: int) -> None:
     applied = ledger.applied
-    check = _which_table(table, plan, is_done=is_recorded(ledger, plan))
+    action = _which_table(table, plan, is_done=is_recorded(ledger, plan))
     recorded = applied.table_id if applied and applied.number == plan.number else plan.table_id
     if table and recorded and table.id != recorded:
-        what = f"the table at this path has id {table.id}, plan {plan.number} went to {recorded}"
-        raise LedgersDisagree(what, table_version=table.version, check=check)
+        message = f"the table at this path has id {table.id}, plan {plan.number} went to {recorded}"
+        raise LedgersDisagree(message, table_version=table.version, action=action)
     if applied and applied.number == plan.number > in_table:
-        what = f"plan {plan.number} was in the table as version {applied.delta_version}, now " + (
-            "the table does not hold it" if table else "there is no table"
+        message = (
+            f"plan {plan.number} was in the table as version {applied.delta_version}, now "
+            + ("the table does not hold it" if table else "there is no table")
         )
-        raise LedgersDisagree(what, table_version=table.version if table else None, check=check)
+        raise LedgersDisagree(
+            message, table_version=table.version if table else None, action=action
+        )
     if (
         in_table == plan.table_transaction_version
         and (table.id if table else None) != plan.table_id
     ):
-        what = f"plan {plan.number} was made " + (
+        message = f"plan {plan.number} was made " + (
             "for a table, now there is none"
             if plan.table_id
             else ("when there was no table, now there is one that does not hold it")
         )
-        raise LedgersDisagree(what, table_version=table.version if table else None, check=check)
+        raise LedgersDisagree(
+            message, table_version=table.version if table else None, action=action
+        )

@@ -62,11 +62,11 @@ class ReplayRequest:
             bound if isinstance(bound, int) else bound.ms for bound in (self.from_, self.until)
         )
         if low >= high:
-            what = "the interval is empty" if low == high else "the interval runs backwards"
+            message = "the interval is empty" if low == high else "the interval runs backwards"
             raise SettingsError(
-                what,
+                message,
                 key="--from",
-                check="--from and --until: the first is included, the second is not",
+                action="--from and --until: the first is included, the second is not",
             )
 
     def covers(self, log: BrokerPartition) -> bool:
@@ -90,11 +90,11 @@ def wanted_logs(wanted: ReplayRequest, last: Plan, snapshot: Snapshot) -> list[B
     for one in wanted.named:
         if not any(one.covers(log) for log in last.positions):
             knows = ", ".join(sorted(last.topics)) or "none"
-            what = f"this pipeline has loaded nothing of {one}"
+            message = f"this pipeline has loaded nothing of {one}"
             raise SettingsError(
-                what,
+                message,
                 key="--topic" if one.log is None else "--partition",
-                check=f"its topics and partitions: {knows}",
+                action=f"its topics and partitions: {knows}",
             )
     logs = sorted(log for log in last.positions if wanted.covers(log))
     owned = {log: snapshot.owners[log] for log in logs if log in snapshot.owners}
@@ -103,14 +103,16 @@ def wanted_logs(wanted: ReplayRequest, last: Plan, snapshot: Snapshot) -> list[B
     for log in logs:
         if log not in snapshot.extents:
             if log not in snapshot.leaderless:
-                what = "the brokers do not know this partition, or the conf does not name its topic"
+                message = (
+                    "the brokers do not know this partition, or the conf does not name its topic"
+                )
                 raise SettingsError(
-                    what,
+                    message,
                     key="--topic",
                     **log.place,
-                    check="source.topics, and whether it was deleted",
+                    action="source.topics, and whether it was deleted",
                 )
-            raise BrokerUnreachable(f"the partition {log.unled}", **log.place, check=log.held_by)
+            raise BrokerUnreachable(f"the partition {log.unled}", **log.place, action=log.held_by)
     return logs
 
 
@@ -124,9 +126,9 @@ def moments_of(
     asked = [(log, moment) for log in logs for moment in moments]
     physical = next((log for log, _ in asked if log.is_physical), None)
     if physical:
-        what = "messages of these brokers have no times"
-        check = "offsets, as the table's column offset has them: --from OFFSET --until OFFSET, for one partition each"
-        raise SettingsError(what, **physical.place, key="--from", check=check)
+        message = "messages of these brokers have no times"
+        action = "offsets, as the table's column offset has them: --from OFFSET --until OFFSET, for one partition each"
+        raise SettingsError(message, **physical.place, key="--from", action=action)
     return asked
 
 
@@ -165,14 +167,16 @@ def intervals_of(
             and not wanted.only_retained
         ):
             raise SettingsError(
-                "the interval is empty", key="--from", **log.place, check="--from and --until"
+                "the interval is empty", key="--from", **log.place, action="--from and --until"
             )
     if not intervals:
-        what = "nothing that this pipeline has loaded lies in the interval" + (
+        message = "nothing that this pipeline has loaded lies in the interval" + (
             ", and is retained" if wanted.only_retained else ""
         )
         raise SettingsError(
-            what, key="--from", check="--from and --until against the logs: `etl offsets show CONF`"
+            message,
+            key="--from",
+            action="--from and --until against the logs: `etl offsets show CONF`",
         )
     return intervals
 
@@ -200,9 +204,9 @@ def _lost_from(
 
 
 def _expired(log: BrokerPartition, low: int, start: int) -> DataLoss:
-    what = f"rows from offset {low} on may be in the interval, and their records are gone: the log starts at {start}"
-    check = "rows that go could not come again. `--only-retained` replays what the log still has, and leaves the rows before it as they are"
-    return DataLoss(what, **log.place, offset=low, check=check)
+    message = f"rows from offset {low} on may be in the interval, and their records are gone: the log starts at {start}"
+    action = "rows that go could not come again. `--only-retained` replays what the log still has, and leaves the rows before it as they are"
+    return DataLoss(message, **log.place, offset=low, action=action)
 
 
 def _reject_claimed(
@@ -219,12 +223,12 @@ def _reject_claimed(
         if met:
             start, until = met[0]
             who = f"were loaded by backfill {claim.name}, or will be, and a replay is of what runs have loaded"
-            what = f"offsets {start} to {until} of it {who}"
-            check = (
+            message = f"offsets {start} to {until} of it {who}"
+            action = (
                 "the parts around them, each by a replay of its own; rows of the backfill that somebody deleted: `etl backfill "
                 f"abandon CONF --name {claim.name} --reason ...` gives them back, for another backfill"
             )
-            raise SettingsError(what, key="--from", **log.place, offset=start, check=check)
+            raise SettingsError(message, key="--from", **log.place, offset=start, action=action)
 
 
 def _reject_unloaded(
@@ -232,12 +236,14 @@ def _reject_unloaded(
 ) -> None:
     position, life = last.positions[log], last.log_epochs.get(log, 0)
     if high > position:
-        what = f"this partition is loaded up to offset {position}, and the interval ends at {high}"
+        message = (
+            f"this partition is loaded up to offset {position}, and the interval ends at {high}"
+        )
         raise SettingsError(
-            what,
+            message,
             key="--until",
             **log.place,
-            check=f"--until {position}; what lies behind it the next run loads",
+            action=f"--until {position}; what lies behind it the next run loads",
         )
     held = [
         one for intervals in (loaded.intervals, loaded.given_up) for one in intervals.get(log, ())
@@ -247,8 +253,8 @@ def _reject_unloaded(
     )
     if hole is None:
         return
-    what = f"offsets {hole[0]} to {hole[1]} of it were never loaded by this pipeline"
-    check = (
+    message = f"offsets {hole[0]} to {hole[1]} of it were never loaded by this pipeline"
+    action = (
         "the parts around them, each by a replay of its own; what was never loaded takes a backfill, which says what other members of "
         "the group have read of it"
     )
@@ -256,9 +262,9 @@ def _reject_unloaded(
         one.log_epoch != life and one.from_offset < hole[1] and hole[0] < one.until_offset
         for one in held
     ):
-        what = f"the rows of offsets {hole[0]} to {hole[1]} are of an earlier life of the log (log_epoch), before it was cut or made again"
-        check = "the offsets from where the log of now was read; rows of an earlier life cannot be read again"
-    raise SettingsError(what, key="--from", **log.place, check=check)
+        message = f"the rows of offsets {hole[0]} to {hole[1]} are of an earlier life of the log (log_epoch), before it was cut or made again"
+        action = "the offsets from where the log of now was read; rows of an earlier life cannot be read again"
+    raise SettingsError(message, key="--from", **log.place, action=action)
 
 
 def plan_replay(
@@ -281,7 +287,7 @@ def plan_replay(
     )
     if table is None:
         raise NeedsDecision(
-            "there is no table whose rows could be replaced", check="`etl plan CONF`"
+            "there is no table whose rows could be replaced", action="`etl plan CONF`"
         )
     wholes = (
         OffsetRange(log, low, high, snapshot.leaders.get(log))

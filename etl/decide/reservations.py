@@ -91,12 +91,12 @@ def reject_claimed(plan: Plan, last: Plan | None, claims: Reservations) -> None:
             if not met:
                 continue
             low, high = met[0]
-            what = f"the pipeline would begin at offset {start}, and backfill {claim.name} has claimed {max(low, start)} to {high}"
-            check = (
+            message = f"the pipeline would begin at offset {start}, and backfill {claim.name} has claimed {max(low, start)} to {high}"
+            action = (
                 f"`etl backfill show CONF --name {claim.name}`; a position behind {met[-1][1]}; or {_abandon(claim.name)}, which "
                 "gives back what it has not loaded, and what somebody deleted of it since"
             )
-            raise NeedsDecision(what, **log.place, offset=start, check=check)
+            raise NeedsDecision(message, **log.place, offset=start, action=action)
 
 
 def _abandon(name: str) -> str:
@@ -126,9 +126,9 @@ def reject_restart_of_reserved_partition(
     begun = {log for log, life in plan.log_epochs.items() if life != last.log_epochs.get(log, 0)}
     for name, logs in sorted(left.items()):
         for log in sorted(begun.intersection(logs)):
-            what = f"backfill {name} has not loaded all that it claims of this partition, as it was before"
-            check = f"{_abandon(name)}, which keeps what it has loaded; then say this again"
-            raise NeedsDecision(what, **log.place, check=check)
+            message = f"backfill {name} has not loaded all that it claims of this partition, as it was before"
+            action = f"{_abandon(name)}, which keeps what it has loaded; then say this again"
+            raise NeedsDecision(message, **log.place, action=action)
 
 
 def held_by_live(
@@ -198,9 +198,9 @@ def reject_other_incarnation(snapshot: Snapshot, positions: Mapping[BrokerPartit
         if claim and snapshot.live_epochs.get(
             log, claim.incarnation_of(log)
         ) != claim.incarnation_of(log):
-            what = "the pipeline goes on with this partition as one that was cut or made again, and the backfill was begun before that"
-            check = f"{_abandon(claim.name)}, which keeps what it has loaded"
-            raise NeedsDecision(what, **log.place, check=check)
+            message = "the pipeline goes on with this partition as one that was cut or made again, and the backfill was begun before that"
+            action = f"{_abandon(claim.name)}, which keeps what it has loaded"
+            raise NeedsDecision(message, **log.place, action=action)
 
 
 def joined(parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -228,8 +228,8 @@ def _settled(stored: Plan, before: Plan | None) -> dict[BrokerPartition, int]:
     may still be appended.
     """
     if stored.kind in _MOVES or stored.supersedes or before is None or before.id != stored.previous:
-        what = f"plan {stored.number} of the pipeline is stored and not in the table"
-        raise Owned(what, check="`etl run CONF`, which executes it; then say this again")
+        message = f"plan {stored.number} of the pipeline is stored and not in the table"
+        raise Owned(message, action="`etl run CONF`, which executes it; then say this again")
     return {
         log: min(start, before.positions.get(log, 0)) for log, start in starts_of(stored).items()
     }
@@ -426,9 +426,9 @@ def reject_table_without_backfill(name: str, ledger: Ledger, table: Table, in_ta
             if in_table
             else "the table holds none of its plans"
         )
-        what = f"backfill {name} has loaded plan {newest} into this table, and now {there}"
-        check = (
+        message = f"backfill {name} has loaded plan {newest} into this table, and now {there}"
+        action = (
             "whether an older copy of the table, or of its log, was put back: a newer one has those rows, and needs its files; "
             "`etl verify` with the conf of the pipeline whose backfill it is counts what is missing"
         )
-        raise LedgersDisagree(what, table_version=table.version, check=check)
+        raise LedgersDisagree(message, table_version=table.version, action=action)

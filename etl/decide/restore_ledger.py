@@ -118,9 +118,9 @@ def what_is_lost(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | N
             reject_topics_of_other_pipelines(found, snapshot)
         return Lost.PLANS, None
     if isinstance(found, FirstRun):
-        what = "the table holds no plan of this pipeline, and ZooKeeper knows none: there is nothing to restore"
-        check = "table.path, group and pipeline; `etl plan CONF` says what a first run does"
-        raise SettingsError(what, path=settings.table.path, check=check)
+        message = "the table holds no plan of this pipeline, and ZooKeeper knows none: there is nothing to restore"
+        action = "table.path, group and pipeline; `etl plan CONF` says what a first run does"
+        raise SettingsError(message, path=settings.table.path, action=action)
     if isinstance(found, RebuildFromTable):
         return Lost.LEDGER, found.plan
     if (
@@ -150,10 +150,10 @@ def _left(state: Replay | Supersede, snapshot: Snapshot, settings: Settings) -> 
     found = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.offsets_to_move}
     moved = sorted(log for log, now in found.items() if place_moved(plan, log, now))
     if moved:
-        what = f"plan {plan.number} is stored and not in the table, and another client moved the offset of {render_log(moved[0])} since"
+        message = f"plan {plan.number} is stored and not in the table, and another client moved the offset of {render_log(moved[0])} since"
         raise NeedsDecision(
-            what,
-            check="`etl run CONF`, which executes it and then stops at this offset; then say this again",
+            message,
+            action="`etl run CONF`, which executes it and then stops at this offset; then say this again",
         )
     return plan
 

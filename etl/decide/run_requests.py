@@ -109,11 +109,11 @@ def done_before(
     kept = run_key_to_record(found) if isinstance(found, Plan) else found
     said = asked.request.bounds.said
     if kept.said != said:
-        what = f"run key {kept.key} was asked for {kept.said or 'without bounds'}, and now {said or 'without any'}"
+        message = f"run key {kept.key} was asked for {kept.said or 'without bounds'}, and now {said or 'without any'}"
         raise SettingsError(
-            what,
+            message,
             key="--run-key",
-            check="which of the two is meant; a key names one thing, another one needs another key",
+            action="which of the two is meant; a key names one thing, another one needs another key",
         )
     is_kept = asked.key is not None or not isinstance(found, Plan)
     return kept if is_kept or not left_under_key(asked, last, snapshot) else None
@@ -336,9 +336,9 @@ def reject_start_by_offset_count(asked: ResolvedRequest | None, last: Plan | Non
     """
     start = asked.request.bounds.start if asked else None
     if last is None and start is not None and start.back is not None:
-        what = f"{start.said} is no start of a pipeline that has made no plan yet: it only says that nothing before it is unread"
-        check = "a time, e.g. --from-time -1h or 2026-01-31T00:00:00Z; or leave --from-time out, and source.start says where it begins"
-        raise SettingsError(what, key="--from-time", check=check)
+        message = f"{start.said} is no start of a pipeline that has made no plan yet: it only says that nothing before it is unread"
+        action = "a time, e.g. --from-time -1h or 2026-01-31T00:00:00Z; or leave --from-time out, and source.start says where it begins"
+        raise SettingsError(message, key="--from-time", action=action)
 
 
 def reject_unread_offsets_before(
@@ -365,12 +365,12 @@ def reject_unread_offsets_before(
     if unread:
         log = min(unread)
         more = f" (and {len(unread) - 1:,} more partitions)" if len(unread) > 1 else ""
-        what = f"{sum(unread.values()):,} offsets before {start.said} are not loaded yet, and a run passes over none{more}"
-        check = (
+        message = f"{sum(unread.values()):,} offsets before {start.said} are not loaded yet, and a run passes over none{more}"
+        action = (
             f"what was to load them, from offset {known[log]} to {begins[log]} here: an earlier interval that failed or did not run yet. "
             "Without --from-time a run goes on from where the pipeline is, and loads them, too"
         )
-        raise NeedsDecision(what, **log.place, offset=known[log], check=check)
+        raise NeedsDecision(message, **log.place, offset=known[log], action=action)
 
 
 def _offset(bound: Bound, extent: PartitionOffsets, found: int | None) -> int:
@@ -435,7 +435,7 @@ def interval_between(start: object, end: object) -> TimeInterval:
         raise SettingsError(
             f"the interval {how}: it ends at {found.end.isoformat()}",
             from_time=found.start.isoformat(),
-            check="the two times; an interval begins before it ends, and holds its start and not its end",
+            action="the two times; an interval begins before it ends, and holds its start and not its end",
         )
     return found
 
@@ -454,15 +454,15 @@ def moment(told: object, name: str) -> datetime:
         ValueError,
         OverflowError,
     ) as error:  # OverflowError: the first or last day of the calendar, in UTC
-        raise SettingsError(f"{name} is no time: {told}", check=form) from error
+        raise SettingsError(f"{name} is no time: {told}", action=form) from error
     if in_utc is None:
         raise SettingsError(
             f"{name} has no UTC offset: {told}",
-            check=f"{form}; without its end nobody knows the zone",
+            action=f"{form}; without its end nobody knows the zone",
         )
     if in_utc < _1970:
         raise SettingsError(
-            f"{name} lies before 1970, where no record's timestamp lies: {told}", check=form
+            f"{name} lies before 1970, where no record's timestamp lies: {told}", action=form
         )
     return in_utc
 
@@ -476,12 +476,12 @@ def divided(whole: TimeInterval, every: timedelta) -> Iterator[TimeInterval]:
     """
     if every <= timedelta():
         raise SettingsError(
-            "an interval lasts no time", check="--every: how long each one is, such as 1h"
+            "an interval lasts no time", action="--every: how long each one is, such as 1h"
         )
     if (whole.end - whole.start) / every > INTERVALS_MAX:
         raise SettingsError(
             f"these are more than {INTERVALS_MAX:,} intervals",
-            check="--every, and from when until when is asked for",
+            action="--every, and from when until when is asked for",
         )
     start = whole.start
     while start < whole.end:
@@ -509,7 +509,7 @@ def length(text: str) -> timedelta:
     found = re.fullmatch(r"([0-9]{1,9})([smhd])", text.strip())
     if not found:
         raise SettingsError(
-            f"--every is no length of time: {text}", check="its form: 90s, 15m, 1h or 7d"
+            f"--every is no length of time: {text}", action="its form: 90s, 15m, 1h or 7d"
         )
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
@@ -552,25 +552,25 @@ def interval_of_run(
     given = [told for told in (from_time, until_time) if told not in (None, "")]
     if len(given) == 1:
         raise SettingsError(
-            f"of from_time and until_time only one is given: {given[0]}", check=HOW_TO_SAY
+            f"of from_time and until_time only one is given: {given[0]}", action=HOW_TO_SAY
         )
     start, end = (from_time, until_time) if given else data_interval
     if start is None or end is None:
         raise SettingsError(
             "the run has no interval: nothing says which stretch of time it is for",
-            check=HOW_TO_SAY,
+            action=HOW_TO_SAY,
         )
     if not given and start == end:
         raise SettingsError(
             f"the run's data interval is empty: it begins and ends at {start}",
-            check=f"the schedule: a plain cron string is a moment, CronDataIntervalTimetable has intervals; else {HOW_TO_SAY}",
+            action=f"the schedule: a plain cron string is a moment, CronDataIntervalTimetable has intervals; else {HOW_TO_SAY}",
         )
     found = interval_between(start, end)
     if not given and logical_date is not None and logical_date < found.start:
         raise SettingsError(
             f"the run's data interval is not that of its logical date {logical_date.isoformat()}: it is {found.start.isoformat()} to "
             f"{found.end.isoformat()}",
-            check=HOW_TO_SAY,
+            action=HOW_TO_SAY,
         )
     return found
 

@@ -112,38 +112,45 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
     finish one.
     """
     if isinstance(state, FirstRun):
-        what = "this pipeline has made no plan yet, so no position can be set"
+        message = "this pipeline has made no plan yet, so no position can be set"
         raise SettingsError(
-            what,
-            check="source.start, which says where the first run begins; or `etl run CONF` first",
+            message,
+            action="source.start, which says where the first run begins; or `etl run CONF` first",
         )
     if isinstance(state, RebuildFromTable):
-        what = f"the table holds plan {state.plan.number}, which ZooKeeper does not have"
+        message = f"the table holds plan {state.plan.number}, which ZooKeeper does not have"
         raise NeedsDecision(
-            what, check="`etl offsets restore CONF --from-table --reason ...`; then say this again"
+            message,
+            action="`etl offsets restore CONF --from-table --reason ...`; then say this again",
         )
     if isinstance(state, UpToDate):
         return Standing(state, {**state.last.positions, **state.passed})
     stored = state.plan
     reject_replacing(stored)
     if stored.kind in (PlanKind.REPLAY, PlanKind.BACKFILL):
-        what = f"plan {stored.number} is stored and not in the table, and what it reads again does not move positions"
-        raise NeedsDecision(what, check="`etl run CONF`, which executes it; then say this again")
+        message = f"plan {stored.number} is stored and not in the table, and what it reads again does not move positions"
+        raise NeedsDecision(
+            message, action="`etl run CONF`, which executes it; then say this again"
+        )
     if stored.kind is not PlanKind.SET:
         return Standing(Replay(stored), starts_of(stored))
     if base is None or base.id != stored.previous:
-        what = f"plan {stored.number} is stored, which sets positions, and nobody knows any more where they were before"
-        raise NeedsDecision(what, check="`etl run CONF`, which executes it; then say this again")
+        message = f"plan {stored.number} is stored, which sets positions, and nobody knows any more where they were before"
+        raise NeedsDecision(
+            message, action="`etl run CONF`, which executes it; then say this again"
+        )
     if (
         stored.took_over
         or stored.log_epochs != base.log_epochs
         or stored.positions.keys() - base.positions.keys()
     ):
-        what = (
+        message = (
             f"plan {stored.number} is stored, which sets positions in the place of a plan that moved or began logs: where they were "
             "before that the table's plan does not tell"
         )
-        raise NeedsDecision(what, check="`etl run CONF`, which executes it; then say this again")
+        raise NeedsDecision(
+            message, action="`etl run CONF`, which executes it; then say this again"
+        )
     return Standing(
         Replay(stored),
         {**base.positions, **{hole.log: hole.until_offset for hole in stored.read_by_others}},
@@ -160,12 +167,15 @@ def position_now(log: BrokerPartition, stands: Standing, snapshot: Snapshot) -> 
         raise BrokerUnreachable(
             f"the partition {log.unled}, so its position cannot be set",
             **log.place,
-            check=log.held_by,
+            action=log.held_by,
         )
     if log not in stands.before:
-        what = "this pipeline has not begun the partition, so it has no position to set"
+        message = "this pipeline has not begun the partition, so it has no position to set"
         raise SettingsError(
-            what, key="LOG", **log.place, check="source.start_new_topics, or `etl run CONF` first"
+            message,
+            key="LOG",
+            **log.place,
+            action="source.start_new_topics, or `etl run CONF` first",
         )
     return stands.before[log]
 
@@ -201,14 +211,14 @@ def moves_to(
 def _reject_outside(log: BrokerPartition, to: int, snapshot: Snapshot) -> None:
     extent = snapshot.extents[log]
     if extent.end_offset < to <= extent.end_offset + extent.held_back:
-        what = f"offset {to} lies above the last stable offset {extent.end_offset}: a transaction is open there"
+        message = f"offset {to} lies above the last stable offset {extent.end_offset}: a transaction is open there"
         raise NotYetReadable(
-            what, **log.place, offset=to, check="once the transaction ends, say it again"
+            message, **log.place, offset=to, action="once the transaction ends, say it again"
         )
     if not extent.log_start_offset <= to <= extent.end_offset:
-        what = f"offset {to} is not in the log, which has {extent.log_start_offset} to {extent.end_offset}"
-        check = "above its end nothing could be skipped yet, and what comes later would never be loaded; below its start nothing is left"
-        raise SettingsError(what, key="--to", **log.place, check=check)
+        message = f"offset {to} is not in the log, which has {extent.log_start_offset} to {extent.end_offset}"
+        action = "above its end nothing could be skipped yet, and what comes later would never be loaded; below its start nothing is left"
+        raise SettingsError(message, key="--to", **log.place, action=action)
 
 
 def intervals_to_look_up(moves: Iterable[Move]) -> dict[BrokerPartition, tuple[int, int]]:
@@ -233,24 +243,24 @@ def reject_loaded(
         if not (among or count):
             continue
         until = max((until for _, until in among), default=move.from_offset)
-        what = (
+        message = (
             f"the table has been given offsets before {until} already"
             if among
             else f"the table holds {count:,} rows of these offsets"
         )
-        what += f": read again from {move.to_offset}, their rows would be there twice"
+        message += f": read again from {move.to_offset}, their rows would be there twice"
         stretch = render_intervals([(move.log, move.to_offset, move.from_offset)])
         named = (
             f"etl replay CONF --topic {shlex.quote(move.log.topic)} --partition {move.log.key} --from {move.to_offset} "
             f"--until {move.from_offset}"
         )
-        check = (
+        action = (
             f"only a replay reads such offsets ({stretch}) again, for it replaces their rows: `{named}`; the position stays at "
             f"{move.from_offset}"
         )
         if among and until < move.from_offset:
-            check += f". From {until} on nothing was loaded: --to {until}"
-        raise NeedsDecision(what, **move.log.place, offset=move.to_offset, check=check)
+            action += f". From {until} on nothing was loaded: --to {until}"
+        raise NeedsDecision(message, **move.log.place, offset=move.to_offset, action=action)
 
 
 def plan_set(
@@ -535,9 +545,9 @@ def resuming(
             None,
         )
         if whole:
-            what = f"{one.topic} is paused as a whole, so {one} cannot be resumed by itself: {whole.reason}"
-            check = f"resume {one.topic}, and pause those of its partitions that are to rest"
-            raise SettingsError(what, key="LOG", check=check)
+            message = f"{one.topic} is paused as a whole, so {one} cannot be resumed by itself: {whole.reason}"
+            action = f"resume {one.topic}, and pause those of its partitions that are to rest"
+            raise SettingsError(message, key="LOG", action=action)
         if not gone:
             reject_unknown(one, known)
             says.append(f"{one} is not paused: there is nothing to resume")
@@ -561,15 +571,15 @@ def merged(
 def reject_unknown(named: Named, known: Collection[BrokerPartition]) -> None:
     """Raises SettingsError where the name covers no log that is known."""
     if not any(named.covers(log) for log in known):
-        what = (
+        message = (
             f"there is no partition {named} among the topics of the conf"
             if named.log
             else f"{named} is no topic of the conf"
         )
         raise SettingsError(
-            what,
+            message,
             key="LOG",
-            check=f"`etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}",
+            action=f"`etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}",
         )
 
 

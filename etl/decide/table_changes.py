@@ -242,22 +242,24 @@ BEGIN_ANEW = "begin anew, with another group or pipeline and another table.path"
 
 
 def _loaded_by(other: OtherPipeline, topic: str, *, is_physical: bool) -> LedgersDisagree:
-    what = f"{name_of(other.app_id)} " + (
+    message = f"{name_of(other.app_id)} " + (
         "has loaded this topic into this table"
         if other.plan
         else "may have loaded this topic into this table: it holds rows of it, and its log no longer says who loaded them"
     )
     if is_physical and other.plan is None:
-        check = (
+        action = (
             "that table.path is the table you mean: its rows would be there twice. Nobody can take the other's place, since "
             f"{ROWS_DO_NOT_TELL}: this pipeline needs another table"
         )
-        return LedgersDisagree(what, topic=topic, table_version=other.delta_version, check=check)
-    check = (
+        return LedgersDisagree(
+            message, topic=topic, table_version=other.delta_version, action=action
+        )
+    action = (
         "that table.path is the table you mean: its rows would be there twice. Where this pipeline takes the other's place, "
         f"{take_over_command(other.app_id)}; where both stay, or the clusters are two, this one needs another table"
     )
-    return LedgersDisagree(what, topic=topic, table_version=other.delta_version, check=check)
+    return LedgersDisagree(message, topic=topic, table_version=other.delta_version, action=action)
 
 
 DELETE, RESTORE = "DELETE", "RESTORE"
@@ -287,22 +289,22 @@ def error_of(done: Sequence[ForeignCommit], newest_version: int | None) -> Ledge
     """
     found, later = done[0], [one for one in done[1:] if one.operation == RESTORE]
     if found.by:
-        what = f"since our last commit {name_of(found.by.app_id)} {found.why} in this table"
-        check = (
+        message = f"since our last commit {name_of(found.by.app_id)} {found.why} in this table"
+        action = (
             "whether it took the place of this pipeline: then run that one, and this one never again. To go on with this one instead, "
             f"{take_over_command(found.by.app_id)}; `etl verify CONF` names rows that are there twice"
         )
-        return LedgersDisagree(what, table_version=found.delta_version, check=check)
-    what = f"since our last commit somebody else's {found.operation} {found.why}"
+        return LedgersDisagree(message, table_version=found.delta_version, action=action)
+    message = f"since our last commit somebody else's {found.operation} {found.why}"
     accept = f"etl plans acknowledge CONF {found.delta_version if newest_version is None else newest_version} --reason ..."
-    check = (
+    action = (
         "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it, and what is gone stays "
         f"gone: {accept}"
     )
     if later:
-        what += f", and a RESTORE came after it, at version {later[-1].delta_version}"
-        check = f"whether that RESTORE put the rows back (`etl verify CONF` counts them); then accept the table as it is now: {accept}"
-    return LedgersDisagree(what, table_version=found.delta_version, check=check)
+        message += f", and a RESTORE came after it, at version {later[-1].delta_version}"
+        action = f"whether that RESTORE put the rows back (`etl verify CONF` counts them); then accept the table as it is now: {accept}"
+    return LedgersDisagree(message, table_version=found.delta_version, action=action)
 
 
 def unacknowledged(

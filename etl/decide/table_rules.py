@@ -72,11 +72,11 @@ def reject_other_columns(path: str, wanted: Columns, found: Columns) -> None:
 
     A column that they lack is fine when it may be null.
     """
-    check = "that table.path is the right table, and that partitioning, transform and dialect did not change"
+    action = "that table.path is the right table, and that partitioning, transform and dialect did not change"
     to_add = columns_to_add(wanted, found)
     if to_add:
-        check += f"; a table that is meant to have them gets them by {to_add}"
-    where = {"path": path, "check": check}
+        action += f"; a table that is meant to have them gets them by {to_add}"
+    where = {"path": path, "action": action}
     for name, kind in wanted.items():
         if name not in found:
             raise NotOurTable(f"the table has no column {name} (expected: {_said(kind)})", **where)
@@ -111,27 +111,30 @@ def reject_partitions(
     for name in partition_by:
         kind = json.loads(columns[name])["type"]
         if kind == "binary":
-            what = f"the table cannot be partitioned by {name}: Delta keeps the values of partitions as text, and bytes come back as others"
+            message = f"the table cannot be partitioned by {name}: Delta keeps the values of partitions as text, and bytes come back as others"
             raise SettingsError(
-                what, key="table.partition_by", path=path, check=_name_instead_of_bytes(name, path)
+                message,
+                key="table.partition_by",
+                path=path,
+                action=_name_instead_of_bytes(name, path),
             )
         if (
             not isinstance(kind, str)
             or kind in ("variant", "void")
             or _NO_TYPE_OF_DELTA.fullmatch(kind)
         ):
-            what = f"the table cannot be partitioned by {name}, which is {_named(kind)}"
+            message = f"the table cannot be partitioned by {name}, which is {_named(kind)}"
             raise SettingsError(
-                what,
+                message,
                 key="table.partition_by",
-                check="columns of numbers, texts, dates, times or booleans",
+                action="columns of numbers, texts, dates, times or booleans",
             )
     if partition_by and set(columns) <= set(partition_by):
-        check = "at least one column that is no partition"
+        action = "at least one column that is no partition"
         raise SettingsError(
             "the table cannot be partitioned by all of its columns",
             key="table.partition_by",
-            check=check,
+            action=action,
         )
 
 
@@ -153,26 +156,26 @@ def reject_impossible_columns(
 
     `key` is the conf's key of the transform that makes them.
     """
-    check = "the columns that the transform makes"
+    action = "the columns that the transform makes"
     for names in _names_together(columns):
         twice = [
             name for name, count in Counter(name.lower() for name in names).items() if count > 1
         ]
         if twice:
             said = " and ".join(dict.fromkeys(name for name in names if name.lower() == twice[0]))
-            what = f"the transform makes the column {said} more than once; to Delta capital letters are no difference"
-            raise SettingsError(what, key=key, check=check)
+            message = f"the transform makes the column {said} more than once; to Delta capital letters are no difference"
+            raise SettingsError(message, key=key, action=action)
         bad = next((name for name in names if set(name) & set(_FORBIDDEN)), None)
         if bad is not None and not with_mapping:
-            what = f"the transform makes a column {bad!r}, and Delta takes no blanks, tabs, line ends or any of ,;{{}}()= in a name"
-            raise SettingsError(what, key=key, check=check)
+            message = f"the transform makes a column {bad!r}, and Delta takes no blanks, tabs, line ends or any of ,;{{}}()= in a name"
+            raise SettingsError(message, key=key, action=action)
     for field in columns:
         wrong = next(_impossible_types(field["type"]), None)
         if wrong is not None:
             raise SettingsError(
                 f"the transform makes the column {field['name']} of a type that Delta does not have: {wrong}",
                 key=key,
-                check=check,
+                action=action,
             )
 
 
@@ -276,19 +279,21 @@ def place_in(name: str, entry: CatalogEntry) -> str:
     if "VIEW" in entry.kind:
         raise _refused(name, "is a view", "the Delta table that it selects from")
     if entry.provider != _DELTA:
-        what = f"is no Delta table, but one of {entry.provider or 'a kind that its catalog does not tell'}"
+        message = f"is no Delta table, but one of {entry.provider or 'a kind that its catalog does not tell'}"
         raise _refused(
             name,
-            what,
+            message,
             "CONVERT TO DELTA, another table, or a name that is not taken yet: the first run makes it",
         )
     if any(key in entry.properties for key in _MANAGED_BY_CATALOG):
         raise managed_by_catalog(name)
     lent = next((key for key in sorted(entry.properties) if _LENT.fullmatch(key)), None)
     if lent is not None:
-        check = "table.path and table.store, with credentials of its own, where the catalog lets others write to the table's files"
+        action = "table.path and table.store, with credentials of its own, where the catalog lets others write to the table's files"
         raise _refused(
-            name, f"is reached by credentials that its catalog lends to Spark alone ({lent})", check
+            name,
+            f"is reached by credentials that its catalog lends to Spark alone ({lent})",
+            action,
         )
     if not entry.location:
         raise _refused(
@@ -311,9 +316,9 @@ def reject_temporary(name: str) -> None:
 
 def managed_by_catalog(name: str) -> NotOurTable:
     """Return the error for a table whose commits go through its catalog."""
-    check = "a table of its own for this pipeline, without the table feature catalogManaged"
+    action = "a table of its own for this pipeline, without the table feature catalogManaged"
     return _refused(
-        name, "is managed by its catalog: a commit by the table's path would go around it", check
+        name, "is managed by its catalog: a commit by the table's path would go around it", action
     )
 
 
@@ -332,18 +337,18 @@ def reject_other_location(name: str, kept: str, now: str | None) -> None:
     """
     if now is not None and place_of(now) == place_of(kept):
         return
-    what = (
+    message = (
         f"the catalog has no table {name} any more"
         if now is None
         else f"the catalog has the table {name} at {now} by now"
     )
-    check = (
+    action = (
         "whether it was moved, renamed, or dropped and made again; where that was meant: table.name, and `etl table resolve CONF`, by "
         "which the next run goes on where the table is the same, and stops where it is another one"
     )
-    check += f"; else {_HAD_BACK}" if now is None else ""
+    action += f"; else {_HAD_BACK}" if now is None else ""
     raise NeedsDecision(
-        f"{what}, and the pipeline loads into {kept}", key=KEY, path=kept, check=check
+        f"{message}, and the pipeline loads into {kept}", key=KEY, path=kept, action=action
     )
 
 
@@ -369,23 +374,23 @@ def reject_in_memory_catalog(name: str, catalog: str, implementation: str, plugi
     `implementation`, `plugin`: spark.sql.catalogImplementation, spark.sql.catalog.spark_catalog.
     """
     if catalog == "spark_catalog" and implementation == "in-memory" and plugin in ("", _OF_DELTA):
-        what = f"there is no table {name}: Spark's own catalog is in memory here, and knows no table of another session"
-        check = "spark.sql.catalogImplementation: hive and spark.hadoop.hive.metastore.uris under spark, or the catalog in table.name"
-        raise SettingsError(what, key=KEY, check=check)
+        message = f"there is no table {name}: Spark's own catalog is in memory here, and knows no table of another session"
+        action = "spark.sql.catalogImplementation: hive and spark.hadoop.hive.metastore.uris under spark, or the catalog in table.name"
+        raise SettingsError(message, key=KEY, action=action)
 
 
 def reject_relocated_table(name: str, path: str, catalog: str, kept: NamedTable | None) -> None:
     """Raises Owned if the recorded location, which only we may change, is no longer `path`."""
     if goes_by(kept, name, catalog) and place_of(kept.path) != place_of(path):
-        what = f"the table {name} was resolved anew, to {kept.path}, while this command waited; nothing was done"
-        raise Owned(what, key=KEY, path=path, check="nothing; the next run goes by that place")
+        message = f"the table {name} was resolved anew, to {kept.path}, while this command waited; nothing was done"
+        raise Owned(message, key=KEY, path=path, action="nothing; the next run goes by that place")
 
 
 def gone(name: str, path: str) -> NeedsDecision:
     """Return the error for a named table whose files are gone. A run would create a table that the
     catalog does not know.
     """
-    check = (
+    action = (
         "who dropped or moved it, and that what it lies on is mounted; where the catalog has it elsewhere by now: "
         f"`etl table resolve CONF`; else {_HAD_BACK}"
     )
@@ -393,17 +398,17 @@ def gone(name: str, path: str) -> NeedsDecision:
         f"no Delta table is at the place that the catalog had for {name}",
         key=KEY,
         path=path,
-        check=check,
+        action=action,
     )
 
 
 def not_there(name: str) -> NotOurTable:
     """Return the error for an unknown name that may not be created."""
-    check = (
+    action = (
         "the name, and the catalogs under spark; the first table of a pipeline the first `etl run CONF` makes, of one that had a table no "
         f"run does: {_HAD_BACK}"
     )
-    return NotOurTable(f"the catalog has no table {name}", key=KEY, check=check)
+    return NotOurTable(f"the catalog has no table {name}", key=KEY, action=action)
 
 
 def not_made(
@@ -414,27 +419,27 @@ def not_made(
 
     `creating`: the statement that makes it.
     """
-    what = f"there is no table {name}, and the catalog does not make it: {called}"
-    check = f"rights in the catalog, or by whoever has them: {creating}"
+    message = f"there is no table {name}, and the catalog does not make it: {called}"
+    action = f"rights in the catalog, or by whoever has them: {creating}"
     if condition == "SCHEMA_NOT_FOUND":
-        what = f"there is no table {name}, and the catalog has no schema to make it in"
-        check = f"the name, and spark.sql.catalogImplementation: hive for a Hive metastore; `CREATE SCHEMA {name.rpartition('.')[0]}`"
+        message = f"there is no table {name}, and the catalog has no schema to make it in"
+        action = f"the name, and spark.sql.catalogImplementation: hive for a Hive metastore; `CREATE SCHEMA {name.rpartition('.')[0]}`"
     elif condition == "INVALID_SCHEMA_OR_RELATION_NAME":
-        what = f"there is no table {name}, and the catalog takes no such name"
-        check = "table.name: a Hive metastore takes letters, digits and _ in a name, no hyphen"
+        message = f"there is no table {name}, and the catalog takes no such name"
+        action = "table.name: a Hive metastore takes letters, digits and _ in a name, no hyphen"
     elif condition == _IN_THE_WAY:
         found = _PLACE.search(text)
         place = as_written(found[1]) if found else "..."
-        what = (
+        message = (
             f"there is no table {name}, and something lies at the place that the catalog gives it"
         )
-        what += f", {place}" if found else ""
-        check = (
+        message += f", {place}" if found else ""
+        action = (
             "what that is: an empty Delta table is left by a run that was killed while the catalog made it, any other by a DROP TABLE "
             f"that leaves the files. Where it is the one that is meant: CREATE TABLE {name} USING delta LOCATION '{place}'; else another "
             "name, or that folder moved elsewhere"
         )
-    return SettingsError(what, key=KEY, check=check)
+    return SettingsError(message, key=KEY, action=action)
 
 
 def statement(name: str, columns: Iterable[tuple[str, str]], partition_by: Sequence[str]) -> str:
@@ -446,19 +451,19 @@ def statement(name: str, columns: Iterable[tuple[str, str]], partition_by: Seque
     )
 
 
-def by_its_name(check: str, name: str | None) -> str:
+def by_its_name(action: str, name: str | None) -> str:
     """Return what to check of a table named in a catalog, without its path; None without a name."""
     if name is None:
-        return check
+        return action
     meant = (
         f"table.name ({name}; nothing is lost where the catalog led to the right one before: set it back there, by ALTER TABLE ... SET "
         "LOCATION or RENAME TO, and `etl table resolve CONF`)"
     )
-    return check.replace("table.path", meant, 1)
+    return action.replace("table.path", meant, 1)
 
 
-def _refused(name: str, what: str, check: str) -> NotOurTable:
-    return NotOurTable(f"{name} {what}", key=KEY, check=check)
+def _refused(name: str, message: str, action: str) -> NotOurTable:
+    return NotOurTable(f"{name} {message}", key=KEY, action=action)
 
 
 _URIS = ("spark.hadoop.hive.metastore.uris", "spark.hive.metastore.uris", "hive.metastore.uris")
@@ -491,7 +496,7 @@ class Cause:
 
     says: str
     stays: bool
-    check: str
+    action: str
 
 
 _KNOWN: Sequence[tuple[str, str, bool, str]] = (
@@ -549,10 +554,10 @@ def known_cause(causes: Sequence[str]) -> Cause | None:
     none.
     """
     text = "\n".join(causes)
-    for pattern, says, stays, check in _KNOWN:
+    for pattern, says, stays, action in _KNOWN:
         found = re.search(pattern, text)
         if found:
-            return Cause(says.format(*found.groups()), stays, check)
+            return Cause(says.format(*found.groups()), stays, action)
     return None
 
 
@@ -579,14 +584,14 @@ def cannot_be(
     """
     cause = known_cause(causes) or Cause(innermost(causes), False, _SERVER)
     key, place = _named_by(name, spark)
-    what = f"the catalog cannot {doing} {name}: {cause.says}{f', {place}' if place else ''}"
+    message = f"the catalog cannot {doing} {name}: {cause.says}{f', {place}' if place else ''}"
     kind = SettingsError if cause.stays else TableUnreachable
     return kind(
-        what,
+        message,
         key=key,
-        check=f"{cause.check}; or by whoever can: {instead}"
+        action=f"{cause.action}; or by whoever can: {instead}"
         if instead and cause.stays
-        else cause.check,
+        else cause.action,
     )
 
 
@@ -718,19 +723,19 @@ def error_of(
     one = min(held)
     others = len({other.log for other in held}) - 1
     more = f", and rows of {others:,} more partition{'s' if others > 1 else ''}" if others else ""
-    what = (
+    message = (
         f"the table holds {one.rows:,} rows of {render_log(one.log)} that no plan of this pipeline loaded, from offset {one.from_offset} "
         f"to {one.until_offset - 1}{more}"
     )
     if begins is not None:
-        what += f": a plan that begins at offset {begins[one.log]} would load them a second time"
+        message += f": a plan that begins at offset {begins[one.log]} would load them a second time"
     return NeedsDecision(
-        what,
+        message,
         **one.log.place,
         first_offset=one.from_offset,
         last_offset=one.until_offset - 1,
         table_version=table_version,
-        check=_ways_out(one, table_version, to_add),
+        action=_ways_out(one, table_version, to_add),
     )
 
 

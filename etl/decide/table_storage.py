@@ -176,11 +176,11 @@ def kept_for(configuration: Mapping[str, str | None], wanted: timedelta | None =
     text = configuration.get(KEEPS_FILES)
     said = interval(text) if text else timedelta()
     if said is None:
-        check = "ALTER TABLE ... SET TBLPROPERTIES, its form: interval 30 days"
+        action = "ALTER TABLE ... SET TBLPROPERTIES, its form: interval 30 days"
         raise SettingsError(
             f"the table's {KEEPS_FILES} is {text!r}, which is not understood",
             key=KEEPS_FILES,
-            check=check,
+            action=action,
         )
     least = max(LEAST_KEPT, said)
     if wanted is not None and wanted < least:
@@ -189,9 +189,9 @@ def kept_for(configuration: Mapping[str, str | None], wanted: timedelta | None =
             if said > LEAST_KEPT
             else "runs, RESTORE and proofs may need them"
         )
-        check = f"--keep-days {least.days + (least.seconds > 0)} or more"
+        action = f"--keep-days {least.days + (least.seconds > 0)} or more"
         raise SettingsError(
-            f"files stay for {least.days} days at least: {why}", key="--keep-days", check=check
+            f"files stay for {least.days} days at least: {why}", key="--keep-days", action=action
         )
     return wanted or least
 
@@ -201,13 +201,13 @@ def reject_table_without_our_commits(table: Table | None, path: str) -> None:
     it.
     """
     if table is None or table.transaction_version is None:
-        what = (
+        message = (
             "there is no table yet" if table is None else "this pipeline has no commit in the table"
         )
         raise NotOurTable(
-            what,
+            message,
             path=path,
-            check="`etl run CONF`, or table.path: a pipeline looks after a table that it has loaded",
+            action="`etl run CONF`, or table.path: a pipeline looks after a table that it has loaded",
         )
 
 
@@ -435,13 +435,13 @@ def reject_unsafe_s3a_settings(path: str, hadoop: Mapping[str, str | None]) -> N
     for key in (f"fs.s3a.bucket.{bucket}.performance.flags", "fs.s3a.performance.flags"):
         flags = {flag.lower() for flag in re.split(r"[\s,]+", hadoop.get(key) or "") if flag}
         if flags & {_CREATES_BLINDLY, "*"}:
-            check = "leave `create` out of it: the other flags do no harm"
+            action = "leave `create` out of it: the other flags do no harm"
             raise SettingsError(
                 f"{key} has the flag create: commits could replace one another",
                 key=f"spark.hadoop.{key}",
-                check=check,
+                action=action,
             )
-    for name, harm, what in (
+    for name, harm, message in (
         (
             "create.performance",
             "true",
@@ -456,7 +456,7 @@ def reject_unsafe_s3a_settings(path: str, hadoop: Mapping[str, str | None]) -> N
         for key in (f"fs.s3a.bucket.{bucket}.{name}", f"fs.s3a.{name}"):
             if (hadoop.get(key) or "").strip().lower() == harm:
                 raise SettingsError(
-                    f"{key} {what}", key=f"spark.hadoop.{key}", check="leave it out"
+                    f"{key} {message}", key=f"spark.hadoop.{key}", action="leave it out"
                 )
 
 

@@ -149,9 +149,9 @@ def newest_report(
     except FileNotFoundError:
         known = []
     except OSError as error:
-        what = f"the folder of reports cannot be read: {error.strerror}"
+        message = f"the folder of reports cannot be read: {error.strerror}"
         raise SettingsError(
-            what, key="report.path", path=folder, check="its permissions"
+            message, key="report.path", path=folder, action="its permissions"
         ) from error
     if run_id is not None and run_id not in known:
         last = f"the newest is {known[-1]}" if known else "there is none of this pipeline"
@@ -159,32 +159,32 @@ def newest_report(
             f"there is no report of a run {run_id!r}: {last}",
             key="report.path",
             path=folder,
-            check="the name of the run",
+            action="the name of the run",
         )
     if not known:
-        check = "report.path, and the key pipeline; `etl run CONF` leaves the first one"
+        action = "report.path, and the key pipeline; `etl run CONF` leaves the first one"
         raise SettingsError(
             "no run of this pipeline has left a report here",
             key="report.path",
             path=folder,
-            check=check,
+            action=action,
         )
     path = report_path(folder, ours_called, run_id or known[-1])
     return path, _read(path)
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    check = "who changed the file; `etl report CONF --run RUN` shows another run"
+    action = "who changed the file; `etl report CONF --run RUN` shows another run"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(
-            f"the report cannot be read: {error.strerror}", path=path, check="its permissions"
+            f"the report cannot be read: {error.strerror}", path=path, action="its permissions"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise SettingsError(f"the report is no JSON: {error}", path=path, check=check) from error
+        raise SettingsError(f"the report is no JSON: {error}", path=path, action=action) from error
     if not isinstance(found, dict):
-        raise SettingsError("the report is no report of a run", path=path, check=check)
+        raise SettingsError("the report is no report of a run", path=path, action=action)
     return found
 
 
@@ -380,7 +380,7 @@ def _write_last(path: Path, report: Report) -> bool:
     except SettingsError as error:
         report.add(
             Outcome.NOT_KEPT,
-            f"{error.what} ({path}); what is there says that the run is still going on, or nothing",
+            f"{error.message} ({path}); what is there says that the run is still going on, or nothing",
         )
         return False
 
@@ -411,7 +411,7 @@ def _write(path: Path, report: Report) -> None:
     try:
         write_whole(path, as_text(report.as_json(), report.snapshots_as_json()))
     except OSError as error:
-        what = f"the run's report cannot be written: {error.strerror}"
+        message = f"the run's report cannot be written: {error.strerror}"
         raise SettingsError(
-            what, key="report.path", path=path, check="the folder and its permissions"
+            message, key="report.path", path=path, action="the folder and its permissions"
         ) from error

@@ -28,10 +28,10 @@ class ConnectionBroken(ConnectionError):
     """
 
     def __init__(
-        self, why: str, *, answered: bool, check: str = "", each_time: EtlError | None = None
+        self, why: str, *, answered: bool, action: str = "", each_time: EtlError | None = None
     ) -> None:
         super().__init__(why)
-        self.answered, self.check, self.each_time = answered, check, each_time
+        self.answered, self.action, self.each_time = answered, action, each_time
 
 
 _EXPIRED, _NOT_YET, _OTHER_NAME, _OTHER_ADDRESS = 10, 9, 62, 64
@@ -127,12 +127,12 @@ def refused(error: ssl.SSLError, address: str, peer: Peer = BROKER) -> Permissio
     """
     reason = error.reason or ""
     if "ALERT" in reason and any(word in reason for word in _OF_CERTIFICATES):
-        what, own = (
+        message, own = (
             f"{peer.name} does not take our certificate, or has to have one: {reason}",
             peer.key("cert_file"),
         )
-        check = f"{own}: a certificate of an authority that {peer.name} trusts ({peer.trust}), not expired"
-        return PermissionDenied(what, key=own, **{peer.place: address}, check=check)
+        action = f"{own}: a certificate of an authority that {peer.name} trusts ({peer.trust}), not expired"
+        return PermissionDenied(message, key=own, **{peer.place: address}, action=action)
     return None
 
 
@@ -144,9 +144,9 @@ def _no_handshake(error: ssl.SSLError, address: str, peer: Peer) -> EtlError | C
         return _no_tls("the other side hung up in the middle of the handshake", address, peer)
     if (error.reason or "") in _NO_TLS:
         return _speaks_no_tls("the port does not speak TLS", address, peer)
-    what = f"{peer.name} and this machine agree on no way to encrypt: {error.reason or error}"
+    message = f"{peer.name} and this machine agree on no way to encrypt: {error.reason or error}"
     return SettingsError(
-        what, key=peer.switch, **{peer.place: address}, check=f"{peer.ciphers} of {peer.name}"
+        message, key=peer.switch, **{peer.place: address}, action=f"{peer.ciphers} of {peer.name}"
     )
 
 
@@ -158,8 +158,8 @@ def _no_tls(why: str, address: str, peer: Peer) -> ConnectionBroken:
     return ConnectionBroken(f"in the handshake of TLS: {why}", answered=False, each_time=each_time)
 
 
-def _speaks_no_tls(what: str, address: str, peer: Peer) -> EtlError:
-    return peer.no_tls(what, key=peer.switch, **{peer.place: address}, check=peer.port)
+def _speaks_no_tls(message: str, address: str, peer: Peer) -> EtlError:
+    return peer.no_tls(message, key=peer.switch, **{peer.place: address}, action=peer.port)
 
 
 def _untrusted(
@@ -176,20 +176,20 @@ def _untrusted(
     )
     place = {"key": trusted, "host": host, "file": file, peer.place: address}
     if error.verify_code in (_OTHER_NAME, _OTHER_ADDRESS):
-        what = f"{peer.name}'s certificate is of another host: {', '.join(names()) or 'which, is not known'}"
-        check = "the address: it must be one of these names; or the certificate's names (subjectAltName)"
-        return SettingsError(what, host=host, **{peer.place: address}, check=check)
+        message = f"{peer.name}'s certificate is of another host: {', '.join(names()) or 'which, is not known'}"
+        action = "the address: it must be one of these names; or the certificate's names (subjectAltName)"
+        return SettingsError(message, host=host, **{peer.place: address}, action=action)
     if error.verify_code in (_EXPIRED, _NOT_YET):
         when = "has expired" if error.verify_code == _EXPIRED else "is not valid yet"
-        check = f"the certificates of {peer.name} ({peer.identity}) and of its authority, and this machine's clock"
+        action = f"the certificates of {peer.name} ({peer.identity}) and of its authority, and this machine's clock"
         return SettingsError(
-            f"{peer.name}'s certificate, or one above it, {when}", **place, check=check
+            f"{peer.name}'s certificate, or one above it, {when}", **place, action=action
         )
-    what = f"nobody whom we trust has signed {peer.name}'s certificate: {error.verify_message}"
+    message = f"nobody whom we trust has signed {peer.name}'s certificate: {error.verify_message}"
     return SettingsError(
-        what,
+        message,
         **place,
-        check=f"{trusted}: PEM, the certificate of the authority that signed {peer.name}'s",
+        action=f"{trusted}: PEM, the certificate of the authority that signed {peer.name}'s",
     )
 
 
@@ -253,22 +253,22 @@ def _telling(
         yield
     except ssl.SSLError as error:
         if password is not None and password.was_asked and error.reason != "KEY_VALUES_MISMATCH":
-            what, key, check = (
+            message, key, action = (
                 "the password does not open the key",
                 password.key,
                 f"{password.key}, and that the key is whole",
             )
         elif error.reason == "KEY_VALUES_MISMATCH":
-            what, check = (
+            message, action = (
                 "the key is not the certificate's",
                 f"{peer.key('cert_file')} and {peer.key('key_file')}",
             )
         else:
-            what, check = (
+            message, action = (
                 f"the file holds nothing of the kind in PEM: {error.reason or 'it cannot be read'}",
                 f"{key}, a PEM file",
             )
-        _reject_file(what, key, file, check)
+        _reject_file(message, key, file, action)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         _reject_file(
@@ -279,9 +279,11 @@ def _telling(
         )
 
 
-def _reject_file(what: str, key: str, file: LocalFile | None, check: str) -> NoReturn:
+def _reject_file(message: str, key: str, file: LocalFile | None, action: str) -> NoReturn:
     named = None if file is None else place_of_file(file)
-    raise SettingsError(what, key=key, file=named, host=socket.gethostname(), check=check) from None
+    raise SettingsError(
+        message, key=key, file=named, host=socket.gethostname(), action=action
+    ) from None
 
 
 @contextmanager

@@ -100,16 +100,16 @@ def parse_assignment(content: bytes, **place: Any) -> frozenset[BrokerPartition]
     )
 
 
-def _decoded(kind: Any, content: bytes, what: str, place: Mapping[str, Any]) -> Any:
+def _decoded(kind: Any, content: bytes, message: str, place: Mapping[str, Any]) -> Any:
     told = int.from_bytes(content[:2], "big", signed=True)
     if told < 0:
-        raise CorruptData(f"{what} is of version {told}", check=_CHECK, **place)
+        raise CorruptData(f"{message} is of version {told}", action=_CHECK, **place)
     version = min(told, _NEWEST)
     small_messages.reject_malformed_member_data(kind, version, memoryview(content), **place)
     try:
         return kind.decode(content[2:], version=version, header=False)
     except (ValueError, IndexError, struct.error, OverflowError, TypeError, MemoryError) as error:
-        raise CorruptData(f"{what} cannot be read: {error}", check=_CHECK, **place) from None
+        raise CorruptData(f"{message} cannot be read: {error}", action=_CHECK, **place) from None
 
 
 def _logs(told: Iterable[Any], place: Mapping[str, Any]) -> frozenset[BrokerPartition]:
@@ -121,7 +121,7 @@ def _logs(told: Iterable[Any], place: Mapping[str, Any]) -> frozenset[BrokerPart
     )
     if any(partition < 0 for each in told for partition in each.partitions):
         raise CorruptData(
-            "a partition that a member is said to have is negative", check=_CHECK, **place
+            "a partition that a member is said to have is negative", action=_CHECK, **place
         )
     return logs
 
@@ -292,7 +292,7 @@ def parse_consumer_heartbeat(response: Any, **place: Any) -> ConsumerHeartbeatAn
     if refusal is None and response.heartbeat_interval_ms <= 0 and response.member_epoch > 0:
         raise CorruptData(
             f"heartbeats are wanted every {response.heartbeat_interval_ms} ms",
-            check="the broker's log",
+            action="the broker's log",
             **place,
         )
     return ConsumerHeartbeatAnswer(
@@ -333,7 +333,7 @@ def parse_consumer_group(response: Any, **place: Any) -> MembersResponse:
 def _logs_of(member: Any, place: Mapping[str, Any]) -> frozenset[BrokerPartition]:
     told = [*member.assignment.topic_partitions, *member.target_assignment.target_partitions]
     if any(partition < 0 for each in told for partition in each.partitions):
-        raise CorruptData("an assigned partition is negative", check="the broker's log", **place)
+        raise CorruptData("an assigned partition is negative", action="the broker's log", **place)
     return frozenset(
         BrokerPartition(each.topic_name, partition)
         for each in told
@@ -346,7 +346,7 @@ def _assigned(told: Iterable[Any], place: Mapping[str, Any]) -> dict[str, frozen
     for each in told:
         if any(partition < 0 for partition in each.partitions):
             raise CorruptData(
-                "an assigned partition is negative", check="the broker's log", **place
+                "an assigned partition is negative", action="the broker's log", **place
             )
         found[str(each.topic_id)] = found.get(str(each.topic_id), frozenset()) | frozenset(
             each.partitions

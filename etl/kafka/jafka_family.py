@@ -237,7 +237,7 @@ def encode_offsets(log: BrokerPartition, time: int, *, most: int = ALL) -> bytes
     if time not in (LATEST, EARLIEST):
         raise SettingsError(
             "a Jafka broker cannot be asked for offsets by time: its search is off by one and names a segment too old, or none",
-            check="that the first or the last offset is asked for; records of this generation have no timestamps",
+            action="that the first or the last offset is asked for; records of this generation have no timestamps",
             **log.place,
         )
     if most < 1:

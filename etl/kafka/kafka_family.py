@@ -129,7 +129,7 @@ def _greeting_of_a_release(release: str, client_id: str, address: str) -> Greeti
     """Return a handshake without versions, which only shows that the port speaks Kafka."""
     told = KafkaDialect.of_release(release, client_id, address)
     frame = _empty_list_offsets(told.version_of(Api.LIST_OFFSETS), client_id)
-    check = (
+    action = (
         f"that the broker understands Kafka {release}, as broker_version says, or the broker itself when the run began; "
         "for a TLS listener on this port, or a broker that wants a login"
     )
@@ -138,7 +138,7 @@ def _greeting_of_a_release(release: str, client_id: str, address: str) -> Greeti
         frame,
         lambda answer: _number(answer) == _OLDER_CORRELATION_ID,
         lambda answer: told,
-        check_if_truncated=check,
+        check_if_truncated=action,
     )
 
 
@@ -203,13 +203,13 @@ class KafkaDialect(BrokerProtocol):
         )
         place = {"key": "source.broker_version", "broker": self._address}
         if lacking := versions.not_spoken(theirs, self._spoken):
-            return OtherRelease(f"{answers}, which has no {lacking[0]}", check=fits, **place)
+            return OtherRelease(f"{answers}, which has no {lacking[0]}", action=fits, **place)
         is_lost = isolation is Isolation.READ_COMMITTED and versions.keeps_isolation(self._spoken)
         if is_lost and not versions.keeps_isolation(theirs):
-            what = f"{answers}: spoken to so it also gives out records of transactions that were aborted or are still open"
+            message = f"{answers}: spoken to so it also gives out records of transactions that were aborted or are still open"
             return OtherRelease(
-                what,
-                check=f"{fits}; where such records are wanted, isolation: read_uncommitted",
+                message,
+                action=f"{fits}; where such records are wanted, isolation: read_uncommitted",
                 **place,
             )
         return None
@@ -267,7 +267,7 @@ class KafkaDialect(BrokerProtocol):
         if version == 0 and any(when >= 0 for when in times.values()):
             raise SettingsError(
                 "brokers before 0.10.1 cannot find the record of a time: they only know when whole segments were written",
-                check="where reading is to start or stop by a time: earliest, latest and offsets are what they can tell; of a run, "
+                action="where reading is to start or stop by a time: earliest, latest and offsets are what they can tell; of a run, "
                 "--until-time -10000: up to so many offsets before the end",
                 broker=self._address,
             )

@@ -239,8 +239,8 @@ def _topic(reader: Reader, version: int, brokers: Mapping[int, Broker]) -> Topic
         refused, index, leader_id, epoch = _LED.unpack(reader.span(_LED.size, "a partition"))
         if index < 0:
             raise reader.corrupt("a partition's number is negative")
-        for what in ("replicas", "in-sync replicas", "offline replicas"):
-            reader.span(4 * _length(reader, what, True), what)
+        for message in ("replicas", "in-sync replicas", "offline replicas"):
+            reader.span(4 * _length(reader, message, True), message)
         _tags(reader, True)
         broker = brokers.get(leader_id)
         partitions.append(
@@ -342,23 +342,24 @@ def _rows(
     return rows
 
 
-def _length(reader: Reader, what: str, is_flexible: bool) -> int:
+def _length(reader: Reader, message: str, is_flexible: bool) -> int:
     """Read the length of an array whose items take at least one byte."""
     length = reader.unsigned_varint() - 1 if is_flexible else reader.int32()
     if not 0 <= length <= reader.left:
-        raise reader.corrupt(f"{what} are {length} items where {reader.left} bytes are left")
+        raise reader.corrupt(f"{message} are {length} items where {reader.left} bytes are left")
     return length
 
 
-def _text(reader: Reader, what: str, is_flexible: bool) -> str:
+def _text(reader: Reader, message: str, is_flexible: bool) -> str:
     return reader.decoded(
-        reader.span(reader.unsigned_varint() - 1 if is_flexible else reader.int16(), what), what
+        reader.span(reader.unsigned_varint() - 1 if is_flexible else reader.int16(), message),
+        message,
     )
 
 
-def _text_or_none(reader: Reader, what: str) -> str | None:
+def _text_or_none(reader: Reader, message: str) -> str | None:
     length = reader.unsigned_varint() - 1
-    return None if length < 0 else reader.decoded(reader.span(length, what), what)
+    return None if length < 0 else reader.decoded(reader.span(length, message), message)
 
 
 def _tags(reader: Reader, is_flexible: bool) -> None:
@@ -434,7 +435,7 @@ def parse_commit(
     if commit and told.keys() != commit.offsets.keys():
         raise CorruptData(
             "the answer to OFFSET_COMMIT names other partitions than were asked for",
-            check="the broker's log",
+            action="the broker's log",
         )
     return told
 
@@ -475,7 +476,7 @@ def parse_offset_fetch(
     if question and [each.group_id for each in response.groups] not in ([], [question.group]):
         raise CorruptData(
             "the answer to OFFSET_FETCH is about another group than was asked for",
-            check="the broker's log",
+            action="the broker's log",
         )
     found = response.groups[0] if response.groups else response
     names = _names_of(question.topic_ids if question else {})
@@ -490,7 +491,7 @@ def parse_offset_fetch(
     if question and refusal is None and offsets.keys() != set(question.logs):
         raise CorruptData(
             "the answer to OFFSET_FETCH names other partitions than were asked for",
-            check="the broker's log",
+            action="the broker's log",
         )
     return CommittedOffsets(refusal, offsets)
 

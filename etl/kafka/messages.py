@@ -36,13 +36,13 @@ def reject_wrong_times(times: Mapping[BrokerPartition, int], *, least: int = 0) 
     """
     for log, when in times.items():
         if not least <= when < _END_OF_TIME:
-            what = f"The target time for partition {log.topic}-{log.key} is {when}."
+            message = f"The target time for partition {log.topic}-{log.key} is {when}."
             kinds = (
                 "LATEST, EARLIEST or milliseconds since 1970"
                 if least
                 else "milliseconds since 1970, and cannot be negative"
             )
-            raise ValueError(f"{what} A target time is {kinds}.")
+            raise ValueError(f"{message} A target time is {kinds}.")
 
 
 def reject_negative(**numbers: int | None) -> None:

@@ -59,44 +59,44 @@ class Reader:
                 return number
         raise self.corrupt("a length has no end")
 
-    def span(self, length: int, what: str) -> memoryview:
+    def span(self, length: int, message: str) -> memoryview:
         """The next `length` bytes, without a copy."""
         if length < 0:
-            raise self.corrupt(f"{what} has the impossible length {length}")
+            raise self.corrupt(f"{message} has the impossible length {length}")
         if length > self.left:
-            raise self.corrupt(f"{what} claims {length} bytes where {self.left} are left")
+            raise self.corrupt(f"{message} claims {length} bytes where {self.left} are left")
         span = self._view[self.at : self.at + length]
         self.at += length
         return span
 
-    def string16(self, what: str) -> str:
+    def string16(self, message: str) -> str:
         """int16 byte length, then UTF-8; null is refused."""
-        return self.decoded(self.span(self.int16(), what), what)
+        return self.decoded(self.span(self.int16(), message), message)
 
-    def decoded(self, span: memoryview, what: str) -> str:
+    def decoded(self, span: memoryview, message: str) -> str:
         """A span as UTF-8."""
         text = bytes(span)
         try:
             return text.decode("utf-8")
         except UnicodeDecodeError:
-            raise self.corrupt(f"{what} is not UTF-8: {text[:40]!r}") from None
+            raise self.corrupt(f"{message} is not UTF-8: {text[:40]!r}") from None
 
-    def count(self, what: str, *, item_bytes: int) -> int:
+    def count(self, message: str, *, item_bytes: int) -> int:
         """Read the int32 length of an array whose items take at least `item_bytes` each; null (-1)
         is 0.
         """
         count = self.int32()
         if count < -1:
-            raise self.corrupt(f"{what} has the impossible count {count}")
+            raise self.corrupt(f"{message} has the impossible count {count}")
         if count * item_bytes > self.left:
-            raise self.corrupt(f"{what} claims {count} items where {self.left} bytes are left")
+            raise self.corrupt(f"{message} claims {count} items where {self.left} bytes are left")
         return max(count, 0)
 
-    def corrupt(self, what: str) -> CorruptData:
+    def corrupt(self, message: str) -> CorruptData:
         """Return the error for the caller to raise, with the place in the bytes."""
         return CorruptData(
-            what,
-            check="that nothing between here and the broker alters bytes, and the broker's log",
+            message,
+            action="that nothing between here and the broker alters bytes, and the broker's log",
             at_byte=self.at,
             **self.place,
         )

@@ -300,10 +300,10 @@ class BrokerProtocol(Protocol):
         """Delete a topic on this broker: how many partitions it had."""
         self._cannot("delete topics for us")
 
-    def _cannot(self, what: str) -> NoReturn:
+    def _cannot(self, message: str) -> NoReturn:
         raise SettingsError(
-            f"brokers of this generation cannot {what}",
-            check="what the conf asks of them",
+            f"brokers of this generation cannot {message}",
+            action="what the conf asks of them",
             broker=self.introduction(),
         )
 

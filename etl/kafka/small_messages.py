@@ -391,7 +391,7 @@ def decode(api: Api, version: int, response: memoryview, **place: Any) -> Any:
     except (ValueError, IndexError, struct.error, OverflowError, TypeError, MemoryError) as error:
         raise CorruptData(
             f"the answer to {api.name} v{version} cannot be read: {error}",
-            check="that nothing between here and the broker alters bytes",
+            action="that nothing between here and the broker alters bytes",
             **place,
         ) from None
 
@@ -517,7 +517,7 @@ def parse_offsets_before(response: Any, most: int) -> tuple[int, ...] | BrokerRe
     partitions = [each for topic in response.topics for each in topic.partitions]
     if len(partitions) != 1:
         what = f"the answer to LIST_OFFSETS tells of {len(partitions)} partitions where one was asked for"
-        raise CorruptData(what, check="the broker's log")
+        raise CorruptData(what, action="the broker's log")
     return error_of(partitions[0].error_code) or _offsets(partitions[0])[: max(most, 0)]
 
 

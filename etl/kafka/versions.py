@@ -102,7 +102,7 @@ def choose_version(
         says = "none" if theirs is None else f"{theirs[0]} to {theirs[1]}"
         raise SettingsError(
             f"the broker speaks no version of {api.name} from {lowest} to {highest} (it speaks {says})",
-            check="the broker's version, and broker_version where it is given",
+            action="the broker's version, and broker_version where it is given",
             **place,
         )
     return min(highest, theirs[1])

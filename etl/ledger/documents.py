@@ -60,13 +60,13 @@ def parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T
     try:
         document = json.loads(_inflate(payload))
         if document["format"] > FORMAT:
-            what = (
+            message = (
                 f"the document has format {document['format']}, this version reads up to {FORMAT}"
             )
             raise NeedsDecision(
-                what,
+                message,
                 znode=path,
-                check="that the newest version of offset-range-etl runs everywhere",
+                action="that the newest version of offset-range-etl runs everywhere",
             )
         return build(document)
     except (
@@ -79,11 +79,11 @@ def parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T
         OverflowError,
         zlib.error,
     ) as error:
-        what = f"the znode does not hold what it should: {type(error).__name__}: {error}"
+        message = f"the znode does not hold what it should: {type(error).__name__}: {error}"
         raise LedgersDisagree(
-            what,
+            message,
             znode=path,
-            check="who wrote that znode, and whether ZooKeeper was restored from a copy",
+            action="who wrote that znode, and whether ZooKeeper was restored from a copy",
         ) from error
 
 

@@ -508,12 +508,12 @@ def render_plan(plan: Plan) -> bytes:
         {**parts.others, "ranges": _joined(parts.ranges), "id": canonical(plan.id).decode()}
     ).encode()
     if len(document) > documents.WRITTEN_MAX_BYTES:
-        what = f"the plan knows {len(plan.positions):,} logs and would take {len(document):,} bytes of {documents.WRITTEN_MAX_BYTES:,}"
-        raise SettingsError(what, key="source.topics", check=FEWER_TOPICS)
+        message = f"the plan knows {len(plan.positions):,} logs and would take {len(document):,} bytes of {documents.WRITTEN_MAX_BYTES:,}"
+        raise SettingsError(message, key="source.topics", action=FEWER_TOPICS)
     if len(plan.ranges) > RANGES_MAX:
-        what = f"the plan would have {len(plan.ranges):,} ranges of {RANGES_MAX:,}"
-        check = "set limits.max_bytes_per_run or limits.max_records_per_run, so that one run takes on less, or raise target_task_bytes"
-        raise SettingsError(what, key="limits.target_task_bytes", check=check)
+        message = f"the plan would have {len(plan.ranges):,} ranges of {RANGES_MAX:,}"
+        action = "set limits.max_bytes_per_run or limits.max_records_per_run, so that one run takes on less, or raise target_task_bytes"
+        raise SettingsError(message, key="limits.target_task_bytes", action=action)
     return zlib.compress(document, 6)
 
 
@@ -589,8 +589,8 @@ def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -
             return full
     short = json.dumps(known)
     if len(short) > METADATA_MAX_BYTES:
-        what = f"the plan knows {len(plan.positions):,} logs, its commit metadata would take {len(short):,} bytes of {METADATA_MAX_BYTES:,}"
-        raise SettingsError(what, key="source.topics", check=FEWER_TOPICS)
+        message = f"the plan knows {len(plan.positions):,} logs, its commit metadata would take {len(short):,} bytes of {METADATA_MAX_BYTES:,}"
+        raise SettingsError(message, key="source.topics", action=FEWER_TOPICS)
     return short
 
 

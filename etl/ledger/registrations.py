@@ -221,12 +221,12 @@ def parse_offset(payload: bytes, *, path: str, log: BrokerPartition) -> int:
     """A committed offset. Raises BadOffset with the znode and what it holds."""
     text = payload.decode("latin-1")
     if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= MAX_OFFSET):
-        what = f"the committed offset is no number: {text[:40]!r}"
-        check = (
+        message = f"the committed offset is no number: {text[:40]!r}"
+        action = (
             "who wrote that znode; where the pipeline has a plan `etl offsets restore CONF --from-table --reason ...` writes its "
             "position there, before that set it to the next offset to read, as plain decimal text"
         )
-        raise BadOffset(what, **log.place, znode=path, check=check)
+        raise BadOffset(message, **log.place, znode=path, action=action)
     return int(text)
 
 
@@ -320,7 +320,7 @@ def parse_uid(payload: bytes, *, path: str) -> str | None:
         raise LedgersDisagree(
             f"the pipeline's uid is not one of ours: {text[:40]!r}",
             znode=path,
-            check="who wrote that znode",
+            action="who wrote that znode",
         )
     return text
 
@@ -394,11 +394,11 @@ def parse_registration(payload: bytes, *, path: str) -> Registration:
             return Registration(BrokerFamily.JAFKA, reads)
         return _of_document(json.loads(text))
     except NotTranslated as error:
-        what = f"a consumer of the group reads topics by a pattern that is not understood here: {error}"
-        raise SettingsError(what, znode=path, check="that consumer's topic filter") from error
+        message = f"a consumer of the group reads topics by a pattern that is not understood here: {error}"
+        raise SettingsError(message, znode=path, action="that consumer's topic filter") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        what = f"a consumer of the group is not registered as consumers are: {payload[:80].decode('utf-8', 'replace')!r}"
-        raise SettingsError(what, znode=path, check=_CHECK) from error
+        message = f"a consumer of the group is not registered as consumers are: {payload[:80].decode('utf-8', 'replace')!r}"
+        raise SettingsError(message, znode=path, action=_CHECK) from error
 
 
 def render_registration(registration: Registration, *, now_ms: int) -> bytes:
@@ -409,7 +409,7 @@ def render_registration(registration: Registration, *, now_ms: int) -> bytes:
     if registration.dialect is BrokerFamily.JAFKA:
         if isinstance(reads, FilteredTopics):
             raise SettingsError(
-                "consumers of Jafka read topics by name only", check="name the topics"
+                "consumers of Jafka read topics by name only", action="name the topics"
             )
         return _map(reads.threads).encode()
     if isinstance(reads, FixedTopics):

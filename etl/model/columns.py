@@ -77,7 +77,7 @@ def raw_columns(names: Sequence[str] | None = None, *, physical: bool = False) -
         if name not in types:
             raise SettingsError(
                 f"there is no column {name!r} in the raw table",
-                check=f"the columns are {', '.join(types)}",
+                action=f"the columns are {', '.join(types)}",
                 column=name,
             )
     return tuple(name for name in types if name in names)

@@ -557,7 +557,7 @@ def parse_named(text: str) -> Named:
         raise SettingsError(
             f"{text!r} names no log",
             key="LOG",
-            check=f"the form TOPIC or TOPIC:PARTITION; {FORM_OF_PARTITION}",
+            action=f"the form TOPIC or TOPIC:PARTITION; {FORM_OF_PARTITION}",
         )
     return Named(text)
 
@@ -567,6 +567,6 @@ def parse_partition(topic: str, text: str) -> Named:
     log = parse_partition_key(topic, text)
     if log is None:
         raise SettingsError(
-            f"{text!r} names no partition", key="--partition", check=FORM_OF_PARTITION
+            f"{text!r} names no partition", key="--partition", action=FORM_OF_PARTITION
         )
     return Named(topic, log)

@@ -139,13 +139,13 @@ def load_function(name: str, key: str) -> Callable[[Any], Any]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # importing runs the module: whatever it raises (SystemExit, too) is about the transform
-        what = f"{OF_KEYS[key]} cannot be imported: {describe_failure_of(error)}"
-        check = (
+        message = f"{OF_KEYS[key]} cannot be imported: {describe_failure_of(error)}"
+        action = (
             "its spelling, and that its module is installed or in this folder, also where tasks run"
         )
-        raise SettingsError(what, key=key, check=check) from error
+        raise SettingsError(message, key=key, action=action) from error
     if not callable(found):
-        raise SettingsError(f"{name} is no function", key=key, check="package.module:function")
+        raise SettingsError(f"{name} is no function", key=key, action="package.module:function")
     wanted: Callable[[Any], Any] = found
     return wanted
 
@@ -204,15 +204,15 @@ def load_arrow_transform(name: str, *, physical: bool = False) -> ArrowTransform
         raise _wrong(f"made {made.num_rows} rows of none", f"{_CHECK}; a row is made of a record")
     twice = next(names_twice(made.schema), None)
     if twice is not None:
-        what = f"makes the column {' and '.join(dict.fromkeys(twice))} more than once; to Delta capital letters are no difference"
-        raise _wrong(what, "the columns that it makes")
+        message = f"makes the column {' and '.join(dict.fromkeys(twice))} more than once; to Delta capital letters are no difference"
+        raise _wrong(message, "the columns that it makes")
     try:
         stored = stored_schema(made.schema)
         made.cast(stored)
     except NoTypeOfDelta as error:
         kind, *path = error.args
-        what = f"makes the column {'.'.join(path)} of a type that Delta does not have: {kind}"
-        raise _wrong(what, "the columns that it makes") from error
+        message = f"makes the column {'.'.join(path)} of a type that Delta does not have: {kind}"
+        raise _wrong(message, "the columns that it makes") from error
     except pa.ArrowException as error:
         raise _wrong(
             f"makes columns that cannot be kept: {describe_failure_of(error)}",
@@ -237,8 +237,8 @@ def transformed(
         batch = read if read.schema.equals(given) else read.select(given.names).cast(given)
         made = _called(function, batch, "on rows", _CHECK + _AGAIN)
         if _names(made.schema) != expected:
-            what = f"made other columns of rows than of none: {_first_difference(_names(made.schema), expected)}"
-            raise _wrong(what, _CHECK + _AGAIN)
+            message = f"made other columns of rows than of none: {_first_difference(_names(made.schema), expected)}"
+            raise _wrong(message, _CHECK + _AGAIN)
         try:
             rows = made.cast(transform.stored)
             rows.validate(
@@ -255,7 +255,7 @@ def transformed(
 
 
 def _called(
-    function: Callable[[Any], Any], batch: pa.RecordBatch, where: str, check: str
+    function: Callable[[Any], Any], batch: pa.RecordBatch, where: str, action: str
 ) -> pa.RecordBatch:
     """One call. Raises SettingsError."""
     try:
@@ -264,10 +264,10 @@ def _called(
         raise
     except BaseException as error:  # it is somebody else's code: whatever it raises (SystemExit, too) is about the transform
         raise _wrong(
-            f"failed {where}: {describe_failure_of(error)}", check, line=line_of(error)
+            f"failed {where}: {describe_failure_of(error)}", action, line=line_of(error)
         ) from error
     if not isinstance(made, pa.RecordBatch):
-        raise _wrong(f"gave {type(made).__name__} {where}, no RecordBatch", check)
+        raise _wrong(f"gave {type(made).__name__} {where}, no RecordBatch", action)
     return made
 
 
@@ -298,8 +298,8 @@ def _another(name: str, why: str) -> SettingsError:
     )
 
 
-def _wrong(what: str, check: str, **where: Any) -> SettingsError:
-    return SettingsError(f"the Arrow transform {what}", key=_KEY, check=check, **where)
+def _wrong(message: str, action: str, **where: Any) -> SettingsError:
+    return SettingsError(f"the Arrow transform {message}", key=_KEY, action=action, **where)
 
 
 def _names(schema: pa.Schema) -> Names:

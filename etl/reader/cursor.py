@@ -267,7 +267,7 @@ class Cursor:
         if self._decoding:
             raise EtlError(
                 "the rows of the answer before were not read to their end",
-                check="this is a bug of the loop around the cursor",
+                action="this is a bug of the loop around the cursor",
             )
 
     def _move(self, fetched: FetchedPartition, found: Walk) -> None:
@@ -284,7 +284,7 @@ class Cursor:
         elif found.batches:
             raise CorruptData(
                 f"the broker answered with record batches up to offset {reached - 1} only, all below the offset asked for",
-                check=f"offset {self.position} on the broker",
+                action=f"offset {self.position} on the broker",
                 **self._place,
             )
         else:
@@ -311,7 +311,7 @@ class Cursor:
         if needed > self._limit and len(fetched.records) < self.max_bytes:
             raise CorruptData(
                 f"a record batch claims {needed} bytes, but the answer ends after {len(fetched.records)} of the {self.max_bytes} asked for",
-                check="whether something between broker and reader cuts answers, and the log on the broker",
+                action="whether something between broker and reader cuts answers, and the log on the broker",
                 **self._place,
             )
         if fetched.layout is EntryLayout.PHYSICAL and len(fetched.records) < min(
@@ -323,7 +323,7 @@ class Cursor:
             raise MessageTooLarge(
                 f"a record batch does not fit into the largest fetch, {self._limit} bytes"
                 + (f"; it has {needed}" if needed > 1 else ""),
-                check="max.message.bytes of the topic",
+                action="max.message.bytes of the topic",
                 **self._place,
             )
         self.max_bytes = min(self._limit, max(2 * self.max_bytes, needed))
@@ -354,19 +354,19 @@ class Cursor:
         if log_start is None:
             return BrokerError(
                 "the offset is out of range, and this broker does not say on which side",
-                check="log start and end of the partition; a moved leader also answers so",
+                action="log start and end of the partition; a moved leader also answers so",
                 **place,
             )
         if self.position < log_start:
             return ExpiredOffsets(
                 "the offset was deleted by retention before it was read",
-                check="the topic's retention",
+                action="the topic's retention",
                 **place,
                 log_start_offset=log_start,
             )
         return RanOutBeforeUntil(
             f"the log ends at or below {self.position}, the range at {self.range.until_offset}",
-            check="whether the topic was deleted and made again, or "
+            action="whether the topic was deleted and made again, or "
             + (
                 "the broker lost what was not yet on its disk"
                 if self.range.log.is_physical

@@ -114,12 +114,12 @@ def _leaderless(log: BrokerPartition, topic: TopicMetadata | None) -> EtlError:
         return TopicMissing(
             "the brokers know no such topic any more",
             topic=log.topic,
-            check="whether it was deleted",
+            action="whether it was deleted",
         )
     if refusal and refusal.meaning is Meaning.NOT_ALLOWED:
         return refusal.error("tell who leads the log", **log.place)
     return BrokerError(
-        "nobody leads the log", **log.place, check="the brokers that hold its replicas"
+        "nobody leads the log", **log.place, action="the brokers that hold its replicas"
     )
 
 
@@ -142,21 +142,21 @@ def reject_missing(cursors: Sequence[Cursor]) -> None:
     missing = render_intervals(found)
     log, first, _ = found[0]
     cleanup = next(cursor.cleanup for cursor in cursors if cursor.missing)
-    check = f"the broker's disks and log for a lost segment, and {_cleanup_to_check(cleanup)}"
-    what = f"{count:,} offsets are missing from inside the log"
-    raise MissingOffsets(what, check=check, **log.place, offset=first, missing=missing)
+    action = f"the broker's disks and log for a lost segment, and {_cleanup_to_check(cleanup)}"
+    message = f"{count:,} offsets are missing from inside the log"
+    raise MissingOffsets(message, action=action, **log.place, offset=first, missing=missing)
 
 
 def _reject_many_missing(cursor: Cursor) -> None:
     """Reject too many gaps: no lost segments look so, and no plan could name them."""
     if cursor.missing_count <= MISSING_MAX:
         return
-    log, what = (
+    log, message = (
         cursor.range.log,
         f"offsets are missing from inside the log in {cursor.missing_count:,} places, as compaction leaves them",
     )
-    check = f"{_cleanup_to_check(cursor.cleanup)}; compacted_topics is for a topic that was compacted before"
-    raise DataLoss(what, check=check, **log.place, offset=cursor.missing[0][0])
+    action = f"{_cleanup_to_check(cursor.cleanup)}; compacted_topics is for a topic that was compacted before"
+    raise DataLoss(message, action=action, **log.place, offset=cursor.missing[0][0])
 
 
 _UNTOLD = (
@@ -184,7 +184,7 @@ def reject_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) ->
                 "the topic went away while it was read",
                 topic=topic,
                 broker=consumer.address,
-                check="whether it was deleted",
+                action="whether it was deleted",
             )
         _reject_other_topic(found, topic_id)
 
@@ -203,8 +203,8 @@ def reject_recreated_topic(
 
 def _reject_other_topic(found: TopicMetadata, planned: str) -> None:
     if found.topic_id not in (None, planned):
-        what = f"the topic was deleted and made again while it was read: its id is {found.topic_id}, planned was {planned}"
-        raise TopicRecreated(what, topic=found.topic, check="who did it")
+        message = f"the topic was deleted and made again while it was read: its id is {found.topic_id}, planned was {planned}"
+        raise TopicRecreated(message, topic=found.topic, action="who did it")
 
 
 def reject_changed_partitions(
@@ -264,9 +264,9 @@ def reject_ended(consumer: SimpleConsumer, walk: RangeProgress) -> None:
     """
     end, until = end_for_backfill(consumer, walk), walk.cursor.range.until_offset
     if end is not None and end < until:
-        check = "whether the topic was deleted or made anew, or the broker lost what was not yet on its disk"
+        action = "whether the topic was deleted or made anew, or the broker lost what was not yet on its disk"
         raise RanOutBeforeUntil(
-            f"the log ends at {end}, the range at {until}", check=check, **place_of(walk)
+            f"the log ends at {end}, the range at {until}", action=action, **place_of(walk)
         )
 
 
@@ -304,26 +304,28 @@ def check_patience(walk: RangeProgress, settings: FetchSettings) -> None:
     if walk.cursor.is_held_back:
         raise NotYetReadable(
             f"the log cannot be read up to {walk.cursor.range.until_offset}: a transaction is open below",
-            check="who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry goes on",
+            action="who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry goes on",
             **place_of(walk),
         )
     if walk.log.is_physical:
         until = walk.cursor.range.until_offset
-        what = f"the broker gave no message for {settings.deadline_s:g} s, and nothing says that its log ends below {until}"
-        raise NotYetReadable(what, check="the broker's log and its load", **place_of(walk))
+        message = f"the broker gave no message for {settings.deadline_s:g} s, and nothing says that its log ends below {until}"
+        raise NotYetReadable(message, action="the broker's log and its load", **place_of(walk))
     if walk.cursor.starved:
         raise RanOutBeforeUntil(
             f"the log cannot be read up to {walk.cursor.range.until_offset}: its readable end stays below",
-            check="for a truncated log (unclean leader election), or a topic that was deleted or made anew",
+            action="for a truncated log (unclean leader election), or a topic that was deleted or made anew",
             **place_of(walk),
         )
     if walk.cursor.silent:
         until = walk.cursor.range.until_offset
-        what = f"the broker gave no records for {settings.deadline_s:g} s, though the log reaches to {until} or beyond"
-        raise NotYetReadable(what, check=_silence_to_check(walk.cursor.cleanup), **place_of(walk))
+        message = f"the broker gave no records for {settings.deadline_s:g} s, though the log reaches to {until} or beyond"
+        raise NotYetReadable(
+            message, action=_silence_to_check(walk.cursor.cleanup), **place_of(walk)
+        )
     raise BrokerUnreachable(
         f"the broker gave no records for {settings.deadline_s:g} s",
-        check="the broker's quotas and load",
+        action="the broker's quotas and load",
         **place_of(walk),
     )
 
@@ -576,14 +578,14 @@ def _feed_one(
     if refusal and refusal.meaning is Meaning.OUT_OF_RANGE:
         found = _with_log_start(consumer, fetched, walk)
         if found is None:
-            check = (
+            action = (
                 "the broker's log"
                 if walk.log.is_physical
                 else "the broker's log: its replicas may disagree"
             )
-            what = "the offset is out of range, and yet inside the log"
+            message = "the offset is out of range, and yet inside the log"
             walk.lose_leader(
-                BrokerError(what, broker=consumer.address, check=check, **place_of(walk))
+                BrokerError(message, broker=consumer.address, action=action, **place_of(walk))
             )
             return None
         if not settings.fails_on_loss:

@@ -209,14 +209,14 @@ class FilesOfWorkers:
             if not worker.was_killed:
                 raise ProcessLost(
                     f"a worker process {worker.ended_by}",
-                    check=f"what it said{self._function}; {_CHECK}",
+                    action=f"what it said{self._function}; {_CHECK}",
                 )
             if attempt + 1 < ATTEMPTS_MAX:
                 worker.restart_worker()
-        what = f"a worker process was lost {ATTEMPTS_MAX} times while it read the same ranges: {worker.ended_by}"
+        message = f"a worker process was lost {ATTEMPTS_MAX} times while it read the same ranges: {worker.ended_by}"
         raise ProcessLost(
-            what,
-            check=f"the machine's memory (dmesg, if the kernel ended it){self._function}; {_CHECK}",
+            message,
+            action=f"the machine's memory (dmesg, if the kernel ended it){self._function}; {_CHECK}",
         )
 
 
@@ -250,7 +250,7 @@ class Worker:
             self._answers.close()
             self._said.close()
             raise ProcessLost(
-                f"a worker process cannot be started: {error.strerror}", check=_CHECK
+                f"a worker process cannot be started: {error.strerror}", action=_CHECK
             ) from error
         finally:
             os.close(answers)

@@ -109,9 +109,9 @@ def _reject_overlaps(ranges: Iterable[OffsetRange]) -> None:
     for r in sorted((r for r in ranges if r.size), key=lambda r: (r.log, r.from_offset)):
         before = reaching.setdefault(r.log, r)
         if before is not r and r.from_offset < before.until_offset:
-            what = f"the ranges {before.from_offset} to {before.until_offset} and {r.from_offset} to {r.until_offset} overlap"
-            check = "the list: rows of offsets that two ranges name would be double"
-            raise SettingsError(what, option="ranges", **r.log.place, check=check)
+            message = f"the ranges {before.from_offset} to {before.until_offset} and {r.from_offset} to {r.until_offset} overlap"
+            action = "the list: rows of offsets that two ranges name would be double"
+            raise SettingsError(message, option="ranges", **r.log.place, action=action)
         reaching[r.log] = r
 
 
@@ -176,7 +176,7 @@ def parse_number(said: object, name: str) -> int:
         raise SettingsError(
             f"{text[:30]!r} is no {kind}",
             option=name,
-            check=f"the form is {_OFFSETS_FORM if least else _TIMES_FORM}",
+            action=f"the form is {_OFFSETS_FORM if least else _TIMES_FORM}",
         )
     return int(text)
 
@@ -206,7 +206,7 @@ def _from_json(text: str, option: str, form: str, build: Callable[[Any], T]) -> 
         raise SettingsError(
             f"the option cannot be read: {error!r}"[:200],
             option=option,
-            check=f"the form is {form}",
+            action=f"the form is {form}",
         ) from error
 
 
@@ -380,7 +380,7 @@ def under_our_names(given: Mapping[str, str]) -> dict[str, str]:
             raise SettingsError(
                 f"{said} and its other name say different things",
                 option=said,
-                check="leave one of the two out",
+                action="leave one of the two out",
             )
     return options
 
@@ -389,12 +389,12 @@ def _unknown(said: str) -> SettingsError:
     for form, instead in _INSTEAD:
         if re.fullmatch(form, said.lower()):
             return SettingsError(
-                "this option of Java's consumer is said otherwise here", option=said, check=instead
+                "this option of Java's consumer is said otherwise here", option=said, action=instead
             )
     return SettingsError(
         f"there is no option {said!r}",
         option=said,
-        check=f"the options are {', '.join((*OURS, *OF_SPARK))}",
+        action=f"the options are {', '.join((*OURS, *OF_SPARK))}",
     )
 
 
@@ -419,9 +419,9 @@ def for_options(error: EtlError) -> EtlError:
     if _is_of_the_way_in(error):
         return in_options(error)
     if isinstance(error, PartitionTruncated):
-        check = "whether an unclean leader was elected, or a broker lost its disk; a DataFrame that is made anew goes by the log of now"
-        return type(error)(error.what, check=check, **error.where)
-    if isinstance(error, DataLoss | RanOutBeforeUntil) and "failOnDataLoss" not in error.check:
+        action = "whether an unclean leader was elected, or a broker lost its disk; a DataFrame that is made anew goes by the log of now"
+        return type(error)(error.message, action=action, **error.where)
+    if isinstance(error, DataLoss | RanOutBeforeUntil) and "failOnDataLoss" not in error.action:
         return _with(error, "failOnDataLoss: false reads what the log holds")
     if isinstance(error, MessageTooLarge):
         return _with(error, "raise the option fetch_limit_bytes")
@@ -471,16 +471,16 @@ def in_options(error: EtlError) -> EtlError:
         "option" if name == "key" else name: said(value) if isinstance(value, str) else value
         for name, value in error.where.items()
     }
-    return type(error)(said(error.what), check=said(error.check), **place)
+    return type(error)(said(error.message), action=said(error.action), **place)
 
 
 def _is_of_the_way_in(error: EtlError) -> bool:
-    return any(key in f"{error.where.get('key', '')} {error.check}" for key in _KEYS)
+    return any(key in f"{error.where.get('key', '')} {error.action}" for key in _KEYS)
 
 
 def _with(error: EtlError, advice: str) -> EtlError:
     return type(error)(
-        error.what, check=f"{error.check}; {advice}" if error.check else advice, **error.where
+        error.message, action=f"{error.action}; {advice}" if error.action else advice, **error.where
     )
 
 
@@ -493,7 +493,7 @@ def security_said(options: Mapping[str, str]) -> Security:
         raise SettingsError(
             "listener chooses among the addresses that brokers register in ZooKeeper",
             option="listener",
-            check="leave the option out, or give zookeeper in the place of bootstrap",
+            action="leave the option out, or give zookeeper in the place of bootstrap",
         )
     if "protocol" in said:
         said["protocol"] = said["protocol"].strip().upper()
@@ -514,7 +514,7 @@ def zookeeper_access_said(options: Mapping[str, str]) -> Access:
         raise SettingsError(
             f"{named} says how ZooKeeper is entered, and none is given",
             option=named,
-            check="leave the option out, or give zookeeper in the place of bootstrap",
+            action="leave the option out, or give zookeeper in the place of bootstrap",
         )
     said = _said(options, ZOOKEEPER_SECURITY)
     if "zookeeper_tls" in options:
@@ -609,14 +609,14 @@ def _reject_unfit(options: Mapping[str, str]) -> None:
     """Raises SettingsError for an option that has no meaning where offsets are byte positions."""
     for name in options:
         if name in PHYSICAL_REFUSED:
-            what = f"{SPELLED[name]} cannot be used with dialect {BrokerFamily.JAFKA.value}: {PHYSICAL_REFUSED[name]}"
-            raise SettingsError(what, option=SPELLED[name], check="leave the option out")
+            message = f"{SPELLED[name]} cannot be used with dialect {BrokerFamily.JAFKA.value}: {PHYSICAL_REFUSED[name]}"
+            raise SettingsError(message, option=SPELLED[name], action="leave the option out")
 
 
 def _reject_other_than_one(options: Mapping[str, str]) -> None:
     if sum(name in options for name in _WHAT) != 1:
-        what = "exactly one of the options topics (or subscribe), subscribePattern, assign and ranges must say what to read"
-        raise SettingsError(what, check="the options")
+        message = "exactly one of the options topics (or subscribe), subscribePattern, assign and ranges must say what to read"
+        raise SettingsError(message, action="the options")
     bounded = next(
         (
             name
@@ -626,8 +626,8 @@ def _reject_other_than_one(options: Mapping[str, str]) -> None:
         None,
     )
     if "ranges" in options and bounded:
-        what = f"ranges says where to start and to stop, and so does {SPELLED[bounded]}"
-        raise SettingsError(what, option=SPELLED[bounded], check="leave one of the two out")
+        message = f"ranges says where to start and to stop, and so does {SPELLED[bounded]}"
+        raise SettingsError(message, option=SPELLED[bounded], action="leave one of the two out")
 
 
 def _chosen(options: Mapping[str, str], physical: bool) -> Chosen:
@@ -640,7 +640,7 @@ def _chosen(options: Mapping[str, str], physical: bool) -> Chosen:
         raise SettingsError(
             "no topic is named",
             option="topics",
-            check="topics (or subscribe): names, separated by commas",
+            action="topics (or subscribe): names, separated by commas",
         )
     return Chosen(topics=topics)
 
@@ -654,16 +654,16 @@ def _pattern(text: str) -> str:
         raise SettingsError(
             "an empty expression is found in the name of every topic",
             option="subscribePattern",
-            check="write .* for all",
+            action="write .* for all",
         )
     try:
         java_pattern(pattern)
     except NotTranslated as error:
-        what = f"the regular expression {pattern!r} is not supported: {error}"
+        message = f"the regular expression {pattern!r} is not supported: {error}"
         raise SettingsError(
-            what,
+            message,
             option="subscribePattern",
-            check="a simpler expression, or topics by name (topics)",
+            action="a simpler expression, or topics by name (topics)",
         ) from error
     return pattern
 
@@ -691,7 +691,7 @@ def _refused(bounds: Bounds, end: LogEnd) -> Bounds:
         raise SettingsError(
             f"{bounds.option} cannot be {end.value}: nothing would be read",
             option=bounds.option,
-            check="the option",
+            action="the option",
         )
     return bounds
 
@@ -704,7 +704,7 @@ def _columns(options: Mapping[str, str], physical: bool) -> tuple[str, ...]:
         raise SettingsError(
             "no column is chosen",
             option="columns",
-            check="name at least one, or leave the option out",
+            action="name at least one, or leave the option out",
         )
     without_headers = (
         "includeheaders" in options
@@ -722,18 +722,18 @@ def columns_of_schema(schema: StructType, reading: Reading) -> tuple[str, ...]:
     types = types_of(physical=reading.physical)
     for field in schema.fields:
         if field.name not in reading.columns:
-            check = f"the schema; the columns that can be read are {', '.join(reading.columns)}"
+            action = f"the schema; the columns that can be read are {', '.join(reading.columns)}"
             raise SettingsError(
-                f"there is no column {field.name!r} to read", column=field.name, check=check
+                f"there is no column {field.name!r} to read", column=field.name, action=action
             )
         kind = _AS_SPARK_SAYS.get(types[field.name], types[field.name])
         if (_COLLATION.sub("", field.dataType.simpleString()), field.nullable) != (kind, True):
             said = f"{field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
-            what = f"the schema says that {field.name} is {said}, it is {types[field.name]}"
+            message = f"the schema says that {field.name} is {said}, it is {types[field.name]}"
             raise SettingsError(
-                what,
+                message,
                 column=field.name,
-                check="the schema: a column is read as it is, and the query may cast it",
+                action="the schema: a column is read as it is, and the query may cast it",
             )
     return tuple(field.name for field in schema.fields)
 
@@ -751,15 +751,15 @@ def _where(options: Mapping[str, str]) -> tuple[tuple[tuple[str, int], ...], str
         raise SettingsError(
             "bootstrap and zookeeper both say where the brokers are",
             option="zookeeper",
-            check="leave one of the two out",
+            action="leave one of the two out",
         )
     connect = options["zookeeper"].strip()
     try:
         split_connect(connect)
     except ValueError as error:
-        what = f"the connection string is wrong: {error}"
+        message = f"the connection string is wrong: {error}"
         raise SettingsError(
-            what, option="zookeeper", check="the form is host:port,host:port/chroot"
+            message, option="zookeeper", action="the form is host:port,host:port/chroot"
         ) from error
     return (), connect
 
@@ -770,11 +770,11 @@ def _bootstrap(text: str) -> tuple[tuple[str, int], ...]:
         addresses = [split_address(address) for address in names_in(text)]
     except ValueError as error:
         raise SettingsError(
-            f"a broker's address is wrong: {error}", option="bootstrap", check=form
+            f"a broker's address is wrong: {error}", option="bootstrap", action=form
         ) from error
     if not addresses:
-        check = f"give one or more brokers; {form}; or zookeeper, where they are registered"
-        raise SettingsError("no broker is named", option="bootstrap", check=check)
+        action = f"give one or more brokers; {form}; or zookeeper, where they are registered"
+        raise SettingsError("no broker is named", option="bootstrap", action=action)
     return tuple(addresses)
 
 
@@ -791,18 +791,18 @@ def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> 
         raise SettingsError(
             f"{said!r} is no value of {SPELLED[name]}",
             option=SPELLED[name],
-            check=f"it is {' or '.join(allowed)}",
+            action=f"it is {' or '.join(allowed)}",
         )
     return said.lower()
 
 
-def _positive(options: Mapping[str, str], name: str, default: int, what: str) -> int:
+def _positive(options: Mapping[str, str], name: str, default: int, message: str) -> int:
     said, most = options.get(name, str(default)), _MOST.get(name, _MOST_OF_ANYTHING)
     if not (said.isascii() and said.isdecimal()) or len(said) > 18 or not 0 < int(said) <= most:
         raise SettingsError(
-            f"{said!r} is no number of {what}",
+            f"{said!r} is no number of {message}",
             option=SPELLED[name],
-            check=f"a whole number from 1 to {most}",
+            action=f"a whole number from 1 to {most}",
         )
     return int(said)
 
@@ -814,6 +814,6 @@ def _seconds(options: Mapping[str, str], name: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds <= _LONGEST_TIMEOUT_S:  # neither is what is no number
-        check = f"a number above 0, {_LONGEST_TIMEOUT_S:.0f} at most"
-        raise SettingsError(f"{said!r} is no number of seconds", option=name, check=check)
+        action = f"a number above 0, {_LONGEST_TIMEOUT_S:.0f} at most"
+        raise SettingsError(f"{said!r} is no number of seconds", option=name, action=action)
     return seconds

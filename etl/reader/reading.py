@@ -61,9 +61,9 @@ class Bounds:
         if self.everywhere is not None:
             return self.everywhere
         if log not in self.by_log:
-            check = "name every partition that is read: -2 is its first offset, -1 its end"
+            action = "name every partition that is read: -2 is its first offset, -1 its end"
             raise SettingsError(
-                "a partition is not named", option=self.option, **log.place, check=check
+                "a partition is not named", option=self.option, **log.place, action=action
             )
         return self.by_log[log]
 
@@ -114,9 +114,9 @@ class Chosen:
             pattern = java_pattern(self.pattern)
             found = [log for log in known if pattern.search(log.topic)]
             if not found:
-                check = "the expression, and that this is the right cluster"
+                action = "the expression, and that this is the right cluster"
                 raise TopicMissing(
-                    "no topic matches subscribePattern", pattern=self.pattern, check=check
+                    "no topic matches subscribePattern", pattern=self.pattern, action=action
                 )
             return found
         for topic in (*self.topics, *(log.topic for log in self.logs)):
@@ -124,7 +124,7 @@ class Chosen:
                 raise TopicMissing(
                     "the topic is not there",
                     topic=topic,
-                    check="its name, and that this is the right cluster",
+                    action="its name, and that this is the right cluster",
                 )
         reject_missing_partitions(self.logs, known)
         return list(self.logs) or [log for log in known if log.topic in self.topics]
@@ -191,13 +191,13 @@ def reject_missing_partitions(
                 (other.topic, other.broker_id) == (log.topic, log.broker_id) for other in known
             )
             on = f" on broker {log.broker_id}" if log.is_physical else ""
-            what = (
+            message = (
                 f"the topic has {count} partitions{on}, numbered from 0, and not this one"
                 if count
                 else f"the topic is not there{on}"
             )
             raise TopicMissing(
-                what, **log.place, check="the option, and that this is the right cluster"
+                message, **log.place, action="the option, and that this is the right cluster"
             )
 
 
@@ -335,19 +335,21 @@ def inside(whole: OffsetRange, extent: PartitionOffsets, *, fails: bool) -> Offs
         start = min(max(whole.from_offset, extent.log_start_offset), extent.end_offset)
         return OffsetRange(whole.log, start, max(start, min(whole.until_offset, extent.end_offset)))
     if whole.from_offset < extent.log_start_offset:
-        what = f"the log starts at {extent.log_start_offset}, offsets from {whole.from_offset} on are asked for"
+        message = f"the log starts at {extent.log_start_offset}, offsets from {whole.from_offset} on are asked for"
         raise DataLoss(
-            what, **place, check="the topic's retention; failOnDataLoss: false reads what is left"
+            message,
+            **place,
+            action="the topic's retention; failOnDataLoss: false reads what is left",
         )
-    what = f"the log can be read up to {extent.end_offset}, offsets up to {whole.until_offset} are asked for"
+    message = f"the log can be read up to {extent.end_offset}, offsets up to {whole.until_offset} are asked for"
     if whole.until_offset <= extent.end_offset + extent.held_back:
         raise NotYetReadable(
-            what,
+            message,
             **place,
-            check="who left a transaction open there; once it ends, the rest can be read",
+            action="who left a transaction open there; once it ends, the rest can be read",
         )
     raise RanOutBeforeUntil(
-        what, **place, check="the offsets; failOnDataLoss: false reads what is there"
+        message, **place, action="the offsets; failOnDataLoss: false reads what is there"
     )
 
 
@@ -379,14 +381,14 @@ def _reject_reversed(
     """Reject a start beyond the end if both were given. Raises SettingsError, as Spark's source
     does.
     """
-    what = None
+    message = None
     if isinstance(start[0], FirstAt) and isinstance(end[0], FirstAt) and start[0].ms > end[0].ms:
-        what = f"reading would start at the time {start[0].ms} and stop at {end[0].ms}"
+        message = f"reading would start at the time {start[0].ms} and stop at {end[0].ms}"
     elif start[1] > end[1] and LogEnd.EARLIEST is not start[0] and LogEnd.LATEST is not end[0]:
-        what = f"reading would start at {start[1]} and stop at {end[1]}"
-    if what:
-        check = f"{reading.starting.option} and {reading.ending.option}"
-        raise SettingsError(what, **log.place, check=check)
+        message = f"reading would start at {start[1]} and stop at {end[1]}"
+    if message:
+        action = f"{reading.starting.option} and {reading.ending.option}"
+        raise SettingsError(message, **log.place, action=action)
 
 
 def _not_held(log: BrokerPartition, start: int, end: int, extent: PartitionOffsets) -> EtlError:
@@ -395,21 +397,23 @@ def _not_held(log: BrokerPartition, start: int, end: int, extent: PartitionOffse
     """
     place = log.place
     if start <= extent.log_start_offset:
-        what = f"the log starts at {extent.log_start_offset}, offsets up to {end} are asked for"
+        message = f"the log starts at {extent.log_start_offset}, offsets up to {end} are asked for"
         return DataLoss(
-            what,
+            message,
             **place,
-            check="the topic's retention; failOnDataLoss: false reads what is left, here nothing",
+            action="the topic's retention; failOnDataLoss: false reads what is left, here nothing",
         )
-    what = f"the log can be read up to {extent.end_offset}, offsets from {start} on are asked for"
+    message = (
+        f"the log can be read up to {extent.end_offset}, offsets from {start} on are asked for"
+    )
     if start <= extent.end_offset + extent.held_back:
         return NotYetReadable(
-            what,
+            message,
             **place,
-            check="who left a transaction open there; once it ends, the rest can be read",
+            action="who left a transaction open there; once it ends, the rest can be read",
         )
-    check = "the offsets, and whether the topic was made again; failOnDataLoss: false reads nothing there"
-    return RanOutBeforeUntil(what, **place, check=check)
+    action = "the offsets, and whether the topic was made again; failOnDataLoss: false reads nothing there"
+    return RanOutBeforeUntil(message, **place, action=action)
 
 
 def _reject_others(
@@ -418,9 +422,9 @@ def _reject_others(
     """A bound for a log that is not read is a mistake. Raises TopicMissing."""
     left = sorted(set(named) - set(read))
     if left:
-        what = "the option names a partition that is not there, or not chosen to be read"
+        message = "the option names a partition that is not there, or not chosen to be read"
         raise TopicMissing(
-            what, option=option, **left[0].place, check="the option, and the topics read"
+            message, option=option, **left[0].place, action="the option, and the topics read"
         )
 
 
@@ -436,8 +440,8 @@ def _offset_of(bound: Bound, extent: PartitionOffsets, found: int | None) -> int
 def _too_late(log: BrokerPartition, extent: PartitionOffsets, reading: Reading) -> int:
     if reading.late_start_is_latest:
         return extent.end_offset
-    what, check = (
+    message, action = (
         "no record is as late as the starting time",
         "the time; startingOffsetsByTimestampStrategy: latest reads nothing there",
     )
-    raise SettingsError(what, option=reading.starting.option, **log.place, check=check)
+    raise SettingsError(message, option=reading.starting.option, **log.place, action=action)

@@ -156,12 +156,12 @@ class ColumnBuffers:
     def _too_large(self, code: int, fetched: FetchedPartition) -> RecordTooLarge:
         offset = int(self._state[OFFSET])
         if code == TOO_LARGE:
-            what = f"a record has more than {self._max_record_bytes} bytes"
-            check = "who produced it; max_record_bytes may be raised where Spark has ten times as much memory for each core that reads"
+            message = f"a record has more than {self._max_record_bytes} bytes"
+            action = "who produced it; max_record_bytes may be raised where Spark has ten times as much memory for each core that reads"
         else:
-            what = f"a record has more than {MAX_RECORD_HEADERS} headers, which Spark's memory would not hold"
-            check = "who produced it"
-        return RecordTooLarge(what, check=check, **place_of(fetched), offset=offset)
+            message = f"a record has more than {MAX_RECORD_HEADERS} headers, which Spark's memory would not hold"
+            action = "who produced it"
+        return RecordTooLarge(message, action=action, **place_of(fetched), offset=offset)
 
     @property
     def rows(self) -> int:
@@ -293,7 +293,7 @@ class BatchBuffers(ColumnBuffers):
         base_offset = int(table[self._state[BATCH], batch_kernel.BASE_OFFSET])
         return CorruptData(
             batch_kernel.WRONG[code],
-            check="the log on the broker, or a bug here",
+            action="the log on the broker, or a bug here",
             **place_of(fetched),
             offset=base_offset,
         )
@@ -397,10 +397,10 @@ class MessageBuffers(ColumnBuffers):
         )
 
     def _wrong(self, code: int, table: Ints, fetched: FetchedPartition) -> CorruptData:
-        what, offset = message_kernel.WRONG[code], int(self._state[OFFSET])
+        message, offset = message_kernel.WRONG[code], int(self._state[OFFSET])
         if table[self._state[BATCH], message_kernel.LAYOUT] == message_kernel.PHYSICAL:
-            return no_message_at(fetched, offset, what)
-        return corrupt(fetched, offset, what)
+            return no_message_at(fetched, offset, message)
+        return corrupt(fetched, offset, message)
 
     def _timestamp_type_array(self) -> pa.Array:
         missing = int(self._state[NO_TIMESTAMP_TYPE])
@@ -549,7 +549,7 @@ class Group:
         return self._unpacked_size
 
     def unpack(
-        self, codec: int, content: Bytes, offset: int, what: str, *, already: int = 0
+        self, codec: int, content: Bytes, offset: int, message: str, *, already: int = 0
     ) -> tuple[int, int]:
         """Decompress `content` after what is there; return its place in `unpacked`.
 
@@ -559,7 +559,7 @@ class Group:
         start, most = self._unpacked_size, self.selection.max_unpacked_bytes
         target = self.unpacked[start : start + most - already]
         self._unpacked_size += decompress(
-            self.fetched, codec, content, target, offset, what, most=most
+            self.fetched, codec, content, target, offset, message, most=most
         )
         return start, self._unpacked_size
 
@@ -610,7 +610,7 @@ def decompress(
     content: Bytes,
     target: Bytes,
     offset: int,
-    what: str,
+    message: str,
     *,
     most: int,
 ) -> int:
@@ -621,13 +621,13 @@ def decompress(
         return codecs.decompress(codec, content, target)
     except codecs.DoesNotFit as error:
         raise RecordTooLarge(
-            f"{what} decompresses to more than {most}",
-            check="who produced it (such a ratio is rare for data and usual for a decompression bomb)",
+            f"{message} decompresses to more than {most}",
+            action="who produced it (such a ratio is rare for data and usual for a decompression bomb)",
             **place_of(fetched),
             offset=offset,
         ) from error
     except ValueError as error:
-        raise corrupt(fetched, offset, f"{what} is no {codecs.NAMES[codec]}: {error}") from error
+        raise corrupt(fetched, offset, f"{message} is no {codecs.NAMES[codec]}: {error}") from error
 
 
 def _scratch_bytes(size: int) -> Bytes:

@@ -349,7 +349,10 @@ def count_records(
     )
     if found < 0:
         raise CorruptData(
-            WRONG[-found], check="the log on the broker, or a bug here", **place, offset=base_offset
+            WRONG[-found],
+            action="the log on the broker, or a bug here",
+            **place,
+            offset=base_offset,
         )
     return found
 

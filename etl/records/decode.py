@@ -214,12 +214,12 @@ class Messages:
                 if self.needed_bytes > 1
                 else "how many it takes, they do not tell"
             )
-            check = f"max_bytes, which may be up to {FETCH_LIMIT_BYTES_MOST:,}"
+            action = f"max_bytes, which may be up to {FETCH_LIMIT_BYTES_MOST:,}"
             if self._fetched.layout is EntryLayout.PHYSICAL:
-                check += "; if more bytes bring no more, no message begins at this offset"
+                action += "; if more bytes bring no more, no message begins at this offset"
             raise MessageTooLarge(
                 f"a message does not fit into a fetch of {len(self._fetched.records):,} bytes; {needs}",
-                check=check,
+                action=action,
                 topic=self._fetched.topic,
                 partition=self._fetched.partition,
                 broker_id=self._fetched.broker_id,

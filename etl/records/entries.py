@@ -144,17 +144,17 @@ def place_of(fetched: FetchedPartition) -> dict[str, Any]:
     return {"topic": fetched.topic, "partition": fetched.partition, "broker_id": fetched.broker_id}
 
 
-def corrupt(fetched: FetchedPartition, offset: int, what: str) -> CorruptData:
-    return CorruptData(what, check=_LOG, **place_of(fetched), offset=offset)
+def corrupt(fetched: FetchedPartition, offset: int, message: str) -> CorruptData:
+    return CorruptData(message, action=_LOG, **place_of(fetched), offset=offset)
 
 
-def no_message_at(fetched: FetchedPartition, position: int, what: str) -> MisalignedOffset:
+def no_message_at(fetched: FetchedPartition, position: int, message: str) -> MisalignedOffset:
     """Return the error for bytes that are no message at a byte offset: the next one cannot be
     found.
     """
     return MisalignedOffset(
-        f"no message is at this byte position: {what}",
-        check="whether another client moved the group's offset to a position inside a message, and the log on the broker for damage",
+        f"no message is at this byte position: {message}",
+        action="whether another client moved the group's offset to a position inside a message, and the log on the broker for damage",
         **place_of(fetched),
         offset=position,
     )

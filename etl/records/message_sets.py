@@ -224,23 +224,23 @@ def _scanned(
 def _strange_inside(
     fetched: FetchedPartition, source: Bytes, at: int, until: int, wrapper: MessagesHeader
 ) -> CorruptData:
-    what = f"{until - at} bytes in it are no message"
+    message = f"{until - at} bytes in it are no message"
     if at == until:
-        what = "there is no message in it"
+        message = "there is no message in it"
     elif until - at >= ENTRY_BYTES + SMALLEST_V0:
         offset, length, _, magic, attributes = _ENTRY.unpack_from(source.data, at)
         if magic != wrapper.magic:
-            what = f"a message in it has the magic {magic}"
+            message = f"a message in it has the magic {magic}"
         elif attributes & _CODEC_BITS:
-            what = "a message in it is compressed again"
+            message = "a message in it is compressed again"
         elif not SMALLEST_LENGTHS[magic] <= length <= until - at - ENTRY_BYTES:
-            what = f"a message in it has a length of {length}, where {until - at - ENTRY_BYTES} bytes are left"
+            message = f"a message in it has a length of {length}, where {until - at - ENTRY_BYTES} bytes are left"
         else:
-            what = f"a message in it has the offset {offset}, which does not rise"
+            message = f"a message in it has the offset {offset}, which does not rise"
     return corrupt(
         fetched,
         wrapper.last_offset,
-        f"{_called(wrapper)} of format v{wrapper.magic} is damaged: {what}",
+        f"{_called(wrapper)} of format v{wrapper.magic} is damaged: {message}",
     )
 
 
@@ -368,9 +368,9 @@ class _JafkaGroup(Group):
                 outer.base_offset,
                 f"messages are compressed in one another more than {MOST_NESTED} times",
             )
-        what = f"a compressed message of {outer.until - outer.start} bytes"
+        message = f"a compressed message of {outer.until - outer.start} bytes"
         at, until = self.unpack(
-            codec, content, outer.base_offset, what, already=self.unpacked_size - already_from
+            codec, content, outer.base_offset, message, already=self.unpacked_size - already_from
         )
         source, index = frozen(self.unpacked), first_index
         while at < until:
@@ -421,9 +421,9 @@ class _JafkaGroup(Group):
             )
         return ends, codec
 
-    def _damaged(self, outer: MessagesHeader, what: str) -> Exception:
+    def _damaged(self, outer: MessagesHeader, message: str) -> Exception:
         return corrupt(
             self.fetched,
             outer.base_offset,
-            f"a compressed message of {outer.until - outer.start} bytes is damaged: {what}",
+            f"a compressed message of {outer.until - outer.start} bytes is damaged: {message}",
         )

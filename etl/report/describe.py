@@ -97,8 +97,8 @@ def describe_cluster_id(plan: Plan, newest: Plan | None) -> str | None:
     """
     if plan.cluster_id is None or newest is None or newest.cluster_id == plan.cluster_id:
         return None
-    what = f"the brokers tell the cluster id {plan.cluster_id} by now"
-    return f"{what}: the pipeline goes on under cluster {plan.cluster}, and `cluster` stays in the conf"
+    message = f"the brokers tell the cluster id {plan.cluster_id} by now"
+    return f"{message}: the pipeline goes on under cluster {plan.cluster}, and `cluster` stays in the conf"
 
 
 def describe_lost(losses: Iterable[Loss]) -> Iterator[str]:
@@ -292,12 +292,12 @@ def describe_open(snapshot: Snapshot) -> Iterator[str]:
             ).append(log)
     for (topic, who), logs in together.items():
         count = sum(snapshot.extents[log].held_back for log in logs)
-        what = (
+        message = (
             "1 offset below the high watermark waits"
             if count == 1
             else f"{count:,} offsets below the high watermark wait"
         )
-        yield f"{topic} {named_keys(logs)}: {what} behind {who}"
+        yield f"{topic} {named_keys(logs)}: {message} behind {who}"
 
 
 def _who_holds(one: OpenTransaction | None) -> str:
@@ -334,10 +334,10 @@ def describe_partition_offsets(snapshot: Snapshot, log: BrokerPartition) -> dict
 def describe_by_topic(told: Mapping[BrokerPartition, str]) -> Iterator[str]:
     """Return one sentence for all partitions of a topic with the same text."""
     together: dict[tuple[str, str], list[BrokerPartition]] = {}
-    for log, what in sorted(told.items()):
-        together.setdefault((log.topic, what), []).append(log)
-    for (topic, what), logs in together.items():
-        yield f"{topic} {named_keys(logs)}: {what}"
+    for log, message in sorted(told.items()):
+        together.setdefault((log.topic, message), []).append(log)
+    for (topic, message), logs in together.items():
+        yield f"{topic} {named_keys(logs)}: {message}"
 
 
 def named_keys(logs: Sequence[BrokerPartition]) -> str:
@@ -348,9 +348,11 @@ def named_keys(logs: Sequence[BrokerPartition]) -> str:
     return f"{', '.join(log.key for log in logs[:_NAMED])}{more}"
 
 
-def describe_unknown(what: str, why: Mapping[BrokerPartition, str]) -> Iterator[str]:
+def describe_unknown(message: str, why: Mapping[BrokerPartition, str]) -> Iterator[str]:
     """Describe which partitions have an unknown value: a sentence per topic and reason."""
-    return describe_by_topic({log: f"{what} is not known: {reason}" for log, reason in why.items()})
+    return describe_by_topic(
+        {log: f"{message} is not known: {reason}" for log, reason in why.items()}
+    )
 
 
 def doubt_of(applied: CommitResult) -> str:

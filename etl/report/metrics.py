@@ -234,7 +234,7 @@ def lineage_of(report: Report, settings: Settings, namespace: str) -> RunLineage
         _place(settings.table.path) if settings.table.is_placed else None,
         report.records if has_ended else None,
         report.result.delta_version if report.result else None,
-        report.error.what if report.error else None,
+        report.error.message if report.error else None,
     )
 
 

@@ -591,9 +591,9 @@ def _error(error: Mapping[str, Any] | None) -> Html | None:
     return tag(
         "section",
         tag("h2", "What went wrong"),
-        tag("p", prose(error["what"]), class_="what"),
-        tag("p", tag("b", "What to check: "), prose(error["check"]), class_="check")
-        if error["check"]
+        tag("p", prose(error["message"]), class_="message"),
+        tag("p", tag("b", "What to do: "), prose(error["action"]), class_="action")
+        if error["action"]
         else None,
         _places(
             (*places, ("exit code", f"{error['exit_code']} ({error['error']})"), ("a retry", retry))
@@ -664,10 +664,10 @@ def _gaps(ranges: Sequence[Mapping[str, Any]]) -> str:
         "control_records": "markers of transactions",
         "aborted_records": "records of aborted transactions",
     }
-    counts = {what: sum(one.get(key) or 0 for one in ranges) for key, what in kinds.items()}
+    counts = {message: sum(one.get(key) or 0 for one in ranges) for key, message in kinds.items()}
     missing = sum(one["missing_offsets"] for one in ranges)
     counts["compacted, or not explained"] = missing - sum(counts.values())
-    told = ", ".join(f"{number(count)} {what}" for what, count in counts.items() if count > 0)
+    told = ", ".join(f"{number(count)} {message}" for message, count in counts.items() if count > 0)
     return f"{counted(missing, 'offset')} in {counted(len(ranges), 'range')} gave no row: {told}"
 
 

@@ -337,8 +337,8 @@ border:1px solid var(--line);border-radius:.75rem;overflow:hidden}
 .error{border-radius:.75rem;background:var(--bad-tint);padding:1.25rem;border-left:.25rem solid var(--bad)}
 .error+.tiles{margin-top:1.5rem}
 .error h2{color:var(--bad)}
-.error .what{font-size:1.0625rem;white-space:pre-line}
-.error .check{margin-top:1rem;white-space:pre-line}
+.error .message{font-size:1.0625rem;white-space:pre-line}
+.error .action{margin-top:1rem;white-space:pre-line}
 .places{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:.25rem 1.25rem;margin:1rem 0 0;font-size:.875rem}
 .places dt{color:var(--soft)}.places dd{margin:0}
 .said{list-style:none;margin:0;padding:0}

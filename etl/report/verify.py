@@ -89,7 +89,7 @@ class Proof:
         if wrong is None and self.more_than_before:
             return self._written_since
         if wrong is None:
-            return self._strangers if self.of_no_log else self._refusal.what
+            return self._strangers if self.of_no_log else self._refusal.message
         f, log = wrong.findings, wrong.findings.audited.log
         said = []
         if f.missing:
@@ -105,9 +105,9 @@ class Proof:
                 f"{f.unexpected:,} that no plan put there (first: {_first(f.unexpected_first)})"
             )
         if f.entries_with_holes:
-            what = "entries whose messages are not numbered 0, 1, 2 and so on, though none is missing by their number"
+            message = "entries whose messages are not numbered 0, 1, 2 and so on, though none is missing by their number"
             said.append(
-                f"{f.entries_with_holes:,} {what} (first: {_first(f.entries_with_holes_first)})"
+                f"{f.entries_with_holes:,} {message} (first: {_first(f.entries_with_holes_first)})"
             )
         if wrong.gaps.unnamed:
             first = wrong.gaps.unnamed[0]
@@ -121,13 +121,13 @@ class Proof:
         return f"{place}: " + ", ".join(said) + blamed
 
     @property
-    def check(self) -> str:
+    def action(self) -> str:
         """Return what to do about the first wrong partition."""
         wrong = self._first_wrong
         if wrong is None and self.more_than_before:
             return _WHO_WROTE
         if wrong is None and not self.of_no_log:
-            return self._refusal.check
+            return self._refusal.action
         if self._is_transforms(wrong):
             physical = any(log.findings.audited.log.is_physical for log in self.logs)
             transform = f"the transform: a proof needs one row for each record, with its {names_of_key(physical=physical)}"
@@ -153,11 +153,11 @@ class Proof:
         )
         if not self.by_others:
             return replay
-        return f"{self._refusal.check}. When a run goes on, {replay}"
+        return f"{self._refusal.action}. When a run goes on, {replay}"
 
     def _check_of(self, wrong: LogProof) -> str:
         if wrong.missing.by:
-            return error_of(wrong.missing.by, self.delta_version).check
+            return error_of(wrong.missing.by, self.delta_version).action
         if not wrong.doubt.allowed:
             return (
                 "the transform: one that drops rows (limit, where, dropDuplicates) leaves a table that nobody can prove. Whether the topic "

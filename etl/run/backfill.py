@@ -102,16 +102,18 @@ def estimate_backfill(
         or not isinstance(state, (UpToDate, Replay, Supersede))
         or not snapshot.table.transaction_version
     ):
-        what = "the pipeline has loaded nothing yet, so nobody knows what is left for a backfill"
+        message = "the pipeline has loaded nothing yet, so nobody knows what is left for a backfill"
         if isinstance(state, RebuildFromTable):
-            what = "ZooKeeper does not know the pipeline's newest plan, which the table holds"
-        raise SettingsError(what, check="`etl run CONF`; then say this again")
+            message = "ZooKeeper does not know the pipeline's newest plan, which the table holds"
+        raise SettingsError(message, action="`etl run CONF`; then say this again")
     name = live_and_name(own.pipeline)[1] or ""
     held_there = live.backfill_in_table(name)
     if held_there:
-        what = f"the table holds plan {held_there} of a backfill of this name, and no ledger tells of it: ZooKeeper lost it"
+        message = f"the table holds plan {held_there} of a backfill of this name, and no ledger tells of it: ZooKeeper lost it"
         raise SettingsError(
-            what, key="--name", check="another --name: of plans under this one the table takes none"
+            message,
+            key="--name",
+            action="another --name: of plans under this one the table takes none",
         )
     newest = state.last if isinstance(state, UpToDate) else state.plan
     logs = logs_of(asked, newest, snapshot)
@@ -164,12 +166,12 @@ def _reject_rows_without_ledger(
     rows = sum(one.rows or 0 for one in receipts) if receipts is not None else None
     if rows == 0:
         return
-    what = "nobody can tell whether the table holds rows of these offsets already"
-    check = "the table's columns and files: what is missing there"
+    message = "nobody can tell whether the table holds rows of these offsets already"
+    action = "the table's columns and files: what is missing there"
     if rows:
-        what = f"the table holds {rows:,} rows of these offsets, and no plan of the pipeline or of a backfill tells who loaded them"
-        check = "who did (`DESCRIBE HISTORY`), and whether ZooKeeper was emptied: loaded again they would be there twice"
-    raise NeedsDecision(what, path=own.table.path, check=check)
+        message = f"the table holds {rows:,} rows of these offsets, and no plan of the pipeline or of a backfill tells who loaded them"
+        action = "who did (`DESCRIBE HISTORY`), and whether ZooKeeper was emptied: loaded again they would be there twice"
+    raise NeedsDecision(message, path=own.table.path, action=action)
 
 
 def backfill(
@@ -192,7 +194,7 @@ def backfill(
         raise SettingsError(
             "nobody has begun a backfill of this name",
             key="--name",
-            check="`etl backfill list CONF`",
+            action="`etl backfill list CONF`",
         )
     claim = found.claim if found else None
     if claim:
@@ -233,11 +235,11 @@ def backfill(
     left = left_of(claim, world.stored_plans())
     if left:
         log = min(left)
-        what = f"the rest of backfill {claim.name} is not loaded yet: nobody leads {log}, or it was stopped meanwhile"
+        message = f"the rest of backfill {claim.name} is not loaded yet: nobody leads {log}, or it was stopped meanwhile"
         raise BrokerUnreachable(
-            what,
+            message,
             **log.place,
-            check=f"its brokers; `etl backfill resume CONF --name {claim.name}` goes on",
+            action=f"its brokers; `etl backfill resume CONF --name {claim.name}` goes on",
         )
     loaded = world.loaded()
     _reject_missing_rows(world, claim, own, loaded)
@@ -293,15 +295,15 @@ def _reject_missing_rows(
     if lacking:
         log, (first, _) = lacking[0]
         how_much = counted(sum(until - start for _, (start, until) in lacking), log.unit)
-        what = (
+        message = (
             f"backfill {claim.name} has loaded all that it claims, and the table has no row of {how_much}: "
             "a state of it without them, an older copy, say, was accepted"
         )
-        check = (
+        action = (
             f"`etl backfill abandon CONF --name {claim.name} --reason ...` gives back what the table has no row of; "
             "then a backfill of another --name, with --missing, loads it"
         )
-        raise NeedsDecision(what, **log.place, offset=first, path=own.table.path, check=check)
+        raise NeedsDecision(message, **log.place, offset=first, path=own.table.path, action=action)
 
 
 def with_rows(
@@ -322,13 +324,13 @@ def with_rows(
         )
     )
     if receipts is None or any(one.behind_transform for one in receipts):
-        what = f"nobody can tell which rows of backfill {claim.name} the table holds"
+        message = f"nobody can tell which rows of backfill {claim.name} the table holds"
         if receipts is not None:
-            what += ": a transform made them, and may have given them another topic, partition or offset"
+            message += ": a transform made them, and may have given them another topic, partition or offset"
         raise NeedsDecision(
-            what,
+            message,
             path=own.table.path,
-            check="the table's columns and files; what the backfill has loaded stays claimed",
+            action="the table's columns and files; what the backfill has loaded stays claimed",
         )
     return still_there(stretches, held, receipts)
 
@@ -350,11 +352,11 @@ def reject_abandoned_backfill(claim: Reservation) -> None:
     one's by now.
     """
     if claim.state is not ReservationState.OPEN:
-        what = f"backfill {claim.name} was given up: {claim.reason}"
-        check = "another --name, for what it had not loaded"
+        message = f"backfill {claim.name} was given up: {claim.reason}"
+        action = "another --name, for what it had not loaded"
         if claim.state is ReservationState.CLOSING:
-            check = f"`etl backfill abandon CONF --name {claim.name} --reason ...`, which ends that first; then another --name"
-        raise SettingsError(what, key="--name", check=check)
+            action = f"`etl backfill abandon CONF --name {claim.name} --reason ...`, which ends that first; then another --name"
+        raise SettingsError(message, key="--name", action=action)
 
 
 def _reject_closed_backfill(claim: Reservation, world: Services) -> None:
@@ -385,7 +387,7 @@ def abandon(world: Services, own: Settings, report: Report, reason: str) -> Rese
             raise SettingsError(
                 "nobody has begun a backfill of this name",
                 key="--name",
-                check="`etl backfill list CONF`",
+                action="`etl backfill list CONF`",
             )
         if _can_never_be_there(world, snapshot, own):
             return _settled(world, claim, {}, reason)
@@ -401,7 +403,7 @@ def abandon(world: Services, own: Settings, report: Report, reason: str) -> Rese
             else snapshot.ledger.newest
         )
         if newest is None:
-            raise Owned("the backfill has no plan", check="nothing; say it again")
+            raise Owned("the backfill has no plan", action="nothing; say it again")
         if newest.closes and claim.state is ReservationState.OPEN:  # in an older copy of ZooKeeper
             claim = replace(claim, state=ReservationState.CLOSING, reason=newest.reason)
         if is_stored and claim.state is not ReservationState.OPEN and not newest.ranges:
@@ -427,7 +429,7 @@ def abandon(world: Services, own: Settings, report: Report, reason: str) -> Rese
         execute(world, plan, snapshot, own, report)
     raise Owned(
         "another driver worked at the same moments",
-        check="who else runs this backfill; then say it again",
+        action="who else runs this backfill; then say it again",
     )
 
 
@@ -472,7 +474,7 @@ def _ended(
         raise SettingsError(
             f"{describe_whole(claim, coverage)}: there is nothing to give up",
             key="--name",
-            check="`etl backfill show`",
+            action="`etl backfill show`",
         )
     return _settled(world, claim, kept, reason)
 
@@ -511,12 +513,12 @@ def _reject_unaccepted_table(snapshot: Snapshot, own: Settings) -> None:
     """
     table, said = snapshot.table, snapshot.ledger.acknowledged
     if said is None or said.table_id != (table.id if table else None):
-        what = (
+        message = (
             "the table at this path is not the one that the backfill has loaded into"
             if table
             else "there is no table at this path"
         )
-        check = (
+        action = (
             "table.path, and that what it lies on is mounted; where that table is gone for good: "
             f"`etl plans acknowledge CONF {table.version if table else 'none'} --reason ...`, and then this again"
             + (
@@ -525,7 +527,7 @@ def _reject_unaccepted_table(snapshot: Snapshot, own: Settings) -> None:
                 else "; where that was said before, and runs went on since: `etl run CONF` first, which makes the table"
             )
         )
-        raise NeedsDecision(what, path=own.table.path, check=check)
+        raise NeedsDecision(message, path=own.table.path, action=action)
 
 
 def _is_shut_out(world: Services, snapshot: Snapshot) -> bool:

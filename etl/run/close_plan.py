@@ -57,7 +57,7 @@ def close_stored_plan(world: LiveServices, reason: str) -> Plan | None:
             return plan
     raise Owned(
         "a driver of that pipeline commits to the table at the same time",
-        check="stop it, then run this command again",
+        action="stop it, then run this command again",
     )
 
 

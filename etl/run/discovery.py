@@ -75,7 +75,7 @@ def describe_registered_topics(
             raise BrokerUnreachable(
                 f"the brokers do not tell of a topic{more} that is registered in ZooKeeper",
                 topic=untold[0],
-                check="that the brokers and their controller are up, then run again",
+                action="that the brokers and their controller are up, then run again",
             )
         pause(attempt, left)
         attempt += 1

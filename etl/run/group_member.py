@@ -101,7 +101,7 @@ class Joining:
         if self._voids > VOIDS_MAX:
             check = "how often members of the group come and go; nothing was moved, run again"
             raise Owned(
-                f"the group changed at each of {self._voids} hand-overs: {void.why}", check=check
+                f"the group changed at each of {self._voids} hand-overs: {void.why}", action=check
             )
 
     def waits(self, step: NextStep) -> bool:

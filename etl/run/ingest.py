@@ -73,7 +73,7 @@ def _instead(world: Services, plan: Plan, instead: Plan, report: Report) -> Plan
     if ledger.newest is None or ledger.newest.id != plan.id:
         raise Owned(
             f"another driver put another plan in the place of plan {plan.number}",
-            check="who else runs this conf",
+            action="who else runs this conf",
         )
     world.supersede(instead, ledger)
     report.add(
@@ -162,8 +162,8 @@ def _record(world: Services, plan: Plan, report: Report) -> None:
             if recounted.is_recounted
             else "its commit says what reading it came to"
         )
-        what = f"the record of plan {plan.number} was missing: {how}"
-        report.add(Outcome.REPAIRED, what + doubt_of(recounted))
+        message = f"the record of plan {plan.number} was missing: {how}"
+        report.add(Outcome.REPAIRED, message + doubt_of(recounted))
 
 
 def report_dropped_offsets(state: PipelineState, report: Report) -> None:
@@ -232,10 +232,10 @@ def _ingest(world: Services, settings: Settings, report: Report, joining: Joinin
             if settings.source.on_data_loss is OnDataLoss.FAIL or expiries > EXPIRIES_MAX:
                 raise
     if turns == TURNS_MAX:
-        what = f"another driver of this pipeline worked at the same moments, {TURNS_MAX} times"
+        message = f"another driver of this pipeline worked at the same moments, {TURNS_MAX} times"
         raise Owned(
-            what,
-            check="who else runs this conf; what is in the table stays, the next run goes on from there",
+            message,
+            action="who else runs this conf; what is in the table stays, the next run goes on from there",
         )
 
 
@@ -458,6 +458,6 @@ def _append(
         return None
     report.applied(applied)
     if applied.undated:
-        what = "of its records have no event_date: they have no timestamp, or one outside the years 1 to 9999"
-        report.add(Outcome.UNDATED, f"plan {plan.number}: {applied.undated:,} {what}")
+        message = "of its records have no event_date: they have no timestamp, or one outside the years 1 to 9999"
+        report.add(Outcome.UNDATED, f"plan {plan.number}: {applied.undated:,} {message}")
     return applied

@@ -179,7 +179,7 @@ class BackfillVerbs:
         """See `services.Services`."""
         own = self.claims.own
         if own is None:
-            raise Owned("nobody has looked at the backfill", check="nothing; say it again")
+            raise Owned("nobody has looked at the backfill", action="nothing; say it again")
         also = [self.claims.beside.write_of(claim, own.version)]
         if plan.supersedes and ledger.newest_version is not None:
             self.ledger.supersede_plan(plan, ledger.newest_version, also=also)
@@ -190,7 +190,7 @@ class BackfillVerbs:
     def settle_backfill(self, claim: Reservation) -> None:
         """See `services.Services`."""
         if self.claims.own is None:
-            raise Owned("nobody has looked at the backfill", check="nothing; say it again")
+            raise Owned("nobody has looked at the backfill", action="nothing; say it again")
         self.claims.beside.settle(claim, self.claims.own.version)
 
 
@@ -276,23 +276,27 @@ def unspoken(settings: Settings, spoken: SpokenMembership) -> SettingsError | No
         else "these brokers keep no groups"
     )
     if not spoken.is_classic:
-        check = "membership: zookeeper, where the group's consumers are registered"
+        action = "membership: zookeeper, where the group's consumers are registered"
         return SettingsError(
             f"membership: coordinator takes brokers of 0.9 or later, and {is_of}",
             key="ownership.membership",
-            check=check,
+            action=action,
         )
     if ownership.protocol is GroupProtocol.CONSUMER and not spoken.is_consumer:
-        check = "protocol: classic; or the brokers' version and their group.version"
+        action = "protocol: classic; or the brokers' version and their group.version"
         return SettingsError(
             f"protocol: consumer takes brokers of 4.0 or later, and {is_of}",
             key="ownership.protocol",
-            check=check,
+            action=action,
         )
     if ownership.member_id is not None and not spoken.is_static:
-        what = f"member_id names a static member, which takes brokers of 2.3 or later, and {is_of}"
+        message = (
+            f"member_id names a static member, which takes brokers of 2.3 or later, and {is_of}"
+        )
         return SettingsError(
-            what, key="ownership.member_id", check="leave it out: each run is another member then"
+            message,
+            key="ownership.member_id",
+            action="leave it out: each run is another member then",
         )
     return None
 
@@ -431,7 +435,7 @@ class PlanStore(MembershipVerbs):
         version = ledger.newest_version
         if version is None:
             raise LedgersDisagree(
-                f"there is no plan {plan.number} to supersede", check="`etl plans list`"
+                f"there is no plan {plan.number} to supersede", action="`etl plans list`"
             )
         self.reject_unwritable(plan)
         commit_succeeded = ledger.newest is not None and bool(ledger.newest.handed_over)
@@ -628,9 +632,9 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         ):
             outcome = append(rows, plan, to)
         if outcome.result is Result.NOT_APPLIED:
-            check = "who changed or replaced the table during the run; the next run appends the same plan again"
+            action = "who changed or replaced the table during the run; the next run appends the same plan again"
             raise TableUnreachable(
-                f"plan {plan.number} did not reach the table", path=table.path, check=check
+                f"plan {plan.number} did not reach the table", path=table.path, action=action
             )
         if outcome.result is Result.APPLIED_BY_ANOTHER:
             return None, outcome.table
@@ -673,8 +677,8 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
             newest = max(self.ledger.plan_numbers(), default=plan.number)
             if newest <= plan.number:
                 raise
-            what = f"another driver went on to plan {newest} while we were at plan {plan.number}, whose rows are in the table"
-            raise Owned(what, check="nothing; the next run goes on from there") from error
+            message = f"another driver went on to plan {newest} while we were at plan {plan.number}, whose rows are in the table"
+            raise Owned(message, action="nothing; the next run goes on from there") from error
 
     @property
     def app_id(self) -> str:

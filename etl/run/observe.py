@@ -246,14 +246,14 @@ class GroupOffsets:
 
     def _reject_too_old(self, cluster: Cluster) -> None:
         if not cluster.first(lambda consumer: consumer.keeps_offsets()):
-            what = (
+            message = (
                 f"offsets.storage is {self.storage.value}, and these brokers keep no offsets of groups: "
                 f"{cluster.first(lambda consumer: consumer.introduction())}"
             )
             raise SettingsError(
-                what,
+                message,
                 key="offsets.storage",
-                check="zookeeper; Kafka keeps them itself from 0.8.2 on",
+                action="zookeeper; Kafka keeps them itself from 0.8.2 on",
             )
 
 

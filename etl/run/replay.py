@@ -78,11 +78,11 @@ def replay(
         if done.kind is not PlanKind.REPLAY:
             raise NeedsDecision(
                 f"plan {plan.number} was not executed: {done.reason}",
-                check="the interval, and what the log still has",
+                action="the interval, and what the log still has",
             )
         return done
-    what = f"another driver of this pipeline worked at the same moments, {TURNS_MAX} times"
-    raise Owned(what, check="who else runs this conf; what is in the table stays, say it again")
+    message = f"another driver of this pipeline worked at the same moments, {TURNS_MAX} times"
+    raise Owned(message, action="who else runs this conf; what is in the table stays, say it again")
 
 
 def zones_of_replaced(world: Services, plan: Plan, snapshot: Snapshot) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def next_replay(
     if isinstance(state, FirstRun) or not isinstance(state, UpToDate):
         raise SettingsError(
             "this pipeline has loaded nothing yet: there is nothing to replay",
-            check="`etl plan CONF`",
+            action="`etl plan CONF`",
         )
     snapshot = with_paused(repaired(step.snapshot, step.repair))
     logs = wanted_logs(wanted, state.last, snapshot)
@@ -127,9 +127,9 @@ def _loaded(world: Services, ledger: Ledger) -> LoadedIntervals:
 
 def _reject_another(shown: Plan | None, plan: Plan) -> None:
     if shown is not None and _places(shown) != _places(plan):
-        what = "other offsets are to be replaced by now than those that were shown: retention or a run changed something meanwhile"
+        message = "other offsets are to be replaced by now than those that were shown: retention or a run changed something meanwhile"
         raise NeedsDecision(
-            what, check="nothing was replaced; look again, and agree to what is shown then"
+            message, action="nothing was replaced; look again, and agree to what is shown then"
         )
 
 

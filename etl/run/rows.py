@@ -194,9 +194,9 @@ def _reject_misfit(settings: Settings, types: Iterable[tuple[str, str]], key: st
     wrong = misfit(types, physical=physical)
     if wrong and unprovable(settings) is None:
         names = names_of_key(physical=physical)
-        check = f"the function: it must leave {names} of each row as they came; further columns are fine"
-        what = f"nobody could count or prove what {OF_KEYS[key]} makes: {wrong}"
-        raise SettingsError(what, key=key, function=settings.either_transform, check=check)
+        action = f"the function: it must leave {names} of each row as they came; further columns are fine"
+        message = f"nobody could count or prove what {OF_KEYS[key]} makes: {wrong}"
+        raise SettingsError(message, key=key, function=settings.either_transform, action=action)
 
 
 def check_without_spark(settings: Settings) -> None:
@@ -237,7 +237,7 @@ def apply_transform(name: str, rows: DataFrame) -> DataFrame:
     from pyspark.sql import DataFrame
 
     function = load_transform(name)
-    check = "the function, on rows of spark.read.format('offset_ranges')"
+    action = "the function, on rows of spark.read.format('offset_ranges')"
     try:
         with translating_spark_errors():
             transformed = function(rows)
@@ -254,14 +254,14 @@ def apply_transform(name: str, rows: DataFrame) -> DataFrame:
             f"the transform failed: {describe_failure_of(error)}",
             key="transform",
             line=line_of(error),
-            check=check,
+            action=action,
         ) from error
     _reject_stopped(rows)
     if not isinstance(transformed, DataFrame):
         raise SettingsError(
             f"the transform gave {type(transformed).__name__}, no DataFrame",
             key="transform",
-            check=check,
+            action=action,
         )
     return transformed
 
@@ -271,8 +271,10 @@ def _reject_stopped(rows: DataFrame, error: BaseException | None = None) -> None
     SettingsError.
     """
     if is_stopped(rows.sparkSession):
-        check = "the function: the session is the run's, and whoever made it stops it"
-        raise SettingsError("the transform stopped Spark", key="transform", check=check) from error
+        action = "the function: the session is the run's, and whoever made it stops it"
+        raise SettingsError(
+            "the transform stopped Spark", key="transform", action=action
+        ) from error
 
 
 @contextlib.contextmanager
@@ -290,12 +292,12 @@ def translating_transform_errors(name: str | None) -> Iterator[None]:
         if told is None:
             raise
         said, line = told
-        check = (
+        action = (
             "the function, and that the workers have its module; the stored plan is executed again by the next run, with the function "
             "as it is then; or give the plan up: etl plans supersede CONF N --reason ..."
         )
         raise SettingsError(
-            f"the transform failed on a row: {said}", key="transform", line=line, check=check
+            f"the transform failed on a row: {said}", key="transform", line=line, action=action
         ) from error
 
 

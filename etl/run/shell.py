@@ -129,16 +129,18 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
                 number=plan.number,
             )
     except EtlError as error:
-        what = f"group {settings.mirror_group} does not have the positions: {error.what}"
-        report.add(Outcome.NOT_MIRRORED, f"{what}; check {error.check}" if error.check else what)
+        message = f"group {settings.mirror_group} does not have the positions: {error.message}"
+        report.add(
+            Outcome.NOT_MIRRORED, f"{message}; check {error.action}" if error.action else message
+        )
         return
     if others:
         log, word = next(iter(others.items()))
-        what = f"group {settings.mirror_group} has offsets of somebody else in {counted(len(others), 'partition')}, the first {log}"
+        message = f"group {settings.mirror_group} has offsets of somebody else in {counted(len(others), 'partition')}, the first {log}"
         said = f" ({word})" if word else ""
         report.add(
             Outcome.NOT_MIRRORED,
-            f"{what}{said}: they stay as they are; name a group that nobody consumes or mirrors under",
+            f"{message}{said}: they stay as they are; name a group that nobody consumes or mirrors under",
         )
 
 
@@ -163,8 +165,10 @@ def compact_when_due(settings: Settings, world: HasSpark, report: Report) -> Non
         with report.timed(Verb.COMPACT), translating_spark_errors():
             done = compact(world.spark(), settings.table.path, settings.table.target_file_bytes)
     except EtlError as error:
-        what = f"small files of the table stay as they are: {error.what}"
-        report.add(Outcome.NOT_COMPACTED, f"{what}; check {error.check}" if error.check else what)
+        message = f"small files of the table stay as they are: {error.message}"
+        report.add(
+            Outcome.NOT_COMPACTED, f"{message}; check {error.action}" if error.action else message
+        )
         return
     if done.files_removed:
         report.add(Outcome.COMPACTED, became(settings.table.path, done))

@@ -261,7 +261,9 @@ def of_entry(settings: Settings, entry: CatalogEntry) -> NamedTable:
     try:
         table = open_table(at)
     except NotOurTable as error:
-        if "catalog-managed" in error.what:  # so delta-rs calls it, which reads none by their path
+        if (
+            "catalog-managed" in error.message
+        ):  # so delta-rs calls it, which reads none by their path
             raise managed_by_catalog(called) from error
         raise
     except EtlError as error:

@@ -47,26 +47,26 @@ def read_document(path: str | Path, called: str) -> Any:
         text = read_text(path, CONF_MAX_BYTES)
     except FileNotFoundError as error:
         raise SettingsError(
-            f"{called} is not there", path=path, check="the path you gave"
+            f"{called} is not there", path=path, action="the path you gave"
         ) from error
     except IsADirectoryError as error:
         raise SettingsError(
             f"{called} is a folder",
             path=path,
-            check="the path you gave; `etl run` alone takes a folder",
+            action="the path you gave; `etl run` alone takes a folder",
         ) from error
     except (
         OSError,
         ValueError,
     ) as error:  # ValueError: its bytes are not UTF-8, or its name is no name
         raise SettingsError(
-            f"{called} cannot be read: {error}", path=path, check="its permissions and encoding"
+            f"{called} cannot be read: {error}", path=path, action="its permissions and encoding"
         ) from error
     try:
         return document_of(text)
     except NOT_YAML as error:
-        what = f"{called} cannot be read as YAML: {said_of(error)}"
-        raise SettingsError(what, path=path, check="its syntax at that line") from error
+        message = f"{called} cannot be read as YAML: {said_of(error)}"
+        raise SettingsError(message, path=path, action="its syntax at that line") from error
 
 
 def document_of(text: str) -> Any:
@@ -103,8 +103,8 @@ def _reject_repeated_key(loader: _Loader, mapping: yaml.MappingNode) -> None:
             continue  # PyYAML refuses it
         name = key.value if key.tag == _MERGE else loader.construct_object(key)
         if name in first_lines:
-            what = f"the key {str(name)[:100]} stands twice, first in line {first_lines[name]}; write it once, with all that it holds"
-            raise yaml.MarkedYAMLError(problem=what, problem_mark=key.start_mark)
+            message = f"the key {str(name)[:100]} stands twice, first in line {first_lines[name]}; write it once, with all that it holds"
+            raise yaml.MarkedYAMLError(problem=message, problem_mark=key.start_mark)
         first_lines[name] = key.start_mark.line + 1
 
 
@@ -125,8 +125,8 @@ class _Loader(yaml.SafeLoader):
     """
 
     def fetch_alias(self) -> None:
-        what = "an alias (*) is not taken here: write the value out, or put quotes around a text that begins with *"
-        raise yaml.MarkedYAMLError(problem=what, problem_mark=self.get_mark())
+        message = "an alias (*) is not taken here: write the value out, or put quotes around a text that begins with *"
+        raise yaml.MarkedYAMLError(problem=message, problem_mark=self.get_mark())
 
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:
         if self.flow_level >= CONF_MAX_DEPTH:
@@ -169,9 +169,9 @@ def _referenced(kind: str, name: str, path: str | None, key: str) -> str:
             else read_text(_beside(path, name), SECRET_MAX_BYTES).strip()
         )
     except (KeyError, OSError, ValueError) as error:
-        what = f"the {'environment variable' if kind == 'env' else 'file'} {name} it refers to cannot be read"
+        message = f"the {'environment variable' if kind == 'env' else 'file'} {name} it refers to cannot be read"
         raise SettingsError(
-            what, path=path, key=key, check="that it is set where this command runs"
+            message, path=path, key=key, action="that it is set where this command runs"
         ) from error
 
 
@@ -220,17 +220,17 @@ def defaults_of(document: Any, conf: str) -> Defaults | None:
         raise SettingsError(
             "a file of defaults is a mapping of keys, as a conf has them",
             path=path,
-            check="its content",
+            action="its content",
         )
     for key in OF_ONE_PIPELINE:
         if key in written:
-            check = (
+            action = (
                 "the key: it stands in each conf"
                 if key == "pipeline"
                 else "the key: one file of defaults has no other below it"
             )
             raise SettingsError(
-                f"a file of defaults cannot have the key {key}", path=path, key=key, check=check
+                f"a file of defaults cannot have the key {key}", path=path, key=key, action=action
             )
     return Defaults(path, written)
 
@@ -300,7 +300,7 @@ def confs_in(folder: Path) -> tuple[Path, ...]:
         raise SettingsError(
             "there is no conf in this folder",
             path=folder,
-            check="its files: a conf's name ends in .yaml or .yml",
+            action="its files: a conf's name ends in .yaml or .yml",
         )
     return confs
 

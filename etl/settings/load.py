@@ -97,20 +97,20 @@ def parse_change(word: str) -> Change:
     if not equals or not key:  # who wrote another sign may have a password behind it
         raise SettingsError(
             f"--set {_UNSIGNED.split(key)[0]}: it is not KEY=VALUE",
-            check="--set limits.max_records_per_run=1000",
+            action="--set limits.max_records_per_run=1000",
         )
     if key.startswith(f"{_SPARK}.{_SPARK}."):  # as it stands in the file, section and name
         key = key.removeprefix(f"{_SPARK}.")
     if key not in MEANINGS and not key.startswith(f"{_SPARK}."):
-        raise SettingsError(f"--set {key}: a conf has no such key", key=key, check=_near(key))
+        raise SettingsError(f"--set {key}: a conf has no such key", key=key, action=_near(key))
     try:
         return Change(key, document_of(text), text)
     except NOT_YAML as error:
-        what = f"--set {key}: the value cannot be read as YAML: {said_of(error)}"
+        message = f"--set {key}: the value cannot be read as YAML: {said_of(error)}"
         raise SettingsError(
-            what,
+            message,
             key=key,
-            check="the value: it is written as in a conf file, in quotes for the shell",
+            action="the value: it is written as in a conf file, in quotes for the shell",
         ) from error
 
 
@@ -229,13 +229,13 @@ def reject_unfit(settings: Settings, path: str | None) -> None:
     if found:
         dialect = f"where source.dialect is {settings.source.dialect.value}"
         said = "\n".join(f"{key} {why}" for key, why in found.items())
-        what = (
+        message = (
             f"{dialect}, {said}"
             if len(found) == 1
             else f"{len(found)} keys do not fit {dialect}:\n{said}"
         )
         raise SettingsError(
-            what, key=next(iter(found)), path=path, check="these keys, and source.dialect"
+            message, key=next(iter(found)), path=path, action="these keys, and source.dialect"
         )
 
 
@@ -251,12 +251,12 @@ def placed_by_name(settings: Settings, path: str) -> Settings:
             update={"table": table.placed(check_place(path), table.losses_path)}
         )
     except ValueError as error:
-        check = "ALTER TABLE ... SET LOCATION, or another table"
+        action = "ALTER TABLE ... SET LOCATION, or another table"
         raise SettingsError(
             f"{table.name} is at a place that cannot be used: {error}",
             path=path,
             key=key,
-            check=check,
+            action=action,
         ) from error
     reject_unsupported_store_keys(path, table.store, None)
     reject_overlapping_paths(placed, None)
@@ -271,8 +271,8 @@ def reject_overlapping_paths(settings: Settings, conf: str | Path | None) -> Non
         settings.table.path, settings.table.losses_at, settings.report.path, settings.metrics_file
     )
     if wrong is not None:
-        check = "a folder of its own for each table, and others for reports and metrics"
-        raise SettingsError(wrong[1], key=wrong[0], path=conf, check=check)
+        action = "a folder of its own for each table, and others for reports and metrics"
+        raise SettingsError(wrong[1], key=wrong[0], path=conf, action=action)
 
 
 _NEEDED = ("version", "pipeline", "group", "zookeeper.connect", "source.topics.allow", "table.path")
@@ -327,7 +327,7 @@ def parse_settings(
     """
     if not isinstance(document, dict):
         raise SettingsError(
-            "a conf file is a mapping of keys", path=path, check=f"it needs {', '.join(_NEEDED)}"
+            "a conf file is a mapping of keys", path=path, action=f"it needs {', '.join(_NEEDED)}"
         )
     try:
         written, meant = document, resolve(document, path)
@@ -339,7 +339,7 @@ def parse_settings(
         raise conf_mistake(found, path, lambda loc: reference_at(written, loc)) from error
     except RecursionError as error:
         raise SettingsError(
-            "its values lie too deep in each other", path=path, check="its indentation"
+            "its values lie too deep in each other", path=path, action="its indentation"
         ) from error
     reject_unfit(settings, path)
     if settings.table.is_placed:
@@ -350,7 +350,7 @@ def parse_settings(
             f"{key} has no effect under table.writer: spark",
             key=key,
             path=path,
-            check="table.writer: auto, or arrow; or leave the key out",
+            action="table.writer: auto, or arrow; or leave the key out",
         )
     return settings
 
@@ -375,8 +375,8 @@ def settings_of_backfill(settings: Settings, name: str) -> Settings:
     name that is none.
     """
     if not re.fullmatch(NAME, name):
-        check = "letters, digits, `.`, `_` and `-`, and not dots alone"
-        raise SettingsError(f"{name!r} is no name for a backfill", key="--name", check=check)
+        action = "letters, digits, `.`, `_` and `-`, and not dots alone"
+        raise SettingsError(f"{name!r} is no name for a backfill", key="--name", action=action)
     limits = settings.limits
     if limits.max_bytes_per_run is None:
         limits = limits.model_copy(update={"max_bytes_per_run": BACKFILL_PLAN_BYTES})
@@ -420,16 +420,18 @@ def request_of(
     key = _run_key(run_key) if run_key is not None else None
     _reject_no_interval(start, until)
     if settings.source.is_physical and (start or until):
-        what = "Jafka and Kafka 0.7 keep no time of a message, and count bytes instead of messages"
-        check = (
+        message = (
+            "Jafka and Kafka 0.7 keep no time of a message, and count bytes instead of messages"
+        )
+        action = (
             "what they can do instead: --run-key alone (what is there when it is first asked for), and limits.max_bytes_per_run for how "
             "much one run reads"
         )
-        raise SettingsError(what, key="--from-time" if start else "--until-time", check=check)
+        raise SettingsError(message, key="--from-time" if start else "--until-time", action=action)
     if key and until and until.at_ms is not None and until.at_ms > now_ms:
-        what = f"{until.said} is in the future by {(until.at_ms - now_ms) / 1000:,.0f} s, by the clock of this machine"
-        check = "run it once the interval is over: under its key nothing would be loaded that comes until then"
-        raise NotYetReadable(what, key="--until-time", check=check)
+        message = f"{until.said} is in the future by {(until.at_ms - now_ms) / 1000:,.0f} s, by the clock of this machine"
+        action = "run it once the interval is over: under its key nothing would be loaded that comes until then"
+        raise NotYetReadable(message, key="--until-time", action=action)
     return Request(key, Bounds(start, until)) if key or start or until else None
 
 
@@ -439,7 +441,7 @@ def parse_bound(text: str, now_ms: int, *, key: str) -> Bound:
     if said == SINCE_LAST:
         if key != "--from-time":
             raise SettingsError(
-                f"{SINCE_LAST} is where a run begins, and no end", key=key, check=_FORMS
+                f"{SINCE_LAST} is where a run begins, and no end", key=key, action=_FORMS
             )
         return Bound(SINCE_LAST)
     if found := re.fullmatch(r"-([0-9]{1,9})([smhd])", said, re.ASCII):
@@ -453,8 +455,8 @@ def parse_bound(text: str, now_ms: int, *, key: str) -> Bound:
     try:
         return _at(parse_timestamp(said).ms, text, key)
     except ValueError as error:
-        what = f"{text!r} is no time, and no form of a relative one: {error}"
-        raise SettingsError(what, key=key, check=f"one of: {_FORMS}") from error
+        message = f"{text!r} is no time, and no form of a relative one: {error}"
+        raise SettingsError(message, key=key, action=f"one of: {_FORMS}") from error
 
 
 def starting_by(settings: Settings, request: Request | None) -> Settings:
@@ -482,18 +484,18 @@ def _at(ms: int, text: str, key: str) -> Bound:
 def _moment(ms: int, text: str, key: str) -> int:
     if not 0 <= ms < 253_402_300_800_000:  # the year 10000
         raise SettingsError(
-            f"{text!r} lies outside the years 1970 to 9999", key=key, check=f"one of: {_FORMS}"
+            f"{text!r} lies outside the years 1970 to 9999", key=key, action=f"one of: {_FORMS}"
         )
     return ms
 
 
 def _run_key(text: str) -> str:
     if not text.strip() or len(text) > RUN_KEY_MAX or not text.isprintable():
-        what = f"a run key is text of 1 to {RUN_KEY_MAX} printable characters"
+        message = f"a run key is text of 1 to {RUN_KEY_MAX} printable characters"
         raise SettingsError(
-            what,
+            message,
             key="--run-key",
-            check="what the scheduler calls this run, the same in each of its retries",
+            action="what the scheduler calls this run, the same in each of its retries",
         )
     return text.strip()
 
@@ -504,15 +506,15 @@ def _reject_no_interval(start: Bound | None, until: Bound | None) -> None:
         return
     if start.at_ms is not None and until.at_ms is not None and start.at_ms >= until.at_ms:
         how = "is empty" if start.at_ms == until.at_ms else "runs backwards"
-        what = f"the interval from {start.said} until {until.said} {how}"
-        check = "the schedule: Airflow 3 gives a plain cron string empty intervals, CronDataIntervalTimetable gives whole ones"
-        raise SettingsError(what, key="--until-time", check=check)
+        message = f"the interval from {start.said} until {until.said} {how}"
+        action = "the schedule: Airflow 3 gives a plain cron string empty intervals, CronDataIntervalTimetable gives whole ones"
+        raise SettingsError(message, key="--until-time", action=action)
     if start.back is not None and until.back is not None and start.back <= until.back:
-        what = f"the interval from {start.said} until {until.said} " + (
+        message = f"the interval from {start.said} until {until.said} " + (
             "is empty" if start.back == until.back else "runs backwards"
         )
         raise SettingsError(
-            what, key="--until-time", check="-10000 lies before -5000: both count from the end"
+            message, key="--until-time", action="-10000 lies before -5000: both count from the end"
         )
 
 
@@ -526,7 +528,7 @@ def security_of(said: Security | Mapping[str, Any] | None) -> Security:
     listener = said.get("listener")
     if listener is not None and not (isinstance(listener, str) and listener):
         raise SettingsError(
-            "the name of a listener is a text", key="source.listener", check="the listener's name"
+            "the name of a listener is a text", key="source.listener", action="the listener's name"
         )
     try:
         return SecuritySettings.model_validate(keys).value(listener)

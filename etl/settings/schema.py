@@ -172,17 +172,17 @@ def conf_mistake(
     keys = list(told)
     if len(keys) == 1:
         [(key, sentence)] = told.items()
-        return SettingsError(sentence, path=path, key=key or None, check=_check(key, sentence))
+        return SettingsError(sentence, path=path, key=key or None, action=_check(key, sentence))
     lines = [
         f"{key}: {sentence}" + (f"; it takes {meaning}" if (meaning := _meaning(key)) else "")
         for key, sentence in told.items()
     ]
-    what = "\n".join([f"{len(keys)} keys of the conf are wrong:", *lines])
+    message = "\n".join([f"{len(keys)} keys of the conf are wrong:", *lines])
     return SettingsError(
-        what,
+        message,
         path=path,
         key=keys[0] or None,
-        check="each of these keys, its spelling and its indentation",
+        action="each of these keys, its spelling and its indentation",
     )
 
 

@@ -89,8 +89,8 @@ _NESTED_CLASS = re.compile(r"\[\^?\]?[^\]]*?(?:\[|&&)")
 def _expressions(value: tuple[str, ...]) -> tuple[str, ...]:
     for expression in value:
         if _NESTED_CLASS.search(re.sub(r"\\.", "_", expression)):
-            what = f"{expression!r} has a [ or && inside a class, which means one thing in Java and another in Python"
-            raise ValueError(f"{what}; write a character that is meant as \\[ or \\&")
+            message = f"{expression!r} has a [ or && inside a class, which means one thing in Java and another in Python"
+            raise ValueError(f"{message}; write a character that is meant as \\[ or \\&")
         try:
             re.compile(expression)
         except (re.error, OverflowError, RecursionError) as error:

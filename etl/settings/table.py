@@ -126,7 +126,7 @@ def reject_unsupported_store_keys(path: str, store: StoreSettings, conf: str | N
             f"table.path is {where}, which has no {unfit}",
             key=f"table.store.{unfit}",
             path=conf,
-            check=takes,
+            action=takes,
         )
     for one, other in (("access_key", "secret_key"), ("secret_key", "access_key")):
         if getattr(store, one) is not None and getattr(store, other) is None:
@@ -134,15 +134,15 @@ def reject_unsupported_store_keys(path: str, store: StoreSettings, conf: str | N
                 f"{one} is there without {other}",
                 key=f"table.store.{other}",
                 path=conf,
-                check="both of them, or none",
+                action="both of them, or none",
             )
     if (store.endpoint or "").startswith("http://") and not store.allow_http:
-        check = "https://; or table.store.allow_http: true, where nobody else is on the way"
+        action = "https://; or table.store.allow_http: true, where nobody else is on the way"
         raise SettingsError(
             "the endpoint is http://, by which secrets and rows can be read on the way",
             key="table.store.endpoint",
             path=conf,
-            check=check,
+            action=action,
         )
     _reject_another_account(path, store, conf)
 
@@ -157,15 +157,15 @@ def _reject_another_account(path: str, store: StoreSettings, conf: str | None) -
             "the path names no storage account",
             key="table.path",
             path=conf,
-            check=f"table.path: {form}",
+            action=f"table.path: {form}",
         )
     if store.account is not None and store.account != named:
-        what = f"the path names the storage account {named}, and not {store.account}"
+        message = f"the path names the storage account {named}, and not {store.account}"
         raise SettingsError(
-            what,
+            message,
             key="table.store.account",
             path=conf,
-            check="table.path, or leave table.store.account out",
+            action="table.path, or leave table.store.account out",
         )
 
 

@@ -191,7 +191,7 @@ def by_filter(
     except NotTranslated as error:
         raise SettingsError(
             f"the pattern {text!r} is not understood: {error}",
-            check="a simpler one, or the topics' names",
+            action="a simpler one, or the topics' names",
         ) from error
 
 
@@ -200,17 +200,19 @@ def by_names(topics: Mapping[str, int]) -> Subscription:
     threads than one.
     """
     if not topics:
-        raise SettingsError("no topic is named, and no pattern", check="the topics to subscribe to")
+        raise SettingsError(
+            "no topic is named, and no pattern", action="the topics to subscribe to"
+        )
     for topic, count in topics.items():
         if type(count) is not int or count < 1:
             raise SettingsError(
-                f"{count!r} is no number of streams", topic=topic, check="1 or more"
+                f"{count!r} is no number of streams", topic=topic, action="1 or more"
             )
     return Subscription(dict(topics))
 
 
-def _refused(key: str, what: str, check: str) -> SettingsError:
-    return SettingsError(what, key=key, check=check)
+def _refused(key: str, message: str, action: str) -> SettingsError:
+    return SettingsError(message, key=key, action=action)
 
 
 def _names(kind: type[Membership]) -> str:
@@ -298,7 +300,7 @@ class ConsumerConfig:
             return [split_address(one.strip()) for one in named]
         except ValueError as error:
             raise SettingsError(
-                str(error), key="bootstrap", check="host:port, several with commas between them"
+                str(error), key="bootstrap", action="host:port, several with commas between them"
             ) from None
 
     def _reject_sizes(self) -> None:
@@ -308,17 +310,17 @@ class ConsumerConfig:
         for key in ("fetch_max_bytes", "partition_max_bytes", "fetch_limit_bytes"):
             if not getattr(self, key) > 0:
                 raise SettingsError(
-                    f"{getattr(self, key)} is no number of bytes", key=key, check="1 or more"
+                    f"{getattr(self, key)} is no number of bytes", key=key, action="1 or more"
                 )
         if not self.max_wait_ms >= 0:
             raise SettingsError(
                 f"{self.max_wait_ms} is no number of milliseconds",
                 key="max_wait_ms",
-                check="0 or more",
+                action="0 or more",
             )
         if not self.timeout_s > 0:
             raise SettingsError(
-                f"{self.timeout_s:g} is no number of seconds", key="timeout_s", check="more than 0"
+                f"{self.timeout_s:g} is no number of seconds", key="timeout_s", action="more than 0"
             )
 
     def checked(self) -> Group | None:
@@ -328,34 +330,36 @@ class ConsumerConfig:
             raise SettingsError(
                 "nothing says which brokers to ask",
                 key="bootstrap",
-                check="bootstrap, or zookeeper",
+                action="bootstrap, or zookeeper",
             )
         if self.zookeeper is None and self.zookeeper_access is not None:
-            what = "zookeeper_access says how a ZooKeeper is entered, and none is given"
+            message = "zookeeper_access says how a ZooKeeper is entered, and none is given"
             raise SettingsError(
-                what, key="zookeeper_access", check="zookeeper; or leave zookeeper_access out"
+                message, key="zookeeper_access", action="zookeeper; or leave zookeeper_access out"
             )
         if self.is_physical and (self.zookeeper is None or self.bootstrap is not None):
-            what = "brokers of Jafka and Kafka 0.7 are found in ZooKeeper alone"
-            raise SettingsError(what, key="zookeeper", check="zookeeper given, bootstrap not")
+            message = "brokers of Jafka and Kafka 0.7 are found in ZooKeeper alone"
+            raise SettingsError(message, key="zookeeper", action="zookeeper given, bootstrap not")
         if self.group is None:
             return None
         if self.storage is OffsetsStorage.DUAL:
-            what = "a consumer keeps its group's offsets in one place"
-            raise SettingsError(what, key="offsets_storage", check="zookeeper or kafka")
+            message = "a consumer keeps its group's offsets in one place"
+            raise SettingsError(message, key="offsets_storage", action="zookeeper or kafka")
         if self.storage is OffsetsStorage.ZOOKEEPER and self.zookeeper is None:
             raise SettingsError(
                 "nothing says in which ZooKeeper the group's offsets are",
                 key="zookeeper",
-                check="zookeeper",
+                action="zookeeper",
             )
         if self.storage is OffsetsStorage.KAFKA and self.is_physical:
             raise SettingsError(
-                "Jafka and Kafka 0.7 keep no offsets", key="offsets_storage", check="zookeeper"
+                "Jafka and Kafka 0.7 keep no offsets", key="offsets_storage", action="zookeeper"
             )
         named = Group(self.group) if isinstance(self.group, str) else self.group
         group = named.settled(has_zookeeper=self.zookeeper is not None, physical=self.is_physical)
         if group.membership is Membership.COORDINATOR and self.storage is OffsetsStorage.ZOOKEEPER:
-            what = "a group with a coordinator keeps its offsets there, too"
-            raise SettingsError(what, key="offsets_storage", check="kafka, or membership=zookeeper")
+            message = "a group with a coordinator keeps its offsets there, too"
+            raise SettingsError(
+                message, key="offsets_storage", action="kafka, or membership=zookeeper"
+            )
         return group

@@ -225,7 +225,7 @@ class Pump:
         if threading.current_thread() is self._thread:
             raise ConsumerInUse(
                 "a listener commits the connector that called it",
-                check="auto_commit_s, which commits at let-go",
+                action="auto_commit_s, which commits at let-go",
             )
         done, raised = threading.Event(), list[BaseException]()
 
@@ -234,7 +234,7 @@ class Pump:
                 if self.is_ended:
                     raise NotAssigned(
                         "the connector has ended, and nothing is committed any more",
-                        check="commit() before shutdown()",
+                        action="commit() before shutdown()",
                     )
                 if handed := self.positions.handed():
                     self._group.commit(handed)
@@ -347,7 +347,7 @@ class MessageStream(Iterator[Record]):
         if not self._in_use.acquire(blocking=False):
             raise ConsumerInUse(
                 "another thread waits for this stream's next record",
-                check="that each thread has a stream of its own",
+                action="that each thread has a stream of its own",
             )
         try:
             return self._next()
@@ -439,12 +439,12 @@ class ConsumerConnector:
             raise SettingsError(
                 "streams are what a group gives a member, and there is no group",
                 key="group",
-                check="Conf(..., group=...)",
+                action="Conf(..., group=...)",
             )
         if queue_records < 1 or queue_bytes < 1:
             raise SettingsError(
                 "a stream without a queue would never give anything",
-                check="queue_records and queue_bytes: 1 or more",
+                action="queue_records and queue_bytes: 1 or more",
             )
         self._conf, self._listener = conf, listener
         self._queue_records, self._queue_bytes = queue_records, queue_bytes
@@ -509,7 +509,7 @@ class ConsumerConnector:
         topic names, again after each change.
         """
         if type(streams) is not int or streams < 1:
-            raise SettingsError(f"{streams!r} is no number of streams", check="1 or more")
+            raise SettingsError(f"{streams!r} is no number of streams", action="1 or more")
         wanted = by_filter(pattern, FilterKind(kind), threads=streams)
         made = [self._stream(None, number, timeout_s) for number in range(streams)]
         self._start(wanted, made, key_decoder, value_decoder)
@@ -522,7 +522,7 @@ class ConsumerConnector:
         if self._pump is None:
             raise SettingsError(
                 "there are no streams yet",
-                check="create_message_streams, before anything is committed",
+                action="create_message_streams, before anything is committed",
             )
         self._pump.commit()
 
@@ -551,7 +551,7 @@ class ConsumerConnector:
         value_decoder: Decoder | None,
     ) -> None:
         if self._streams or self._is_shut_down:
-            raise SettingsError("a connector makes its streams once", check="another Connector")
+            raise SettingsError("a connector makes its streams once", action="another Connector")
         conf = self._conf
         with ExitStack() as until:
             opened, sizes = open_cluster(conf, until), conf.sizes

@@ -49,14 +49,14 @@ class InUse:
         if not self._lock.acquire(blocking=False):
             raise ConsumerInUse(
                 "another thread is using this consumer",
-                check="that each thread has a Consumer of its own",
+                action="that each thread has a Consumer of its own",
             )
         try:
             if self.is_closed:
-                raise NotAssigned("the consumer is closed", check="a new Consumer")
+                raise NotAssigned("the consumer is closed", action="a new Consumer")
             if self._is_inside and not nests:
-                what = "a listener polls or closes the consumer that called it, or says anew what it reads"
-                raise ConsumerInUse(what, check="the listener: it may commit and seek")
+                message = "a listener polls or closes the consumer that called it, or says anew what it reads"
+                raise ConsumerInUse(message, action="the listener: it may commit and seek")
             before, self._is_inside = self._is_inside, True
             try:
                 yield
@@ -213,7 +213,7 @@ class Consumer:
             if self._group.is_subscribed:
                 raise SettingsError(
                     "the group says what this consumer reads",
-                    check="unsubscribe(), before anything is assigned by hand",
+                    action="unsubscribe(), before anything is assigned by hand",
                 )
             self._at.assign([BrokerPartition(*log) for log in logs])
 
@@ -232,8 +232,8 @@ class Consumer:
         by hand.
         """
         if (pattern is None) is not bool(topics) or isinstance(topics, str):
-            what = "topics are named, or there is a pattern of them"
-            raise SettingsError(what, check="subscribe([name, ...]), or subscribe(pattern=...)")
+            message = "topics are named, or there is a pattern of them"
+            raise SettingsError(message, action="subscribe([name, ...]), or subscribe(pattern=...)")
         wanted = by_names(dict.fromkeys(topics, 1)) if pattern is None else by_filter(pattern)
         with self._alone(nests=False):
             self._group.subscribe(wanted, listener)
@@ -270,7 +270,7 @@ class Consumer:
                     if not (self._at.rotation.assigned or self._group.is_subscribed):
                         raise NotAssigned(
                             "no partition is assigned to this consumer",
-                            check="assign() or subscribe()",
+                            action="assign() or subscribe()",
                         )
                     self._at.place()
                     self._at.take_answers(self._fetches.end(wait_until))
@@ -371,7 +371,7 @@ class Consumer:
             raise SettingsError(
                 "the consumer has no group, so nobody keeps its offsets",
                 key="group",
-                check="Consumer(..., group=...)",
+                action="Consumer(..., group=...)",
             )
         return self._kept
 

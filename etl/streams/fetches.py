@@ -162,12 +162,12 @@ class Fetches:
         ):
             return False
         line.consumer.close()
-        what = f"the broker did not answer a fetch within {sizes.timeout_s:g} s"
+        message = f"the broker did not answer a fetch within {sizes.timeout_s:g} s"
         line.lose(
             BrokerUnreachable(
-                what,
+                message,
                 broker=line.consumer.address,
-                check="that it runs, and what is between it and us",
+                action="that it runs, and what is between it and us",
             )
         )
         return True
@@ -245,7 +245,7 @@ class Fetches:
                 walk.lose_leader(
                     failure
                     or BrokerError(
-                        f"the log {walk.log.unled}", **walk.log.place, check=walk.log.held_by
+                        f"the log {walk.log.unled}", **walk.log.place, action=walk.log.held_by
                     )
                 )
         self._looked_at = time.monotonic()
@@ -310,8 +310,8 @@ def _up_to_the_broken(
         except EtlError as broken:
             where = {**broken.where, "next_offset": header.last_offset + 1}
             return found, type(broken)(
-                broken.what,
-                check=f"{broken.check}; seek to next_offset to go on behind it",
+                broken.message,
+                action=f"{broken.action}; seek to next_offset to go on behind it",
                 **where,
             )
     return found, None
@@ -325,7 +325,7 @@ def _outside(walk: RangeProgress, consumer: SimpleConsumer) -> EtlError | None:
     if walk.cursor.position < start:
         return ExpiredOffsets(
             "the offset was deleted by retention before it was read",
-            check=f"the topic's retention; {_SEEK}",
+            action=f"the topic's retention; {_SEEK}",
             **place_of(walk),
             log_start_offset=start,
         )
@@ -333,7 +333,7 @@ def _outside(walk: RangeProgress, consumer: SimpleConsumer) -> EtlError | None:
         return RanOutBeforeUntil(
             f"the log ends at {end} by now, below the offset",
             **place_of(walk),
-            check=f"whether the topic was deleted and made again, or lost its end with a broker; {_SEEK}",
+            action=f"whether the topic was deleted and made again, or lost its end with a broker; {_SEEK}",
         )
     return None
 
@@ -344,6 +344,6 @@ def _bound(walk: RangeProgress, consumer: SimpleConsumer, when: int) -> int:
         raise BrokerError(
             "the broker names no start or end of the log",
             **walk.log.place,
-            check="the broker's log",
+            action="the broker's log",
         )
     return listed.offset

@@ -416,11 +416,15 @@ class Subscribed:
     def subscribe(self, wanted: Subscription, listener: RebalanceListener | None) -> None:
         """With the next `tend`. Raises SettingsError without a group."""
         if self._open_member is None:
-            what = "the consumer has no group, and only members of one subscribe"
-            raise SettingsError(what, key="group", check="Consumer(..., group=...), or assign()")
+            message = "the consumer has no group, and only members of one subscribe"
+            raise SettingsError(
+                message, key="group", action="Consumer(..., group=...), or assign()"
+            )
         if self._wanted is None and self._at.rotation.assigned:
-            what = "partitions are assigned to this consumer by hand"
-            raise SettingsError(what, check="assign(()), or unsubscribe(), before it subscribes")
+            message = "partitions are assigned to this consumer by hand"
+            raise SettingsError(
+                message, action="assign(()), or unsubscribe(), before it subscribes"
+            )
         self.unsubscribe()
         self._wanted, self._listener, self._polled_at = (
             wanted,
@@ -471,7 +475,7 @@ class Subscribed:
             raise SettingsError(
                 "the consumer has no group, so nobody keeps its offsets",
                 key="group",
-                check="Consumer(..., group=...)",
+                action="Consumer(..., group=...)",
             )
         if self._wanted is None:
             self._kept.commit(offsets, None)
@@ -483,15 +487,15 @@ class Subscribed:
         member = self._member
         share = None if self._is_stale or member is None else member.share
         if share is None or member is None:
-            what = (
+            message = (
                 "the consumer is no member of its group now, and others may be reading what it read"
             )
-            check = "how long this program takes between two polls; the next one joins again and begins where the group is"
-            raise MembershipLost(what, check=check)
+            action = "how long this program takes between two polls; the next one joins again and begins where the group is"
+            raise MembershipLost(message, action=action)
         for log in offsets:
             if log not in self._at.rotation.assigned:
-                what = "the partition is not in this consumer's share of the group"
-                raise NotAssigned(what, **log.place, check="what the listener was told")
+                message = "the partition is not in this consumer's share of the group"
+                raise NotAssigned(message, **log.place, action="what the listener was told")
         for left in reversed(range(_COMMITS_MAX)):
             try:
                 kept.commit(offsets, share)

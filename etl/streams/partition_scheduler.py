@@ -162,5 +162,5 @@ class Rotation(Generic[Record]):
                 raise NotAssigned(
                     "the partition is not assigned to this consumer",
                     **log.place,
-                    check="assign(), and what it was given",
+                    action="assign(), and what it was given",
                 )

@@ -222,7 +222,7 @@ class ByZooKeeper:
 
             if not wait_until(is_led, _WITHIN_S):
                 raise Unreachable(
-                    "a new topic has no leaders", check="the brokers' log files", topic=topic.name
+                    "a new topic has no leaders", action="the brokers' log files", topic=topic.name
                 )
 
 
@@ -247,7 +247,7 @@ class ByCreateRequest:
         if topic.replication_factor != 1 or topic.config:
             raise SettingsError(
                 "Jafka has no replicas and no settings of a topic",
-                check="what is asked for",
+                action="what is asked for",
                 topic=topic.name,
             )
         for broker in brokers:
@@ -257,7 +257,7 @@ class ByCreateRequest:
             if not wait_until(lambda: all(client.exists(path) for path in paths), _WITHIN_S):
                 raise Unreachable(
                     "a new topic is not registered",
-                    check="the brokers' log files",
+                    action="the brokers' log files",
                     topic=topic.name,
                 )
 
@@ -306,7 +306,7 @@ def session(connect: str, *, within_s: float = _WITHIN_S) -> Iterator[Any]:
         yield client
     except KazooTimeoutError as error:
         raise Unreachable(
-            "ZooKeeper does not answer", check="that it is running", zookeeper=connect
+            "ZooKeeper does not answer", action="that it is running", zookeeper=connect
         ) from error
     finally:
         client.stop()
@@ -447,7 +447,7 @@ def release(version: str) -> Release:
     if version not in RELEASES:
         raise SettingsError(
             "this version cannot be embedded",
-            check=f"one of {', '.join(RELEASES)}",
+            action=f"one of {', '.join(RELEASES)}",
             version=version,
         )
     return RELEASES[version]
@@ -493,7 +493,7 @@ class Kafka(Server):
         self.release = release(version)
         if self.release.has_zookeeper and zookeeper is None:
             raise SettingsError(
-                "this version needs a ZooKeeper", check="zookeeper=", version=version
+                "this version needs a ZooKeeper", action="zookeeper=", version=version
             )
         super().__init__(f"kafka-{broker_id}", folder, port)
         self.version = version

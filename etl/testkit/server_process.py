@@ -48,7 +48,7 @@ def free_port() -> int:
                 continue
     raise SettingsError(
         "no free port was found",
-        check=f"who listens on the ports from {_PORTS.start} on",
+        action=f"who listens on the ports from {_PORTS.start} on",
         host=HOST,
     )
 
@@ -191,14 +191,14 @@ class Server(ABC):
 
     def _failed(self) -> Unreachable:
         code = self._process.poll() if self._process is not None else None
-        what = (
+        message = (
             f"was not ready after {self.start_within_s:g} s"
             if code is None
             else f"ended with exit code {code} while it started"
         )
         return Unreachable(
-            f"{self.name} {what}",
-            check=f"the log file, which ends with:\n{tail(self.log)}",
+            f"{self.name} {message}",
+            action=f"the log file, which ends with:\n{tail(self.log)}",
             port=self.port,
             log=self.log,
         )

@@ -187,7 +187,7 @@ class StandaloneSpark:
             if not wait_until(self._all_registered, self.start_within_s):
                 raise Unreachable(
                     "a Spark worker did not register",
-                    check="the log files",
+                    action="the log files",
                     logs=[w.log for w in self._workers],
                 )
             self._running = started.pop_all()

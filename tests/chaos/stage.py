@@ -279,8 +279,8 @@ def said_in_short(said: Said) -> str:
         document = json.loads(said.out)
     except ValueError:
         return f"exit {said.code}"
-    if said.code and "what" in document:
-        return f"exit {said.code}: {_EACH_TIME_ANOTHER.sub('', document['what'])}"
+    if said.code and "message" in document:
+        return f"exit {said.code}: {_EACH_TIME_ANOTHER.sub('', document['message'])}"
     return f"exit {said.code}: {', '.join(one['outcome'] for one in document.get('outcomes', ())) or 'nothing'}"
 
 

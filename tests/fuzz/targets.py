@@ -360,7 +360,7 @@ def _unmark(content: bytes) -> object:
 _MARKED = tuple(
     (f"Traceback\n x\n{errors.mark(error)}\tat y\n").encode()
     for error in (
-        errors.CorruptData("no", check="it", topic="clicks", offset=5),
+        errors.CorruptData("no", action="it", topic="clicks", offset=5),
         errors.EtlError("what"),
     )
 )

@@ -112,7 +112,7 @@ def test_what_a_store_never_answers_well_ends_a_run_and_the_next_one_finishes_th
     way[1].rules(way[1].commit(fault, 10_000))
     ran = run(pipeline)
     assert ran.returncode == (0 if fault == "lose" else 7), (ran.stdout, ran.stderr)
-    assert fault == "lose" or "503" in json.loads(ran.stdout)["what"]
+    assert fault == "lose" or "503" in json.loads(ran.stdout)["message"]
     way[1].rules()
     pipeline.settings = dict(WITHOUT_SPARK)
     pipeline.ran()

@@ -335,7 +335,7 @@ def test_there_is_none_with(
     assert type(error) is told.kind and re.search(told.text, str(error)), str(error)
     assert error.exit_code == (6 if told.kind is ZooKeeperUnreachable else 2)
     assert told.key == "any" or error.where.get("key") == told.key, error.where
-    assert error.check
+    assert error.action
     if told.file is not None:
         assert str(error.where.get("file")) == str(told.file(servers))
     said = f"{error} {error!r} {error.as_json()} {caplog.text}"

@@ -152,7 +152,7 @@ def test_a_driver_that_was_killed_is_tried_again_and_one_that_had_committed_is_d
 
 def test_what_a_person_must_decide_fails_in_its_first_try(stand_in: StandIn) -> None:
     stand_in.spark_submit(
-        failing(CorruptData("a bad CRC", topic="clicks", partition=3, check="the broker's disk"))
+        failing(CorruptData("a bad CRC", topic="clicks", partition=3, action="the broker's disk"))
     )
     assert run("at_once", now(), BY_PARAMS).tasks["load"] == ("failed", 1)
     assert len(stand_in.asked()) == 1
@@ -362,7 +362,7 @@ def test_a_worker_without_the_job_is_told_by_the_variable_that_names_its_folder(
 
 def test_the_failure_says_what_the_job_said(stand_in: StandIn) -> None:
     stand_in.spark_submit(
-        failing(CorruptData("a bad CRC", topic="clicks", partition=3, check="the broker's disk"))
+        failing(CorruptData("a bad CRC", topic="clicks", partition=3, action="the broker's disk"))
     )
     told = failure({})
     assert (

@@ -174,7 +174,7 @@ def test_who_takes_the_same_files_out_while_they_are_put_together_wins_and_it_is
         left, version = content(three), DeltaTable(three).version()
     assert (
         isinstance(came[0], TableUnreachable)
-        and "somebody else changed the same files" in came[0].what
+        and "somebody else changed the same files" in came[0].message
     )
     assert content(three) == left and DeltaTable(three).version() == version
 

@@ -545,7 +545,7 @@ def test_an_executors_failure_is_raised_as_itself(
         raise RuntimeError(
             mark(
                 CorruptData(
-                    'a bad "CRC"', topic="clicks", partition=0, offset=7, check="the broker's disk"
+                    'a bad "CRC"', topic="clicks", partition=0, offset=7, action="the broker's disk"
                 )
             )
         )

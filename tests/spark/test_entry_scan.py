@@ -140,7 +140,7 @@ def test_a_table_without_the_key_of_physical_logs_cannot_be_proven(
         find(spark, path)
     assert (
         "it must leave topic, broker_id, partition, offset and message_index as they are"
-        in refused.value.check
+        in refused.value.action
     )
 
 

@@ -59,7 +59,7 @@ def test_a_worker_that_lacks_the_package_is_told_with_the_command_that_makes_wha
     ) as caught:
         with translating_spark_errors():
             spark.sparkContext.parallelize([1], 1).map(only_here.same).collect()
-    assert "`etl package` makes" in caught.value.check and caught.value.exit_code == 2
+    assert "`etl package` makes" in caught.value.action and caught.value.exit_code == 2
 
 
 def test_what_fails_because_of_a_stop_that_is_on_its_way_out_is_the_stop() -> None:
@@ -104,7 +104,9 @@ def test_a_worker_that_is_killed_whenever_it_is_tried_is_named_and_no_bug(
         translating_spark_errors(),
     ):
         spark.range(1).select(killed("id")).collect()
-    assert caught.value.exit_code == 6 and caught.value.retriable and "memory" in caught.value.check
+    assert (
+        caught.value.exit_code == 6 and caught.value.retriable and "memory" in caught.value.action
+    )
 
 
 @pytest.mark.parametrize(

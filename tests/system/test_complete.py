@@ -65,7 +65,7 @@ def test_a_time_that_is_none_is_told_before_any_broker_is_asked(
 ) -> None:
     pipeline = make_pipeline(source={"bootstrap": "127.0.0.1:1"})
     found = pipeline.door("complete", after=("--until-time", until))
-    assert found.code == 2 and said in found.document["what"]
+    assert found.code == 2 and said in found.document["message"]
 
 
 def test_intervals_that_a_run_has_not_loaded_are_told_until_it_has(pipeline: Pipeline) -> None:

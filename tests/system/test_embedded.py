@@ -137,8 +137,8 @@ def test_a_broken_start_names_the_log_file_shows_its_end_and_keeps_it(zookeeper:
     with pytest.raises(Unreachable) as failure, broken:
         pytest.fail("a broker started with a setting that is no number")
     assert failure.value.where["log"] == broken.log
-    assert "exit code 1" in failure.value.what
-    assert "log.retention.ms" in failure.value.check
+    assert "exit code 1" in failure.value.message
+    assert "log.retention.ms" in failure.value.action
     assert "log.retention.ms" in broken.log.read_text()
     assert broken.pid is None
     shutil.rmtree(broken.folder)

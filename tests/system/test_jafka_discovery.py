@@ -238,7 +238,7 @@ def test_a_topic_that_is_nowhere_is_told_missing_and_the_wrong_family_with_the_r
                 zookeeper={"connect": jafka.zookeeper_connect}, table={"path": str(tmp_path / "t")}
             )
         )
-    assert "source.dialect: jafka" in caught.value.check
+    assert "source.dialect: jafka" in caught.value.action
 
 
 def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_that_has_one_is_put_right(
@@ -269,7 +269,7 @@ def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_th
     zookeeper.replace(znode, str(third).encode(), version=0)
     with pytest.raises(MisalignedOffset, match="plan 1 is stored") as refused:
         preview(settings)
-    assert f"it is {third} by now" in refused.value.check
+    assert f"it is {third} by now" in refused.value.action
     supersede(settings, 1, "put right", ())
     assert min(r.from_offset for r in preview(settings).ranges if r.log == log) == third
     conf = tmp_path / "conf.yaml"
@@ -310,7 +310,7 @@ def test_a_log_whose_topic_is_deleted_while_it_is_read_is_told_without_waiting(
                 retry=2,
             )
         )
-    assert (type(refused.value), refused.value.what) == (
+    assert (type(refused.value), refused.value.message) == (
         RanOutBeforeUntil,
         f"the log ends at 0, the range at {ranges[0].until_offset}",
     )

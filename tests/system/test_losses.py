@@ -246,7 +246,7 @@ def test_a_lost_file_of_a_losses_table_is_named_and_no_retry_is_advised(path: st
         read_losses(path, uid="uid-1")
     assert (
         caught.value.where["file"] == lost.name
-        and "repair()" in caught.value.check
+        and "repair()" in caught.value.action
         and not caught.value.retriable
     )
 

@@ -91,8 +91,8 @@ def test_doctor_says_of_a_name_that_is_not_taken_what_a_run_makes_of_it(named: P
     looked = named.door("doctor")
     assert (
         looked.code == 2
-        and told.document["what"] in looked.out
-        and told.document["check"] in looked.out
+        and told.document["message"] in looked.out
+        and told.document["action"] in looked.out
     )
 
 
@@ -136,7 +136,7 @@ def test_a_table_that_lies_where_the_catalog_would_make_it_or_has_no_columns_is_
     said = named.door("run")
     refused(said, 2, "the table has no column key")
     spark.sql(
-        f"ALTER TABLE {name_of(named)} {said.document['check'].partition('ALTER TABLE ... ')[2]}"
+        f"ALTER TABLE {name_of(named)} {said.document['action'].partition('ALTER TABLE ... ')[2]}"
     )
     named.ran()
     assert named.is_whole()
@@ -198,7 +198,7 @@ def test_a_pipeline_that_has_plans_is_given_no_new_table_by_a_name_that_is_not_t
     refused(
         told := named.door("run"), 2, "the catalog has no table", "etl table resolve CONF --make"
     )
-    assert told.document["check"] in named.door("doctor").out
+    assert told.document["action"] in named.door("doctor").out
     assert not spark.catalog.tableExists(name_of(named))
     spark.sql(f"CREATE TABLE {name_of(named)} USING delta LOCATION '{named.folder}/before'")
     assert named.ran().outcomes == ["nothing new"]

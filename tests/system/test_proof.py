@@ -401,7 +401,7 @@ def test_an_update_of_somebody_elses_is_reported_as_a_run_reports_it_until_it_is
     assert proof.document["by_others"] == [
         {"delta_version": 1, "operation": "UPDATE", "why": "removed rows"}
     ]
-    assert ran.document["what"] in proof.err and "etl plans acknowledge CONF 1" in proof.err
+    assert ran.document["message"] in proof.err and "etl plans acknowledge CONF 1" in proof.err
     operator_decisions.acknowledge(load_settings(pipeline.conf), "1", "it was us")
     assert pipeline.door("verify").code == 0
 

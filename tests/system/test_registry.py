@@ -162,7 +162,7 @@ def test_the_wrong_family_in_the_conf_is_told_with_the_right_one(
     with pytest.raises(SettingsError, match="broker 1 under .* is of Jafka or Kafka 0.7") as caught:
         read_brokers(zookeeper)
     assert (caught.value.exit_code, caught.value.where["key"]) == (2, "source.dialect")
-    assert "source.dialect: jafka" in caught.value.check
+    assert "source.dialect: jafka" in caught.value.action
 
 
 def test_the_wrong_family_is_told_the_other_way_round(
@@ -171,7 +171,7 @@ def test_the_wrong_family_is_told_the_other_way_round(
     client.create("/brokers/ids/1", KAFKA, makepath=True)
     with pytest.raises(SettingsError, match="is of Kafka 0.8 or later") as caught:
         read_physical_cluster(zookeeper)
-    assert "source.dialect: kafka" in caught.value.check
+    assert "source.dialect: kafka" in caught.value.action
 
 
 def test_two_families_under_one_chroot_are_refused_whichever_is_meant(
@@ -186,7 +186,7 @@ def test_two_families_under_one_chroot_are_refused_whichever_is_meant(
 def test_a_chroot_without_a_cluster_is_the_wrong_one_for_both(zookeeper: ZooKeeper) -> None:
     with pytest.raises(WrongChroot) as caught:
         read_physical_cluster(zookeeper)
-    assert "bootstrap" not in caught.value.check
+    assert "bootstrap" not in caught.value.action
 
 
 def test_a_cluster_of_which_no_broker_is_there_is_unreachable(

@@ -184,7 +184,8 @@ def test_a_cluster_that_was_not_given_the_package_says_what_makes_it_and_loads_n
         said
     )  # spark-submit hands on what is said on standard error as standard output
     assert (
-        "does not have the module etl" in document["what"] and "`etl package`" in document["check"]
+        "does not have the module etl" in document["message"]
+        and "`etl package`" in document["action"]
     )
     assert "a bug" not in told
     assert not list((tmp_path / "table").rglob("*.parquet"))

@@ -86,7 +86,7 @@ def test_a_zookeeper_that_goes_away_in_the_middle_is_named_and_the_next_run_comp
         }
         with pytest.raises(Unreachable) as caught:
             run.run(load_settings(pipeline.conf), around=Before(verb, proxy.cut))
-    assert (caught.value.exit_code, bool(caught.value.check)) == (6, True)
+    assert (caught.value.exit_code, bool(caught.value.action)) == (6, True)
     pipeline.settings = {"ownership": {"wait_for_driver_s": 30}}
     pipeline.produce(40)
     assert pipeline.ran().outcomes == then
@@ -110,7 +110,7 @@ def test_a_run_that_breaks_leaves_no_report_that_says_all_is_well(pipeline: Pipe
         1,
         "failed",
     )
-    assert "ZeroDivisionError: a bug" in report["error"]["what"]
+    assert "ZeroDivisionError: a bug" in report["error"]["message"]
 
 
 # -- 130: stopped
@@ -235,7 +235,7 @@ def test_ctrl_c_on_a_folder_of_confs_ends_the_run_at_work_and_begins_no_other(
         child.kill()
     assert child.returncode == 130, err
     told = [
-        (Path(run["conf"]).name, run["exit_code"], run["error"]["what"])
+        (Path(run["conf"]).name, run["exit_code"], run["error"]["message"])
         for run in json.loads(out)["runs"]
     ]
     assert told == [

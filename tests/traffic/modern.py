@@ -126,7 +126,7 @@ def took(
     try:
         broker.produce(topic, partition, batch)
     except (BrokerError, TopicMissing) as error:
-        if not any(yet in error.what for yet in ("NOT_LEADER", "UNKNOWN_TOPIC")):
+        if not any(yet in error.message for yet in ("NOT_LEADER", "UNKNOWN_TOPIC")):
             raise
         return False
     return True

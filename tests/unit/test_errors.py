@@ -87,12 +87,12 @@ def test_the_tree_in_the_docstring_names_every_kind_under_its_parent() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_comes_back_whole_from_a_pickle(kind: type[EtlError]) -> None:
-    error = kind("it broke", check="the logs", topic="clicks", partition=3, offset=17)
+    error = kind("it broke", action="the logs", topic="clicks", partition=3, offset=17)
     found = pickle.loads(pickle.dumps(error))
     assert type(found) is kind
-    assert (found.what, found.check, found.where, str(found)) == (
-        error.what,
-        error.check,
+    assert (found.message, found.action, found.where, str(found)) == (
+        error.message,
+        error.action,
         error.where,
         str(error),
     )
@@ -100,7 +100,7 @@ def test_an_error_comes_back_whole_from_a_pickle(kind: type[EtlError]) -> None:
 
 def test_the_text_names_what_where_and_what_to_check() -> None:
     error = CorruptData(
-        "the CRC is wrong", topic="clicks", partition=3, offset=None, check="the broker's disk"
+        "the CRC is wrong", topic="clicks", partition=3, offset=None, action="the broker's disk"
     )
     assert str(error) == "the CRC is wrong (topic clicks, partition 3). Check: the broker's disk"
     assert str(EtlError("odd")) == "odd"

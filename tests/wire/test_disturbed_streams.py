@@ -149,7 +149,7 @@ def test_a_listener_that_ends_what_calls_it_is_refused_and_no_member_is_left_beh
                 try:
                     getattr(consumer, call)()
                 except ConsumerInUse as error:
-                    refused.append(error.what)
+                    refused.append(error.message)
 
     with opened(broker) as consumer:
         consumer.subscribe(["clicks"], listener=Ending())

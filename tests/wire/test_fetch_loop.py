@@ -733,7 +733,7 @@ def test_whoever_reads_an_error_code_raises_the_same_error(broker: FakeBroker, c
     with pytest.raises(EtlError) as of_a_task:
         Task(broker, [wanted(0, 0, 10)], {"retry": 0}).rows()
     assert {type(raised.value) for raised in (of_a_fetch, of_a_cursor, of_a_task)} == {type(told)}
-    assert of_a_task.value.what == of_a_cursor.value.what == told.what
+    assert of_a_task.value.message == of_a_cursor.value.message == told.message
 
 
 def test_a_record_batch_with_a_bad_checksum_names_its_offset(broker: FakeBroker) -> None:

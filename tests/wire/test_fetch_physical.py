@@ -153,7 +153,7 @@ def test_a_topic_that_is_not_there_answers_like_one_without_anything_new(
     missing = BrokerPartition("no-such-topic", 0, 1)
     with pytest.raises(RanOutBeforeUntil, match="the log ends at 0, the range at 10") as refused:
         read([OffsetRange(missing, 0, 10, leader(missing, brokers))], deadline_s=60)
-    assert "deleted" in refused.value.check and "leader" not in refused.value.check
+    assert "deleted" in refused.value.action and "leader" not in refused.value.action
 
 
 def test_a_log_that_lost_its_end_is_told_at_once_and_read_as_far_as_it_goes_where_that_is_wanted(

@@ -316,9 +316,9 @@ def test_a_version_above_the_brokers_own_is_told_with_the_setting_and_what_the_b
     assert raised.value.where == {"key": "source.broker_version", "broker": f"127.0.0.1:{old.port}"}
     assert (
         f"is spoken to as Kafka {told}, and answers as Kafka {old.release} does"
-        in raised.value.what
+        in raised.value.message
     )
-    assert f"'{old.release}'" in raised.value.check
+    assert f"'{old.release}'" in raised.value.action
 
 
 def test_a_broker_that_only_fails_is_not_told_to_be_an_older_one(old: OldBroker) -> None:

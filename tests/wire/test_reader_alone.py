@@ -201,7 +201,7 @@ def test_a_topic_that_is_made_again_between_planning_and_reading_is_noticed(
         [planned] = reader.partitions()
         broker.world.topic_ids["clicks"] = UUID(int=2)
         error = failure_of(reader.read(planned))
-        assert isinstance(error, NeedsDecision) and "made again" in error.what
+        assert isinstance(error, NeedsDecision) and "made again" in error.message
         assert [word for word in PIPELINE_WORDS if word in str(error)] == []
 
 
@@ -215,7 +215,7 @@ def test_a_topic_that_was_made_again_and_is_shorter_is_told_as_that(
     [planned] = reader.partitions()
     broker.world.topic_ids["clicks"] = UUID(int=2)
     broker.log("clicks", 0).batches[left:] = []
-    assert "made again" in failure_of(reader.read(planned)).what
+    assert "made again" in failure_of(reader.read(planned)).message
 
 
 def test_what_retention_takes_while_it_is_read_is_an_error_or_passed_over_as_the_option_says(
@@ -227,7 +227,7 @@ def test_what_retention_takes_while_it_is_read_is_an_error_or_passed_over_as_the
     [planned] = reader.partitions()
     broker.log("clicks", 0).log_start = 40
     error = failure_of(reader.read(planned))
-    assert isinstance(error, DataLoss) and "failOnDataLoss" in error.check
+    assert isinstance(error, DataLoss) and "failOnDataLoss" in error.action
     assert [word for word in PIPELINE_WORDS if word in str(error)] == []
     lenient = reader_of(broker, startingOffsets=starts, failOnDataLoss="false")
     assert [
@@ -244,7 +244,7 @@ def test_a_lost_segment_is_an_error_or_passed_over_as_the_option_says(broker: Fa
     assert (
         isinstance(error, MissingOffsets)
         and error.where["missing"] == "clicks:0:20-40"
-        and "failOnDataLoss" in error.check
+        and "failOnDataLoss" in error.action
     )
     assert [word for word in PIPELINE_WORDS if word in str(error)] == []
     lenient = reader_of(broker, failOnDataLoss="false")
@@ -267,7 +267,7 @@ def test_a_log_that_was_cut_and_written_anew_since_it_was_planned_is_noticed(
     broker.log("clicks", 0).elect(1)
     fill(broker, 0, batches=3)
     error = failure_of(reader.read(planned))
-    assert "cut at offset 10" in error.what
+    assert "cut at offset 10" in error.message
     assert [word for word in PIPELINE_WORDS if word in str(error)] == []
 
 
@@ -275,7 +275,7 @@ def test_a_record_that_is_too_large_is_told_in_the_words_of_the_options(broker: 
     broker.append("clicks", 0, encode(Batch(0, [Rec(0, b"x" * 100_000)], codec=Codec.NONE)))
     reader = reader_of(broker, max_record_bytes="1000")
     error = failure_of(reader.read(reader.partitions()[0]))
-    assert isinstance(error, RecordTooLarge) and "max_record_bytes" in error.check
+    assert isinstance(error, RecordTooLarge) and "max_record_bytes" in error.action
     assert [word for word in PIPELINE_WORDS if word in str(error)] == []
 
 
@@ -338,7 +338,7 @@ def test_a_partition_that_was_added_later_needs_a_bound_where_each_has_its_own(
     reader = reader_of(broker, startingOffsets='{"clicks": {"0": -2}}')
     planned = reader.partitions()
     fill(broker, 1, batches=1)
-    assert "a partition is not named" in failure_of(reader.read(planned[0])).what
+    assert "a partition is not named" in failure_of(reader.read(planned[0])).message
 
 
 def test_a_new_leader_that_lost_nothing_is_no_truncation(broker: FakeBroker) -> None:

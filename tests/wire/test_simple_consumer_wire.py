@@ -413,7 +413,7 @@ def test_an_http_port_is_recognised_because_the_handshake_ends_a_line() -> None:
     assert HANDSHAKE_CORRELATION_ID.to_bytes(4, "big") == b"\r\n\r\n"
     with port_that_says(b"HTTP/1.1 400 Bad Request\r\n\r\n", until=b"\r\n\r\n") as port:
         failure = failure_of(port)
-    assert (type(failure), failure.exit_code, failure.what) == (
+    assert (type(failure), failure.exit_code, failure.message) == (
         NotKafka,
         2,
         "the port speaks HTTP, not Kafka",
@@ -423,13 +423,13 @@ def test_an_http_port_is_recognised_because_the_handshake_ends_a_line() -> None:
 def test_a_tls_port_is_recognised_by_its_alert() -> None:
     with port_that_says(bytes.fromhex("15 0303 0002 0246")) as port:
         failure = failure_of(port)
-    assert (type(failure), "TLS" in failure.what) == (NotKafka, True)
+    assert (type(failure), "TLS" in failure.message) == (NotKafka, True)
 
 
 def test_another_protocol_is_shown_by_its_first_bytes() -> None:
     with port_that_says(b"SSH-2.0-OpenSSH_9.6\r\n") as port:
         failure = failure_of(port)
-    assert (type(failure), "b'SSH-'" in failure.what) == (NotKafka, True)
+    assert (type(failure), "b'SSH-'" in failure.message) == (NotKafka, True)
 
 
 def test_a_port_whose_bytes_look_like_a_short_frame_is_recognised_too() -> None:
@@ -441,7 +441,7 @@ def test_a_port_that_hangs_up_on_the_first_request_may_be_tls() -> None:
     with port_that_says(b"") as port:
         failure = failure_of(port)
     assert type(failure) is NotKafka
-    assert "TLS" in failure.check
+    assert "TLS" in failure.action
 
 
 def test_a_broker_that_hangs_up_on_the_first_request_once_is_asked_again(
@@ -476,4 +476,4 @@ def test_a_process_that_may_open_no_more_files_is_told_so_and_not_sent_to_look_a
             consumer.topic_metadata(["demo"])
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert "ulimit -n" in raised.value.check and "broker runs" not in raised.value.check
+    assert "ulimit -n" in raised.value.action and "broker runs" not in raised.value.action

@@ -82,8 +82,8 @@ def test_what_was_never_committed_is_not_read_by_a_release_that_knows_no_transac
         "key": "source.broker_version",
         "broker": f"{broker.host}:{broker.port}",
     }
-    assert f"spoken to as Kafka {told}, and answers as Kafka 1.1 does" in raised.value.what
-    assert "'1.1' fits" in raised.value.check and "read_uncommitted" in raised.value.check
+    assert f"spoken to as Kafka {told}, and answers as Kafka 1.1 does" in raised.value.message
+    assert "'1.1' fits" in raised.value.action and "read_uncommitted" in raised.value.action
 
 
 def test_where_it_is_wanted_nobody_is_asked() -> None:

@@ -200,7 +200,7 @@ def test_a_refused_login_is_told_without_what_the_broker_says_of_the_secret(
             consumer.topic_metadata(["clicks"])
         assert (
             refused.value.where["key"] == "source.security.sasl.password"
-            and "***" in refused.value.what
+            and "***" in refused.value.message
         )
         assert "another-secret" not in str(refused.value)
 

@@ -202,7 +202,7 @@ def test_a_folder_that_cannot_be_written_is_told_as_the_table_and_not_as_a_bug(
 ) -> None:
     (tmp_path / "partition=0").write_text("in the way")
     told = failure_of(broker, tmp_path, ("partition",))
-    assert isinstance(told, TableUnreachable) and "cannot be written" in told.what
+    assert isinstance(told, TableUnreachable) and "cannot be written" in told.message
 
 
 def test_a_tables_folder_that_is_removed_meanwhile_is_not_made_again_without_its_log(
@@ -210,7 +210,7 @@ def test_a_tables_folder_that_is_removed_meanwhile_is_not_made_again_without_its
 ) -> None:
     """The next run would take it for somebody else's files."""
     told = failure_of(broker, tmp_path / "gone")
-    assert isinstance(told, TableUnreachable) and told.what == "the table's folder is not there"
+    assert isinstance(told, TableUnreachable) and told.message == "the table's folder is not there"
     assert not (tmp_path / "gone").exists()
 
 
@@ -224,7 +224,7 @@ def test_where_space_runs_out_nothing_of_the_attempt_keeps_what_a_retry_needs(
         told = failure_of(broker, tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert isinstance(told, TableUnreachable) and "cannot be written" in told.what
+    assert isinstance(told, TableUnreachable) and "cannot be written" in told.message
     assert [*tmp_path.rglob("*")] == []
     assert not any(
         ".parquet" in os.readlink(file)
@@ -301,7 +301,7 @@ def test_a_function_that_fails_behind_the_first_batch_leaves_no_file_and_is_told
     told = unmark(str(raised.value))
     assert (
         isinstance(told, SettingsError)
-        and told.what == "the Arrow transform failed on rows: ValueError: no luck"
+        and told.message == "the Arrow transform failed on rows: ValueError: no luck"
     )
     assert str(told.where["line"]).startswith(__file__)
     assert [*tmp_path.rglob("*.parquet")] == []

@@ -55,13 +55,13 @@ def called_until(
     if failure and isinstance(failure[0], EtlError):
         raise failure[0]
     if failure:
-        what = (
+        message = (
             f"{name} raised {type(failure[0]).__name__} at {_place(failure[0])}, and gave no token"
         )
     else:
-        what = f"{name} gave no token in {time.monotonic() - began:.1f} s, which were left of source.timeout_s"
+        message = f"{name} gave no token in {time.monotonic() - began:.1f} s, which were left of source.timeout_s"
     raise BrokerUnreachable(
-        what, key=key, broker=address, check="that function, and whom it asks"
+        message, key=key, broker=address, action="that function, and whom it asks"
     ) from None
 
 
@@ -123,8 +123,8 @@ class TokenSource:
                 if isinstance(error, ModuleNotFoundError)
                 else f"{self._said}"
             )
-            check = f"{KEY}, and that the module is there on every machine that connects to brokers (spark.submit.pyFiles)"
-            raise self._wrong(f"there is no {missing}", check) from None
+            action = f"{KEY}, and that the module is there on every machine that connects to brokers (spark.submit.pyFiles)"
+            raise self._wrong(f"there is no {missing}", action) from None
         if not callable(found):
             raise self._wrong(f"{self._said} is no function", KEY)
         return found  # type: ignore[no-any-return]
@@ -150,9 +150,9 @@ class TokenSource:
             )
         return token, extensions
 
-    def _wrong(self, what: str, check: str) -> SettingsError:
+    def _wrong(self, message: str, action: str) -> SettingsError:
         return SettingsError(
-            what, key=KEY, broker=self._address, host=os.uname().nodename, check=check
+            message, key=KEY, broker=self._address, host=os.uname().nodename, action=action
         )
 
 
@@ -160,12 +160,12 @@ def _msk_token(region: str) -> tuple[str, int]:
     try:
         from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
     except ImportError:
-        check = "pip install 'offset-range-etl[aws-msk]' on every machine that connects to brokers"
+        action = "pip install 'offset-range-etl[aws-msk]' on every machine that connects to brokers"
         raise SettingsError(
             f"{_MSK} takes a library that is not installed",
             key=KEY,
             host=os.uname().nodename,
-            check=check,
+            action=action,
         ) from None
     found: tuple[str, int] = MSKAuthTokenProvider.generate_auth_token(region)
     return found
@@ -211,9 +211,9 @@ def log_in(
     except ConnectionBroken as broken:
         if broken.each_time is not None:
             raise
-        what = f"the broker hung up in the middle of the login: {broken}"
+        message = f"the broker hung up in the middle of the login: {broken}"
         raise BrokerUnreachable(
-            what, broker=connection.address, check="the broker's log at this time"
+            message, broker=connection.address, action="the broker's log at this time"
         ) from None
 
 
@@ -228,7 +228,7 @@ def _refused(login: Login, proof: _Proof, answer: TokenAnswer, refusal: BrokerRe
         else proof.failed_at(refusal, answer.said)
     )
     if refusal.is_retriable or answer.is_wrong and login.mechanism is Mechanism.OAUTHBEARER:
-        return ConnectionBroken(error.what, answered=False, each_time=error)
+        return ConnectionBroken(error.message, answered=False, each_time=error)
     return error
 
 
@@ -243,10 +243,10 @@ def wanted_login(connection: Connection, client_id: str, deadline: float) -> Etl
     if answer.wants_none:
         return None
     offered = ", ".join(answer.offered) or "mechanisms that it does not tell"
-    what = f"the listener wants a login, by {offered}, and we have none for it"
-    check = "source.security: protocol SASL_SSL or SASL_PLAINTEXT and sasl; or the address of another listener"
+    message = f"the listener wants a login, by {offered}, and we have none for it"
+    action = "source.security: protocol SASL_SSL or SASL_PLAINTEXT and sasl; or the address of another listener"
     return PermissionDenied(
-        what, key="source.security.protocol", broker=connection.address, check=check
+        message, key="source.security.protocol", broker=connection.address, action=action
     )
 
 
@@ -270,19 +270,19 @@ class _Asking:
 
 def _rejected_login(answer: MechanismAnswer, login: Login, address: str) -> SettingsError:
     if answer.wants_none:
-        check = "source.security.protocol: SSL or PLAINTEXT; or the address of another listener"
+        action = "source.security.protocol: SSL or PLAINTEXT; or the address of another listener"
         return SettingsError(
             "the listener wants no login",
             key="source.security.protocol",
             broker=address,
-            check=check,
+            action=action,
         )
-    what = f"the listener takes no login by {login.mechanism.value}; it has {', '.join(answer.offered) or 'none that it tells of'}"
+    message = f"the listener takes no login by {login.mechanism.value}; it has {', '.join(answer.offered) or 'none that it tells of'}"
     return SettingsError(
-        what,
+        message,
         key=_MECHANISM,
         broker=address,
-        check=f"{_MECHANISM}, and sasl.enabled.mechanisms of the broker",
+        action=f"{_MECHANISM}, and sasl.enabled.mechanisms of the broker",
     )
 
 
@@ -301,14 +301,14 @@ class _Proof:
         try:
             return get_sasl_mechanism(name)(host=host, sasl_mechanism=name, **self._given())
         except RuntimeError:  # its only one: that the library is not there
-            check = (
+            action = (
                 "pip install 'offset-range-etl[gssapi]' on every machine that connects to brokers"
             )
             raise SettingsError(
                 "GSSAPI takes a library that is not installed",
                 key=_MECHANISM,
                 broker=self._address,
-                check=check,
+                action=action,
             ) from None
         except EtlError:
             raise
@@ -360,11 +360,11 @@ class _Proof:
             not re.fullmatch(rb"[0-9]{1,7}", each) or int(each) < _LEAST_ITERATIONS for each in said
         ):
             told = " and ".join(each.decode("ascii", "replace")[:20] for each in said)
-            what = f"whoever answers wants our password proven by {told} rounds, and {_LEAST_ITERATIONS} are the least"
+            message = f"whoever answers wants our password proven by {told} rounds, and {_LEAST_ITERATIONS} are the least"
             raise PermissionDenied(
-                what,
+                message,
                 broker=self._address,
-                check="that the address is the broker's, and how its users were made",
+                action="that the address is the broker's, and how its users were made",
             )
 
     def refused(self, text: str) -> PermissionDenied:
@@ -374,12 +374,15 @@ class _Proof:
             Mechanism.GSSAPI: "source.security.sasl.service",
         }
         key = keys.get(self._login.mechanism, "source.security.sasl.password")
-        what = (
+        message = (
             f"the broker refuses the login by {self._login.mechanism.value}: {self._masked(text)}"
         )
-        check = "username and password" if self._login.mechanism.has_password else key
+        action = "username and password" if self._login.mechanism.has_password else key
         return PermissionDenied(
-            what, key=key, broker=self._address, check=f"{check}, and that the broker knows them"
+            message,
+            key=key,
+            broker=self._address,
+            action=f"{action}, and that the broker knows them",
         )
 
     def failed_at(self, refusal: BrokerRefusal, text: str) -> EtlError:
@@ -390,8 +393,8 @@ class _Proof:
             f"log us in by {self._login.mechanism.value}", key=_MECHANISM, broker=self._address
         )
         return refusal.kind(
-            ": ".join(filter(None, (error.what, self._masked(text)))),
-            check=error.check,
+            ": ".join(filter(None, (error.message, self._masked(text)))),
+            action=error.action,
             **error.where,
         )
 
@@ -399,9 +402,9 @@ class _Proof:
         """Return the error of an invalid server proof: a broker that does not know our password
         cannot sign with it.
         """
-        what = f"the login by {self._login.mechanism.value} came to nothing: {self._masked(str(error) or type(error).__name__)}"
-        check = "that the address is the broker's; with GSSAPI a ticket (klist) and source.security.sasl.service"
-        return PermissionDenied(what, key=_MECHANISM, broker=self._address, check=check)
+        message = f"the login by {self._login.mechanism.value} came to nothing: {self._masked(str(error) or type(error).__name__)}"
+        action = "that the address is the broker's; with GSSAPI a ticket (klist) and source.security.sasl.service"
+        return PermissionDenied(message, key=_MECHANISM, broker=self._address, action=action)
 
     def _masked(self, text: str) -> str:
         for secret in self._secrets:

@@ -301,7 +301,7 @@ class BrokerQuestions:
             raise ConsumerInUse(
                 "another thread waits for an answer on this connection",
                 broker=self.address,
-                check="that each thread has a SimpleConsumer of its own",
+                action="that each thread has a SimpleConsumer of its own",
             )
         try:
             if not is_fetching:
@@ -496,22 +496,22 @@ class GroupOffsets(BrokerQuestions):
         if fenced and wanted.member:
             raise self._lost(wanted.group, fenced)
         if fenced:
-            what = f"group {wanted.group} has live members in Kafka, and they alone commit its offsets: {fenced.name} (code {fenced.code})"
+            message = f"group {wanted.group} has live members in Kafka, and they alone commit its offsets: {fenced.name} (code {fenced.code})"
             raise Owned(
-                what,
-                check="which consumers of this group run: kafka-consumer-groups.sh --describe --members",
+                message,
+                action="which consumers of this group run: kafka-consumer-groups.sh --describe --members",
                 broker=self.address,
             )
         for refusal in meant.values():
             if refusal.is_retriable and refusal.kind is BrokerError:
-                what = f"{_OPEN} of group {wanted.group}: {refusal.name} (code {refusal.code})"
+                message = f"{_OPEN} of group {wanted.group}: {refusal.name} (code {refusal.code})"
                 raise CommitUnknown(
-                    what, check=f"{refusal.check}; {_READ_IT_BACK}", broker=self.address
+                    message, action=f"{refusal.action}; {_READ_IT_BACK}", broker=self.address
                 )
 
     def _lost(self, group: str, refusal: BrokerRefusal) -> MembershipLost:
-        what = f"the coordinator of group {group} does not take us for its member any more: {refusal.name} (code {refusal.code})"
-        return MembershipLost(what, check=refusal.check, broker=self.address)
+        message = f"the coordinator of group {group} does not take us for its member any more: {refusal.name} (code {refusal.code})"
+        return MembershipLost(message, action=refusal.action, broker=self.address)
 
     def _of_coordinator(
         self,
@@ -571,7 +571,7 @@ class GroupOffsets(BrokerQuestions):
 
 def _unknown(group: str, error: EtlError) -> CommitUnknown:
     return CommitUnknown(
-        f"{_OPEN} of group {group}: {error.what}", check=_READ_IT_BACK, **error.where
+        f"{_OPEN} of group {group}: {error.message}", action=_READ_IT_BACK, **error.where
     )
 
 
@@ -629,7 +629,7 @@ class SimpleConsumer(GroupOffsets):
                 raise BrokerUnreachable(
                     "the broker throttles us and gives nothing",
                     broker=self.address,
-                    check="the quota of our client",
+                    action="the quota of our client",
                 )
         fetched = answer.partitions[0]
         if fetched.refusal:

@@ -153,7 +153,7 @@ def _checked_one(
         next(iter(messages), None)
     except MisalignedOffset as inside:
         if inside.where.get("offset") == one.offset:
-            return LookedAt(one.offset, False, inside.what), 0
+            return LookedAt(one.offset, False, inside.message), 0
     except EtlError:
         pass  # it begins there, and is damaged: whoever reads it tells
     return LookedAt(one.offset, True), 0
@@ -208,7 +208,10 @@ def _walked(
             reached,
         ) in steps:  # only now, for who asks more takes the buffers of these answers
             if isinstance(reached, MisalignedOffset):
-                yield one, _inside(consumer, one, reached.where["offset"], found[one], reached.what)
+                yield (
+                    one,
+                    _inside(consumer, one, reached.where["offset"], found[one], reached.message),
+                )
             elif reached >= one.offset:
                 yield one, LookedAt(one.offset, True)
             elif reached > position:
@@ -297,24 +300,26 @@ def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetad
     )
     if refused:
         more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
-        what, check = (
+        message, action = (
             f"the brokers do not let us read the topic{more}",
             "the topics' ACLs: Describe and Read",
         )
         if (
             refused[0] not in names.literal_names
         ):  # brokers say the same of one that is not there, or they would tell who asks that it is
-            check += "; where it was deleted with them, since this pipeline has read it: source.topics.deny with it"
-        raise PermissionDenied(what, topic=refused[0], check=check)
+            action += "; where it was deleted with them, since this pipeline has read it: source.topics.deny with it"
+        raise PermissionDenied(message, topic=refused[0], action=action)
     for partition in (each for told in chosen.values() for each in told.partitions):
         if (
             partition.leader is None
             and partition.refusal
             and partition.refusal.meaning is Meaning.NO_LISTENER
         ):
-            what = "the broker that leads the partition is there, and has no listener of the name by which the other brokers are entered"
-            check = "listeners of all brokers: each needs this one, by the same name; or source.listener, one that all of them have"
-            raise SettingsError(what, key="source.listener", check=check, **partition.log.place)
+            message = "the broker that leads the partition is there, and has no listener of the name by which the other brokers are entered"
+            action = "listeners of all brokers: each needs this one, by the same name; or source.listener, one that all of them have"
+            raise SettingsError(
+                message, key="source.listener", action=action, **partition.log.place
+            )
     return replace(metadata, topics=chosen)
 
 
@@ -448,7 +453,7 @@ class Cluster(LogMoments):
         answers = self.side_by_side(
             [(self.consumer(one.host, one.port, one.generation), group) for one in brokers], ask
         )
-        silent = [answer.what for answer in answers if isinstance(answer, EtlError)]
+        silent = [answer.message for answer in answers if isinstance(answer, EtlError)]
         for answer in answers:
             if not isinstance(answer, EtlError) and (
                 answer.refusal is None or answer.refusal.meaning is not Meaning.NOT_COORDINATOR

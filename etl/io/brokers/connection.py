@@ -92,11 +92,11 @@ class Connection:
             OSError,
             UnicodeError,
         ) as error:  # UnicodeError: what the brokers call this host is no host's name
-            check = "that the broker runs, and that its host and port are right"
+            action = "that the broker runs, and that its host and port are right"
             if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
-                check = "how many files a process may open (ulimit -n): connections to brokers take up to half of them"
-            what = f"no connection: {getattr(error, 'strerror', None) or error}"
-            raise BrokerUnreachable(what, broker=self.address, check=check) from None
+                action = "how many files a process may open (ulimit -n): connections to brokers take up to half of them"
+            message = f"no connection: {getattr(error, 'strerror', None) or error}"
+            raise BrokerUnreachable(message, broker=self.address, action=action) from None
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return connected
@@ -239,7 +239,7 @@ class Connection:
         return BrokerUnreachable(
             f"the deadline passed (waiting for: {doing})",
             broker=self.address,
-            check=f"the network, the broker's load, and that the port is {listener}",
+            action=f"the network, the broker's load, and that the port is {listener}",
         )
 
 
@@ -255,28 +255,28 @@ def not_kafka(address: str, first: bytes) -> NotKafka:
         return NotKafka(
             "the port speaks HTTP, not Kafka",
             broker=address,
-            check="the port: it may be a metrics, Connect or REST port of the same machine",
+            action="the port: it may be a metrics, Connect or REST port of the same machine",
         )
     if first[:1] in (b"\x15", b"\x16") and first[1:2] == b"\x03":
         return NotKafka(
             "the port speaks TLS",
             broker=address,
-            check="source.security.protocol: set SSL, or SASL_SSL where there is a login",
+            action="source.security.protocol: set SSL, or SASL_SSL where there is a login",
         )
     if first == _NO_FETCH:
-        check = "the dialect jafka, whose brokers are found where they are registered in ZooKeeper, and not by an address"
-        return NotKafka("the port speaks as Jafka and Kafka 0.7 do", broker=address, check=check)
+        action = "the dialect jafka, whose brokers are found where they are registered in ZooKeeper, and not by an address"
+        return NotKafka("the port speaks as Jafka and Kafka 0.7 do", broker=address, action=action)
     return NotKafka(
         f"the port does not speak Kafka: its answer starts with {first!r}",
         broker=address,
-        check="host and port",
+        action="host and port",
     )
 
 
-def hung_up(address: str, why: str, check: str) -> NotKafka:
+def hung_up(address: str, why: str, action: str) -> NotKafka:
     """The failure for a port that closes the connection on the very first request, twice."""
     return NotKafka(
-        f"the connection was closed on the first request ({why})", broker=address, check=check
+        f"the connection was closed on the first request ({why})", broker=address, action=action
     )
 
 
@@ -285,7 +285,7 @@ def unanswered(late: BrokerUnreachable, first_request: str) -> BrokerUnreachable
     return BrokerUnreachable(
         f"connected, but the first request ({first_request}) got no answer",
         **late.where,
-        check="the broker's load, and that the port is a Kafka listener: other servers may wait for more",
+        action="the broker's load, and that the port is a Kafka listener: other servers may wait for more",
     )
 
 
@@ -294,7 +294,7 @@ def absurd(address: str, size: ImpossibleSize) -> CorruptData:
     return CorruptData(
         f"a response claims {int.from_bytes(size.first, 'big', signed=True)} bytes",
         broker=address,
-        check="that nothing between here and the broker alters bytes",
+        action="that nothing between here and the broker alters bytes",
     )
 
 
@@ -311,9 +311,9 @@ def outsized(
     if int.from_bytes(size.second, "big", signed=True) != correlation_id or not size.second:
         return absurd(address, size)
     found = int.from_bytes(size.first, "big")
-    what = f"a record batch is too large: the answer that it fills has {found:,} bytes, and at most {max_bytes:,} are taken"
-    check = f"the topic's max.message.bytes, and the executors' memory: with a fetch limit of {found} bytes the record batch is read"
-    return MessageTooLarge(what, check=check, broker=address, **place)
+    message = f"a record batch is too large: the answer that it fills has {found:,} bytes, and at most {max_bytes:,} are taken"
+    action = f"the topic's max.message.bytes, and the executors' memory: with a fetch limit of {found} bytes the record batch is read"
+    return MessageTooLarge(message, action=action, broker=address, **place)
 
 
 class Dropping:

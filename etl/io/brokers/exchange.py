@@ -385,7 +385,7 @@ class Exchange:
                 raise ConnectionBroken(
                     str(broken),
                     answered=broken.answered or got > 0,
-                    check=sent.request.check_if_truncated,
+                    action=sent.request.check_if_truncated,
                 ) from None
             if sent.request.answers == 1:
                 return answer
@@ -421,9 +421,9 @@ class Exchange:
         """The failure for a connection that broke and is not made anew."""
         if not broken.answered and (wanted := self._handshake.wanted_login(self._soon())):
             return wanted
-        check = broken.check or self._check_if_cut
+        action = broken.action or self._check_if_cut
         return self._explained(
-            BrokerUnreachable(f"the connection broke {broken}", broker=self.address, check=check)
+            BrokerUnreachable(f"the connection broke {broken}", broker=self.address, action=action)
         )
 
     def _explained(self, failure: EtlError) -> EtlError:
@@ -585,7 +585,7 @@ class Fetching:
             asked = {(each.log.topic, each.log.partition): each.offset for each in fetch.wanted}
             offset = asked.get((corrupt.where.get("topic", ""), corrupt.where.get("partition", -1)))
             raise CorruptData(
-                corrupt.what, check=corrupt.check, **{**corrupt.where, "offset": offset}
+                corrupt.message, action=corrupt.action, **{**corrupt.where, "offset": offset}
             ) from None
 
     def _checked(self, answer: FetchAnswer, fetch: Fetch) -> FetchAnswer:

@@ -146,8 +146,8 @@ class ClassicProtocol:
             self._act(joined.refusal, "take a member", told_id=joined.member_id)
             return
         if joined.member_id is None:
-            what = "the coordinator takes us as a member and gives no id"
-            raise CorruptData(what, check="the broker's log", broker=self._connection.address)
+            message = "the coordinator takes us as a member and gives no id"
+            raise CorruptData(message, action="the broker's log", broker=self._connection.address)
         self._refused_joins, self.member_id = 0, joined.member_id
         self._state.note_join()
         self._sync(
@@ -179,7 +179,7 @@ class ClassicProtocol:
                 "the group's leader assigned us a log of a topic that we did not ask for",
                 **strange[0].place,
                 group=self._terms.group,
-                check="which client leads the group",
+                action="which client leads the group",
             )
         revoked = self._owned - synced.logs
         self._owned, self._generation = synced.logs, joined.generation
@@ -596,7 +596,7 @@ class CoordinatedMember:
         if unknown := [name for name in self._terms.strategies if name not in STRATEGIES]:
             raise SettingsError(
                 f"how the strategy {unknown[0]} divides a group's logs is not known, and we may be the group's leader",
-                check=f"ownership.strategy: {', '.join(STRATEGIES)}",
+                action=f"ownership.strategy: {', '.join(STRATEGIES)}",
                 group=self._terms.group,
             )
         if self._lives is None:
@@ -739,7 +739,7 @@ class CoordinatedMember:
             self.leave()
             raise trouble or Owned(
                 f"the group {self._terms.group} did not settle within {self._terms.join_timeout_s:g} s",
-                check="the group's other members: a classic group waits for the longest of their rebalance timeouts (max.poll.interval.ms)",
+                action="the group's other members: a classic group waits for the longest of their rebalance timeouts (max.poll.interval.ms)",
             )
         self._share = share
         return share

@@ -163,9 +163,9 @@ class StoredOffsets:
     ) -> None:
         for log, found in sorted(there.items()):
             if is_anothers(found, before[log], after[log]):
-                what = f"somebody else moved the offset during the run: it is {found.offset}, ours is {after[log].offset}"
-                check = "which other consumer of this group runs; the rows are in the table, the next run decides by source.on_moved"
-                raise OffsetMoved(what, **log.place, offset=found.offset, check=check)
+                message = f"somebody else moved the offset during the run: it is {found.offset}, ours is {after[log].offset}"
+                action = "which other consumer of this group runs; the rows are in the table, the next run decides by source.on_moved"
+                raise OffsetMoved(message, **log.place, offset=found.offset, action=action)
 
     def _requests(
         self, wanted: Mapping[BrokerPartition, Committed]
@@ -285,7 +285,7 @@ class FencedOffsetCommit:
             return (
                 self._found(cluster, plan, lost)
                 if is_unsure or is_partly
-                else RejectedCommit(lost.what)
+                else RejectedCommit(lost.message)
             )
         finally:
             if is_unsure:
@@ -299,8 +299,8 @@ class FencedOffsetCommit:
         if found is HandOverOutcome.TAKEN:
             return None
         if found is HandOverOutcome.NOT_TAKEN:
-            return RejectedCommit(lost.what)
-        raise CommitUnknown(lost.what, check=_FINDS_OUT, **lost.where) from lost
+            return RejectedCommit(lost.message)
+        raise CommitUnknown(lost.message, action=_FINDS_OUT, **lost.where) from lost
 
     def _without(
         self, cluster: Cluster, plan: Plan, unknown: Sequence[BrokerPartition], *, is_unsure: bool
@@ -309,16 +309,16 @@ class FencedOffsetCommit:
         reads a deleted one either.
         """
         if there := logs_there(cluster, unknown):
-            what = f"the group's coordinator does not know a topic that other brokers have, and commits nothing of {there[0]}"
+            message = f"the group's coordinator does not know a topic that other brokers have, and commits nothing of {there[0]}"
             raise CommitUnknown(
-                what,
-                check="the coordinator's log; the next run finds out what was taken",
+                message,
+                action="the coordinator's log; the next run finds out what was taken",
                 **there[0].place,
             )
         if len(unknown) < len(plan.offsets_to_commit):
             return None
         if is_unsure:
-            raise CommitUnknown(_GONE, check=_FINDS_OUT)
+            raise CommitUnknown(_GONE, action=_FINDS_OUT)
         return RejectedCommit(_GONE)
 
     def _asked(
@@ -338,9 +338,9 @@ class FencedOffsetCommit:
     def _reject_too_many(self, plan: Plan, logs: tuple[BrokerPartition, ...]) -> None:
         size = sum(self._kept.bytes_of(log, plan.word) for log in logs)
         if size > _BATCH_BYTES:
-            what = f"handing {len(logs):,} partitions over takes a commit of {size:,} bytes, and a coordinator takes a megabyte at once"
-            check = "fewer topics in one conf, and the others in another one; or more members, so that our share is smaller"
-            raise SettingsError(what, key="source.topics", check=check)
+            message = f"handing {len(logs):,} partitions over takes a commit of {size:,} bytes, and a coordinator takes a megabyte at once"
+            action = "fewer topics in one conf, and the others in another one; or more members, so that our share is smaller"
+            raise SettingsError(message, key="source.topics", action=action)
 
 
 def _unknown_to_coordinator(

@@ -282,7 +282,7 @@ class CoordinatorConnection:
     ) -> None:
         if not bootstrap:
             raise SettingsError(
-                "there is no broker to ask", check="source.bootstrap, or the brokers in ZooKeeper"
+                "there is no broker to ask", action="source.bootstrap, or the brokers in ZooKeeper"
             )
         self._bootstrap, self._group, self._generation = tuple(bootstrap), group, generation
         self._answers_in_s, self._longest_s, self._security = answers_in_s, longest_s, security
@@ -342,7 +342,7 @@ class CoordinatorConnection:
             return told
         raise BrokerUnreachable(
             f"no broker answers: {'; '.join(silent)}",
-            check="that brokers run at these addresses",
+            action="that brokers run at these addresses",
             brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
         )
 

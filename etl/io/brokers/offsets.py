@@ -95,7 +95,7 @@ class Brokers:
     ) -> None:
         if not bootstrap:
             raise SettingsError(
-                "there is no broker to ask", check="source.bootstrap, or the brokers in ZooKeeper"
+                "there is no broker to ask", action="source.bootstrap, or the brokers in ZooKeeper"
             )
         self._bootstrap = tuple(bootstrap)
         self._connect_timeout_s = connect_timeout_s
@@ -152,7 +152,7 @@ class Brokers:
                 silent.append(str(error))
         raise BrokerUnreachable(
             f"no broker answers: {'; '.join(silent)}",
-            check="that brokers run at these addresses",
+            action="that brokers run at these addresses",
             brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
         )
 
@@ -372,7 +372,7 @@ class LogOffsets(Brokers):
             if left <= 0:
                 lost = min(log for log in epochs if log not in told)
                 raise failure or BrokerError(
-                    "nobody leads the log", **lost.place, check="its brokers"
+                    "nobody leads the log", **lost.place, action="its brokers"
                 )
             pause(attempt, left)
             leaders, attempt = None, attempt + 1
@@ -542,7 +542,7 @@ def _give_up(
             raise TopicMissing(
                 "the brokers do not tell of the topic",
                 topic=log.topic,
-                check="its name, and whether it was deleted",
+                action="its name, and whether it was deleted",
             )
         if topic.refusal and topic.refusal.meaning in (Meaning.UNKNOWN_TOPIC, Meaning.NOT_ALLOWED):
             raise topic.refusal.error("tell of the topic", topic=log.topic)

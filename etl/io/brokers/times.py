@@ -116,7 +116,7 @@ def _answer(consumer: SimpleConsumer, wanted: Sequence[FetchTarget]) -> FetchAns
             raise BrokerUnreachable(
                 "the broker throttles us and gives nothing",
                 broker=consumer.address,
-                check="the quota of our client",
+                action="the quota of our client",
             )
     return answer
 
@@ -189,7 +189,7 @@ class LogMoments(LogOffsets):
             raise unsearched[min(unsearched)]
         if lost := times_ms.keys() - found.offsets.keys():
             raise BrokerUnreachable(
-                f"the log {min(lost).unled}", **min(lost).place, check=min(lost).held_by
+                f"the log {min(lost).unled}", **min(lost).place, action=min(lost).held_by
             )
         return found.offsets
 
@@ -276,7 +276,7 @@ def _doubted(log: BrokerPartition, leader: Leader) -> SettingsError:
         "without timestamps keep a broker from finding later ones",
         **log.place,
         broker=leader.broker,
-        check="where reading is to start or stop by a time: earliest and offsets hold for this log (a committed one of the group, too)",
+        action="where reading is to start or stop by a time: earliest and offsets hold for this log (a committed one of the group, too)",
     )
 
 
@@ -347,7 +347,7 @@ def _of_broker(
                 targets, isolation=isolation, max_bytes=sum(each.max_bytes for each in targets)
             )
         except EtlError as error:
-            found |= dict.fromkeys(waiting, OldestRecord(why=error.what))
+            found |= dict.fromkeys(waiting, OldestRecord(why=error.message))
             return found
         parts = {(each.topic, each.partition): each for each in answer.partitions}
         left -= sum(len(each.records) for each in answer.partitions)
@@ -375,7 +375,7 @@ def _oldest_record(
 ) -> OldestRecord | None:
     """Return what the response tells about the partition; None: ask again, as `look` says then."""
     if fetched is not None and fetched.refusal is not None:
-        return OldestRecord(why=fetched.refusal.error("fetch", **log.place).what)
+        return OldestRecord(why=fetched.refusal.error("fetch", **log.place).message)
     if fetched is None or not len(fetched.records):
         return _grown(look, _SILENT)
     try:
@@ -387,7 +387,7 @@ def _oldest_record(
             return _grown(look, _TOO_LARGE)
         record = next(iter(messages), None)
     except EtlError as error:
-        return OldestRecord(why=f"its record cannot be read: {error.what}")
+        return OldestRecord(why=f"its record cannot be read: {error.message}")
     if record is not None and record.offset < look.end_offset:
         return (
             _NO_TIME

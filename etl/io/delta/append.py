@@ -185,9 +185,9 @@ class ArrowWriter:
         except NotOurTable as unfit:
             if not self.gives_way:
                 raise
-            check = "nothing: nothing was committed, and the next run takes Spark's writer, under which it may be"
-            what = f"the table became unfit while tasks wrote its files: {unfit.what}"
-            raise TableUnreachable(what, path=to.path, check=check) from unfit
+            action = "nothing: nothing was committed, and the next run takes Spark's writer, under which it may be"
+            message = f"the table became unfit while tasks wrote its files: {unfit.message}"
+            raise TableUnreachable(message, path=to.path, action=action) from unfit
 
     def _wanted(self, table: DeltaTable | None, to: Destination) -> FileOptions:
         columns = self._columns(to)
@@ -197,7 +197,7 @@ class ArrowWriter:
                 raise NotOurTable(
                     f"the arrow writer cannot append to this table: {why}",
                     path=to.path,
-                    check="table.writer: spark",
+                    action="table.writer: spark",
                 )
             _reject_other_row_shape(table, columns, to)
         return FileOptions(
@@ -283,10 +283,10 @@ def reject_other_ranges(plan: Plan, written: Sequence[Written]) -> None:
         came.keys() - set(range(len(plan.ranges)))
     )
     if wrong:
-        what = f"range {wrong[0]} of plan {plan.number} came back {came[wrong[0]]} times from the tasks"
+        message = f"range {wrong[0]} of plan {plan.number} came back {came[wrong[0]]} times from the tasks"
         raise TableUnreachable(
-            what,
-            check="this is a bug; nothing was committed, the next run appends the same plan again",
+            message,
+            action="this is a bug; nothing was committed, the next run appends the same plan again",
         )
 
 
@@ -304,10 +304,10 @@ def reject_other_rows(written: Sequence[Written]) -> None:
     )
     wrote = sum(one.rows for one in written)
     if wrote != read:
-        what = f"the files of the tasks have {wrote} rows of the {read} that were read, or made of what was read"
+        message = f"the files of the tasks have {wrote} rows of the {read} that were read, or made of what was read"
         raise TableUnreachable(
-            what,
-            check="this is a bug; nothing was committed, the next run appends the same plan again",
+            message,
+            action="this is a bug; nothing was committed, the next run appends the same plan again",
         )
 
 
@@ -318,12 +318,12 @@ def reject_lost_files(root: str, files: Sequence[DataFile]) -> None:
     ):
         if size != file.size:
             found = "is not there" if size is None else f"has {size} bytes of {file.size}"
-            check = (
+            action = (
                 "that the folder is the same one on every executor's host, and who removed files meanwhile (VACUUM takes what no commit "
                 "names once it is as old as the retention asked for); the next run appends the same plan again"
             )
             raise TableUnreachable(
-                f"a file that a task wrote {found}", file=file.path, path=root, check=check
+                f"a file that a task wrote {found}", file=file.path, path=root, action=action
             )
 
 
@@ -339,8 +339,8 @@ def _reject_other_row_shape(table: DeltaTable, columns: Any, to: Destination) ->
     )
     reject_other_columns(to.path, wanted.columns, found.columns)
     if found.partition_by != tuple(to.partition_by):
-        what = f"the table is partitioned by {', '.join(found.partition_by) or 'nothing'}"
-        raise NotOurTable(what, path=to.path, check="who changed the table during the run")
+        message = f"the table is partitioned by {', '.join(found.partition_by) or 'nothing'}"
+        raise NotOurTable(message, path=to.path, action="who changed the table during the run")
 
 
 def _action(file: DataFile) -> Any:
@@ -624,7 +624,7 @@ def _of_rows(
         return Chosen(arrow, f"table.writer is {wanted.value}")
     if wanted is WriterName.ARROW:
         raise refusal
-    return Chosen(SparkWriter(codec), f"table.writer is auto, and {refusal.what}")
+    return Chosen(SparkWriter(codec), f"table.writer is auto, and {refusal.message}")
 
 
 def error_of_arrow_writer(
@@ -640,7 +640,7 @@ def error_of_arrow_writer(
     where = {
         "path": settings.table.path,
         "key": "table.writer",
-        "check": "table.writer: spark, or auto, which takes spark where it must",
+        "action": "table.writer: spark, or auto, which takes spark where it must",
     }
     made = (
         {field.name: str(field.type) for field in columns()} if settings.arrow_transform else None

@@ -83,20 +83,20 @@ def _values_of(batch: pa.RecordBatch, name: str) -> pa.Array:
         if compute.any(
             compute.or_(compute.less(days, _DAY_1), compute.greater(days, _LAST_DAY))
         ).as_py():
-            check = "the transform; such a date cannot be the name of a partition that all readers of a table understand"
+            action = "the transform; such a date cannot be the name of a partition that all readers of a table understand"
             raise SettingsError(
                 f"a date of {name} lies outside of the years 1 to 9999",
                 key="table.partition_by",
-                check=check,
+                action=action,
             )
     return values
 
 
 def _text(value: Any, name: str) -> str | None:
     if value == _READS_AS_NULL:
-        check = "the transform; to Spark this text in a partition is null"
+        action = "the transform; to Spark this text in a partition is null"
         raise SettingsError(
-            f"a value of {name} is {value!r}", key="table.partition_by", check=check
+            f"a value of {name} is {value!r}", key="table.partition_by", action=action
         )
     if isinstance(value, str):
         _reject_without_folder(value, name)

@@ -79,18 +79,18 @@ def _probe_store(path: str) -> None:
     for _ in range(ROUNDS):
         attempts = _race(TablePath(f"{path.rstrip('/')}/{_random_name()}", store_of(path)), path)
         if attempts.count(_Attempt.CREATED) > 1:
-            what = f"{_FAULTS[kind_of(path)]}: {_HARM}"
+            message = f"{_FAULTS[kind_of(path)]}: {_HARM}"
             raise NoExclusiveCreate(
-                what, store=store_of(path).endpoint, path=path, check=_STORE_CHECK
+                message, store=store_of(path).endpoint, path=path, action=_STORE_CHECK
             )
         if _Attempt.REFUSED in attempts:
             return
-    what = "it could not be found out whether the store keeps two writers apart: no two puts of the probe met"
+    message = "it could not be found out whether the store keeps two writers apart: no two puts of the probe met"
     raise TableUnreachable(
-        what,
+        message,
         store=store_of(path).endpoint,
         path=path,
-        check="how long the store takes to answer; then run again",
+        action="how long the store takes to answer; then run again",
     )
 
 
@@ -140,11 +140,11 @@ def _remove(probe: TablePath) -> None:
 
 def _reject_unsafe_rename(path: str) -> None:
     if os.environ.get(_UNSAFE_RENAME, "").strip().lower() in _YES:
-        what = f"{_UNSAFE_RENAME} makes delta-rs rename a commit over another one: {_HARM}"
+        message = f"{_UNSAFE_RENAME} makes delta-rs rename a commit over another one: {_HARM}"
         raise NoExclusiveCreate(
-            what,
+            message,
             path=path,
-            check="take the variable out of the environment; a table needs hard links",
+            action="take the variable out of the environment; a table needs hard links",
         )
 
 
@@ -164,7 +164,7 @@ def _probe_mount(path: str, folder: Path) -> None:
         if probe is not None:
             shutil.rmtree(probe, ignore_errors=True)
     if fault is not None:
-        raise NoExclusiveCreate(f"{fault}: {_HARM}", path=path, mount=folder, check=_MOUNT_CHECK)
+        raise NoExclusiveCreate(f"{fault}: {_HARM}", path=path, mount=folder, action=_MOUNT_CHECK)
 
 
 def _fault_of_links(probe: Path) -> str | None:

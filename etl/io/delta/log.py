@@ -234,7 +234,7 @@ def _kept(before: Shape, after: Shape) -> bool:
 
 
 @contextmanager
-def _reading(what: str, **place: Any) -> Iterator[None]:
+def _reading(message: str, **place: Any) -> Iterator[None]:
     try:
         yield
     except (
@@ -249,7 +249,7 @@ def _reading(what: str, **place: Any) -> Iterator[None]:
             "who writes to the table's _delta_log, and whether the store lets half a file be seen"
         )
         raise TableUnreachable(
-            f"{what}: {type(error).__name__}: {error}", check=check, **place
+            f"{message}: {type(error).__name__}: {error}", action=check, **place
         ) from error
 
 

@@ -135,7 +135,7 @@ def _there(path: str) -> DeltaTable:
     table = open_table(path)
     if table is None:
         raise TableUnreachable(
-            "the table is not there any more", path=path, check="who moved or removed it meanwhile"
+            "the table is not there any more", path=path, action="who moved or removed it meanwhile"
         )
     return table
 
@@ -196,8 +196,10 @@ def _translated(path: str) -> Iterator[None]:
     except Exception as error:  # whatever they raise
         text = whole_text(error)
         if is_conflict(text):
-            what = "somebody else changed the same files while they were put together"
+            message = "somebody else changed the same files while they were put together"
             raise TableUnreachable(
-                what, path=path, check="nothing was changed; again when nobody else writes there"
+                message,
+                path=path,
+                action="nothing was changed; again when nobody else writes there",
             ) from error
         raise unreadable(text, path) or translate(error, path) from behind(error, path)

@@ -96,9 +96,9 @@ def open_table(path: str) -> DeltaTable | None:
         _reject_other_files(path)
         return None
     except DeltaProtocolError as error:
-        check = "the table's features (DESCRIBE DETAIL); delta-rs must be able to read them"
+        action = "the table's features (DESCRIBE DETAIL); delta-rs must be able to read them"
         raise NotOurTable(
-            f"the table cannot be read: {first_line(error)}", path=path, check=check
+            f"the table cannot be read: {first_line(error)}", path=path, action=action
         ) from error
     except (DeltaError, OSError) as error:
         refusal = (
@@ -162,7 +162,7 @@ def _may_be_table(path: str) -> bool:
         raise SettingsError(
             "a folder with % and two digits in its name cannot hold a table",
             path=path,
-            check="table.path",
+            action="table.path",
         )
     try:
         entries = sorted(os.listdir(folder))
@@ -176,7 +176,7 @@ def _may_be_table(path: str) -> bool:
         raise NotOurTable(
             "its _delta_log is a file",
             path=path,
-            check="table.path: it must name a Delta table, an empty folder or nothing",
+            action="table.path: it must name a Delta table, an empty folder or nothing",
         )
     return bool(entries)
 
@@ -187,12 +187,12 @@ def _in_the_way(folder: Path, path: str) -> NotOurTable | None:
         return NotOurTable(
             "the path is a file, not a Delta table",
             path=path,
-            check="table.path: it must name a folder",
+            action="table.path: it must name a folder",
         )
     above = next((one for one in folder.parents if one.is_file()), None)
-    what = f"{above} is a file, and the path lies below it"
+    message = f"{above} is a file, and the path lies below it"
     return (
-        NotOurTable(what, path=path, check="table.path: every part above it must be a folder")
+        NotOurTable(message, path=path, action="table.path: every part above it must be a folder")
         if above
         else None
     )
@@ -204,11 +204,11 @@ def _reject_other_files(path: str) -> None:
     ]
     if found and "_delta_log" not in found:
         shown = ", ".join(sorted(found)[:3]) + (", ..." if len(found) > 3 else "")
-        what = f"the folder is no Delta table: it has no _delta_log, but holds {shown}"
+        message = f"the folder is no Delta table: it has no _delta_log, but holds {shown}"
         raise NotOurTable(
-            what,
+            message,
             path=path,
-            check="table.path: it must name a Delta table, an empty folder or nothing",
+            action="table.path: it must name a Delta table, an empty folder or nothing",
         )
 
 
@@ -303,12 +303,12 @@ def _reject_another_partitioning(found: Shape, partition_by: Sequence[str], path
         reject_partitions(
             found.columns, found.partition_by, path=path
         )  # one that cannot go on so is not to be named in the conf either
-        what = f"the table is partitioned by {_listed(found.partition_by)}, the conf says {_listed(partition_by)}"
+        message = f"the table is partitioned by {_listed(found.partition_by)}, the conf says {_listed(partition_by)}"
         raise NotOurTable(
-            what,
+            message,
             path=path,
             key="table.partition_by",
-            check="table.partition_by, or that table.path is the right table",
+            action="table.partition_by, or that table.path is the right table",
         )
 
 
@@ -331,9 +331,9 @@ def reject_unknown(partition_by: Sequence[str], columns: Sequence[str]) -> None:
     for name in partition_by:
         needed = "timestamp" if name == EVENT_DATE and name not in columns else name
         if needed not in columns:
-            what = f"the table cannot be partitioned by {name}: the rows have no column {needed}"
+            message = f"the table cannot be partitioned by {name}: the rows have no column {needed}"
             raise SettingsError(
-                what, key="table.partition_by", check=f"the columns are {', '.join(columns)}"
+                message, key="table.partition_by", action=f"the columns are {', '.join(columns)}"
             )
 
 
@@ -497,7 +497,7 @@ def reject_expiring_transaction_ids(
     the consequence.
     """
     if _FORGETS_IDS in table.metadata().configuration:
-        check = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_FORGETS_IDS}'): once an id has expired, {harm}"
+        action = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_FORGETS_IDS}'): once an id has expired, {harm}"
         raise NotOurTable(
-            f"{called} forgets transaction ids ({_FORGETS_IDS})", path=path, check=check
+            f"{called} forgets transaction ids ({_FORGETS_IDS})", path=path, action=action
         )

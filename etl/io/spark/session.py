@@ -288,9 +288,9 @@ def _translating_zone_errors(zone: TimeZone) -> Iterator[None]:
     except Exception as error:
         if zone.source is ZoneSource.DEFAULT or TIME_ZONE not in str(error):
             raise
-        what = f"Spark does not know the time zone {zone.name!r} ({zone.source.value})"
-        check = "the name of a region, e.g. Europe/Berlin, or an offset, e.g. +01:00; without one it is UTC"
-        raise SettingsError(what, key=TIME_ZONE, check=check) from error
+        message = f"Spark does not know the time zone {zone.name!r} ({zone.source.value})"
+        action = "the name of a region, e.g. Europe/Berlin, or an offset, e.g. +01:00; without one it is UTC"
+        raise SettingsError(message, key=TIME_ZONE, action=action) from error
 
 
 def for_short_run(settings: Mapping[str, str], given: Collection[str]) -> dict[str, str]:
@@ -453,7 +453,7 @@ def _of_module(found: re.Match[str]) -> SettingsError | None:
     name = found[1] or found[2]
     if name.partition(".")[0].lower() not in _NEEDED:
         return None
-    return SettingsError(f"the workers' Python does not have the module {name}", check=_HOW)
+    return SettingsError(f"the workers' Python does not have the module {name}", action=_HOW)
 
 
 _SIGNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], SettingsError | None]], ...] = (
@@ -466,19 +466,20 @@ _SIGNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], SettingsError | N
     (
         re.compile(r"ImportError: (Numba needs [^\n]+)"),
         lambda found: SettingsError(
-            f"the workers' Python has libraries that do not fit one another: {found[1]}", check=_HOW
+            f"the workers' Python has libraries that do not fit one another: {found[1]}",
+            action=_HOW,
         ),
     ),
     (
         re.compile(r'Cannot run program "([^"]*python[^"]*)"'),
         lambda found: SettingsError(
-            "the workers' Python is not there", path=found[1], check=_PYTHON_CHECK
+            "the workers' Python is not there", path=found[1], action=_PYTHON_CHECK
         ),
     ),
     (
         re.compile(r"\[PYTHON_VERSION_MISMATCH\] ([^\n]+)"),
         lambda found: SettingsError(
-            f"the workers' Python is of another version: {found[1]}", check=_PYTHON_CHECK
+            f"the workers' Python is of another version: {found[1]}", action=_PYTHON_CHECK
         ),
     ),
 )
@@ -542,13 +543,13 @@ def translating_spark_errors() -> Iterator[None]:
         found = _LOST.search(str(error))
         if found is None and not _is_of_the_jvms_line(error):
             raise
-        check = (
+        action = (
             "memory on the machines that run driver and executors (what killed it?), and Spark's log beside the run's report; "
             "in a notebook, begin a new process"
         )
         raise ProcessLost(
             f"Spark lost a process of its own: {found[0] if found else type(error).__name__}",
-            check=check,
+            action=action,
         ) from error
 
 

@@ -121,12 +121,12 @@ def of_encryption(
         error, HungUp | ConnectionResetError | BrokenPipeError | TimeoutError
     ):
         if _speaks_tls(host, port, min(timeout_s, LOOKED_AT_S)):
-            check = "zookeeper.tls.enabled: true where the system's authorities are trusted, else zookeeper.tls.ca_file; or the port"
+            action = "zookeeper.tls.enabled: true where the system's authorities are trusted, else zookeeper.tls.ca_file; or the port"
             return SettingsError(
                 "the port speaks TLS",
                 key="zookeeper.tls.enabled",
                 server=f"{host}:{port}",
-                check=check,
+                action=action,
             )
     return None
 
@@ -241,9 +241,9 @@ class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
 
 def no_such_login() -> SettingsError:
     """Return the error for a server that answers SASL with nothing."""
-    check = "of every server: authProvider.sasl, and the section Server of its java.security.auth.login.config; or another scheme"
+    action = "of every server: authProvider.sasl, and the section Server of its java.security.auth.login.config; or another scheme"
     return SettingsError(
-        "the server has no login by SASL (DIGEST-MD5)", key="zookeeper.auth.scheme", check=check
+        "the server has no login by SASL (DIGEST-MD5)", key="zookeeper.auth.scheme", action=action
     )
 
 
@@ -465,12 +465,12 @@ def error_of(
     """
     where = {"connect": connect} if znode is None else {"znode": znode, "connect": connect}
     if isinstance(error, AuthFailedError) and access.auth is not None:
-        check = f"{_AUTH}: scheme, username and password, and that every server knows them"
+        action = f"{_AUTH}: scheme, username and password, and that every server knows them"
         return PermissionDenied(
             f"ZooKeeper refuses our login, {describe_identity(access)}",
             key=_AUTH,
             **where,
-            check=check,
+            action=action,
         )
     if isinstance(error, AuthFailedError | SessionClosedRequireSaslError):
         wanted = (
@@ -478,20 +478,23 @@ def error_of(
             if isinstance(error, SessionClosedRequireSaslError)
             else "of another scheme than ours"
         )
-        check = f"{_AUTH}, with scheme sasl; now we are {describe_identity(access)}"
+        action = f"{_AUTH}, with scheme sasl; now we are {describe_identity(access)}"
         return PermissionDenied(
-            f"ZooKeeper wants a login {wanted}", key=_AUTH, **where, check=check
+            f"ZooKeeper wants a login {wanted}", key=_AUTH, **where, action=action
         )
     if isinstance(error, InvalidACLError):
-        what = f"ZooKeeper does not know us, {describe_identity(access)}, and by zookeeper.acl creator nobody but us may write"
+        message = f"ZooKeeper does not know us, {describe_identity(access)}, and by zookeeper.acl creator nobody but us may write"
         return PermissionDenied(
-            what, key=_AUTH, **where, check=f"{_AUTH}: its scheme must be one that every server has"
+            message,
+            key=_AUTH,
+            **where,
+            action=f"{_AUTH}: its scheme must be one that every server has",
         )
-    check = f"who we are: {describe_identity(access)}; and the znode's ACL (getAcl)"
+    action = f"who we are: {describe_identity(access)}; and the znode's ACL (getAcl)"
     if znode is not None and is_of_a_pipeline(znode):
-        check += ", which whoever it names changes by `etl pipelines set-acl CONF`"
+        action += ", which whoever it names changes by `etl pipelines set-acl CONF`"
     return PermissionDenied(
-        "ZooKeeper does not let us: a znode's ACL is for others", **where, check=check
+        "ZooKeeper does not let us: a znode's ACL is for others", **where, action=action
     )
 
 

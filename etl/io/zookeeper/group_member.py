@@ -159,9 +159,9 @@ class WatchedGroup:
             or self._dialect is BrokerFamily.JAFKA
             and isinstance(found.reads, FilteredTopics)
         ):
-            what = f"a consumer of the group is registered in a form that those of {self._dialect.value} cannot read: {payload[:80]!r}"
-            check = "that consumer, and source.dialect; while it is there the group's old consumers fail to rebalance"
-            raise SettingsError(what, znode=path, check=check)
+            message = f"a consumer of the group is registered in a form that those of {self._dialect.value} cannot read: {payload[:80]!r}"
+            action = "that consumer, and source.dialect; while it is there the group's old consumers fail to rebalance"
+            raise SettingsError(message, znode=path, action=action)
         return found
 
     def _partitions(self, topics: Sequence[str]) -> dict[str, Collection[BrokerPartition]]:
@@ -349,9 +349,11 @@ class Rebalance:
 
     def _register(self) -> Step:
         if not self._topics and self._options.filter is None:
-            what = "none of the topics that source.topics names is registered in ZooKeeper, so that there is nothing to be a member for"
+            message = "none of the topics that source.topics names is registered in ZooKeeper, so that there is nothing to be a member for"
             raise SettingsError(
-                what, key="source.topics", check="the names, and zookeeper.connect with its chroot"
+                message,
+                key="source.topics",
+                action="the names, and zookeeper.connect with its chroot",
             )
         self._zookeeper.client.add_listener(self._watch_session)
         self._is_registered = True  # or may be, whatever comes back
@@ -363,8 +365,8 @@ class Rebalance:
         while not self._ensure_registered():
             left = self._options.timing.join_timeout_s - self._elapsed_s
             if left <= 0:
-                what = f"a consumer {self.member} is registered in another session"
-                self._in_the_way = Owned(what, znode=self._members.path(self.member))
+                message = f"a consumer {self.member} is registered in another session"
+                self._in_the_way = Owned(message, znode=self._members.path(self.member))
                 return self._give_up()
             self._zookeeper.require_session()
             self._members.wait_until_gone(self.member, wait_s=left)
@@ -467,9 +469,9 @@ class Rebalance:
 
     def _give_up(self) -> Step:
         reason, timeout_s = self._in_the_way, self._options.timing.join_timeout_s
-        what = f"the group did not settle within {timeout_s:g} s: {reason.what if reason else 'nobody knows why'}"
-        check = "that consumer; a time to join must be longer than what the group's consumers take for all their tries"
-        raise Owned(what, check=check, **(reason.where if reason else {})) from reason
+        message = f"the group did not settle within {timeout_s:g} s: {reason.message if reason else 'nobody knows why'}"
+        action = "that consumer; a time to join must be longer than what the group's consumers take for all their tries"
+        raise Owned(message, action=action, **(reason.where if reason else {})) from reason
 
     @property
     def _elapsed_s(self) -> float:

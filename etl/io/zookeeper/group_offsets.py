@@ -207,9 +207,9 @@ class ConsumerGroup:
             failures[0],
         )
         if isinstance(reason, NoAuthError):
-            what = "ZooKeeper does not let us move offsets"
+            message = "ZooKeeper does not let us move offsets"
             raise PermissionDenied(
-                what, znode=self._group.offsets, check="the znodes' ACLs"
+                message, znode=self._group.offsets, action="the znodes' ACLs"
             ) from reason
         return self._read_back(plan, after, reason)
 
@@ -228,12 +228,14 @@ class ConsumerGroup:
         for log, ours in after.items():
             now = found.get(log, NOTHING_COMMITTED)
             if now not in (ours, plan.seen[log]):
-                what = f"somebody else moved the offset during the run: it is {now.offset}, ours is {ours.offset}"
-                check = "which other consumer of this group runs; the rows are in the table, the next run decides by source.on_moved"
-                raise OffsetMoved(what, **log.place, offset=now.offset, check=check) from reason
-        what = f"the offsets of plan {plan.number} did not reach ZooKeeper"
+                message = f"somebody else moved the offset during the run: it is {now.offset}, ours is {ours.offset}"
+                action = "which other consumer of this group runs; the rows are in the table, the next run decides by source.on_moved"
+                raise OffsetMoved(
+                    message, **log.place, offset=now.offset, action=action
+                ) from reason
+        message = f"the offsets of plan {plan.number} did not reach ZooKeeper"
         raise CommitUnknown(
-            what, check="nothing: the rows are in the table, the next run moves the offsets"
+            message, action="nothing: the rows are in the table, the next run moves the offsets"
         ) from reason
 
 
@@ -294,7 +296,7 @@ def _is_done(outcome: Outcome) -> bool:
     if isinstance(outcome, Exception):
         return False
     if any(isinstance(one, NoAuthError) for one in outcome):
-        raise PermissionDenied("ZooKeeper does not let us move offsets", check="the znodes' ACLs")
+        raise PermissionDenied("ZooKeeper does not let us move offsets", action="the znodes' ACLs")
     return not any(isinstance(one, Exception) for one in outcome)
 
 
@@ -358,9 +360,9 @@ class HandOver:
         """
         changed = refused.where.get("changed")
         if changed == lock.path:
-            check = "zookeeper.session_timeout_s against pauses of this host; run again: nothing was handed over"
+            action = "zookeeper.session_timeout_s against pauses of this host; run again: nothing was handed over"
             raise SessionLost(
-                "our ZooKeeper session ended before the hand-over", check=check
+                "our ZooKeeper session ended before the hand-over", action=action
             ) from refused
         owners = {self._paths.owner(log): log for log in offsets.values()}
         if changed in owners:
@@ -381,6 +383,6 @@ class HandOver:
     def _reject_too_many(self, parts: Sequence[Part], logs: int) -> None:
         size = size_of(parts) + len(parts) * len(self._zookeeper.chroot)
         if size > REQUEST_MAX_BYTES - _PLAN_BYTES:
-            what = f"handing {logs:,} partitions over takes a request of {size:,} bytes, and ZooKeeper takes none above a megabyte"
-            check = "fewer topics in one conf, and the others in another one; or more members, so that our share is smaller"
-            raise SettingsError(what, key="source.topics", check=check)
+            message = f"handing {logs:,} partitions over takes a request of {size:,} bytes, and ZooKeeper takes none above a megabyte"
+            action = "fewer topics in one conf, and the others in another one; or more members, so that our share is smaller"
+            raise SettingsError(message, key="source.topics", action=action)

@@ -133,8 +133,8 @@ class Documents:
         whole = b"".join(p[0] for p in pieces if p)
         if hashlib.sha256(whole).hexdigest() == index.digest:
             return whole, found[1]
-        check = "whether ZooKeeper was restored from a copy"
-        raise LedgersDisagree("pieces of the document are missing", znode=path, check=check)
+        action = "whether ZooKeeper was restored from a copy"
+        raise LedgersDisagree("pieces of the document are missing", znode=path, action=action)
 
     def create(self, path: str, payload: bytes) -> bool:
         """Put a document where there is none; False where there is one."""
@@ -222,7 +222,7 @@ def _index(payload: bytes, path: str) -> _Index:
         return index
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise LedgersDisagree(
-            "the znode does not hold what it should", znode=path, check="who wrote it"
+            "the znode does not hold what it should", znode=path, action="who wrote it"
         ) from error
 
 
@@ -383,7 +383,7 @@ class PlanLedger:
             raise Owned(
                 "another driver named this pipeline at this moment",
                 znode=self.paths.root,
-                check="nothing; run again",
+                action="nothing; run again",
             )
 
     def store_plan(
@@ -426,7 +426,7 @@ class PlanLedger:
             raise Owned(
                 "another driver named this pipeline at this moment",
                 znode=self.paths.root,
-                check="nothing; run again",
+                action="nothing; run again",
             )
 
     def _add_others(
@@ -450,17 +450,17 @@ class PlanLedger:
             if not self._is_stored(plan):  # the answer may be lost, and not the write
                 raise
         if not self._is_stored(plan):
-            what = (
+            message = (
                 f"another driver stored or changed plan {plan.number} at this moment, or "
                 if self.read_plan(plan.number)
                 else ""
             )
-            what += "another pipeline of this group took a topic at this moment, or offsets of this one were claimed"
+            message += "another pipeline of this group took a topic at this moment, or offsets of this one were claimed"
             raise Owned(
-                what,
+                message,
                 znode=path,
                 changed=changed,
-                check="nothing; the next run goes on from what is stored",
+                action="nothing; the next run goes on from what is stored",
             )
 
     def _is_stored(self, plan: Plan) -> bool:
@@ -482,7 +482,7 @@ class PlanLedger:
             raise Owned(
                 "somebody else retired this pipeline at this moment",
                 znode=self.paths.retired,
-                check="nothing; look again",
+                action="nothing; look again",
             )
 
     def resume(self, *, beside: int) -> None:
@@ -491,8 +491,8 @@ class PlanLedger:
         request.set_data(self._pipelines, b"", version=beside)
         request.delete(self.paths.retired)
         if not self.zookeeper.transact(request, self.paths.retired):
-            what = "another pipeline of this group took a topic at this moment"
-            raise Owned(what, znode=self.paths.retired, check="nothing; look again")
+            message = "another pipeline of this group took a topic at this moment"
+            raise Owned(message, znode=self.paths.retired, action="nothing; look again")
 
     def adopt_plan(self, plan: Plan, applied: CommitResult | None) -> None:
         """Write plan and result from the table, over what was there under that number."""
@@ -507,7 +507,7 @@ class PlanLedger:
                 raise Owned(
                     f"another driver changed plan {plan.number} at this moment",
                     znode=path,
-                    check="nothing; run again",
+                    action="nothing; run again",
                 )
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> None:
@@ -518,7 +518,7 @@ class PlanLedger:
             raise Owned(
                 "somebody else acknowledged at this moment",
                 znode=self.paths.acknowledged,
-                check="nothing; look again",
+                action="nothing; look again",
             )
 
     def record_applied(self, applied: CommitResult) -> None:
@@ -596,7 +596,7 @@ class DriverLock:
                 raise SessionLost(
                     "the driver's lock is not ours any more",
                     znode=self._paths.driver,
-                    check="nothing; run again",
+                    action="nothing; run again",
                 )
             yield Check(path, 0)
         finally:
@@ -653,11 +653,11 @@ class DriverLock:
         ):
             node = self._zookeeper.read(self._paths.driver)
             other = registrations.parse_driver(node[0]) if node else None
-            check = "whether that run is meant to be; a second one waits ownership.wait_for_driver_s for it"
+            action = "whether that run is meant to be; a second one waits ownership.wait_for_driver_s for it"
             raise Owned(
                 f"another driver is at work on this pipeline: {other or 'unknown'}",
                 znode=self._paths.driver,
-                check=check,
+                action=action,
             )
 
     def _delete_unused(self, made: Collection[str]) -> None:

@@ -80,8 +80,8 @@ def note_removals(ledger: PlanLedger, removals: Sequence[ForeignCommit]) -> None
             ledger.paths.coverage, render_loaded_intervals(after), version=version
         ):
             return
-    what = "other drivers changed the coverage while it was kept that others removed rows"
-    raise Owned(what, znode=ledger.paths.coverage, check="nothing; run again")
+    message = "other drivers changed the coverage while it was kept that others removed rows"
+    raise Owned(message, znode=ledger.paths.coverage, action="nothing; run again")
 
 
 def take_in(
@@ -106,7 +106,7 @@ def take_in(
         raise Owned(
             "another driver changed the coverage at this moment",
             znode=ledger.paths.coverage,
-            check="nothing; say it again",
+            action="nothing; say it again",
         )
 
 
@@ -224,7 +224,7 @@ class ClaimsBeside:
             raise Owned(
                 "somebody else changed the backfill at this moment",
                 znode=write.path,
-                check="nothing; say it again",
+                action="nothing; say it again",
             )
 
     def write_of(self, claim: Reservation, version: int | None) -> Write:
@@ -257,7 +257,7 @@ def write_mark(ledger: PlanLedger, plan: Plan) -> None:
     raise Owned(
         f"another driver changed plan {plan.number} at this moment",
         znode=path,
-        check="nothing; the next run goes on from there",
+        action="nothing; the next run goes on from there",
     )
 
 
@@ -289,7 +289,7 @@ def write_named_table(ledger: PlanLedger, found: NamedTable) -> None:
         raise Owned(
             "somebody else resolved the table's name at this moment",
             znode=live.paths.named_table,
-            check="nothing; run again",
+            action="nothing; run again",
         )
 
 
@@ -320,7 +320,7 @@ def write_pauses(ledger: PlanLedger, pauses: Iterable[Pause], version: int | Non
         raise Owned(
             "somebody else paused or resumed at this moment",
             znode=path,
-            check="nothing; say it again",
+            action="nothing; say it again",
         )
 
 
@@ -347,5 +347,5 @@ def remember(ledger: PlanLedger, key: RunKeyRecord, *, behind: int) -> None:
     if not ledger.documents.replace(
         ledger.paths.coverage, kept, version=version, absent=(ledger.paths.plan(behind + 1),)
     ):
-        what = f"another driver stored a plan or changed the coverage while run key {key.key} had nothing to read"
-        raise Owned(what, znode=ledger.paths.coverage, check="nothing; run again")
+        message = f"another driver stored a plan or changed the coverage while run key {key.key} had nothing to read"
+        raise Owned(message, znode=ledger.paths.coverage, action="nothing; run again")

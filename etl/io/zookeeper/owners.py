@@ -280,11 +280,11 @@ class Owners:
                 refusal = self._refusal(
                     missing, *outcomes([self._send(missing, left_behind, threads)])
                 )
-        what = (
+        message = (
             f"{len(missing):,} partitions could not be claimed: {refusal or type(refusal).__name__}"
         )
         raise ZooKeeperUnreachable(
-            what, znode=self._paths.owner(missing[0]), check="ZooKeeper's log; then run again"
+            message, znode=self._paths.owner(missing[0]), action="ZooKeeper's log; then run again"
         ) from refusal
 
     def _ensure_topics(self, logs: Collection[BrokerPartition]) -> None:
@@ -320,9 +320,11 @@ class Owners:
             None,
         )
         if isinstance(reason, NoAuthError):
-            what = "ZooKeeper does not let us claim partitions"
-            check = "the znodes' ACLs, or set ownership.mode: observe"
-            raise PermissionDenied(what, znode=self._paths.owner(logs[0]), check=check) from reason
+            message = "ZooKeeper does not let us claim partitions"
+            action = "the znodes' ACLs, or set ownership.mode: observe"
+            raise PermissionDenied(
+                message, znode=self._paths.owner(logs[0]), action=action
+            ) from reason
         return reason
 
     def _is_stale(self, node: _Node, us: registrations.OwnerNode) -> bool:
@@ -417,6 +419,6 @@ class Owners:
 def _owned_by(owners: Mapping[BrokerPartition, _Node], waited: str = "") -> Owned:
     if not owners:  # gone since
         return Owned(
-            f"the partitions had owners until just now{waited}", check="nothing: run again"
+            f"the partitions had owners until just now{waited}", action="nothing: run again"
         )
     return owned_by({log: node.owner for log, node in owners.items()}, waited=waited)

@@ -132,9 +132,9 @@ def ask_server(
         if wrong is not None:
             raise wrong from None
         reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-        check = "that ZooKeeper runs there and zookeeper.connect names it"
+        action = "that ZooKeeper runs there and zookeeper.connect names it"
         raise ZooKeeperUnreachable(
-            f"ZooKeeper does not answer: {reason}", server=address, check=check
+            f"ZooKeeper does not answer: {reason}", server=address, action=action
         ) from error
     if access.auth is not None:
         with ZooKeeper(

@@ -85,8 +85,11 @@ def read_brokers(zookeeper: ZooKeeper, security: Security = OPEN) -> tuple[Broke
         )
     )
     if not brokers and not registrations:
-        what, check = "no broker is registered", "that the brokers run, or give source.bootstrap"
-        raise ZooKeeperUnreachable(what, connect=zookeeper.connect, check=check)
+        message, action = (
+            "no broker is registered",
+            "that the brokers run, or give source.bootstrap",
+        )
+        raise ZooKeeperUnreachable(message, connect=zookeeper.connect, action=action)
     if not brokers:
         raise _no_listener(registrations, security, zookeeper.connect)
     return brokers
@@ -96,16 +99,16 @@ def _no_listener(
     registrations: Mapping[str, bytes], security: Security, connect: str
 ) -> SettingsError:
     named = f" by the name {security.listener}" if security.listener else ""
-    what = f"none of the {len(registrations)} registered brokers has a listener of {security.protocol.value}{named}"
+    message = f"none of the {len(registrations)} registered brokers has a listener of {security.protocol.value}{named}"
     there = sorted(
         {listener for payload in registrations.values() for listener in parse_listeners(payload)}
     )
-    check = f"source.security.protocol and source.listener; registered are {', '.join(there) or 'none'}; or give source.bootstrap"
+    action = f"source.security.protocol and source.listener; registered are {', '.join(there) or 'none'}; or give source.bootstrap"
     return SettingsError(
-        what,
+        message,
         key="source.listener" if security.listener else "source.security.protocol",
         connect=connect,
-        check=check,
+        action=action,
     )
 
 
@@ -125,11 +128,11 @@ def read_registrations(zookeeper: ZooKeeper, dialect: BrokerFamily) -> dict[str,
     """
     ids = zookeeper.children(BROKER_IDS)
     if ids is None:
-        what = f"there is no Kafka cluster under {zookeeper.chroot or '/'}: no {BROKER_IDS}"
-        check = "the chroot at the end of zookeeper.connect"
+        message = f"there is no Kafka cluster under {zookeeper.chroot or '/'}: no {BROKER_IDS}"
+        action = "the chroot at the end of zookeeper.connect"
         if dialect is BrokerFamily.KAFKA:
-            check += "; for a cluster without ZooKeeper give source.bootstrap"
-        raise WrongChroot(what, connect=zookeeper.connect, check=check)
+            action += "; for a cluster without ZooKeeper give source.bootstrap"
+        raise WrongChroot(message, connect=zookeeper.connect, action=action)
     payloads = zookeeper.read_all([f"{BROKER_IDS}/{i}" for i in ids])
     found = {i: p[0] for i, p in sorted(zip(ids, payloads, strict=True)) if p}
     others = {
@@ -139,9 +142,9 @@ def read_registrations(zookeeper: ZooKeeper, dialect: BrokerFamily) -> dict[str,
     }
     if others:
         broker, there = min(others.items())
-        what = f"broker {broker} under {zookeeper.chroot or '/'} is of {_FAMILIES[there]}, and source.dialect is {dialect.value}"
-        check = f"source.dialect: {there.value}, or the chroot at the end of zookeeper.connect"
-        raise SettingsError(what, key="source.dialect", connect=zookeeper.connect, check=check)
+        message = f"broker {broker} under {zookeeper.chroot or '/'} is of {_FAMILIES[there]}, and source.dialect is {dialect.value}"
+        action = f"source.dialect: {there.value}, or the chroot at the end of zookeeper.connect"
+        raise SettingsError(message, key="source.dialect", connect=zookeeper.connect, action=action)
     return found
 
 
@@ -228,9 +231,9 @@ def read_physical_brokers(zookeeper: ZooKeeper) -> dict[int, Broker]:
             )
         brokers[broker.id] = broker
     if not brokers:
-        check = "that the brokers run with enable.zookeeper=true and this zk.connect"
+        action = "that the brokers run with enable.zookeeper=true and this zk.connect"
         raise ZooKeeperUnreachable(
-            "no broker is registered", connect=zookeeper.connect, check=check
+            "no broker is registered", connect=zookeeper.connect, action=action
         )
     return dict(sorted(brokers.items()))
 
@@ -298,5 +301,5 @@ def unknown_registration(znode: str, payload: bytes, form: str) -> CorruptData:
     """The error for a znode that a broker writes and that is not of the form."""
     text = payload[:60].decode("utf-8", "backslashreplace")
     return CorruptData(
-        f"a registration is not {form}: {text!r}", znode=znode, check="who wrote that znode"
+        f"a registration is not {form}: {text!r}", znode=znode, action="who wrote that znode"
     )

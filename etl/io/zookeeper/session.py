@@ -188,7 +188,7 @@ class SessionLife:
         if self._ended.is_set():
             check = "zookeeper.session_timeout_s against pauses of this host; run again, it goes on from what is stored"
             raise SessionLost(
-                "our ZooKeeper session ended during the run", connect=self._hosts, check=check
+                "our ZooKeeper session ended during the run", connect=self._hosts, action=check
             )
 
     def require_soon(self, within_s: float) -> None:
@@ -348,7 +348,7 @@ class ZooKeeper:
             found = self.read(path)
             if not found or found[0] != payload:
                 raise ZooKeeperUnreachable(
-                    "a write got no answer", znode=path, check="ZooKeeper's log; then run again"
+                    "a write got no answer", znode=path, action="ZooKeeper's log; then run again"
                 ) from error
         except REFUSED as error:
             raise self._refused(error, path) from error
@@ -380,7 +380,7 @@ class ZooKeeper:
             raise self._refused(refused, path) from refused
         if failures and not all(isinstance(failure, _OVERTAKEN) for failure in failures):
             raise ZooKeeperUnreachable(
-                f"a change was refused: {failures!r}", znode=path, check="ZooKeeper's log"
+                f"a change was refused: {failures!r}", znode=path, action="ZooKeeper's log"
             )
         changed = (
             part.path
@@ -427,9 +427,11 @@ class ZooKeeper:
             if self.client.login_refused:
                 raise self._refused(error) from error
             self.reject_lost_session()
-            what = "ZooKeeper stopped answering"
+            message = "ZooKeeper stopped answering"
             raise ZooKeeperUnreachable(
-                what, connect=self.hosts, check="ZooKeeper's log and the network; then run again"
+                message,
+                connect=self.hosts,
+                action="ZooKeeper's log and the network; then run again",
             ) from error
         except REFUSED as error:
             raise self._refused(error, path) from error
@@ -464,7 +466,7 @@ class ZooKeeper:
         wrong = (why_shut(host, port, self._access, within_s) for host, port in servers)
         check = "that ZooKeeper runs there and zookeeper.connect names it"
         return next(filter(None, wrong), None) or ZooKeeperUnreachable(
-            "ZooKeeper does not answer", connect=self.hosts, check=check
+            "ZooKeeper does not answer", connect=self.hosts, action=check
         )
 
     def _refused(self, error: Exception, path: str | None = None) -> EtlError:

@@ -57,7 +57,7 @@ def test_as_many_rows_as_there_were_or_fewer_are_right_and_more_are_not() -> Non
         not wrong.is_right
         and "topic clicks, partition 0: 2 rows of offsets from before plan 1" in wrong.first_finding
     )
-    assert "DESCRIBE HISTORY" in wrong.check
+    assert "DESCRIBE HISTORY" in wrong.action
 
 
 def test_an_acknowledgement_keeps_the_topics_whose_rows_are_of_another_log_and_an_older_one_names_none() -> (

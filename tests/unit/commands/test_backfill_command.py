@@ -199,19 +199,19 @@ def test_progress_is_of_the_whole_backfill_and_not_of_the_plan_that_is_read() ->
     ("error", "check"),
     [
         (
-            NeedsDecision("x", check="etl plans supersede CONF 3 --reason ..."),
+            NeedsDecision("x", action="etl plans supersede CONF 3 --reason ..."),
             "`etl backfill abandon CONF --name old",
         ),
         (
-            DataLoss("x", check="the retention"),
+            DataLoss("x", action="the retention"),
             "the retention; `etl backfill abandon CONF --name old",
         ),
-        (DataLoss("x", check="`--missing` fills"), "`--missing` fills"),
+        (DataLoss("x", action="`--missing` fills"), "`--missing` fills"),
         (
-            SettingsError("x", check="a function; or give the plan up: etl plans supersede CONF"),
+            SettingsError("x", action="a function; or give the plan up: etl plans supersede CONF"),
             "a function; or `etl backfill abandon CONF",
         ),
-        (SettingsError("x", check="the conf"), "the conf"),
+        (SettingsError("x", action="the conf"), "the conf"),
     ],
 )
 def test_what_stops_a_backfill_names_a_command_that_leads_out(error: Any, check: str) -> None:
@@ -219,7 +219,7 @@ def test_what_stops_a_backfill_names_a_command_that_leads_out(error: Any, check:
 
     with pytest.raises(type(error)), _leading_out("old", lambda: True):
         raise error
-    assert error.check.startswith(check)
+    assert error.action.startswith(check)
 
 
 def ran_by(did: list[str]) -> Any:
@@ -333,5 +333,5 @@ def test_who_looks_ahead_of_a_pipeline_without_a_plan_is_told_to_run_it_first() 
         estimate_backfill(
             world, LATEST, settings_of_backfill(LATEST, "old"), parse_asked("0", "3", None, ())
         )
-    assert refused.value.check == "`etl run CONF`; then say this again"
+    assert refused.value.action == "`etl run CONF`; then say this again"
     assert list(LOGS) and not world.outside.plans

@@ -39,7 +39,10 @@ def test_an_older_copy_of_the_table_is_not_maintained_for_the_newer_files_would_
         run(outside)
     with pytest.raises(LedgersDisagree) as refused:
         looked_at(outside)
-    assert (refused.value.what, refused.value.check) == (at_run.value.what, at_run.value.check)
+    assert (refused.value.message, refused.value.action) == (
+        at_run.value.message,
+        at_run.value.action,
+    )
 
 
 def test_a_table_of_another_ledger_of_the_same_name_is_not_maintained() -> None:

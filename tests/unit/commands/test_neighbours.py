@@ -88,9 +88,9 @@ def test_a_pipeline_that_has_loaded_nothing_is_refused_in_the_words_of_a_run_whe
         reject_topics_loaded_by_others(world, FirstRun(), TABLE, Ledger())  # type: ignore[arg-type]
     with pytest.raises(LedgersDisagree) as at_run:
         run(loaded_by_another(6, 6, 6))
-    assert (caught.value.what, caught.value.check, caught.value.exit_code) == (
-        at_run.value.what,
-        at_run.value.check,
+    assert (caught.value.message, caught.value.action, caught.value.exit_code) == (
+        at_run.value.message,
+        at_run.value.action,
         5,
     )
 

@@ -43,7 +43,7 @@ from tests.fakes.stories import (
 from tests.fakes.world import Crash, FakeWorld, When
 
 FOLLOWING = settings_of(on_moved="follow")
-AWAY = BrokerUnreachable("no broker answers", check="that they run")
+AWAY = BrokerUnreachable("no broker answers", action="that they run")
 
 
 def seen(outside: Outside, settings: Settings | None = None) -> Snapshot:

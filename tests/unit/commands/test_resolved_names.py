@@ -80,7 +80,7 @@ def test_a_run_that_never_learned_where_its_table_is_has_a_report_and_metrics_al
     report.table_path, report.settings = settings.table.called, settings
     report.failed(
         NotOurTable(
-            "lake.clicks is a view", key="table.name", check="the table that it selects from"
+            "lake.clicks is a view", key="table.name", action="the table that it selects from"
         )
     )
     report.finished(report.started_at_ms + 1)

@@ -75,15 +75,15 @@ def run(
 def test_each_conf_is_run_by_name_and_what_fails_stops_none_of_the_others(tmp_path: Path) -> None:
     for name in ("c", "a", "b"):
         conf(tmp_path, name)
-    found, started, told = run(tmp_path, {"a": SettingsError("wrong", check="this", key="k")})
+    found, started, told = run(tmp_path, {"a": SettingsError("wrong", action="this", key="k")})
     assert started == told == ["a", "b", "c"]
     assert [one["exit_code"] for one in found.as_json()["runs"]] == [2, 0, 0]
     assert (
         found.worst is not None
-        and "1 of 3 pipelines failed" in found.worst.what
-        and "a.yaml: wrong" in found.worst.what
+        and "1 of 3 pipelines failed" in found.worst.message
+        and "a.yaml: wrong" in found.worst.message
     )
-    assert (found.worst.check, found.worst.where) == ("this", {"key": "k"})
+    assert (found.worst.action, found.worst.where) == ("this", {"key": "k"})
     assert run(tmp_path, {})[0].worst is None
 
 
@@ -117,7 +117,7 @@ def test_a_stop_is_that_of_all_and_says_what_was_not_begun(tmp_path: Path) -> No
     assert [one.exit_code for one in found.runs] == [2, 130, 130] and found.as_json()[
         "exit_code"
     ] == 130
-    assert found.runs[2].error is not None and "not begun" in found.runs[2].error.what
+    assert found.runs[2].error is not None and "not begun" in found.runs[2].error.message
 
 
 def test_a_file_that_others_name_as_their_defaults_is_no_pipeline_and_neither_is_what_is_no_yaml(
@@ -140,7 +140,11 @@ def test_copies_of_one_pipeline_are_refused_by_name_and_the_others_run(tmp_path:
     found, started, _ = run(tmp_path, {})
     assert started == ["other"]
     assert [one.exit_code for one in found.runs] == [2, 2, 0]
-    assert found.worst is not None and "copy.yaml" in found.worst.what and "g/a" in found.worst.what
+    assert (
+        found.worst is not None
+        and "copy.yaml" in found.worst.message
+        and "g/a" in found.worst.message
+    )
     assert run(tmp_path, {}, "pipeline=same", "zookeeper.connect=127.0.0.1:3")[1] == []
 
 
@@ -149,7 +153,7 @@ def test_copies_of_one_pipeline_are_refused_by_name_and_the_others_run(tmp_path:
     [
         (
             5,
-            '{"error": "LedgersDisagree", "what": "w", "where": {}, "check": "c", "exit_code": 5, "retriable": false}',
+            '{"error": "LedgersDisagree", "message": "w", "where": {}, "action": "c", "exit_code": 5, "retriable": false}',
             LedgersDisagree,
         ),
         (3, '{"run_id": "r"}', DataLost),

@@ -58,7 +58,7 @@ def test_an_error_is_an_object_with_all_that_the_document_of_the_error_has(tmp_p
     )
     assert (
         told["where"] == {"path": str(tmp_path / "none.yaml")}
-        and told["check"]
+        and told["action"]
         and told["retriable"] is False
     )
 
@@ -74,7 +74,7 @@ def test_an_error_is_an_object_with_all_that_the_document_of_the_error_has(tmp_p
 def test_wrong_words_are_told_so_too(words: list[str]) -> None:
     said = run_etl(*words)
     [told] = objects(said.err)
-    assert said.code == 2 and told["error"] == "SettingsError" and told["check"] == "etl --help"
+    assert said.code == 2 and told["error"] == "SettingsError" and told["action"] == "etl --help"
 
 
 def test_another_format_is_refused_in_text() -> None:

@@ -88,9 +88,9 @@ def test_what_no_run_may_commit_to_by_a_path_is_refused_by_its_name(
     assert (
         refused.value.exit_code == 2
         and refused.value.where["key"] == "table.name"
-        and refused.value.check
+        and refused.value.action
     )
-    assert said in refused.value.what and name in refused.value.what
+    assert said in refused.value.message and name in refused.value.message
 
 
 def test_a_name_that_leads_elsewhere_by_now_or_nowhere_is_for_a_person_to_decide() -> None:
@@ -101,7 +101,7 @@ def test_a_name_that_leads_elsewhere_by_now_or_nowhere_is_for_a_person_to_decide
     ):
         with pytest.raises(NeedsDecision, match="etl table resolve CONF") as refused:
             reject_other_location(NAME, "/wh/clicks", now)
-        assert said in refused.value.what and "/wh/clicks" in refused.value.what
+        assert said in refused.value.message and "/wh/clicks" in refused.value.message
 
 
 def test_a_table_that_is_gone_is_had_back_first_and_made_anew_by_the_command_that_both_messages_name() -> (
@@ -109,7 +109,7 @@ def test_a_table_that_is_gone_is_had_back_first_and_made_anew_by_the_command_tha
 ):
     for refusal, code in ((gone(NAME, "/wh/clicks"), 5), (not_there(NAME), 2)):
         assert refusal.exit_code == code
-        assert refusal.check.index("nothing is lost") < refusal.check.index(
+        assert refusal.action.index("nothing is lost") < refusal.action.index(
             "etl table resolve CONF --make"
         )
 
@@ -150,7 +150,7 @@ def test_a_table_that_its_catalog_does_not_make_is_told_with_what_makes_it(
 ) -> None:
     refusal = not_made(NAME, condition, condition, text, statement(NAME, COLUMNS, ()))
     assert refusal.exit_code == 2 and refusal.where["key"] == "table.name"
-    assert all(words in f"{refusal.what}; {refusal.check}" for words in said), refusal
+    assert all(words in f"{refusal.message}; {refusal.action}" for words in said), refusal
 
 
 def test_the_statement_that_makes_a_table_names_its_partitions() -> None:
@@ -232,4 +232,4 @@ def test_a_catalog_that_ends_with_its_session_is_given_no_table(
         return
     with pytest.raises(SettingsError, match="in memory") as refused:
         reject_in_memory_catalog(NAME, catalog, implementation, plugin)
-    assert "spark.sql.catalogImplementation: hive" in refused.value.check
+    assert "spark.sql.catalogImplementation: hive" in refused.value.action

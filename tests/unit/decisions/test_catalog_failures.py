@@ -92,8 +92,8 @@ def test_the_first_cause_that_says_something_is_told_in_our_words_with_the_key_t
     assert (refusal.exit_code, refusal.where["key"]) == (code, URIS) and refusal.retriable is (
         code == 7
     )
-    assert said in refusal.what and "thrift://a:9083,thrift://b:9083" in refusal.what
-    assert refusal.check and "hunter2" not in f"{refusal.what}{refusal.check}{refusal.where}"
+    assert said in refusal.message and "thrift://a:9083,thrift://b:9083" in refusal.message
+    assert refusal.action and "hunter2" not in f"{refusal.message}{refusal.action}{refusal.where}"
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_the_key_is_that_of_the_catalog_which_the_name_means(
     name: str, spark: dict[str, str], key: str, place: str | None
 ) -> None:
     refusal = cannot_be("make", name, ["java.net.ConnectException: Connection refused"], spark)
-    assert refusal.where["key"] == key and "hunter2" not in refusal.what
-    assert refusal.what.endswith(f"connection refused{f', {place}' if place else ''}")
+    assert refusal.where["key"] == key and "hunter2" not in refusal.message
+    assert refusal.message.endswith(f"connection refused{f', {place}' if place else ''}")
 
 
 def test_of_exceptions_that_wrap_others_the_innermost_is_told_where_no_other_is_there() -> None:
@@ -161,7 +161,7 @@ def test_a_table_that_is_not_made_is_told_with_the_statement_that_makes_it_where
     code: int,
 ) -> None:
     refusal = cannot_be("make", "lake.clicks", causes, {}, instead="CREATE TABLE lake.clicks")
-    assert refusal.exit_code == code and ("CREATE TABLE lake.clicks" in refusal.check) is (
+    assert refusal.exit_code == code and ("CREATE TABLE lake.clicks" in refusal.action) is (
         code == 2
     )
 

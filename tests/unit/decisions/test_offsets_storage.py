@@ -184,7 +184,7 @@ def test_a_place_that_went_back_stops_a_run_under_every_policy_though_the_larger
         up_to_date(
             plan, {LOG: both(in_zookeeper(800, 4), in_kafka(300, "theirs"))}, policy, {LOG: 1000}
         )
-    assert "restore" in raised.value.check
+    assert "restore" in raised.value.action
     assert off_position(both(in_zookeeper(800, 4), in_kafka(300)), 800) == 300, (
         "so the command that sets it back sees it, too"
     )
@@ -258,7 +258,7 @@ def test_a_stored_plan_moves_offsets_where_it_saw_them_so_the_key_changes_behind
         SettingsError, match="was made for offsets in zookeeper; offsets.storage is kafka now"
     ) as raised:
         reject_other_offsets_storage(plan, KAFKA)
-    assert "with offsets.storage: zookeeper `etl run CONF` finishes it" in raised.value.check
+    assert "with offsets.storage: zookeeper `etl run CONF` finishes it" in raised.value.action
     reject_other_offsets_storage(replace(plan, moves_offsets=False), KAFKA)
 
 

@@ -216,7 +216,7 @@ def test_an_offset_above_the_end_of_a_log_that_we_know_may_only_be_set_back_to_o
     state = replace(onward({A: 7}), positions={A: 11}, followed={A: 11})
     with pytest.raises(BadOffset) as caught:
         next_plan(snapshot_of({A: (3, 10)}, ledger=Ledger("u", state.last)), state)
-    assert caught.value.check.endswith("from 3 to 10; set the committed offset back to ours, 7")
+    assert caught.value.action.endswith("from 3 to 10; set the committed offset back to ours, 7")
 
 
 def test_a_position_that_an_open_transaction_covers_may_be_tried_again() -> None:
@@ -294,13 +294,13 @@ def test_a_topic_that_is_gone_while_a_plan_is_left_to_read_it_is_told_by_that_pl
 def test_a_topic_that_was_read_and_is_gone_is_not_told_as_a_wrong_spelling() -> None:
     with pytest.raises(TopicMissing) as caught:
         reject_missing_topics(SETTINGS, ["click"], lambda: ["click"], read={"clicks"})
-    assert "whether it was deleted" in caught.value.check and "spelling" not in caught.value.check
+    assert "whether it was deleted" in caught.value.action and "spelling" not in caught.value.action
 
 
 def test_a_topic_that_is_not_there_is_told_with_those_that_are_like_it() -> None:
     with pytest.raises(TopicMissing) as caught:
         reject_missing_topics(SETTINGS, [], lambda: ["orders", "click", "clicks-2"])
-    assert caught.value.check == "its spelling: the cluster has click, clicks-2"
+    assert caught.value.action == "its spelling: the cluster has click, clicks-2"
 
 
 def test_expressions_that_match_nothing_are_told_with_what_there_is() -> None:
@@ -308,7 +308,7 @@ def test_expressions_that_match_nothing_are_told_with_what_there_is() -> None:
         reject_missing_topics(
             settings_of(topics={"allow": ["x.*"]}), [], lambda: ["__consumer_offsets", *"gfedcba"]
         )
-    assert caught.value.check.endswith("; the cluster has a, b, c, d, e and 2 more")
+    assert caught.value.action.endswith("; the cluster has a, b, c, d, e and 2 more")
 
 
 DOTTED = settings_of(topics={"allow": ["clicks", "my.topic"]})
@@ -318,7 +318,7 @@ def test_a_name_with_a_dot_is_told_as_missing_where_no_topic_matches_it() -> Non
     reject_missing_topics(DOTTED, ["clicks", "my.topic"])
     with pytest.raises(TopicMissing) as caught:
         reject_missing_topics(DOTTED, ["clicks"], lambda: ["clicks", "my.topics"])
-    assert (caught.value.where["topic"], caught.value.check) == (
+    assert (caught.value.where["topic"], caught.value.action) == (
         "my.topic",
         "its spelling: the cluster has my.topics",
     )
@@ -394,7 +394,7 @@ def test_a_stored_plan_of_another_shape_is_not_replayed(changed: Settings) -> No
     assert replay_or_supersede(stored, snapshot, SETTINGS) == stored
     with pytest.raises(NeedsDecision) as caught:
         replay_or_supersede(stored, snapshot, changed)
-    assert f"etl plans supersede CONF {stored.plan.number} " in caught.value.check
+    assert f"etl plans supersede CONF {stored.plan.number} " in caught.value.action
 
 
 @pytest.mark.parametrize(
@@ -716,7 +716,7 @@ def test_a_stored_plan_over_a_partition_without_a_leader_says_under_fail_what_le
         BrokerUnreachable, match="plan 4, which is stored and not in the table, reads it"
     ) as caught:
         replay_or_supersede(Replay(STORED), AWAY, SETTINGS)
-    assert "source.on_no_leader: skip" in caught.value.check
+    assert "source.on_no_leader: skip" in caught.value.action
 
 
 @given(
@@ -764,7 +764,7 @@ def test_a_stored_plan_of_a_topic_that_was_deleted_names_the_command_that_leads_
     ) as caught:
         replay_or_supersede(stored, snapshot_of({}, missing_topics=frozenset({"clicks"})), SETTINGS)
     assert (
-        f"etl plans supersede CONF {STORED.number} --reason" in caught.value.check
+        f"etl plans supersede CONF {STORED.number} --reason" in caught.value.action
         and not caught.value.retriable
     )
 

@@ -66,7 +66,7 @@ def stand(
 def disagreement(ledger: Ledger, table: Table | None, says: str) -> LedgersDisagree:
     with pytest.raises(LedgersDisagree, match=says) as caught:
         stand(ledger, table)
-    assert caught.value.check
+    assert caught.value.action
     assert caught.value.exit_code == 5
     return caught.value
 
@@ -174,8 +174,8 @@ def test_a_plan_that_was_made_for_a_table_or_reached_one_does_not_go_on_in_that_
 def test_a_plan_that_may_be_in_no_table_is_said_to_be_looked_for_and_not_to_be_given_up() -> None:
     error = disagreement(ledger_of(1, applied=False), table_of(None), "there was no table")
     assert (
-        "looked for in it: with some of them it counts as done" in error.check
-        and "given up" not in error.check
+        "looked for in it: with some of them it counts as done" in error.action
+        and "given up" not in error.action
     )
 
 
@@ -269,7 +269,7 @@ def test_an_offset_is_not_followed_to_where_the_log_is_not_known_to_reach(
             on_moved,
             ends={A: end},
         )
-    assert caught.value.check.endswith(f"set it back to 5: {RESTORE}"), (
+    assert caught.value.action.endswith(f"set it back to 5: {RESTORE}"), (
         "what policy would not let pass is not advised"
     )
 
@@ -299,7 +299,7 @@ def test_an_offset_moved_back_is_never_followed_because_its_rows_would_come_twic
 ) -> None:
     with pytest.raises(OffsetMoved, match="it is 1, ours is 5") as caught:
         stand(ledger_of(2), table_of(2), {**COMPLETE, A: Committed(1, 9), B: other}, OnMoved.FOLLOW)
-    assert "load rows twice" in caught.value.check
+    assert "load rows twice" in caught.value.action
 
 
 @pytest.mark.parametrize("on_moved", OnMoved)
@@ -379,7 +379,7 @@ def test_a_table_that_is_ahead_and_does_not_tell_the_plan_is_refused(
         table_of(3, metadata=metadata),
         "the table holds plan 3, ZooKeeper knows .*, and the table's log no",
     )
-    assert "zookeeper.connect" in error.check
+    assert "zookeeper.connect" in error.action
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_a_commit_whose_plan_is_damaged_is_not_adopted() -> None:
 @pytest.mark.parametrize("table", [None, table_of(None), table_of(1), table_of(5)])
 def test_a_table_that_holds_less_than_the_plan_before_is_refused(table: Table | None) -> None:
     error = disagreement(ledger_of(7, applied=False), table, "ZooKeeper knows plan 7")
-    assert "table.path" in error.check and "plans acknowledge" in error.check
+    assert "table.path" in error.action and "plans acknowledge" in error.action
 
 
 @pytest.mark.parametrize("table", [None, table_of(None)])
@@ -453,7 +453,7 @@ def test_a_commit_of_another_pipeline_of_our_name_is_refused(number: int | None)
         table_of(2, metadata=stamp_of(plan_of(2, uid="deadbeef"))),
         "its uid is deadbeef, ours feedbeef",
     )
-    assert "etl plans take-over CONF --from" in error.check
+    assert "etl plans take-over CONF --from" in error.action
 
 
 def test_a_table_of_another_ledger_of_this_name_is_ours_once_a_plan_takes_its_place() -> None:
@@ -472,8 +472,8 @@ def test_a_restore_that_came_after_the_rows_were_removed_is_told_and_not_asked_f
         table_of(2, version=9, foreign=done),
         "DELETE removed rows, and a RESTORE came .*, at version 9",
     )
-    assert "then accept the table as it is now: etl plans acknowledge CONF 9" in error.check
-    assert "RESTORE the table" not in error.check
+    assert "then accept the table as it is now: etl plans acknowledge CONF 9" in error.action
+    assert "RESTORE the table" not in error.action
 
 
 @pytest.mark.parametrize(("number", "bit"), [(2, 1), (2, 2)])
@@ -757,9 +757,9 @@ def test_an_offset_that_may_be_of_the_log_before_a_reset_is_never_followed_by_a_
     ) as caught:
         stand(known, table, {**COMPLETE, A: Committed(4, 7)}, policy)
     assert (
-        "follow" in caught.value.check
-        and "on_moved" not in caught.value.check
-        and "set it back to" in caught.value.check
+        "follow" in caught.value.action
+        and "on_moved" not in caught.value.action
+        and "set it back to" in caught.value.action
     )
 
 
@@ -791,7 +791,7 @@ def test_an_offset_above_the_one_that_a_reset_went_back_to_is_not_followed_befor
     )
     with pytest.raises(OffsetMoved, match="since the log was cut or made again") as caught:
         stand(ledger, table, {**COMPLETE, A: Committed(4, 9)}, OnMoved.FOLLOW)
-    assert "on_moved" not in caught.value.check
+    assert "on_moved" not in caught.value.action
     found = stand(
         ledger, table, {**COMPLETE, A: Committed(0, 9), C: Committed(12, 9)}, OnMoved.FOLLOW
     )

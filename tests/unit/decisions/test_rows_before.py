@@ -52,14 +52,16 @@ def test_a_first_plan_that_would_read_offsets_of_rows_in_the_table_is_refused_wi
         "last_offset": 99,
         "table_version": 7,
     }
-    assert "holds 90 rows of clicks:0" in error.what and "rows of 1 more partition" in error.what
+    assert (
+        "holds 90 rows of clicks:0" in error.message and "rows of 1 more partition" in error.message
+    )
     for way in (
         "table.path",
         "etl offsets restore CONF --from-table",
         "etl plans acknowledge CONF 7",
         "log_epoch 1",
     ):
-        assert way in error.check
+        assert way in error.action
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_a_position_does_not_go_back_over_rows_and_replay_is_named(to: int) -> N
     with pytest.raises(NeedsDecision, match="rows would be there twice") as refused:
         set_to(outside, a=to)
     assert f"`etl replay CONF --topic clicks --partition 0 --from {to} --until 15`" in (
-        refused.value.check or ""
+        refused.value.action or ""
     )
     assert outside.plans == before
 
@@ -114,10 +114,10 @@ def test_what_plans_have_loaded_is_refused_though_its_rows_are_gone_and_the_next
     moves = (Move(A, 30, 5),)
     with pytest.raises(NeedsDecision, match="given offsets before 15 already") as refused:
         reject_loaded(moves, {A: [(0, 15)]}, {})
-    assert "--to 15" in (refused.value.check or "")
+    assert "--to 15" in (refused.value.action or "")
     with pytest.raises(NeedsDecision, match="given offsets before 30 already") as refused:
         reject_loaded(moves, {A: [(0, 30)]}, {})
-    assert "--to " not in (refused.value.check or "")
+    assert "--to " not in (refused.value.action or "")
     reject_loaded(moves, {A: [(0, 5), (30, 40)], B: [(0, 30)]}, {A: 0})
 
 
@@ -213,7 +213,7 @@ def test_a_position_that_was_set_in_the_place_of_a_reset_is_not_set_again_before
         NeedsDecision, match="plan 2 is stored, .* before that the table's plan does not tell"
     ) as refused:
         set_to(outside, a=20)
-    assert "etl run CONF" in (refused.value.check or "") and outside.newest_plan() == plan
+    assert "etl run CONF" in (refused.value.action or "") and outside.newest_plan() == plan
     run(outside)
     assert [loss for _, loss in outside.losses] == [Loss(A, 5, 8, LossReason.SKIPPED, 1)]
     outside.logs[A].end = 40

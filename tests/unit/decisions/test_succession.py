@@ -115,7 +115,7 @@ def test_nobody_is_told_to_take_the_place_of_a_backfill_but_of_the_pipeline_that
         LedgersDisagree, match="backfill jan of pipeline clicks of group old-group"
     ) as refused:
         where_we_stand(replace(snapshot, table=table), SETTINGS)
-    assert "--from old-group/clicks --reason" in str(refused.value.check)
+    assert "--from old-group/clicks --reason" in str(refused.value.action)
 
 
 def test_a_topic_that_is_there_when_a_pipeline_takes_over_at_first_starts_as_at_any_first_run() -> (
@@ -137,10 +137,10 @@ def test_a_first_run_into_a_table_that_another_pipeline_loaded_stops_and_names_i
     with pytest.raises(LedgersDisagree) as caught:
         run(outside)
     assert (
-        caught.value.what
+        caught.value.message
         == f"pipeline clicks of group old-group on cluster {CLUSTER} has loaded this topic into this table"
     )
-    assert "etl plans take-over CONF --from old-group/clicks" in caught.value.check
+    assert "etl plans take-over CONF --from old-group/clicks" in caught.value.action
     assert (caught.value.where["topic"], not outside.plans, caught.value.exit_code) == (
         "clicks",
         True,
@@ -214,8 +214,8 @@ def test_the_pipeline_that_was_taken_over_stops_and_no_acknowledgement_lets_it_g
     ) as caught:
         run(outside)
     assert (
-        "acknowledge" not in caught.value.check
-        and "run that one, and this one never again" in caught.value.check
+        "acknowledge" not in caught.value.action
+        and "run that one, and this one never again" in caught.value.action
     )
     assert not outside.removals
 

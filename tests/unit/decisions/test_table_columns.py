@@ -85,20 +85,20 @@ def test_all_columns_that_a_table_lacks_are_named_with_the_statement_that_adds_t
         reject_other_columns("/t", wanted, columns(n="long"))
     assert (
         "ADD COLUMNS (`key` BINARY, `many` ARRAY<INT>, `by` MAP<STRING, ARRAY<INT>>, `of` STRUCT<`a`: TIMESTAMP_NTZ>, `d` DECIMAL(9,2))"
-        in refused.value.check
+        in refused.value.action
     )
 
 
 def test_bytes_are_no_partition_and_what_to_do_instead_is_told() -> None:
     with pytest.raises(SettingsError, match="bytes come back as others") as caught:
         reject_partitions(columns(key="binary", value="binary"), ["key"])
-    assert (caught.value.where["key"], caught.value.check) == (
+    assert (caught.value.where["key"], caught.value.action) == (
         "table.partition_by",
         "a text column that the transform adds, e.g. F.hex('key')",
     )
     with pytest.raises(SettingsError) as caught:
         reject_partitions(columns(key="binary", value="binary"), ["key"], path="/t")
-    assert "etl plans acknowledge" in caught.value.check
+    assert "etl plans acknowledge" in caught.value.action
 
 
 @pytest.mark.parametrize("kind", [array(True), struct(True), mapping(True), "variant", "void"])

@@ -85,13 +85,13 @@ def test_what_no_retry_mends_is_worse_than_what_one_may_mend(
 
 
 def test_of_two_lines_with_the_same_exit_code_the_first_is_the_worst() -> None:
-    first = SettingsError("first", check="a")
+    first = SettingsError("first", action="a")
     assert Diagnosis((failed("a", first), failed("b", PermissionDenied("second")))).worst is first
 
 
 def test_a_line_says_places_and_what_to_do_and_the_document_has_all_of_it() -> None:
     line = failed(
-        "broker 7", BrokerUnreachable("no connection", broker="h:9092", check="that it runs")
+        "broker 7", BrokerUnreachable("no connection", broker="h:9092", action="that it runs")
     )
     assert line.as_json() == {
         "name": "broker 7",
@@ -109,7 +109,7 @@ def test_a_line_says_places_and_what_to_do_and_the_document_has_all_of_it() -> N
 
 def _refusing(name: str, findings: Findings) -> Iterator[Line]:
     yield ok(name, "so far")
-    raise ZooKeeperUnreachable("no answer", check="that it runs")
+    raise ZooKeeperUnreachable("no answer", action="that it runs")
 
 
 def test_a_check_whose_ground_failed_is_not_made_and_says_which_line_to_mend() -> None:

@@ -218,7 +218,7 @@ def test_under_auto_a_table_that_becomes_unfit_while_tasks_write_asks_for_anothe
     )
     with pytest.raises(TableUnreachable, match="the next run takes Spark's") as raised:
         append(Load(ArrowWriter(gives_way=True), tasks), plan, Destination(path, APP))
-    assert "constraint small" in raised.value.what and "table.writer" not in str(raised.value)
+    assert "constraint small" in raised.value.message and "table.writer" not in str(raised.value)
     assert len(offsets(path)) == 15
 
 
@@ -253,7 +253,7 @@ def test_a_write_that_comes_to_nothing_leaves_no_file_and_takes_none_of_another_
     Path(path, "_delta_log").mkdir(parents=True, exist_ok=True)
 
     def fail() -> None:
-        raise TableUnreachable("no space left", check="free space")
+        raise TableUnreachable("no space left", action="free space")
 
     def lose(found: list[Written]) -> list[Written]:
         Path(path, found[0].files[0].path).unlink()

@@ -96,7 +96,7 @@ def test_a_table_that_was_made_without_columns_is_a_mistake_that_no_retry_mends(
     commit.write_text("\n".join(map(json.dumps, actions)))
     with pytest.raises(NotOurTable, match="has no columns") as refused:
         open_table(str(table))
-    assert not refused.value.retriable and "ADD COLUMNS" in refused.value.check
+    assert not refused.value.retriable and "ADD COLUMNS" in refused.value.action
 
 
 @pytest.mark.parametrize("name", ["two words", "100%", "hash#1", "käse", "what?", "a+b", "a=b"])
@@ -193,7 +193,7 @@ def test_a_url_by_which_there_is_no_store_is_a_wrong_setting(url: str) -> None:
 )
 def test_a_store_that_spark_alone_does_not_know_is_a_wrong_setting(text: str) -> None:
     told = translate(Exception(text), "s3://bucket/clicks")
-    assert isinstance(told, SettingsError) and "spark.jars.packages" in told.check
+    assert isinstance(told, SettingsError) and "spark.jars.packages" in told.action
 
 
 def test_a_value_that_no_folder_can_be_named_by_is_told_with_its_column_and_no_passing_trouble() -> (
@@ -204,19 +204,19 @@ def test_a_value_that_no_folder_can_be_named_by_is_told_with_its_column_and_no_p
     told = translate(Exception(text), "/t")
     assert isinstance(told, SettingsError) and not told.retriable
     assert (
-        told.what
+        told.message
         == "a text in the column colour, by which the table is partitioned, holds a NUL: no folder can have such a name"
     )
     assert (
         told.where["key"] == "table.partition_by"
-        and "transform" in told.check
-        and "supersede" in told.check
+        and "transform" in told.action
+        and "supersede" in told.action
     )
     assert isinstance(translate(Exception(text.replace("\0", "")), "/t"), TableUnreachable)
     told = translate(Exception(text.replace("\0", "r" * 300)), "/t")
     assert isinstance(told, SettingsError) and not told.retriable
     assert (
-        told.what
+        told.message
         == "a text in the column colour, by which the table is partitioned, is too long: no folder can have such a name"
     )
 
@@ -227,7 +227,7 @@ def test_what_a_writer_itself_says_of_an_obstacle_is_said_once() -> None:
     )
     assert (
         translate(said, "/t") is said
-        and said.what == "the table cannot be written: No space left on device (os error 28)"
+        and said.message == "the table cannot be written: No space left on device (os error 28)"
     )
 
 
@@ -242,7 +242,7 @@ def test_a_table_whose_folder_goes_before_the_commit_is_no_bug(tmp_path: Path) -
     told = translate(raised.value, str(tmp_path / "t"))
     assert (
         isinstance(told, TableUnreachable)
-        and told.what == "the table was removed while ours were written"
+        and told.message == "the table was removed while ours were written"
     )
 
 
@@ -278,7 +278,9 @@ def test_of_a_java_stack_trace_the_line_with_the_obstacle_is_told() -> None:
         "/t",
         "written",
     )
-    assert told.what == "the table cannot be written: java.io.IOException: No space left on device"
+    assert (
+        told.message == "the table cannot be written: java.io.IOException: No space left on device"
+    )
 
 
 @pytest.mark.parametrize(
@@ -325,8 +327,8 @@ def test_a_stale_hint_at_a_checkpoint_is_told_as_what_it_is_and_no_table_is_give
     hint.write_text('{"version":7,"size":3}')
     with pytest.raises(FileLost, match="names a checkpoint that is not there") as error:
         open_table(str(tmp_path))
-    assert "remove _last_checkpoint" in str(error.value.check) and "move the folder" not in str(
-        error.value.check
+    assert "remove _last_checkpoint" in str(error.value.action) and "move the folder" not in str(
+        error.value.action
     )
     hint.unlink()
     table = open_table(str(tmp_path))

@@ -89,7 +89,7 @@ def test_a_table_whose_log_lacks_a_commit_is_no_passing_trouble(
     (path / "_delta_log" / f"{gone:020}.json").unlink()
     with pytest.raises(FileLost, match="the table's log lacks files") as caught:
         read(path, 2)
-    assert not caught.value.retriable and len(caught.value.what) < 100
+    assert not caught.value.retriable and len(caught.value.message) < 100
 
 
 def test_what_others_do_to_an_old_copy_is_seen_also_below_the_version_that_our_last_commit_had(

@@ -53,9 +53,9 @@ def test_each_run_leaves_a_page_beside_its_report_and_it_names_those_before(tmp_
 def test_the_page_of_a_run_that_failed_is_written_with_its_error(tmp_path: Path) -> None:
     report = new_report()
     with pytest.raises(TableUnreachable), kept_in(str(tmp_path), report, keep=3):
-        raise TableUnreachable("no space is left", check="the disk")
+        raise TableUnreachable("no space is left", action="the disk")
     page = report_path(tmp_path, OURS, report.run_id).with_suffix(".html").read_text()
-    assert "no space is left" in page and "What to check" in page
+    assert "no space is left" in page and "What to do" in page
 
 
 def test_pages_go_with_the_reports_that_are_too_old(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_what_may_pass_is_worth_another_run(text: str, said: str) -> None:
     assert (
         type(told) is TableUnreachable
         and told.exit_code == 7
-        and said in told.what
+        and said in told.message
         and "key-of-mine" not in str(told)
     )
 

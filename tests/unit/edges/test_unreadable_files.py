@@ -46,13 +46,13 @@ def test_a_file_that_cannot_be_read_is_named_and_a_retry_is_advised_only_where_i
     exit_code: int,
 ) -> None:
     found = unreadable(AWAITED + text, "/data/a table")
-    assert found is not None and says in found.what
+    assert found is not None and says in found.message
     assert (found.where["file"], found.where["path"], found.exit_code) == (
         file,
         "/data/a table",
         exit_code,
     )
-    assert found.retriable == (exit_code == 7) and ("repair()" in found.check) == (
+    assert found.retriable == (exit_code == 7) and ("repair()" in found.action) == (
         exit_code == 5 and file.endswith("parquet")
     )
 

@@ -35,7 +35,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "/x/pyspark/worker.py", 
 )
 def test_what_a_worker_lacks_is_told_with_the_command_that_makes_it(raised: str, told: str) -> None:
     error = lacking(TRACEBACK.format(raised=raised))
-    assert error is not None and told in error.what and "`etl package" in error.check
+    assert error is not None and told in error.message and "`etl package" in error.action
 
 
 def test_a_python_that_is_not_on_the_workers_is_told_with_its_path() -> None:
@@ -45,7 +45,7 @@ def test_a_python_that_is_not_on_the_workers_is_told_with_its_path() -> None:
     assert (
         error is not None
         and error.where == {"path": "./environment/bin/python"}
-        and "PYSPARK_PYTHON" in error.check
+        and "PYSPARK_PYTHON" in error.action
     )
 
 

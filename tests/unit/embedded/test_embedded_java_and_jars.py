@@ -62,7 +62,7 @@ def test_without_a_java_the_error_says_what_was_tried_and_what_to_do(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "eight"))
     with pytest.raises(SettingsError, match="is Java 8") as failure:
         java.find_java()
-    assert "pip install" in failure.value.check
+    assert "pip install" in failure.value.action
 
 
 def test_the_script_in_front_drops_one_argument_and_keeps_the_others_as_they_are(

@@ -42,9 +42,9 @@ def decided_as_then(incident: Incident) -> list[str]:
             try:
                 plan = decide(snapshot, incident.settings, then.created_at_ms, then.uid).plan
             except EtlError as error:
-                assert incident.error and (type(error).__name__, error.what) == (
+                assert incident.error and (type(error).__name__, error.message) == (
                     incident.error["error"],
-                    incident.error["what"],
+                    incident.error["message"],
                 )
                 found.append(type(error).__name__)
                 break

@@ -20,12 +20,12 @@ KINDS = [
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_marked_error_is_found_in_a_long_traceback(kind: type[EtlError]) -> None:
     error = kind(
-        'a "quoted" \\ line\nand more é', check="this", topic="t", partition=0, offset=2**62
+        'a "quoted" \\ line\nand more é', action="this", topic="t", partition=0, offset=2**62
     )
     text = f"Py4JJavaError: {'x' * 50_000}\n  at org.apache\nRuntimeError: {mark(error)}\n\tat java.lang.Thread\n{'y' * 50_000}"
     found = unmark(text)
     assert type(found) is kind
-    assert (found.what, found.check, found.where) == (error.what, error.check, error.where)
+    assert (found.message, found.action, found.where) == (error.message, error.action, error.where)
 
 
 def test_the_first_of_several_marked_errors_is_the_one() -> None:
@@ -41,7 +41,7 @@ def test_a_marker_in_other_text_does_not_hide_the_error_behind_it() -> None:
 def test_a_kind_that_this_version_does_not_know_is_still_an_error() -> None:
     found = unmark(mark(CorruptData("what", topic="t")).replace("CorruptData", "FromTheFuture"))
     assert found is not None
-    assert (type(found), found.what, found.where) == (EtlError, "what", {"topic": "t"})
+    assert (type(found), found.message, found.where) == (EtlError, "what", {"topic": "t"})
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_a_kind_that_this_version_does_not_know_is_still_an_error() -> None:
         'etl-error:"four"',
         "etl-error:[1,2,3,4]",
         "etl-error:[[],[],[],[]]",
-        'etl-error:["EtlError","what","check","where"]',
-        'etl-error:["EtlError","what","check",null]',
+        'etl-error:["EtlError","message","action","where"]',
+        'etl-error:["EtlError","message","action",null]',
         'etl-error:{"a":1,"b":2,"c":3,"d":4}',
-        'etl-error:["EtlError","what","check",{"what":1}]',
+        'etl-error:["EtlError","message","action",{"message":1}]',
         "etl-error:" + "[" * 100_000,
     ],
 )
@@ -73,7 +73,7 @@ def test_what_stands_around_a_marked_error_is_no_error_and_hides_none(
 ) -> None:
     assert unmark(text) is None
     found = unmark(before + mark(CorruptData(text)) + after)
-    assert (type(found), found and found.what) == (CorruptData, text)
+    assert (type(found), found and found.message) == (CorruptData, text)
 
 
 JSON = st.recursive(
@@ -95,14 +95,16 @@ def test_a_marked_document_that_is_no_error_holds_none(document: object) -> None
     assert unmark("etl-error:" + json.dumps(document)) is None
 
 
-@given(what=st.text(), check=st.text(), topic=st.text(), offset=st.integers())
+@given(message=st.text(), action=st.text(), topic=st.text(), offset=st.integers())
 def test_whatever_an_error_says_survives_marking(
-    what: str, check: str, topic: str, offset: int
+    message: str, action: str, topic: str, offset: int
 ) -> None:
-    found = unmark("…" + mark(CorruptData(what, check=check, topic=topic, offset=offset)) + "…")
+    found = unmark(
+        "…" + mark(CorruptData(message, action=action, topic=topic, offset=offset)) + "…"
+    )
     assert found is not None
-    assert (found.what, found.check, found.where) == (
-        what,
-        check,
+    assert (found.message, found.action, found.where) == (
+        message,
+        action,
         {"topic": topic, "offset": offset},
     )

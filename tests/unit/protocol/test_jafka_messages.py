@@ -317,7 +317,7 @@ def test_each_code_says_what_it_is_and_whether_asking_again_may_help(
         is_retriable,
         kind,
     )
-    assert refusal.check and (refusal.meaning is Meaning.OUT_OF_RANGE) == (code == 1)
+    assert refusal.action and (refusal.meaning is Meaning.OUT_OF_RANGE) == (code == 1)
     assert jafka_family.error_of(0) is None
 
 

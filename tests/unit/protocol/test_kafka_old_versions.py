@@ -393,7 +393,7 @@ def test_a_broker_that_lacks_what_its_said_release_speaks_is_of_another_one() ->
     refused = of_0_8.is_not_of("kafka-0.9")
     assert refused and refused.exit_code == 2 and not refused.retriable
     assert (
-        refused.what
+        refused.message
         == "the broker is spoken to as Kafka 0.9, and answers as Kafka 0.8 does, which has no FETCH v1"
     )
     told_itself = KafkaDialect(versions.releases()["4.1"], "me", "b:1")
@@ -407,8 +407,8 @@ def test_a_broker_with_transactions_is_not_of_a_release_without_them_where_only_
     told_itself = KafkaDialect(versions.releases()["1.1"], "me", "b:1")
     refused = told_itself.is_not_of(f"kafka-{said}", Isolation.READ_COMMITTED)
     assert refused and refused.where == {"key": "source.broker_version", "broker": "b:1"}
-    assert "aborted or are still open" in refused.what and "as Kafka 1.1 does" in refused.what
-    assert "'1.1' fits" in refused.check and "isolation: read_uncommitted" in refused.check
+    assert "aborted or are still open" in refused.message and "as Kafka 1.1 does" in refused.message
+    assert "'1.1' fits" in refused.action and "isolation: read_uncommitted" in refused.action
     assert told_itself.is_not_of(f"kafka-{said}") is None
     assert (
         KafkaDialect(versions.releases()["0.10.2"], "me", "b:1").is_not_of(
@@ -439,5 +439,5 @@ def test_an_append_without_an_offset_and_without_an_error_is_told_as_not_taken()
     refused = fetch.parse_produce(answer)[DEMO]
     assert isinstance(refused, BrokerRefusal)
     error = refused.error("append", topic="demo")
-    assert "took nothing" in error.what and "NONE" not in error.what
-    assert "no error" not in error.check
+    assert "took nothing" in error.message and "NONE" not in error.message
+    assert "no error" not in error.action

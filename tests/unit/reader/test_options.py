@@ -572,17 +572,20 @@ def test_an_error_of_the_way_in_names_options_where_there_is_no_conf() -> None:
     error = PermissionDenied(
         "no",
         key="source.security.sasl.password",
-        check="source.security.sasl.username, and source.security: both",
+        action="source.security.sasl.username, and source.security: both",
     )
     told = for_options(error)
-    assert (told.where, told.check) == (
+    assert (told.where, told.action) == (
         {"option": "sasl_password"},
         "sasl_username, and security_protocol: both",
     )
     assert for_a_pipeline(error) is error
     unnamed = for_options(
         NotKafka(
-            "the port speaks TLS", broker="host:9093", check="source.security.protocol: set SSL"
+            "the port speaks TLS", broker="host:9093", action="source.security.protocol: set SSL"
         )
     )
-    assert (unnamed.where, unnamed.check) == ({"broker": "host:9093"}, "security_protocol: set SSL")
+    assert (unnamed.where, unnamed.action) == (
+        {"broker": "host:9093"},
+        "security_protocol: set SSL",
+    )

@@ -88,7 +88,7 @@ def test_what_does_not_fit_is_refused_by_name(options: dict[str, str], named: st
 def test_what_has_no_meaning_there_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse_options({**LEAST, name: "1"})
-    assert PHYSICAL_REFUSED[name] in caught.value.what
+    assert PHYSICAL_REFUSED[name] in caught.value.message
 
 
 def test_a_broker_is_named_only_where_logs_have_one() -> None:
@@ -113,7 +113,7 @@ def test_one_of_bootstrap_and_zookeeper_says_where_the_brokers_are() -> None:
         parse_options({"bootstrap": "h:1", "zookeeper": "h:1", "topics": "t"})
     with pytest.raises(SettingsError, match="no broker is named") as caught:
         parse_options({"topics": "t"})
-    assert "zookeeper" in caught.value.check
+    assert "zookeeper" in caught.value.action
 
 
 def test_a_partition_that_a_broker_does_not_have_is_told_with_what_it_has() -> None:

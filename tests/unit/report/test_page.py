@@ -144,7 +144,7 @@ def test_what_comes_from_outside_is_text_wherever_it_stands() -> None:
     report.planned(with_id(plain_plan(ranges=ranges, positions={log: 5}, reason=HOSTILE)))
     report.add(Outcome.RECORDS_LOST, HOSTILE)
     failed(
-        CorruptData(HOSTILE, check=HOSTILE, **{"topic": HOSTILE, HOSTILE.replace("_", "-"): 1}),
+        CorruptData(HOSTILE, action=HOSTILE, **{"topic": HOSTILE, HOSTILE.replace("_", "-"): 1}),
         report,
     )
     document = document_of(report)
@@ -189,17 +189,17 @@ def test_a_page_of_thousands_of_partitions_tells_the_worst_of_them_and_how_many_
 def test_a_page_of_a_run_that_failed_says_what_where_and_what_to_check_and_what_a_retry_does() -> (
     None
 ):
-    what, check = (
+    what, action = (
         "the table cannot be written: no space is left",
         "the disk; `etl doctor CONF` looks",
     )
-    page = parsed(failed(TableUnreachable(what, check=check, path="/warehouse/clicks")))
+    page = parsed(failed(TableUnreachable(what, action=action, path="/warehouse/clicks")))
     assert (
         "What went wrong" in page.said
         and "the table cannot be written: no space is left" in page.said
     )
     assert (
-        "What to check: the disk; etl doctor CONF looks" in page.said
+        "What to do: the disk; etl doctor CONF looks" in page.said
         and ("code", "etl doctor CONF") in page.texts
     )
     assert (

@@ -80,7 +80,7 @@ def test_that_there_is_no_table_was_said_of_the_table_before_and_not_of_the_one_
     there, outside.table = outside.table, None
     with pytest.raises(NeedsDecision, match="there is no table at this path") as refused:
         given_up(outside)
-    assert refused.value.check and refused.value.check.endswith(
+    assert refused.value.action and refused.value.action.endswith(
         "runs went on since: `etl run CONF` first, which makes the table"
     )
     assert outside.beside("old").claim == before

@@ -300,9 +300,9 @@ def test_a_run_stops_and_names_what_would_be_lost_where_nobody_has_given_it_up()
     with pytest.raises(NeedsDecision) as caught:
         run(outside, SKIPPING)
     assert (
-        caught.value.check
+        caught.value.action
         and "10 offsets of plan 2, the first of them clicks-2 0 from 6 to 16, are lost"
-        in caught.value.check
+        in caught.value.action
     )
 
 

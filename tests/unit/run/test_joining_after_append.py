@@ -432,7 +432,7 @@ def test_of_a_topic_made_again_nothing_is_left_of_a_stored_plan_and_the_message_
     ) as refused:
         run(outside, [A, B])
     first, then = "etl plans supersede CONF 2 --reason", "etl plans accept-log CONF clicks --reason"
-    assert refused.value.check and refused.value.check.index(first) < refused.value.check.index(
+    assert refused.value.action and refused.value.action.index(first) < refused.value.action.index(
         then
     )
     world, stored = FakeWorld(outside, settings), outside.newest_plan()

@@ -208,7 +208,7 @@ def test_nobody_goes_back_over_what_others_read() -> None:
         NeedsDecision, match="other members of the group read offsets 5 to 7"
     ) as refused:
         reject_offsets_read_by_others({A: (6, 9)}, holes)
-    assert refused.value.check and refused.value.check.startswith("--to 7")
+    assert refused.value.action and refused.value.action.startswith("--to 7")
 
 
 def test_a_log_that_is_accepted_as_another_one_moves_its_offset_with_the_plan_and_only_if_it_is_ours() -> (
@@ -253,7 +253,7 @@ def test_offsets_that_others_moved_on_are_restored_by_a_member_alone() -> None:
     reject_rewinding_other_members(newest, committed, SETTINGS)
     with pytest.raises(NeedsDecision, match="clicks:0 is at 7, ours is 5") as refused:
         reject_rewinding_other_members(newest, committed, settings_of())
-    assert refused.value.check and "ownership.mode: join" in refused.value.check
+    assert refused.value.action and "ownership.mode: join" in refused.value.action
 
 
 def test_a_replay_moves_no_offset_of_others() -> None:
@@ -312,7 +312,7 @@ def test_a_ledger_that_was_written_anew_before_the_group_changed_is_not_said_to_
     ):
         from_commits(world, replace(world.observe(), share=share), SETTINGS, "restored", "run-1")
     assert (
-        refused.value.check == "the ledger is written anew, and no offset was moved; say it again"
+        refused.value.action == "the ledger is written anew, and no offset was moved; say it again"
         and outside.plans
     )
 
@@ -433,7 +433,7 @@ def test_of_a_topic_made_again_nothing_is_left_of_a_plan_that_was_handed_over_an
     with pytest.raises(NeedsDecision, match="made again") as refused:
         run(outside, [A, B])
     first, then = "etl plans supersede CONF 2 --reason", "etl plans accept-log CONF clicks --reason"
-    assert refused.value.check and refused.value.check.index(first) < refused.value.check.index(
+    assert refused.value.action and refused.value.action.index(first) < refused.value.action.index(
         then
     )
     superseded(outside)
@@ -576,7 +576,7 @@ def test_a_log_that_was_cut_below_what_others_read_is_not_read_by_both_whichever
     outside.logs[A].cut(6)
     with pytest.raises(OffsetMoved) as refused:
         run(outside, [A, B])
-    assert refused.value.check and "the group's offset is to be set to 6" in refused.value.check
+    assert refused.value.action and "the group's offset is to be set to 6" in refused.value.action
     seen, newest = FakeWorld(outside, SETTINGS).observe(), outside.newest_plan()
     assert newest
     moves = apart(newest, as_left_to_others(seen, newest, SETTINGS))
@@ -611,4 +611,4 @@ def test_an_offset_that_others_moved_on_is_not_restored_in_a_log_whose_end_nobod
     if nobody_leads:
         with pytest.raises(OffsetMoved) as refused:
             where_we_stand(seen, SETTINGS)
-        assert refused.value.check and "restore" not in refused.value.check
+        assert refused.value.action and "restore" not in refused.value.action

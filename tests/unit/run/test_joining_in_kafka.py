@@ -190,7 +190,7 @@ def test_where_others_wrote_over_all_of_it_and_went_on_a_person_is_asked_and_not
     ) as caught:
         run(outside, [A, B])
     assert (caught.value.exit_code, outside.plans) == (5, plans)
-    assert "--handed-over" in caught.value.check
+    assert "--handed-over" in caught.value.action
     with pytest.raises(NeedsDecision, match="nobody can tell whether plan 2 was handed over"):
         what_is_lost(
             FakeWorld(outside, SETTINGS).observe(), SETTINGS
@@ -447,8 +447,8 @@ def test_where_offsets_were_kept_elsewhere_before_nobody_is_said_to_have_moved_t
     with pytest.raises(OffsetMoved, match="somebody else removed") as removed:
         run(outside, [A, B])
     assert (
-        removed.value.check
-        and "made again is gone on with by etl plans accept-log CONF clicks" in removed.value.check
+        removed.value.action
+        and "made again is gone on with by etl plans accept-log CONF clicks" in removed.value.action
     )
     plan = outside.newest_plan()
     assert plan
@@ -463,8 +463,8 @@ def test_where_offsets_were_kept_elsewhere_before_nobody_is_said_to_have_moved_t
             storage=OffsetsStorage.KAFKA,
         )
     assert (
-        elsewhere.value.check
-        and "a last run with offsets.storage: zookeeper" in elsewhere.value.check
+        elsewhere.value.action
+        and "a last run with offsets.storage: zookeeper" in elsewhere.value.action
     )
 
 

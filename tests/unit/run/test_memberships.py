@@ -66,7 +66,7 @@ def test_a_key_that_the_brokers_are_too_old_for_is_refused_with_their_release(
     assert (refusal and refusal.where["key"]) == key
     assert (
         refusal is None
-        or f"the brokers are Kafka {release}" in refusal.what
+        or f"the brokers are Kafka {release}" in refusal.message
         and refusal.exit_code == 2
     )
 

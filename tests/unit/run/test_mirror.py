@@ -154,7 +154,7 @@ def test_a_refusal_is_told_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) ->
         def commit_offsets(self, *given: Any, **more: Any) -> None:
             raise BrokerError(
                 "the broker refused to commit an offset of group lag: UNKNOWN_MEMBER_ID",
-                check="its members",
+                action="its members",
             )
 
     report = mirrored(monkeypatch, RECORDED, Refusing())

@@ -62,7 +62,7 @@ def test_an_offset_above_the_end_of_its_log_is_not_followed_whoever_has_the_log_
     outside.move_offset(LOGS[1], 1_000_000)
     with pytest.raises(OffsetMoved) as caught:
         run(outside, settings)
-    assert caught.value.check.endswith(f"set it back to 3: {RESTORE}") and not outside.losses
+    assert caught.value.action.endswith(f"set it back to 3: {RESTORE}") and not outside.losses
     outside.move_offset(LOGS[1], 3)
     grow(outside, 1, 1, 1)
     outside.owners, outside.logs[LOGS[1]].has_leader = {}, True
@@ -100,7 +100,7 @@ def test_an_offset_of_a_topic_that_is_not_named_any_longer_is_left_alone_until_i
     if named_again is OffsetMoved:
         with pytest.raises(OffsetMoved) as caught:
             run(outside, both)
-        assert caught.value.check.endswith(f"set it back to 2: {RESTORE}")
+        assert caught.value.action.endswith(f"set it back to 2: {RESTORE}")
         outside.move_offset(orders, 2)
         run(outside, both)
         reject_unfinished(outside)

@@ -406,7 +406,7 @@ def test_a_first_run_does_not_begin_so_many_offsets_before_the_end_and_what_to_s
         and refused.value.where == {"key": "--from-time"}
         and not out.plans
     )
-    assert "source.start" in (refused.value.check or "")
+    assert "source.start" in (refused.value.action or "")
     load(out, Request(None, Bounds(until=Bound("-3", back=3))))
     with pytest.raises(NeedsDecision, match="offsets before -2 are not loaded yet"):
         load(out, interval)

@@ -160,7 +160,7 @@ def test_the_toolkit_is_where_the_environment_says_and_else_in_airflows_own() ->
 def test_submit_arguments_that_are_no_object_are_told_with_their_form(text: str) -> None:
     with pytest.raises(SettingsError, match="ETL_SPARK_SUBMIT") as found:
         toolkit_from_environment({"ETL_SPARK_SUBMIT": text})
-    assert DELTA in found.value.check
+    assert DELTA in found.value.action
 
 
 def test_the_jars_that_a_job_is_submitted_with_are_those_of_the_installed_delta() -> None:
@@ -183,7 +183,7 @@ def test_a_command_is_asked_in_the_toolkits_environment_and_its_document_comes_b
 def test_an_environment_that_is_not_on_this_worker_is_told_by_its_name() -> None:
     with pytest.raises(SettingsError, match="/no/such/python") as found:
         ask(Toolkit("/no/such/python"), ["--version"])
-    assert "ETL_PYTHON" in found.value.check
+    assert "ETL_PYTHON" in found.value.action
 
 
 def bare(folder: Path, body: str = "") -> Toolkit:
@@ -200,8 +200,8 @@ def test_a_worker_without_the_package_is_told_with_the_command_that_installs_it(
     with pytest.raises(SettingsError, match="No module named 'etl'") as found:
         ask(bare(tmp_path), ["complete", "clicks.yaml", "--json"])
     assert (
-        f"{tmp_path}/python -m pip install offset-range-etl" in found.value.check
-        and "ETL_PYTHON" in found.value.check
+        f"{tmp_path}/python -m pip install offset-range-etl" in found.value.action
+        and "ETL_PYTHON" in found.value.action
     )
 
 
@@ -245,7 +245,7 @@ def test_little_of_a_document_is_kept_whatever_its_size() -> None:
 
 
 def test_an_error_is_told_as_the_command_tells_it() -> None:
-    error = CorruptData("a bad CRC", topic="clicks", partition=3, check="the broker's disk")
+    error = CorruptData("a bad CRC", topic="clicks", partition=3, action="the broker's disk")
     assert told_of(error.as_json()) == f"CorruptData: {error}"
     assert "no document" in told_of(None) and "no document" in told_of({"state": "running"})
 

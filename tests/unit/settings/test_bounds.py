@@ -73,7 +73,7 @@ def test_a_time_that_nobody_can_be_sure_of_is_refused_with_the_forms_there_are(t
     with pytest.raises(SettingsError) as refused:
         parse_bound(text, NOW, key="--until-time")
     assert refused.value.where["key"] == "--until-time"
-    assert "2026-01-31T00:00:00+00:00" in refused.value.check
+    assert "2026-01-31T00:00:00+00:00" in refused.value.action
 
 
 def test_what_is_wrong_with_a_time_is_said() -> None:
@@ -130,7 +130,7 @@ def test_of_logs_without_times_no_bound_can_be_asked_for_and_what_can_is_told(
 ) -> None:
     with pytest.raises(EtlError) as refused:
         asked(until, start, settings=JAFKA)
-    assert refused.value.exit_code == 2 and "--run-key alone" in refused.value.check
+    assert refused.value.exit_code == 2 and "--run-key alone" in refused.value.action
     assert asked(key="k", settings=JAFKA) == Request("k")
 
 

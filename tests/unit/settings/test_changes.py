@@ -64,8 +64,8 @@ def test_a_change_of_what_is_no_key_is_refused_by_its_name(word: str, says: str)
     with pytest.raises(SettingsError) as caught:
         parse_change(word)
     assert (
-        f"--set {word.partition('=')[0]}" in caught.value.what
-        and says in f"{caught.value.what} {caught.value.check}"
+        f"--set {word.partition('=')[0]}" in caught.value.message
+        and says in f"{caught.value.message} {caught.value.action}"
     )
 
 

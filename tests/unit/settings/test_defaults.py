@@ -138,8 +138,8 @@ def test_a_mistake_is_told_with_both_files_and_no_secret_of_the_defaults_with_it
         "shared/defaults.yaml"
     )
     assert (
-        "grop" in caught.value.what
-        and "${file:word} refers to something" in caught.value.what
+        "grop" in caught.value.message
+        and "${file:word} refers to something" in caught.value.message
         and "s3cret" not in str(caught.value)
     )
 

@@ -64,7 +64,7 @@ def test_what_brokers_of_byte_positions_cannot_do_is_refused_with_the_reason(
 ) -> None:
     error = refusal(document(**{key: value}))
     assert error.where["key"] == f"source.{key}"
-    assert why in error.what
+    assert why in error.message
 
 
 def test_the_same_keys_are_taken_where_they_ask_for_what_there_is() -> None:
@@ -82,7 +82,7 @@ def test_a_cluster_without_an_id_must_be_named() -> None:
     asked = document()
     del asked["cluster"]
     error = refusal(asked)
-    assert (error.where["key"], "no cluster id" in error.what) == ("cluster", True)
+    assert (error.where["key"], "no cluster id" in error.message) == ("cluster", True)
 
 
 def test_records_cannot_be_counted_from_byte_positions() -> None:
@@ -115,7 +115,7 @@ def test_all_that_does_not_fit_is_told_at_once() -> None:
             "limits": {"max_records_per_run": 10},
         }
     )
-    first, *more = error.what.splitlines()
+    first, *more = error.message.splitlines()
     assert first == "3 keys do not fit where source.dialect is jafka:"
     assert [line.split()[0] for line in more] == [
         "source.bootstrap",

@@ -331,7 +331,7 @@ def test_what_no_login_can_say_is_refused_by_its_key_before_anybody_is_told_it(
         (of_broker.value, "source.security.sasl.username"),
         (of_zookeeper.value, "zookeeper.auth.username"),
     ):
-        assert wrong in error.what and error.where["key"] == key and "a\0b" not in str(error)
+        assert wrong in error.message and error.where["key"] == key and "a\0b" not in str(error)
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_nor_is_one_behind_a_key_without_the_sign_between_them(word: str) -> Non
         parse_change(word)
     assert (
         "hunter9" not in str(error.value)
-        and word.partition("hunter9")[0].strip(" :=") in error.value.what
+        and word.partition("hunter9")[0].strip(" :=") in error.value.message
     )
 
 

@@ -99,7 +99,7 @@ def refusal(key: str, value: Any) -> SettingsError:
         parse_settings(document_with(key, value), path=PLACE)
     assert caught.value.exit_code == 2
     assert caught.value.where["path"] == PLACE
-    assert caught.value.check
+    assert caught.value.action
     return caught.value
 
 
@@ -172,7 +172,7 @@ def test_settings_do_not_change() -> None:
 def test_an_unknown_key_is_refused_with_its_path(key: str) -> None:
     error = refusal(key, 1)
     assert error.where["key"] == key
-    assert error.what.startswith("unknown key")
+    assert error.message.startswith("unknown key")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_missing_key_is_refused_with_its_path(key: str) -> None:
     del section[last]
     with pytest.raises(SettingsError) as caught:
         parse_settings(document, path=PLACE)
-    assert (caught.value.what, caught.value.where["key"]) == ("a key is missing", key)
+    assert (caught.value.message, caught.value.where["key"]) == ("a key is missing", key)
 
 
 @pytest.mark.parametrize(
@@ -284,12 +284,12 @@ def test_a_wrong_value_is_refused_with_the_path_of_its_key(
     ],
 )
 def test_an_unknown_key_is_told_with_the_one_that_was_meant(key: str, near: str) -> None:
-    assert refusal(key, "x").what == f"unknown key; did you mean `{near}`?"
+    assert refusal(key, "x").message == f"unknown key; did you mean `{near}`?"
 
 
 def test_an_unknown_key_that_is_like_none_is_told_with_those_that_there_are() -> None:
     error = refusal("report.colour", "red")
-    assert (error.what, error.check) == (
+    assert (error.message, error.action) == (
         "unknown key",
         "its spelling and indentation; report takes path, keep",
     )
@@ -300,7 +300,7 @@ def test_a_key_under_another_name_is_one_mistake() -> None:
     del document["group"]
     with pytest.raises(SettingsError) as caught:
         parse_settings(document)
-    assert (caught.value.what, caught.value.where["key"]) == (
+    assert (caught.value.message, caught.value.where["key"]) == (
         "unknown key; did you mean `group`?",
         "groupp",
     )
@@ -312,7 +312,7 @@ def test_all_mistakes_are_told_at_once_each_with_what_its_key_takes() -> None:
     del document["group"]
     with pytest.raises(SettingsError) as caught:
         parse_settings(document, path=PLACE)
-    first, *more = caught.value.what.splitlines()
+    first, *more = caught.value.message.splitlines()
     assert first == "3 keys of the conf are wrong:"
     assert sorted(more) == [
         "group: a key is missing; it takes the consumer group whose offsets are read and moved: letters, digits, `.`, `_` and `-`, "
@@ -338,7 +338,7 @@ def test_a_wrong_value_is_told_in_words_with_what_its_key_takes(
     key: str, value: Any, says: str
 ) -> None:
     error = refusal(key, value)
-    assert says in error.check
+    assert says in error.action
     assert not any(word in str(error) for word in ("pattern", "^", "Input", "docs/", "conf/"))
 
 
@@ -353,7 +353,7 @@ def test_a_wrong_value_is_told_in_words_with_what_its_key_takes(
     ],
 )
 def test_a_version_of_brokers_is_text_of_a_version(value: Any, why: str) -> None:
-    assert why in refusal("source.broker_version", value).what
+    assert why in refusal("source.broker_version", value).message
 
 
 def test_every_key_has_a_meaning_and_every_meaning_a_key() -> None:
@@ -580,7 +580,7 @@ def test_a_run_joins_the_group_that_is_named_or_that_of_the_place_where_its_brok
 def test_what_is_not_built_yet_is_refused_in_a_sentence(key: str, value: Any, says: str) -> None:
     error = refusal(key, value)
     assert error.where["key"] == key
-    assert says in error.what
+    assert says in error.message
 
 
 @pytest.mark.parametrize(
@@ -633,7 +633,7 @@ def test_a_reference_takes_its_value_from_the_environment_or_a_file(
 def test_a_reference_that_leads_nowhere_is_refused_with_the_path_of_its_key(reference: str) -> None:
     error = refusal("source.topics.allow", ["clicks", reference])
     assert error.where["key"] == "source.topics.allow.1"
-    assert "refers to" in error.what
+    assert "refers to" in error.message
 
 
 def test_a_wrong_value_that_came_by_reference_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -948,7 +948,7 @@ def test_any_value_of_any_key_gives_settings_or_a_settings_error(key: str, value
     try:
         assert isinstance(parse_settings(document), Settings)
     except SettingsError as error:
-        assert error.what and str(error)
+        assert error.message and str(error)
 
 
 @settings(deadline=None)

@@ -151,10 +151,10 @@ def test_an_offset_that_was_moved_inside_a_message_stops_a_run_before_anything_i
     }
     assert (
         f"set it back to {ours}, where we are: nothing is left out, nothing is loaded twice"
-        in refused.value.check
+        in refused.value.action
     )
     others = f"a message begins at {starts[7]} or {starts[8]}, too, and what lies from {ours} up to there is then left out"
-    assert others in refused.value.check
+    assert others in refused.value.action
     outside.move_offset(ONE, ours)
     run(outside, FOLLOWING)
     reject_unfinished(outside)
@@ -173,9 +173,9 @@ def test_an_offset_inside_a_message_at_the_first_run_stops_it_and_either_end_of_
     assert not outside.plans and not outside.table
     assert (
         f"set it to {starts[1]}: the message that begins there is loaded, also if that consumer has read it"
-        in refused.value.check
+        in refused.value.action
     )
-    assert f"or to {starts[2]}: that message is left out" in refused.value.check
+    assert f"or to {starts[2]}: that message is left out" in refused.value.action
     outside.move_offset(ONE, starts[1])
     run(outside)
     assert {place for log, place in outside.rows() if log == ONE} == outside.logs[ONE].held(
@@ -194,8 +194,10 @@ def test_where_nobody_looked_so_far_back_the_boundaries_of_the_broker_are_named(
         steps_ahead(
             replace(seen, looked_at={ONE: looked}), PHYSICAL_SETTINGS, now_ms=NOW_MS, uid="u"
         )
-    assert f"names {bounds[1]} below it: all that lies behind that is loaded" in refused.value.check
-    assert f"and {bounds[2]} above it: what lies below that is left out" in refused.value.check
+    assert (
+        f"names {bounds[1]} below it: all that lies behind that is loaded" in refused.value.action
+    )
+    assert f"and {bounds[2]} above it: what lies below that is left out" in refused.value.action
 
 
 def test_a_plan_that_was_stored_with_such_an_offset_says_so_before_anything_is_read_and_is_put_right_by_the_offset_of_now() -> (
@@ -210,15 +212,15 @@ def test_a_plan_that_was_stored_with_such_an_offset_says_so_before_anything_is_r
     says = "plan 2 is stored and not in the table, and no message begins where it begins"
     with pytest.raises(MisalignedOffset, match=says) as refused:
         run(outside, FOLLOWING)
-    assert f"set it back to {ours}" in refused.value.check
-    assert refused.value.check.endswith(
+    assert f"set it back to {ours}" in refused.value.action
+    assert refused.value.action.endswith(
         "; then `etl plans supersede CONF 2 --reason ...`, which plans anew from the offset as it is then"
     )
     outside.move_offset(ONE, ours)
     with pytest.raises(MisalignedOffset) as refused:
         run(outside, FOLLOWING)
-    assert refused.value.check.startswith("`etl plans supersede CONF 2 --reason ...`")
-    assert refused.value.check.endswith(f"it is {ours} by now, where a message begins")
+    assert refused.value.action.startswith("`etl plans supersede CONF 2 --reason ...`")
+    assert refused.value.action.endswith(f"it is {ours} by now, where a message begins")
     instead = superseded(outside)
     assert (instead.supersedes, instead.losses) == (plan.id, ())
     assert min(r.from_offset for r in instead.ranges if r.log == ONE) == ours
@@ -343,7 +345,7 @@ def test_where_a_stored_plan_begins_in_a_log_that_was_read_before_it_may_be_the_
         MisalignedOffset, match="where it begins in this log: its magic would be 9"
     ) as refused:
         reject_misaligned_offsets({ONE: 37}, seen, plan, is_left=True)
-    assert refused.value.check.endswith(
+    assert refused.value.action.endswith(
         "If nobody set it: where the log is another one, or lost its end and was written on since (compare its records with the "
         "table's by etl peek), etl plans accept-log CONF clicks:1-0 --at OFFSET --reason ... goes on from up to where they are the same, "
         "from 0 if it was made again; where it is the same and damaged there, --skip leaves out what is"

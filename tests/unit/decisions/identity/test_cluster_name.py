@@ -74,8 +74,8 @@ def test_a_conf_that_lost_the_name_is_told_which_name_to_put_back() -> None:
     ) as caught:
         called(plan_of("old"), told=ID)
     assert (caught.value.exit_code, caught.value.where["key"]) == (5, "cluster")
-    assert "`cluster: old`" in caught.value.check
-    assert "only if" in caught.value.check
+    assert "`cluster: old`" in caught.value.action
+    assert "only if" in caught.value.action
 
 
 def test_of_brokers_that_tell_no_id_yet_a_pipeline_that_began_under_the_id_is_told_what_to_say() -> (
@@ -84,7 +84,7 @@ def test_of_brokers_that_tell_no_id_yet_a_pipeline_that_began_under_the_id_is_to
     for said in (None, "old"):
         with pytest.raises((NeedsDecision, SettingsError)) as caught:
             called(plan_of(ID), said=said)
-        assert f"`cluster: {ID}`" in caught.value.check
+        assert f"`cluster: {ID}`" in caught.value.action
     assert called(plan_of(ID), said=ID) == called(plan_of(ID), told=ID, said=ID) == ClusterName(ID)
 
 
@@ -103,7 +103,7 @@ def test_once_a_plan_knows_the_id_brokers_of_another_one_are_refused_under_the_s
         NeedsDecision, match=f"that of id {ID}, and these brokers tell {OTHER_ID}"
     ) as caught:
         called(plan_of("old", ID), told=OTHER_ID, said="old")
-    assert "`cluster:" not in caught.value.check, "no name makes these brokers those"
+    assert "`cluster:" not in caught.value.action, "no name makes these brokers those"
 
 
 def test_where_the_ledger_is_lost_the_name_under_which_the_table_has_our_commits_is_the_name() -> (

@@ -145,7 +145,7 @@ def test_the_new_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_no
     assert refused.value.where["broker_id"] == 2 and refused.value.exit_code == 5
     assert (
         "clicks:2-0: the bytes that were read or planned are not there any more"
-        in refused.value.check
+        in refused.value.action
     )
     plan = accept(outside, "clicks:2-0")
     assert (plan.positions[TWO], plan.log_epochs[TWO], plan.log_topic_ids) == (0, 1, {})
@@ -164,7 +164,7 @@ def test_a_kept_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_rea
     away(outside, TWO, is_away=False)
     with pytest.raises(NeedsDecision, match="may have kept") as refused:
         run(outside)
-    assert "clicks:2-0: the bytes that were read or planned last are there" in refused.value.check
+    assert "clicks:2-0: the bytes that were read or planned last are there" in refused.value.action
     plan = accept(outside, "clicks:2-0", is_same_log=True)
     assert (plan.log_epochs, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
     run(outside)
@@ -183,12 +183,12 @@ def test_a_log_that_its_broker_kept_goes_on_where_it_was_when_its_topic_is_accep
         run(outside)
     assert (
         "clicks:1-0 clicks:1-1: the bytes that were read or planned are not there any more"
-        in refused.value.check
+        in refused.value.action
     )
-    assert "clicks:2-0: the bytes that were read or planned last are there" in refused.value.check
+    assert "clicks:2-0: the bytes that were read or planned last are there" in refused.value.action
     assert (
         "etl plans accept-log CONF clicks --reason ..., which reads logs that hold other bytes from their start"
-        in refused.value.check
+        in refused.value.action
     )
     plan = accept(outside, "clicks")
     assert (plan.log_epochs, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
@@ -258,10 +258,10 @@ def test_a_log_of_which_nothing_tells_must_be_named_itself_and_whoever_does_is_b
     expire_what_was_read(outside, TWO)
     with pytest.raises(NeedsDecision) as refused:
         run(outside)
-    assert "clicks:2-0: nothing tells" in refused.value.check
-    assert "lost its log: etl plans accept-log CONF clicks:2-0 --reason" in refused.value.check
+    assert "clicks:2-0: nothing tells" in refused.value.action
+    assert "lost its log: etl plans accept-log CONF clicks:2-0 --reason" in refused.value.action
     assert (
-        "kept it: etl plans accept-log CONF clicks:2-0 --same-log --reason" in refused.value.check
+        "kept it: etl plans accept-log CONF clicks:2-0 --same-log --reason" in refused.value.action
     )
     for is_same_log in (True, False):
         with pytest.raises(SettingsError, match="must be named itself|not the same"):
@@ -284,7 +284,7 @@ def test_a_kept_log_that_lost_its_end_is_named_with_the_offset_up_to_which_its_b
         run(outside)
     assert (
         "its disk lost the end of it alone, name the partition and say with --at"
-        in refused.value.check
+        in refused.value.action
     )
     plan = accept(outside, "clicks:2-0", at_offset=log.entries[1][0])
     assert (plan.positions[TWO], plan.log_topic_ids) == (
@@ -404,10 +404,10 @@ def test_a_log_that_was_made_again_on_one_broker_while_another_keeps_the_topic_s
         ) as refused:
             run(outside)
     assert outside.plans == before
-    assert "made again on that broker alone" in refused.value.check
+    assert "made again on that broker alone" in refused.value.action
     assert (
         "from 0 if it was made again: etl plans accept-log CONF clicks:1-0 --at OFFSET"
-        in refused.value.check
+        in refused.value.action
     )
     position = outside.offsets[ONE][0]
     assert accept(outside, "clicks:1-0", at_offset=0).vanished == (Vanished(ONE, 0, position),)
@@ -459,7 +459,7 @@ def test_a_log_in_which_no_entry_begins_at_our_position_is_accepted_as_another_a
         run(outside, at=crash_at("store plan", When.AFTER))
     with pytest.raises(MisalignedOffset) as refused:
         run(outside)
-    assert "etl plans accept-log CONF clicks:1-0 --at OFFSET --reason ..." in refused.value.check
+    assert "etl plans accept-log CONF clicks:1-0 --at OFFSET --reason ..." in refused.value.action
     with pytest.raises(SettingsError, match=f"offset {position} lies above {position - 1}"):
         accept(outside, "clicks:1-0", at_offset=position)
     with pytest.raises(SettingsError, match="not the same log"):

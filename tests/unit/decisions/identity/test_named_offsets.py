@@ -88,7 +88,7 @@ def test_an_offset_of_which_nobody_can_tell_is_refused_with_those_that_the_broke
         reject_misaligned_offset(
             TWO, untold.offset, replace(seen, looked_at={TWO: (untold,)}), key="--at"
         )
-    assert f"the broker names {bounds[1]} below it and {bounds[2]} above it" in refused.value.check
+    assert f"the broker names {bounds[1]} below it and {bounds[2]} above it" in refused.value.action
 
 
 def test_an_offset_above_the_end_of_an_undecided_log_is_refused() -> None:
@@ -131,7 +131,7 @@ def test_a_stored_reset_that_begins_inside_a_message_is_said_again_as_the_messag
         run(outside)
     assert (
         f"if up to {starts[1]} or below, `etl plans accept-log CONF clicks:1-0 --at OFFSET"
-        in refused.value.check
+        in refused.value.action
     )
     assert accept(outside, "clicks:1-0", at_offset=starts[1]).positions[ONE] == starts[1]
     run(outside)
@@ -145,7 +145,7 @@ def test_or_its_message_is_skipped_as_the_message_says() -> None:
         run(outside)
     assert (
         f"etl plans supersede CONF 2 --skip clicks:1-0:{starts[1] + 3}-{starts[2]} --reason"
-        in refused.value.check
+        in refused.value.action
     )
     world = FakeWorld(outside, PHYSICAL_SETTINGS)
     snapshot, stored = (

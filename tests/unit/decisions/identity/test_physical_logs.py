@@ -169,7 +169,7 @@ def test_a_log_that_its_broker_lost_the_tail_of_needs_a_decision_and_goes_on_as_
         PartitionTruncated, match=f"the log was cut at offset {log.end} or below"
     ) as refused:
         run(outside)
-    assert "etl plans accept-log CONF clicks:1-0 --at OFFSET" in refused.value.check
+    assert "etl plans accept-log CONF clicks:1-0 --at OFFSET" in refused.value.action
     plan = accept(outside, "clicks:1-0", at_offset=log.end, settings=PHYSICAL_SETTINGS)
     assert plan.vanished == (Vanished(ONE, log.end, position),) and plan.positions[ONE] == log.end
     log.grow(3)
@@ -186,7 +186,7 @@ def test_a_partition_of_one_broker_is_not_meant_by_its_number_alone() -> None:
         of(outside, log).cut(at=of(outside, log).entries[4][0])
     with pytest.raises(SettingsError, match="there is no partition clicks:0") as refused:
         accept(outside, "clicks:0", at_offset=0, settings=PHYSICAL_SETTINGS)
-    assert "BROKER-PARTITION, e.g. 0-3" in refused.value.check
+    assert "BROKER-PARTITION, e.g. 0-3" in refused.value.action
 
 
 def test_an_offset_that_another_consumer_moved_is_followed_and_what_lies_before_it_is_told_in_bytes() -> (
@@ -282,13 +282,13 @@ def test_where_the_tables_log_has_forgotten_the_plan_nobody_is_sent_to_take_it_o
     ) as refused:
         run(outside)
     assert (
-        "take-over" not in refused.value.check
-        and "rows tell where a message begins and not where it ends" in refused.value.check
+        "take-over" not in refused.value.action
+        and "rows tell where a message begins and not where it ends" in refused.value.action
     )
     outside.uid, outside.plans, outside.applied = None, {}, {}
     with pytest.raises(LedgersDisagree) as refused:
         run(outside)
-    assert "--reason ...; on Jafka, where rows tell where a message begins" in refused.value.check
+    assert "--reason ...; on Jafka, where rows tell where a message begins" in refused.value.action
 
 
 def test_nor_to_take_the_place_of_a_pipeline_of_which_nobody_knows_where_it_ended() -> None:
@@ -303,8 +303,8 @@ def test_nor_to_take_the_place_of_a_pipeline_of_which_nobody_knows_where_it_ende
     ) as refused:
         where_we_stand(seen, PHYSICAL_SETTINGS)
     assert (
-        "Nobody can take the other's place" in refused.value.check
-        and "plans take-over" not in refused.value.check
+        "Nobody can take the other's place" in refused.value.action
+        and "plans take-over" not in refused.value.action
     )
 
 

@@ -425,7 +425,7 @@ def test_of_a_topic_of_kafka_nothing_but_a_persons_word_tells_that_it_is_the_sam
         run(outside)
     assert (
         "of another topic --same-log would leave out all records below our positions"
-        in refused.value.check
+        in refused.value.action
     )
     old, snapshot = outside.newest_plan(), FakeWorld(outside, settings_of()).observe()
     plan = accept(outside, "clicks", is_same_log=True)

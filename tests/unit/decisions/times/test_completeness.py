@@ -49,6 +49,6 @@ def test_no_clock_makes_a_log_complete_with_whose_missing_leader_a_run_would_sto
     found = Complete(T, T + 10**9, 600, 2, (B,), (B,)).refusal
     assert (
         found
-        and found.what.endswith("clicks 1 has no leader")
-        and "source.on_no_leader: skip" in (found.check or "")
+        and found.message.endswith("clicks 1 has no leader")
+        and "source.on_no_leader: skip" in (found.action or "")
     )

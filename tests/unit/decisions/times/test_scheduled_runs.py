@@ -50,7 +50,7 @@ def test_a_run_without_an_interval_is_refused_with_the_ways_to_give_it_one(
         "data_interval_start and data_interval_end",
         "airflow backfill create",
     ):
-        assert way in found.value.check
+        assert way in found.value.action
 
 
 def test_the_empty_data_interval_of_a_cron_string_is_refused_with_the_timetable_that_has_intervals() -> (
@@ -58,7 +58,7 @@ def test_the_empty_data_interval_of_a_cron_string_is_refused_with_the_timetable_
 ):
     with pytest.raises(SettingsError, match="the run's data interval is empty") as found:
         interval_of_run(None, None, (FIVE, FIVE))
-    assert "CronDataIntervalTimetable" in found.value.check
+    assert "CronDataIntervalTimetable" in found.value.action
 
 
 def test_a_data_interval_that_is_not_that_of_the_logical_date_somebody_named_is_refused_and_not_taken_for_it() -> (
@@ -69,7 +69,7 @@ def test_a_data_interval_that_is_not_that_of_the_logical_date_somebody_named_is_
         SettingsError, match="not that of its logical date 2026-11-02T05:00:00"
     ) as found:
         interval_of_run(None, None, (FIVE, SIX), named)
-    assert "from_time and until_time" in found.value.check
+    assert "from_time and until_time" in found.value.action
     for fitting in (FIVE, SIX, datetime(2026, 11, 10, 6, 30, tzinfo=UTC)):
         assert interval_of_run(None, None, (FIVE, SIX), fitting).run_key == KEY, (
             "its start, or the last whole interval before it"

@@ -70,7 +70,7 @@ def test_a_time_that_is_none_or_of_no_zone_is_told_with_the_form_of_one(
 ) -> None:
     with pytest.raises(SettingsError, match=said) as found:
         moment(told, "until_time")
-    assert "2026-01-31T05:00:00+00:00" in found.value.check
+    assert "2026-01-31T05:00:00+00:00" in found.value.action
 
 
 class OfAnotherLibrary(datetime):

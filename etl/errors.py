@@ -134,7 +134,7 @@ class PermissionDenied(SettingsError):
 
 
 class MessageTooLarge(SettingsError):
-    """One record batch is larger than the fetch size may grow: `source.fetch_limit_bytes`."""
+    """One record batch is larger than the fetch size may grow: `source.max_batch_bytes`."""
 
 
 class NotOurTable(SettingsError):

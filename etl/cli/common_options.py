@@ -342,7 +342,7 @@ Changes = Annotated[
         "--set",
         metavar="KEY=VALUE",
         show_default=False,
-        help="A key of the conf for this time, its value as in YAML: limits.max_records_per_run=1000. May be said several times.",
+        help="A key of the conf for this time, its value as in YAML: limits.max_records_per_plan=1000. May be said several times.",
     ),
 ]
 _changes: ContextVar[tuple[Change, ...]] = ContextVar("changes", default=())

@@ -164,7 +164,7 @@ def preview_backfill(
         return BackfillPreview(
             estimate_backfill(live, settings, own, asked),
             settings.table.path,
-            own.limits.max_bytes_per_run,
+            own.limits.max_bytes_per_plan,
         )
 
 

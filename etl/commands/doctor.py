@@ -79,7 +79,7 @@ from etl.run.observe import reject_unaccounted_rows
 from etl.run.rows import columns_of_tasks, fitting_arrow_transform, try_on_no_rows, unprovable
 from etl.run.services import RunContext, SparkDefaults, now_ms
 from etl.run.spark import RunSpark, entry_of, of_entry, reject_moved_table
-from etl.settings.choices import OnDataLoss, OnMoved, WriterName
+from etl.settings.choices import OnDataLoss, OnOffsetChanged, WriterName
 from etl.settings.load import placed_by_name
 from etl.settings.sections import Settings
 from etl.settings.table import untried
@@ -216,7 +216,7 @@ def told(name: str, found: PipelineState) -> Line:
 def _up_to_date(name: str, found: UpToDate) -> Line:
     both = f"plan {found.last.number} is the newest in both"
     if found.followed:
-        to_do = "which other consumer of this group runs; source.on_moved: follow takes its offsets"
+        to_do = "which other consumer of this group runs; source.on_offset_changed: follow takes its offsets"
         return advice(
             name, f"{both}; somebody else moved {len(found.followed)} committed offsets", to_do
         )
@@ -530,7 +530,10 @@ def losses_folder(name: str, findings: Findings) -> Iterator[Line]:
         check_writable(path)
         require_exclusive_create(path)
     except EtlError as error:
-        if source.on_data_loss is OnDataLoss.SKIP or source.on_moved is OnMoved.FOLLOW:
+        if (
+            source.on_data_loss is OnDataLoss.SKIP
+            or source.on_offset_changed is OnOffsetChanged.FOLLOW
+        ):
             raise
         yield advice(
             name,

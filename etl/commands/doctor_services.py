@@ -61,7 +61,7 @@ from etl.model.security import EVERYBODY, Acl
 from etl.model.snapshot import Ledger
 from etl.run.discovery import Discovery, configured_family
 from etl.run.live import unspoken
-from etl.settings.choices import OnLiveGroup, OnNoLeader, OnOwned, OwnershipMode, split_address
+from etl.settings.choices import OnActiveMembers, OnNoLeader, OnOwned, OwnershipMode, split_address
 
 _CONNECT_WITHIN_S = 5.0
 _MOST_AT_A_TIME = 16
@@ -238,7 +238,7 @@ def _untold(name: str, findings: Findings) -> Iterator[Line]:
             if tells
             else (
                 "nothing, where the brokers' log.cleanup.policy is delete, as it is by default: before 0.11 they tell nobody; those that are "
-                "compacted are named in source.compacted_topics"
+                "compacted are named in source.assume_compacted"
             )
         )
         yield advice(
@@ -375,7 +375,7 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
     action = "that they are stopped; a crashed one leaves after its session timeout"
     if live:
         message = f"{len(live)} live consumers are registered in the group: {some(live)}"
-        allowed = settings.ownership.on_live_group is OnLiveGroup.UNOWNED
+        allowed = settings.ownership.on_active_members is OnActiveMembers.UNOWNED
         yield (
             advice(name, message, "nothing: a run takes what none of them owns")
             if allowed

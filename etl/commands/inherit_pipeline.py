@@ -277,7 +277,7 @@ def _resumed(world: LiveServices, place: str, snapshot: Snapshot, run_id: str) -
     if is_us(name, world.settings) or (us.taken_over_by if us else None) != name:
         return None
     with DriverLock(world.zookeeper, *name.split("/")).driving(
-        run_id, wait_s=world.settings.ownership.wait_for_driver_s
+        run_id, wait_s=world.settings.ownership.lock_timeout_s
     ):
         there = next(
             (one for one in pipelines_of(world, snapshot.table) if one.app_id.endswith(f"/{name}")),
@@ -455,7 +455,7 @@ def _resting(world: LiveServices, app_id: str, run_id: str) -> Iterator[PlanLedg
         yield None
         return
     with DriverLock(world.zookeeper, group, pipeline).driving(
-        run_id, wait_s=world.settings.ownership.wait_for_driver_s
+        run_id, wait_s=world.settings.ownership.lock_timeout_s
     ):
         yield ledger
 

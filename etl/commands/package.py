@@ -71,7 +71,7 @@ def _decode(log: BrokerPartition, records: bytes, layout: EntryLayout, until_off
         OffsetRange(log, 0, until_offset),
         isolation=Isolation.READ_UNCOMMITTED,
         fetch_max_bytes=_BYTES,
-        fetch_limit_bytes=_BYTES,
+        max_batch_bytes=_BYTES,
         columns=columns,
     )
     fetched = FetchedPartition(

@@ -240,7 +240,7 @@ class PeekedLog:
 
     def _grow(self, fetched: FetchedPartition, needed: int) -> None:
         """Increase the fetch size for a large record, or raise what is wrong with it."""
-        limit = max(self._source.fetch_limit_bytes, self._least_bytes)
+        limit = max(self._source.max_batch_bytes, self._least_bytes)
         if len(fetched.records) < self._max_bytes:
             kind = MisalignedOffset if fetched.layout is EntryLayout.PHYSICAL else CorruptData
             message = f"a message claims {needed:,} bytes, and {len(fetched.records):,} are there"
@@ -256,7 +256,7 @@ class PeekedLog:
                 f"a record does not fit into the largest fetch, {limit:,} bytes{takes}",
                 **self.log.place,
                 offset=self.position,
-                action="source.fetch_limit_bytes",
+                action="source.max_batch_bytes",
             )
         self._max_bytes = min(limit, max(2 * self._max_bytes, needed))
 
@@ -408,7 +408,7 @@ class FollowedLog(PeekedLog):
             broker_version=source.broker_version,
             fetch_max_bytes=source.fetch_max_bytes,
             partition_max_bytes=FETCH_BYTES,
-            fetch_limit_bytes=source.fetch_limit_bytes,
+            max_batch_bytes=source.max_batch_bytes,
             timeout_s=source.timeout_s,
         )
         with Consumer.on(self._cluster, conf) as consumer:
@@ -592,7 +592,7 @@ def conf_of(settings: Settings, wanted: TailRequest) -> ConsumerConfig:
         wanted.start,
         source.isolation,
         source.fetch_max_bytes,
-        fetch_limit_bytes=source.fetch_limit_bytes,
+        max_batch_bytes=source.max_batch_bytes,
         timeout_s=source.timeout_s,
         security=source.way_in,
         zookeeper_access=zookeeper.access if zookeeper else None,

@@ -438,7 +438,7 @@ def next_run(told: PartitionSources, foreseen: Foreseen) -> str | None:
                 "goes on at the offset where the partition is of its share, and names what others read"
             )
         elif log in last.followed:
-            did.append("goes on at the offset, as source.on_moved says")
+            did.append("goes on at the offset, as source.on_offset_changed says")
         elif log in last.not_followed:
             did.append(
                 "leaves the offset and our position as they are: no topic that is read now has this partition"
@@ -483,4 +483,4 @@ def _finishes(told: PartitionSources, foreseen: Foreseen) -> str:
         return says
     if isinstance(foreseen.refusal, OffsetMoved):
         return f"{says}, then stops at this offset: a person must decide"
-    return f"{says}; it does not move this offset, and source.on_moved decides about it"
+    return f"{says}; it does not move this offset, and source.on_offset_changed decides about it"

@@ -3,9 +3,9 @@
     accepted                                  the pipeline continues
     ---------------------------------------   ------------------------------------------------------
     a truncated partition                     where it was truncated, by its epochs, or at `--at`
-    a recreated topic of Kafka                all its partitions: by `source.start_new_topics`;
+    a recreated topic of Kafka                all its partitions: by `source.new_topics_starting_offsets`;
                                               with `--same-log`: where it was
-    an undecided Jafka partition              other bytes: by `source.start_new_topics`
+    an undecided Jafka partition              other bytes: by `source.new_topics_starting_offsets`
                                               the same bytes: where it was
                                               undecidable: as the operator says, who must name it
     the same, its broker is unavailable       not yet; it stays undecided
@@ -335,7 +335,7 @@ def _truncation_positions(
 def _starts_anew(
     logs: Collection[BrokerPartition], snapshot: Snapshot, settings: Settings
 ) -> dict[BrokerPartition, int]:
-    """Return where recreated partitions start, by `source.start_new_topics`; 0 if the new topic
+    """Return where recreated partitions start, by `source.new_topics_starting_offsets`; 0 if the new topic
     lacks the partition.
     """
     for log in sorted(logs):
@@ -344,7 +344,7 @@ def _starts_anew(
             raise BrokerUnreachable(
                 message, **log.place, action="the brokers that hold its replicas"
             )
-    is_latest = settings.source.start_new_topics is StartAt.LATEST
+    is_latest = settings.source.new_topics_starting_offsets is StartAt.LATEST
     extents = {log: snapshot.extents.get(log) for log in logs}
     return {
         log: 0 if e is None else e.end_offset if is_latest else e.log_start_offset

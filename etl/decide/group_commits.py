@@ -76,7 +76,7 @@ from etl.model.partitions import (
 )
 from etl.model.plans import Plan, PlanKind, ReadByOthers
 from etl.model.snapshot import Ledger, PipelineState, RebuildFromTable, Replay, Snapshot, UpToDate
-from etl.settings.choices import HandOverAt, OwnershipMode
+from etl.settings.choices import CommitWhen, OwnershipMode
 from etl.settings.sections import Settings
 
 _BY_MEMBERS = (PlanKind.INGEST, PlanKind.START)
@@ -94,7 +94,7 @@ def is_left_committed(ledger: Ledger) -> bool:
 
 def commits_after_append(settings: Settings) -> bool:
     """True if runs by this conf are members that commit after the append."""
-    return is_member(settings) and settings.ownership.hand_over is HandOverAt.APPEND
+    return is_member(settings) and settings.ownership.hand_over is CommitWhen.APPEND
 
 
 def is_left_to_execute(ledger: Ledger, settings: Settings) -> bool:

@@ -2,8 +2,8 @@
 
     found                          policy                    decision
     ----------------------------   -----------------------   ---------------------------------------
-    a live consumer                on_live_group: fail       Owned (also a member of Kafka's group)
-    a live consumer                on_live_group: unowned    read unowned partitions only
+    a live consumer                on_active_members: fail       Owned (also a member of Kafka's group)
+    a live consumer                on_active_members: unowned    read unowned partitions only
     an owner                       on_owned: fail            Owned
     an owner                       on_owned: wait            wait once, observe again, then Owned
     an owner                       on_owned: skip            leave the partition out; position stays
@@ -58,7 +58,7 @@ from etl.model.partitions import (
 )
 from etl.model.plans import Plan, ReadByOthers
 from etl.model.snapshot import Ledger, OtherPipeline, PipelineState, Replay, Snapshot, UpToDate
-from etl.settings.choices import OnLiveGroup, OnOwned
+from etl.settings.choices import OnActiveMembers, OnOwned
 from etl.settings.sections import OwnershipSettings, Settings
 
 _NAMED = 3
@@ -135,7 +135,7 @@ def _reject_members_elsewhere(snapshot: Snapshot, ownership: OwnershipSettings) 
     """Reject members in the other storage: they do not share the assignment and would read the same
     partitions.
     """
-    if snapshot.share is None or ownership.on_live_group is not OnLiveGroup.FAIL:
+    if snapshot.share is None or ownership.on_active_members is not OnActiveMembers.FAIL:
         return
     in_zookeeper = [one for one in snapshot.live_consumers if one not in snapshot.live_in_kafka]
     if snapshot.share.membership is Membership.ZOOKEEPER and snapshot.live_in_kafka:
@@ -204,12 +204,16 @@ def reject_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:
 
 
 def on_owned(ownership: OwnershipSettings) -> OnOwned:
-    """Return the policy for owned partitions; with `on_live_group: unowned` they are skipped."""
-    return OnOwned.SKIP if ownership.on_live_group is OnLiveGroup.UNOWNED else ownership.on_owned
+    """Return the policy for owned partitions; with `on_active_members: unowned` they are skipped."""
+    return (
+        OnOwned.SKIP
+        if ownership.on_active_members is OnActiveMembers.UNOWNED
+        else ownership.on_owned
+    )
 
 
 def _is_refused(snapshot: Snapshot, settings: Settings) -> bool:
-    return settings.ownership.on_live_group is OnLiveGroup.FAIL and bool(
+    return settings.ownership.on_active_members is OnActiveMembers.FAIL and bool(
         foreign_consumers(snapshot.live_consumers, settings)
     )
 

@@ -6,7 +6,7 @@
     existed before and could not be read        its first record, or the first since a time: as the
                                                 plan keeps for it
     exists at the first run                     source.start
-    is of a topic that appeared later           source.start_new_topics
+    is of a topic that appeared later           source.new_topics_starting_offsets
     is a new partition of a known topic         its first record
 
 Latest is the readable end: records behind an open transaction are loaded later. A partition whose
@@ -47,7 +47,7 @@ from etl.errors import OffsetMoved, SettingsError
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, OffsetsStorage
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Snapshot, UpToDate
-from etl.settings.choices import OnMoved, StartAt
+from etl.settings.choices import OnOffsetChanged, StartAt
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 
@@ -151,7 +151,7 @@ def pending_offsets(
 
 def starts_anew(log: BrokerPartition, settings: Settings, now_ms: int) -> int | None:
     """Return the pending start of a partition of a new topic that cannot be read now."""
-    return _kept(log, settings.source.start_new_topics, now_ms)
+    return _kept(log, settings.source.new_topics_starting_offsets, now_ms)
 
 
 def _kept(log: BrokerPartition, rule: StartAt | int, now_ms: int) -> int | None:
@@ -169,7 +169,7 @@ def _rule(log: BrokerPartition, last: Plan | None, settings: Settings) -> StartA
         moment = last.pending_starts[log]
         return StartAt.EARLIEST if moment is None else moment
     topics = {other.topic for logs in (last.positions, last.pending_starts) for other in logs}
-    return StartAt.EARLIEST if log.topic in topics else settings.source.start_new_topics
+    return StartAt.EARLIEST if log.topic in topics else settings.source.new_topics_starting_offsets
 
 
 _OURS = re.compile("([0-9]{1,18}):[0-9a-f]{32}")
@@ -404,14 +404,14 @@ def moved_offset(
     if is_read_on_by_others(plan, log, moved[log]):
         action = (
             "ownership.mode: join, under which this pipeline's runs were members of the group: they go on behind what other members "
-            "read since, and name it. Set back, it would be read by both; under source.on_moved: follow it is told lost"
+            "read since, and name it. Set back, it would be read by both; under source.on_offset_changed: follow it is told lost"
         )
         return OffsetMoved(message, **log.place, offset=found, action=action)
     action = (
         f"which other consumer of this group ran or who set it; set it back to {ours} ({RESTORE})"
     )
     action += (
-        ", or allow it with source.on_moved: follow"
+        ", or allow it with source.on_offset_changed: follow"
         if found is not None and found > ours
         else (": to follow it would load rows twice")
     )
@@ -434,7 +434,7 @@ def up_to_date_once_rebuilt(
     plan: Plan,
     known: Plan | None,
     committed: Mapping[BrokerPartition, Committed],
-    on_moved: OnMoved,
+    on_offset_changed: OnOffsetChanged,
     ends: Ends,
 ) -> UpToDate:
     """The state once the ledger is rebuilt: offsets below the positions of the table's plan are the
@@ -446,7 +446,12 @@ def up_to_date_once_rebuilt(
     lives = known.log_epochs if known else {}
     outlived = {log for log, life in plan.log_epochs.items() if life != lives.get(log, 0)}
     return up_to_date(
-        expected_after_restore(plan, known, committed), committed, on_moved, ends, outlived, known
+        expected_after_restore(plan, known, committed),
+        committed,
+        on_offset_changed,
+        ends,
+        outlived,
+        known,
     )
 
 
@@ -485,7 +490,7 @@ def _seen_by(plan: Plan, log: BrokerPartition) -> tuple[int | None, ...]:
 def up_to_date(
     plan: Plan,
     committed: Mapping[BrokerPartition, Committed],
-    on_moved: OnMoved,
+    on_offset_changed: OnOffsetChanged,
     ends: Ends,
     outlived: Collection[BrokerPartition] = (),
     known: Plan | None = None,
@@ -514,7 +519,7 @@ def up_to_date(
         raise of_another_log(plan, moved[min(gone)].offset, min(gone), stories)
     if not back:
         reject_beyond(plan, moved, ends)
-    if on_moved is OnMoved.FAIL or back:
+    if on_offset_changed is OnOffsetChanged.FAIL or back:
         raise moved_offset(plan, moved, min(back or moved))
     to = {log: found.offset for log, found in moved.items() if found.offset is not None}
     followed, not_followed = (

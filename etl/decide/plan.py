@@ -78,11 +78,11 @@ def divide_caps(
     order = order[start:] + order[:start]
     wanted = {log: logs[log][1] - logs[log][0] for log in order}
     sizes = {log: _sizes(log, *logs[log], boundaries) for log in order}
-    if limits.max_records_per_run is not None:
-        wanted = _pour(wanted, sizes, dict.fromkeys(order, 1.0), limits.max_records_per_run)
-    if limits.max_bytes_per_run is not None:
+    if limits.max_records_per_plan is not None:
+        wanted = _pour(wanted, sizes, dict.fromkeys(order, 1.0), limits.max_records_per_plan)
+    if limits.max_bytes_per_plan is not None:
         weights = {log: cost_of(log, bytes_per_offset) for log in order}
-        wanted = _pour(wanted, sizes, weights, limits.max_bytes_per_run)
+        wanted = _pour(wanted, sizes, weights, limits.max_bytes_per_plan)
     return {log: logs[log][0] + wanted[log] for log in sorted(logs)}
 
 
@@ -495,7 +495,7 @@ def is_short(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
     session outlives its first plan: a small stored plan may be followed by a large one. What a
     transform reads or a compaction rewrites is unknown.
     """
-    if settings.transform is not None or settings.table.compact_at_small_files:
+    if settings.transform is not None or settings.table.auto_compact_min_files:
         return False
     costs = snapshot.bytes_per_offset
     behind = sum(
@@ -529,7 +529,7 @@ def is_small(
     plan: Plan, bytes_per_offset: Mapping[BrokerPartition, float], settings: Settings
 ) -> bool:
     """True if processes of the driver's machine read the plan, by reported sizes."""
-    limit = settings.limits.without_spark_below_bytes
+    limit = settings.limits.local_below_bytes
     return limit > 0 and bytes_of(plan.ranges, bytes_per_offset) < limit
 
 

@@ -76,7 +76,7 @@ from etl.model.snapshot import (
     Table,
     UpToDate,
 )
-from etl.settings.choices import OnMoved, OnRowsRemoved
+from etl.settings.choices import OnOffsetChanged, OnRowsRemoved
 from etl.settings.sections import Settings
 
 _HIVES_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -228,7 +228,7 @@ def reconciled(snapshot: Snapshot, settings: Settings) -> PipelineState:
         snapshot.ledger,
         snapshot.table,
         snapshot.committed,
-        settings.source.on_moved,
+        settings.source.on_offset_changed,
         settings.table.on_rows_removed,
     )
     owned, storage, behind = (
@@ -263,7 +263,7 @@ def reconcile(
     ledger: Ledger,
     table: Table | None,
     committed: Mapping[BrokerPartition, Committed],
-    on_moved: OnMoved,
+    on_offset_changed: OnOffsetChanged,
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
     *,
     place: str,
@@ -286,12 +286,16 @@ def reconcile(
             found, ledger.newest, committed, owned, ends, storage, moves_behind=moves_behind
         )
     if isinstance(found, UpToDate):
-        return up_to_date(as_if_stored_in(storage, found.last), committed, on_moved, ends)
+        return up_to_date(as_if_stored_in(storage, found.last), committed, on_offset_changed, ends)
     if isinstance(found, RebuildFromTable):
         return replace(
             found,
             state=up_to_date_once_rebuilt(
-                as_if_stored_in(storage, found.plan), ledger.newest, committed, on_moved, ends
+                as_if_stored_in(storage, found.plan),
+                ledger.newest,
+                committed,
+                on_offset_changed,
+                ends,
             ),
         )
     if not isinstance(found, FirstRun):

@@ -175,7 +175,7 @@ def position_now(log: BrokerPartition, stands: Standing, snapshot: Snapshot) -> 
             message,
             key="LOG",
             **log.place,
-            action="source.start_new_topics, or `etl run CONF` first",
+            action="source.new_topics_starting_offsets, or `etl run CONF` first",
         )
     return stands.before[log]
 

@@ -64,13 +64,13 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _LEVELS: Mapping[Codec, int] = {Codec.ZSTD: 1}
 
 
-def is_row_group(held_bytes: int, held_in_all: int, wanted: FileOptions) -> bool:
+def is_row_group(write_buffer_bytes: int, held_in_all: int, wanted: FileOptions) -> bool:
     """True if buffered rows become a row group now, by the bytes of this file and of all files of
     the task. No row group exceeds a file.
     """
     return (
-        held_bytes >= min(wanted.row_group_bytes, wanted.file_bytes)
-        or held_in_all >= wanted.held_bytes
+        write_buffer_bytes >= min(wanted.row_group_bytes, wanted.file_bytes)
+        or held_in_all >= wanted.write_buffer_bytes
     )
 
 

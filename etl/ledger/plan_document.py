@@ -512,7 +512,7 @@ def render_plan(plan: Plan) -> bytes:
         raise SettingsError(message, key="source.topics", action=FEWER_TOPICS)
     if len(plan.ranges) > RANGES_MAX:
         message = f"the plan would have {len(plan.ranges):,} ranges of {RANGES_MAX:,}"
-        action = "set limits.max_bytes_per_run or limits.max_records_per_run, so that one run takes on less, or raise target_task_bytes"
+        action = "set limits.max_bytes_per_plan or limits.max_records_per_plan, so that one run takes on less, or raise target_task_bytes"
         raise SettingsError(message, key="limits.target_task_bytes", action=action)
     return zlib.compress(document, 6)
 

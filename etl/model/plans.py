@@ -102,7 +102,7 @@ class LossReason(str, Enum):
     EXPIRED = "expired"
     """Retention had deleted them (`source.on_data_loss: skip`)."""
     MOVED = "offset moved"
-    """Another client moved the committed offset past them (`source.on_moved: follow`)."""
+    """Another client moved the committed offset past them (`source.on_offset_changed: follow`)."""
     MISSING = "missing from the log"
     """No record batch of the log had them, and nothing explains it (`source.on_data_loss: skip`).
     """
@@ -598,7 +598,7 @@ ROW_GROUP_BYTES = 16 * 2**20
 """Rows of one file that are held back become a row group where they come to so many bytes, as Arrow
 has them.
 """
-HELD_BYTES = 48 * 2**20
+WRITE_BUFFER_BYTES = 48 * 2**20
 """Bytes that a task buffers for all its files; above that, the largest buffer is written as a row
 group.
 """
@@ -621,7 +621,7 @@ class FileOptions:
     file_bytes: int = FILE_BYTES
     """A file ends after the row group that reaches this size."""
     row_group_bytes: int = ROW_GROUP_BYTES
-    held_bytes: int = HELD_BYTES
+    write_buffer_bytes: int = WRITE_BUFFER_BYTES
     write_id: str = "0"
     """Part of the name of each file of this write, and of none of another."""
     schema: pyarrow.Schema | None = None

@@ -141,7 +141,7 @@ EMPTY_ANSWERS_THAT_PROVE = 3
 class Cursor:
     """One range on its way from `from_offset` to `until_offset`.
 
-    `fetch_max_bytes`: first request size, `fetch_limit_bytes`: largest. `columns`: those to build,
+    `fetch_max_bytes`: first request size, `max_batch_bytes`: largest. `columns`: those to build,
     None for all. `max_record_bytes`, `max_unpacked_bytes`: see `entries.Selection`. `cleanup`: the
     topic's cleanup policy. After an exception the cursor is unusable.
     """
@@ -152,7 +152,7 @@ class Cursor:
         *,
         isolation: Isolation,
         fetch_max_bytes: int,
-        fetch_limit_bytes: int,
+        max_batch_bytes: int,
         columns: tuple[str, ...] | None = None,
         log_epoch: int = 0,
         max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
@@ -161,7 +161,7 @@ class Cursor:
     ) -> None:
         self.range = range
         self._isolation = isolation
-        self._limit = max(fetch_max_bytes, fetch_limit_bytes)
+        self._limit = max(fetch_max_bytes, max_batch_bytes)
         self._columns = raw_columns(columns, physical=range.log.is_physical)
         self._log_epoch, self._max_unpacked_bytes, self._max_record_bytes = (
             log_epoch,
@@ -449,7 +449,7 @@ class FetchSettings:
     isolation: Isolation
     bootstrap: tuple[tuple[str, int], ...]
     fetch_max_bytes: int
-    fetch_limit_bytes: int
+    max_batch_bytes: int
     retry: int
     backoff_s: float
     deadline_s: float

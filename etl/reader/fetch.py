@@ -51,8 +51,8 @@ from etl.model.security import OPEN, Security
 from etl.reader.cursor import MISSING_MAX, Cursor, FetchSettings, RangeProgress, lose_all, place_of
 from etl.records.entries import MAX_UNPACKED_BYTES
 from etl.settings.choices import (
-    FETCH_LIMIT_BYTES,
     FETCH_MAX_BYTES,
+    MAX_BATCH_BYTES,
     MAX_RECORD_BYTES,
     MIB,
     TIMEOUT_S,
@@ -155,12 +155,12 @@ def _reject_many_missing(cursor: Cursor) -> None:
         cursor.range.log,
         f"offsets are missing from inside the log in {cursor.missing_count:,} places, as compaction leaves them",
     )
-    action = f"{_cleanup_to_check(cursor.cleanup)}; compacted_topics is for a topic that was compacted before"
+    action = f"{_cleanup_to_check(cursor.cleanup)}; assume_compacted is for a topic that was compacted before"
     raise DataLoss(message, action=action, **log.place, offset=cursor.missing[0][0])
 
 
 _UNTOLD = (
-    "which the brokers do not tell: before 0.11 they cannot, later it takes the ACL DescribeConfigs on the topic; compacted_topics says it "
+    "which the brokers do not tell: before 0.11 they cannot, later it takes the ACL DescribeConfigs on the topic; assume_compacted says it "
     "instead"
 )
 
@@ -335,7 +335,7 @@ def _silence_to_check(cleanup: Cleanup) -> str:
         return "the remote storage: it may be slower than the brokers' remote.fetch.max.wait.ms"
     if cleanup.is_compacted is None:
         return f"whether the end was compacted away, {_UNTOLD}"
-    return "the broker's log; if the topic was compacted before, name it in compacted_topics"
+    return "the broker's log; if the topic was compacted before, name it in assume_compacted"
 
 
 _LEAST_SHARE_BYTES = MIB
@@ -351,7 +351,7 @@ def read_ranges(
     on_receipt: Callable[[int, RangeResult], None],
     bootstrap: Sequence[tuple[str, int]] = (),
     fetch_max_bytes: int = FETCH_MAX_BYTES,
-    fetch_limit_bytes: int = FETCH_LIMIT_BYTES,
+    max_batch_bytes: int = MAX_BATCH_BYTES,
     columns: tuple[str, ...] | None = None,
     log_epochs: Mapping[BrokerPartition, int] | None = None,
     retry: int = 8,
@@ -375,7 +375,7 @@ def read_ranges(
     on_receipt        called as (index in `ranges`, receipt) once all rows of that range were taken
     from the iterator bootstrap         (host, port) of brokers that know the leaders; the leaders
     named in `ranges` are asked too fetch_max_bytes   size of one answer; two are held at a time
-    fetch_limit_bytes what it may grow to for one record batch larger than that columns           of
+    max_batch_bytes what it may grow to for one record batch larger than that columns           of
     the raw table, None: all log_epochs        log -> log epoch of its rows, 0 where not named retry
     how often in a row a leader is looked up again before its error is raised backoff_s
     pause before the second of these look-ups; it doubles, up to 5 s deadline_s        how long a
@@ -409,7 +409,7 @@ def read_ranges(
         isolation,
         tuple(dict.fromkeys(addresses)),
         fetch_max_bytes,
-        fetch_limit_bytes,
+        max_batch_bytes,
         retry,
         backoff_s,
         deadline_s,
@@ -428,7 +428,7 @@ def read_ranges(
                 each,
                 isolation=isolation,
                 fetch_max_bytes=share,
-                fetch_limit_bytes=fetch_limit_bytes,
+                max_batch_bytes=max_batch_bytes,
                 columns=columns,
                 log_epoch=(log_epochs or {}).get(each.log, 0),
                 max_record_bytes=max_record_bytes,
@@ -465,7 +465,7 @@ def _read_from(
         broker.port,
         timeout_s=settings.timeout_s,
         generation=broker.generation or settings.generation,
-        max_response_bytes=settings.fetch_limit_bytes + settings.fetch_max_bytes + MIB,
+        max_response_bytes=settings.max_batch_bytes + settings.fetch_max_bytes + MIB,
         idle_connections=IDLE_CONNECTIONS,
         security=settings.security,
     ) as consumer:

@@ -103,7 +103,7 @@ ATTEMPTS_MAX = 4
 _TOLD_BYTES = 2000
 _ENDING_S = 10.0
 """Time for a process to end after its pipes have closed."""
-_CHECK = "limits.without_spark_below_bytes: 0 leaves the tasks to Spark"
+_CHECK = "limits.local_below_bytes: 0 leaves the tasks to Spark"
 _PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from etl.reader.local_workers import main; main()"
 """It imports as this process does. Not -m: what it gives back would be of the module __main__."""
 

@@ -212,7 +212,7 @@ def _from_json(text: str, option: str, form: str, build: Callable[[Any], T]) -> 
 
 SIZES: Mapping[str, int] = {
     "fetch_max_bytes": choices.FETCH_MAX_BYTES,
-    "fetch_limit_bytes": choices.FETCH_LIMIT_BYTES,
+    "max_batch_bytes": choices.MAX_BATCH_BYTES,
     "max_record_bytes": choices.MAX_RECORD_BYTES,
     "target_task_bytes": choices.TARGET_TASK_BYTES,
 }
@@ -245,7 +245,7 @@ PHYSICAL_REFUSED = {
     "bootstrap": "such a broker tells neither its id nor its topics; give zookeeper, where the brokers are registered",
     "broker_version": "these brokers have one way of being spoken to",
     "isolation": "there are no transactions",
-    "compacted_topics": "there is no compaction",
+    "assume_compacted": "there is no compaction",
     "startingtimestamp": "messages have no timestamps",
     "startingoffsetsbytimestamp": "messages have no timestamps",
     "endingtimestamp": "messages have no timestamps",
@@ -276,7 +276,7 @@ OURS = (
     "topics",
     "ranges",
     "isolation",
-    "compacted_topics",
+    "assume_compacted",
     "columns",
     *SIZES,
     "timeout_s",
@@ -403,7 +403,7 @@ def for_a_pipeline(error: EtlError) -> EtlError:
     if isinstance(error, DataLoss):
         return _with(error, "and source.on_data_loss")
     if isinstance(error, MessageTooLarge):
-        return _with(error, "raise source.fetch_limit_bytes")
+        return _with(error, "raise source.max_batch_bytes")
     if isinstance(error, RecordTooLarge):
         return _with(error, "or `etl plans supersede --help`")
     if isinstance(error, TopicRecreated):
@@ -424,7 +424,7 @@ def for_options(error: EtlError) -> EtlError:
     if isinstance(error, DataLoss | RanOutBeforeUntil) and "failOnDataLoss" not in error.action:
         return _with(error, "failOnDataLoss: false reads what the log holds")
     if isinstance(error, MessageTooLarge):
-        return _with(error, "raise the option fetch_limit_bytes")
+        return _with(error, "raise the option max_batch_bytes")
     if isinstance(error, RecordTooLarge):
         return _with(error, "startingOffsets and endingOffsets, or ranges, choose what is read")
     if isinstance(error, TopicRecreated):
@@ -539,7 +539,7 @@ def _said(options: Mapping[str, str], keys: Mapping[str, tuple[str, ...]]) -> di
 
 _MOST: Mapping[str, int] = {
     "fetch_max_bytes": choices.FETCH_MAX_BYTES_MOST,
-    "fetch_limit_bytes": choices.FETCH_LIMIT_BYTES_MOST,
+    "max_batch_bytes": choices.MAX_BATCH_BYTES_MOST,
     "max_record_bytes": choices.MAX_RECORD_BYTES_MOST,
 }
 _MOST_OF_ANYTHING = 2**62
@@ -586,7 +586,7 @@ def parse_options(given: Mapping[str, str]) -> Reading:
             options, "startingoffsetsbytimestampstrategy", ("error", "latest")
         )
         == "latest",
-        compacted=frozenset(names_in(options.get("compacted_topics", ""))),
+        compacted=frozenset(names_in(options.get("assume_compacted", ""))),
         fails_on_data_loss=_one_of(options, "failondataloss", ("true", "false")) == "true",
         least_tasks=_positive(options, "minpartitions", 1, "Spark partitions"),
         most_offsets=most,

@@ -138,7 +138,7 @@ class Reading:
     isolation: Isolation
     columns: tuple[str, ...]
     fetch_max_bytes: int
-    fetch_limit_bytes: int
+    max_batch_bytes: int
     max_record_bytes: int
     target_task_bytes: int
     timeout_s: float

@@ -87,7 +87,7 @@ def rows_of_task(
                 columns=reading.columns,
                 bootstrap=_addresses(task.ranges, reading.bootstrap),
                 fetch_max_bytes=reading.fetch_max_bytes,
-                fetch_limit_bytes=reading.fetch_limit_bytes,
+                max_batch_bytes=reading.max_batch_bytes,
                 timeout_s=reading.timeout_s,
                 on_receipt=done,
                 topic_ids=task.topic_ids,

@@ -34,7 +34,7 @@ from etl.records.entries import (
     corrupt,
 )
 from etl.records.kernel_cache import Tally, frozen
-from etl.settings.choices import FETCH_LIMIT_BYTES_MOST
+from etl.settings.choices import MAX_BATCH_BYTES_MOST
 
 _START_OF_ENTRY = struct.Struct(">qiib")
 """Offset, length, four bytes that each format has a use of its own for, magic."""
@@ -214,7 +214,7 @@ class Messages:
                 if self.needed_bytes > 1
                 else "how many it takes, they do not tell"
             )
-            action = f"max_bytes, which may be up to {FETCH_LIMIT_BYTES_MOST:,}"
+            action = f"max_bytes, which may be up to {MAX_BATCH_BYTES_MOST:,}"
             if self._fetched.layout is EntryLayout.PHYSICAL:
                 action += "; if more bytes bring no more, no message begins at this offset"
             raise MessageTooLarge(

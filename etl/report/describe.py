@@ -64,7 +64,7 @@ _LET_GO = {
 _WHO = {
     LossReason.EXPIRED: "source.on_data_loss",
     LossReason.MISSING: "source.on_data_loss",
-    LossReason.MOVED: "source.on_moved",
+    LossReason.MOVED: "source.on_offset_changed",
     LossReason.SKIPPED: "an operator",
     LossReason.DELETED: "an operator",
     LossReason.RECREATED: "an operator",
@@ -275,8 +275,8 @@ def describe_leaderless(
 def describe_capped(left: Mapping[BrokerPartition, int], limits: Limits) -> str:
     """How much of each log the caps leave to the next run."""
     caps = {
-        "limits.max_records_per_run": limits.max_records_per_run,
-        "limits.max_bytes_per_run": limits.max_bytes_per_run,
+        "limits.max_records_per_plan": limits.max_records_per_plan,
+        "limits.max_bytes_per_plan": limits.max_bytes_per_plan,
     }
     set_to = " and ".join(f"{key} ({cap:,})" for key, cap in caps.items() if cap is not None)
     return f"{set_to} left {sum(left.values()):,} {min(left).unit}s of {len(left):,} partitions to the next run"

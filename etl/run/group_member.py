@@ -21,7 +21,7 @@ from etl.report.describe import describe_read_by_others
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
 from etl.run.services import Member, Services
-from etl.settings.choices import Stay
+from etl.settings.choices import LeaveAfter
 from etl.settings.sections import Settings
 
 LOOKS_MAX = 3
@@ -120,7 +120,7 @@ class Joining:
                 True,
                 step.plan is not None and not step.plan.is_of_member,
             )
-            if self._settings.ownership.stay is Stay.SHARE and step.is_last:
+            if self._settings.ownership.stay is LeaveAfter.SHARE and step.is_last:
                 self._member.leave()
             else:
                 self._member.follow()

@@ -517,7 +517,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
             self._discovery.registered()  # before anything is written: a wrong chroot must stay empty
         else:
             self.zookeeper.ensure("/")
-        with self._lock.driving(run_id, wait_s=self.settings.ownership.wait_for_driver_s):
+        with self._lock.driving(run_id, wait_s=self.settings.ownership.lock_timeout_s):
             if self.settings.table.name is not None and self.settings.table.is_placed:
                 table, catalog = self.settings.table, catalog_of(self.settings.spark)
                 reject_relocated_table(
@@ -544,7 +544,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
         """See `services.Services`."""
-        self._owners.wait_until_gone(logs, wait_s=self.settings.ownership.wait_for_driver_s)
+        self._owners.wait_until_gone(logs, wait_s=self.settings.ownership.lock_timeout_s)
 
     def new_uid(self) -> str:
         """See `services.Services`."""

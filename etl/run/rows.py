@@ -434,7 +434,7 @@ def _to_read(
         source.isolation,
         raw_columns(physical=source.is_physical),
         source.fetch_max_bytes,
-        source.fetch_limit_bytes,
+        source.max_batch_bytes,
         source.max_record_bytes,
         settings.limits.target_task_bytes,
         source.timeout_s,

@@ -153,9 +153,9 @@ class HasSpark(Protocol):
 
 def compact_when_due(settings: Settings, world: HasSpark, report: Report) -> None:
     """After a run that appended something: compact if as many small files wait as
-    `table.compact_at_small_files` says.
+    `table.auto_compact_min_files` says.
     """
-    at = settings.table.compact_at_small_files
+    at = settings.table.auto_compact_min_files
     if not at or not any(one.applied for one in report.plans):
         return
     try:

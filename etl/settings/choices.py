@@ -28,7 +28,7 @@ class OnDataLoss(str, Enum):
     SKIP = "skip"
 
 
-class OnMoved(str, Enum):
+class OnOffsetChanged(str, Enum):
     """Policy for a committed offset that another client moved."""
 
     FAIL = "fail"
@@ -73,7 +73,7 @@ class GroupStrategy(str, Enum):
     COOPERATIVE_STICKY = "cooperative-sticky"
 
 
-class HandOverAt(str, Enum):
+class CommitWhen(str, Enum):
     """When the group's offsets of a member move."""
 
     PLAN = "at_plan"
@@ -82,7 +82,7 @@ class HandOverAt(str, Enum):
     """After the append, by the membership that planned: for groups with our members only."""
 
 
-class Stay(str, Enum):
+class LeaveAfter(str, Enum):
     """How long a run is a member of its group."""
 
     RUN = "run"
@@ -98,7 +98,7 @@ class OnOwned(str, Enum):
     SKIP = "skip"
 
 
-class OnLiveGroup(str, Enum):
+class OnActiveMembers(str, Enum):
     """Policy for live consumers of the group."""
 
     FAIL = "fail"
@@ -123,7 +123,7 @@ class MetricsPer(str, Enum):
 MIB = 1 << 20
 FETCH_MAX_BYTES = 16 * MIB
 """Bytes requested by one fetch."""
-FETCH_LIMIT_BYTES = 256 * MIB
+MAX_BATCH_BYTES = 256 * MIB
 """Largest fetch for one large record batch."""
 MAX_RECORD_BYTES = 32 * MIB
 """A JVM with the default memory takes a record of 64 MiB and dies of one of 120 MiB."""
@@ -134,7 +134,7 @@ TIMEOUT_S = 30.0
 """Deadline of one request to a broker."""
 
 FETCH_MAX_BYTES_MOST = 2**30
-FETCH_LIMIT_BYTES_MOST = 2**31 - MIB
+MAX_BATCH_BYTES_MOST = 2**31 - MIB
 """The size in a fetch is an int32, and a response is a little longer."""
 MAX_RECORD_BYTES_MOST = 2**30
 """Offsets into the buffers of a column are int32."""

@@ -33,8 +33,8 @@ from etl.model.security import OPEN, OPEN_ZOOKEEPER, Access, Security
 from etl.model.snapshot import backfill_pipeline
 from etl.settings.choices import (
     BACKFILL_PLAN_BYTES,
-    HandOverAt,
-    OnLiveGroup,
+    CommitWhen,
+    OnActiveMembers,
     OnNoLeader,
     OwnershipMode,
     WriterName,
@@ -70,7 +70,7 @@ class Change:
     """One key of the conf, and what it is for this run."""
 
     key: str
-    """With its section: `limits.max_records_per_run`; of Spark's settings `spark.driver.memory`, as
+    """With its section: `limits.max_records_per_plan`; of Spark's settings `spark.driver.memory`, as
     Spark calls it.
     """
     value: Any
@@ -97,7 +97,7 @@ def parse_change(word: str) -> Change:
     if not equals or not key:  # who wrote another sign may have a password behind it
         raise SettingsError(
             f"--set {_UNSIGNED.split(key)[0]}: it is not KEY=VALUE",
-            action="--set limits.max_records_per_run=1000",
+            action="--set limits.max_records_per_plan=1000",
         )
     if key.startswith(f"{_SPARK}.{_SPARK}."):  # as it stands in the file, section and name
         key = key.removeprefix(f"{_SPARK}.")
@@ -202,13 +202,13 @@ _REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = {
         "cannot be fail: a partition is on one broker only, and one whose broker is away is always left for a later run; "
         "leave the key out",
     ),
-    "source.compacted_topics": (
-        lambda conf: bool(conf.source.compacted_topics),
+    "source.assume_compacted": (
+        lambda conf: bool(conf.source.assume_compacted),
         "has no meaning: there is no compaction; leave the key out",
     ),
-    "limits.max_records_per_run": (
-        lambda conf: conf.limits.max_records_per_run is not None,
-        "cannot be kept: offsets are byte positions, from which no records can be counted; use limits.max_bytes_per_run",
+    "limits.max_records_per_plan": (
+        lambda conf: conf.limits.max_records_per_plan is not None,
+        "cannot be kept: offsets are byte positions, from which no records can be counted; use limits.max_bytes_per_plan",
     ),
     "table.partition_by": (
         lambda conf: "event_date" in conf.table.partition_by and conf.either_transform is None,
@@ -344,8 +344,8 @@ def parse_settings(
     reject_unfit(settings, path)
     if settings.table.is_placed:
         reject_unsupported_store_keys(settings.table.path, settings.table.store, path)
-    if settings.limits.without_spark_below_bytes and settings.table.writer is WriterName.SPARK:
-        key = "limits.without_spark_below_bytes"
+    if settings.limits.local_below_bytes and settings.table.writer is WriterName.SPARK:
+        key = "limits.local_below_bytes"
         raise SettingsError(
             f"{key} has no effect under table.writer: spark",
             key=key,
@@ -378,13 +378,13 @@ def settings_of_backfill(settings: Settings, name: str) -> Settings:
         action = "letters, digits, `.`, `_` and `-`, and not dots alone"
         raise SettingsError(f"{name!r} is no name for a backfill", key="--name", action=action)
     limits = settings.limits
-    if limits.max_bytes_per_run is None:
-        limits = limits.model_copy(update={"max_bytes_per_run": BACKFILL_PLAN_BYTES})
+    if limits.max_bytes_per_plan is None:
+        limits = limits.model_copy(update={"max_bytes_per_plan": BACKFILL_PLAN_BYTES})
     ownership = settings.ownership.model_copy(
         update={
             "mode": OwnershipMode.OBSERVE,
-            "on_live_group": OnLiveGroup.UNOWNED,
-            "hand_over": HandOverAt.PLAN,
+            "on_active_members": OnActiveMembers.UNOWNED,
+            "hand_over": CommitWhen.PLAN,
         }
     )
     return settings.model_copy(
@@ -424,7 +424,7 @@ def request_of(
             "Jafka and Kafka 0.7 keep no time of a message, and count bytes instead of messages"
         )
         action = (
-            "what they can do instead: --run-key alone (what is there when it is first asked for), and limits.max_bytes_per_run for how "
+            "what they can do instead: --run-key alone (what is there when it is first asked for), and limits.max_bytes_per_plan for how "
             "much one run reads"
         )
         raise SettingsError(message, key="--from-time" if start else "--until-time", action=action)

@@ -16,13 +16,13 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from etl.model.partitions import BrokerFamily, GroupProtocol, Membership, OffsetsStorage
 from etl.settings import choices
 from etl.settings.choices import (
+    CommitWhen,
     GroupStrategy,
-    HandOverAt,
+    LeaveAfter,
     MetricsPer,
-    OnLiveGroup,
+    OnActiveMembers,
     OnOwned,
     OwnershipMode,
-    Stay,
     check_place,
     is_url,
 )
@@ -52,15 +52,15 @@ class OwnershipSettings(Section):
 
     mode: OwnershipMode = OwnershipMode.CLAIM
     on_owned: OnOwned = OnOwned.FAIL
-    on_live_group: OnLiveGroup = OnLiveGroup.FAIL
+    on_active_members: OnActiveMembers = OnActiveMembers.FAIL
     """`unowned` takes what none of them owns."""
-    wait_for_driver_s: float = Field(default=60, ge=0, le=DAY_S)
+    lock_timeout_s: float = Field(default=60, ge=0, le=DAY_S)
     """Time to wait for another driver, and with `on_owned: wait` for owners."""
     membership: Membership | None = None
     """Which of the two groups of this name; None: ZooKeeper's where the brokers are found there,
     else the coordinator's.
     """
-    hand_over: HandOverAt = HandOverAt.PLAN
+    hand_over: CommitWhen = CommitWhen.PLAN
     """`after_append` is for groups with our members only: what another member reads meanwhile is
     read by both.
     """
@@ -84,7 +84,7 @@ class OwnershipSettings(Section):
     """Time after which a coordinator removes a silent member."""
     rebalance_timeout_s: float = Field(default=60, ge=1, le=3600)
     """Time that a coordinator waits for a run to rejoin, or to release revoked partitions."""
-    stay: Stay = Stay.RUN
+    stay: LeaveAfter = LeaveAfter.RUN
 
     def membership_of(self, source: SourceSettings) -> Membership | None:
         """Return the kind of group that runs join; None: none."""
@@ -110,14 +110,14 @@ class OwnershipSettings(Section):
             self._reject_unsupported_in_kafka(source)
 
     def _reject_commit_when(self, membership: Membership | None) -> None:
-        if self.hand_over is HandOverAt.PLAN:
+        if self.hand_over is CommitWhen.PLAN:
             return
         if membership is None:
             raise ValueError(
                 f"hand_over: {self.hand_over.value} means nothing under mode: {self.mode.value}, whose runs are no members "
                 "and move offsets behind the append anyhow: leave it out, or mode: join"
             )
-        if self.stay is Stay.SHARE:
+        if self.stay is LeaveAfter.SHARE:
             raise ValueError(
                 f"stay: share does not go with hand_over: {self.hand_over.value}: who has left commits nothing any more: "
                 "stay: run"
@@ -203,12 +203,12 @@ def reject_unsupported_storage(storage: OffsetsStorage, membership: Membership |
 class Limits(Section):
     """How much one run may take on, and how large one task may be."""
 
-    max_records_per_run: int | None = Field(default=None, ge=1, le=INT64)
+    max_records_per_plan: int | None = Field(default=None, ge=1, le=INT64)
     """Counted in offsets, so an upper bound of the rows."""
-    max_bytes_per_run: int | None = Field(default=None, ge=1, le=INT64)
+    max_bytes_per_plan: int | None = Field(default=None, ge=1, le=INT64)
     """By sizes that brokers report, else by an assumed record size."""
     target_task_bytes: int = Field(default=choices.TARGET_TASK_BYTES, ge=1, le=INT64)
-    without_spark_below_bytes: int = Field(default=0, ge=0, le=INT64)
+    local_below_bytes: int = Field(default=0, ge=0, le=INT64)
     """Plans below this are read by processes of the driver's machine, where tasks write the files;
     0: none.
     """
@@ -293,10 +293,10 @@ class Settings(Section):
             value.storage is not OffsetsStorage.ZOOKEEPER
             and not joins
             and ownership
-            and ownership.on_live_group is OnLiveGroup.UNOWNED
+            and ownership.on_active_members is OnActiveMembers.UNOWNED
         ):
             raise ValueError(
-                f"storage {value.storage.value} does not go with ownership.on_live_group: unowned: "
+                f"storage {value.storage.value} does not go with ownership.on_active_members: unowned: "
                 "while a group has members in Kafka its coordinator takes no offsets of anybody else"
             )
         return value

@@ -21,7 +21,7 @@ from pydantic import (
 from etl.model.partitions import BrokerFamily, Isolation
 from etl.model.security import Security
 from etl.settings import choices
-from etl.settings.choices import OnDataLoss, OnMoved, OnNoLeader, StartAt, split_address
+from etl.settings.choices import OnDataLoss, OnNoLeader, OnOffsetChanged, StartAt, split_address
 from etl.settings.connection_security import SecuritySettings
 from etl.settings.secrets import DAY_S, TEN_YEARS_S, Section, one_or_several
 
@@ -161,21 +161,21 @@ class SourceSettings(Section):
     topics: TopicFilter
     start: Annotated[Start, PlainValidator(_start)] = StartAt.EARLIEST
     """Logs that are there at the first run and have no committed offset."""
-    start_new_topics: StartAt = StartAt.EARLIEST
+    new_topics_starting_offsets: StartAt = StartAt.EARLIEST
     """Topics that appear later; a new partition of a known topic always starts at its first record.
     """
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
-    on_moved: OnMoved = OnMoved.FAIL
+    on_offset_changed: OnOffsetChanged = OnOffsetChanged.FAIL
     on_no_leader: OnNoLeader = OnNoLeader.FAIL
     wait_for_leader_s: float = Field(default=30, ge=0, le=DAY_S)
     isolation: Isolation = Isolation.READ_COMMITTED
     fetch_max_bytes: int = Field(
         default=choices.FETCH_MAX_BYTES, ge=1024, le=choices.FETCH_MAX_BYTES_MOST
     )
-    """Bytes of one fetch; doubled for a record batch that does not fit, up to `fetch_limit_bytes`.
+    """Bytes of one fetch; doubled for a record batch that does not fit, up to `max_batch_bytes`.
     """
-    fetch_limit_bytes: int = Field(
-        default=choices.FETCH_LIMIT_BYTES, ge=1024, le=choices.FETCH_LIMIT_BYTES_MOST
+    max_batch_bytes: int = Field(
+        default=choices.MAX_BATCH_BYTES, ge=1024, le=choices.MAX_BATCH_BYTES_MOST
     )
     max_record_bytes: int = Field(
         default=choices.MAX_RECORD_BYTES, ge=1024, le=choices.MAX_RECORD_BYTES_MOST
@@ -187,7 +187,7 @@ class SourceSettings(Section):
     """Deadline of one request to a broker."""
     expiry_warning_s: float = Field(default=3600, ge=0, le=TEN_YEARS_S)
     """Ranges that may expire within this time are reported and read first; 0: none."""
-    compacted_topics: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
+    assume_compacted: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
     """Expressions for topics whose missing offsets were compacted, whatever brokers report: they
     hide `cleanup.policy`, or it was `compact` before.
     """
@@ -222,14 +222,14 @@ class SourceSettings(Section):
             split_address(address)
         return value
 
-    @field_validator("compacted_topics")
+    @field_validator("assume_compacted")
     @classmethod
     def _are_expressions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return _expressions(value)
 
     def is_assumed_compacted(self, topic: str) -> bool:
-        """True if `compacted_topics` names the topic."""
-        return any(re.fullmatch(expression, topic) for expression in self.compacted_topics)
+        """True if `assume_compacted` names the topic."""
+        return any(re.fullmatch(expression, topic) for expression in self.assume_compacted)
 
     @model_validator(mode="after")
     def _listeners_are_registered(self) -> SourceSettings:
@@ -242,6 +242,6 @@ class SourceSettings(Section):
 
     @model_validator(mode="after")
     def _limit_holds_one_fetch(self) -> SourceSettings:
-        if self.fetch_limit_bytes < self.fetch_max_bytes:
-            raise ValueError("fetch_limit_bytes is below fetch_max_bytes")
+        if self.max_batch_bytes < self.fetch_max_bytes:
+            raise ValueError("max_batch_bytes is below fetch_max_bytes")
         return self

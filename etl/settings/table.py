@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 from pydantic_core import PydanticCustomError
 
 from etl.errors import SettingsError
-from etl.model.plans import FILE_BYTES, HELD_BYTES, ROW_GROUP_BYTES, Codec
+from etl.model.plans import FILE_BYTES, ROW_GROUP_BYTES, WRITE_BUFFER_BYTES, Codec
 from etl.settings.choices import OnRowsRemoved, WriterName, check_place, is_url, place_of
 from etl.settings.secrets import INT64, Secret, Section, one_or_several
 
@@ -197,15 +197,15 @@ class TableSettings(Section):
     """
     row_group_bytes: int = Field(default=ROW_GROUP_BYTES, ge=2**16, le=2**30)
     """Bytes in memory that become a row group of such files."""
-    held_bytes: int = Field(default=HELD_BYTES, ge=2**16, le=2**32)
+    write_buffer_bytes: int = Field(default=WRITE_BUFFER_BYTES, ge=2**16, le=2**32)
     """Rows of such files that a task has in memory, of all its files."""
-    compact_at_small_files: int = Field(default=0, ge=0, le=INT64)
+    auto_compact_min_files: int = Field(default=0, ge=0, le=INT64)
     """Number of small files after which a run compacts; 0: never."""
     partition_by: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
     """Columns of the table; `event_date` is built in: the UTC date of the record's timestamp."""
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL
     losses_path: str | None = Field(default=None, min_length=1)
-    """Delta table of lost offsets under `on_data_loss: skip` or `on_moved: follow`; default
+    """Delta table of lost offsets under `on_data_loss: skip` or `on_offset_changed: follow`; default
     `<path>_losses`.
     """
 

@@ -23,8 +23,8 @@ from etl.model.partitions import (
 )
 from etl.model.security import Access, Security
 from etl.settings.choices import (
-    FETCH_LIMIT_BYTES,
     FETCH_MAX_BYTES,
+    MAX_BATCH_BYTES,
     MIB,
     TIMEOUT_S,
     StartAt,
@@ -239,7 +239,7 @@ class ConsumerConfig:
     isolation: Isolation | str = Isolation.READ_COMMITTED
     fetch_max_bytes: int = FETCH_MAX_BYTES
     partition_max_bytes: int = MIB
-    fetch_limit_bytes: int = FETCH_LIMIT_BYTES
+    max_batch_bytes: int = MAX_BATCH_BYTES
     max_wait_ms: int = 500
     timeout_s: float = TIMEOUT_S
     security: SecurityInput = None
@@ -285,7 +285,7 @@ class ConsumerConfig:
             Isolation(self.isolation),
             self.fetch_max_bytes,
             min(self.partition_max_bytes, self.fetch_max_bytes),
-            self.fetch_limit_bytes,
+            self.max_batch_bytes,
             self.max_wait_ms,
             self.timeout_s,
         )
@@ -307,7 +307,7 @@ class ConsumerConfig:
         """On the wire a negative number has a meaning of its own, and of 0 bytes nothing ever
         comes.
         """
-        for key in ("fetch_max_bytes", "partition_max_bytes", "fetch_limit_bytes"):
+        for key in ("fetch_max_bytes", "partition_max_bytes", "max_batch_bytes"):
             if not getattr(self, key) > 0:
                 raise SettingsError(
                     f"{getattr(self, key)} is no number of bytes", key=key, action="1 or more"

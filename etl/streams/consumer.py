@@ -19,7 +19,7 @@ from typing import Self
 from etl.errors import ConsumerInUse, EtlError, NotAssigned, SettingsError
 from etl.io.brokers.cluster import Cluster
 from etl.model.partitions import BrokerFamily, BrokerPartition, Isolation, OffsetsStorage
-from etl.settings.choices import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S, StartAt
+from etl.settings.choices import FETCH_MAX_BYTES, MAX_BATCH_BYTES, MIB, TIMEOUT_S, StartAt
 from etl.streams.conf import (
     ConsumerConfig,
     Group,
@@ -86,7 +86,7 @@ class Consumer:
         key_decoder, value_decoder   called with non-null bytes
         isolation            `read_committed`: no records of open and aborted transactions
         fetch_max_bytes      of one response; partition_max_bytes: of one partition in it
-        fetch_limit_bytes    what these may grow to for one large record batch
+        max_batch_bytes    what these may grow to for one large record batch
         max_wait_ms          how long a broker may delay an empty response
         timeout_s            of each request; and how long a partition may lack a leader before
                              `poll` raises
@@ -113,7 +113,7 @@ class Consumer:
         isolation: Isolation | str = Isolation.READ_COMMITTED,
         fetch_max_bytes: int = FETCH_MAX_BYTES,
         partition_max_bytes: int = MIB,
-        fetch_limit_bytes: int = FETCH_LIMIT_BYTES,
+        max_batch_bytes: int = MAX_BATCH_BYTES,
         max_wait_ms: int = 500,
         timeout_s: float = TIMEOUT_S,
         security: SecurityInput = None,
@@ -133,7 +133,7 @@ class Consumer:
             isolation,
             fetch_max_bytes,
             partition_max_bytes,
-            fetch_limit_bytes,
+            max_batch_bytes,
             max_wait_ms,
             timeout_s,
             security,

@@ -49,7 +49,7 @@ class FetchSizes:
     """Of one response."""
     partition_max_bytes: int
     """Of one partition in it, at first."""
-    fetch_limit_bytes: int
+    max_batch_bytes: int
     """What that may grow to for one large record batch."""
     max_wait_ms: int
     """How long a broker may hold an answer back while there is nothing."""
@@ -180,7 +180,7 @@ class Fetches:
                 broker.port,
                 timeout_s=sizes.timeout_s,
                 generation=broker.generation or self._generation,
-                max_response_bytes=sizes.fetch_limit_bytes + sizes.fetch_max_bytes + MIB,
+                max_response_bytes=sizes.max_batch_bytes + sizes.fetch_max_bytes + MIB,
                 security=self._cluster.security,
             )
         )

@@ -266,7 +266,7 @@ class Positions:
             OffsetRange(log, offset, _END_OF_ALL),
             isolation=sizes.isolation,
             fetch_max_bytes=sizes.share(len(self.rotation.assigned)),
-            fetch_limit_bytes=sizes.fetch_limit_bytes,
+            max_batch_bytes=sizes.max_batch_bytes,
         )
         self.rotation.drop(log)
         self._walks[log] = RangeProgress(0, cursor, before.leader if before else None)

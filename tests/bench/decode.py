@@ -164,7 +164,7 @@ def ours(parts: list[memoryview], until: int, *, is_physical: bool) -> int:
         OffsetRange(log, 0, until),
         isolation=Isolation.READ_COMMITTED,
         fetch_max_bytes=ANSWER_BYTES,
-        fetch_limit_bytes=ANSWER_BYTES,
+        max_batch_bytes=ANSWER_BYTES,
     )
     rows = 0
     for part in parts:

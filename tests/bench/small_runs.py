@@ -45,7 +45,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "etl run, arrow": {"table": {"writer": "arrow"}},
     "etl run, without Spark": {
         "table": {"writer": "arrow"},
-        "limits": {"without_spark_below_bytes": 64 << 20},
+        "limits": {"local_below_bytes": 64 << 20},
     },
 }
 

@@ -32,8 +32,8 @@ from etl.reader.reading import Reading, Task
 from etl.reader.task_rows import write_task
 from etl.records import arrow
 from etl.settings.choices import (
-    FETCH_LIMIT_BYTES,
     FETCH_MAX_BYTES,
+    MAX_BATCH_BYTES,
     MAX_RECORD_BYTES,
     TARGET_TASK_BYTES,
 )
@@ -124,7 +124,7 @@ def main() -> None:
             Isolation.READ_COMMITTED,
             raw_columns(),
             FETCH_MAX_BYTES,
-            FETCH_LIMIT_BYTES,
+            MAX_BATCH_BYTES,
             MAX_RECORD_BYTES,
             TARGET_TASK_BYTES,
             30.0,

@@ -83,7 +83,7 @@ def places(stage: KafkaStage, unused_group: str, tmp_path: Path) -> Iterator[Two
         **stage.conf,
         "offsets": {"storage": "dual"},
         "table": {"writer": "auto"},
-        "limits": {"without_spark_below_bytes": 2**30},
+        "limits": {"local_below_bytes": 2**30},
     }
     pipeline = ForeignPipeline(stage.cluster, tmp_path, topic, unused_group, settings, stage=stage)
     with (

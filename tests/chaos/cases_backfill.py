@@ -80,7 +80,7 @@ def begun_late(
 ) -> Pipeline:
     """A pipeline that began behind these records, so that all of them are left, in so many plans."""
     pipeline.settings["source"] = {**pipeline.settings.get("source", {}), "start": "latest"}
-    pipeline.settings["limits"] = {"max_records_per_run": records // plans}
+    pipeline.settings["limits"] = {"max_records_per_plan": records // plans}
     if not is_there:
         pipeline.produce(records, partitions=PARTITIONS)
     pipeline.ran()

@@ -164,7 +164,7 @@ def ends_inside_an_aborted_one(stage: Stage) -> Told:
     """Caps end three ranges one after the other inside one aborted transaction, with records of
     others among its own.
     """
-    pipeline = stage.pipeline(partitions=1, limits={"max_records_per_run": 25})
+    pipeline = stage.pipeline(partitions=1, limits={"max_records_per_plan": 25})
     with (
         transactional(pipeline) as producer,
         KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap) as plain,

@@ -19,11 +19,13 @@ _OURS, _LARGER, _SMALLER = 60, 80, 20
 _PARTITION = 1
 
 
-def moved_between(stage: Stage, *, to: int | None, on_moved: str, follows: bool = False) -> Told:
+def moved_between(
+    stage: Stage, *, to: int | None, on_offset_changed: str, follows: bool = False
+) -> Told:
     """After two runs that left every offset at 60, one of them is moved, while there is more to
     read.
     """
-    pipeline = stage.pipeline(source={"on_moved": on_moved})
+    pipeline = stage.pipeline(source={"on_offset_changed": on_offset_changed})
     for records in (80, 160):
         pipeline.produce(records)
         pipeline.ran()
@@ -34,21 +36,21 @@ def moved_between(stage: Stage, *, to: int | None, on_moved: str, follows: bool 
 
 
 def moved_during(
-    stage: Stage, *, to: int, on_moved: str, follows: bool = False, loaded: bool = False
+    stage: Stage, *, to: int, on_offset_changed: str, follows: bool = False, loaded: bool = False
 ) -> Told:
     """While the rows of a run are being written, one offset is moved; the run says so, and the next
     one decides by policy.
     """
     pipeline = stage.pipeline(
-        source={"on_moved": on_moved},
+        source={"on_offset_changed": on_offset_changed},
         transform=TRANSFORM,
-        limits={"max_records_per_run": 4 * _OURS},
+        limits={"max_records_per_plan": 4 * _OURS},
     )
     if loaded:
         pipeline.produce(80)
         pipeline.ran()
         pipeline.produce(400)
-        pipeline.settings["limits"] = {"max_records_per_run": 4 * (_OURS - 20)}
+        pipeline.settings["limits"] = {"max_records_per_plan": 4 * (_OURS - 20)}
     else:
         pipeline.produce(480)
     hold = Hold(pipeline.folder / "marks", 0)
@@ -86,56 +88,56 @@ CASES: tuple[Case, ...] = (
     Case(
         14,
         "offset-moved-on-and-refused",
-        f"an offset moved to a larger value between two runs, on_moved: fail; {_STOPS}",
-        partial(moved_between, to=_LARGER, on_moved="fail"),
+        f"an offset moved to a larger value between two runs, on_offset_changed: fail; {_STOPS}",
+        partial(moved_between, to=_LARGER, on_offset_changed="fail"),
     ),
     Case(
         14,
         "offset-moved-on-and-followed",
-        "an offset moved to a larger value between two runs, on_moved: follow; 20 offsets are let go",
-        partial(moved_between, to=_LARGER, on_moved="follow", follows=True),
+        "an offset moved to a larger value between two runs, on_offset_changed: follow; 20 offsets are let go",
+        partial(moved_between, to=_LARGER, on_offset_changed="follow", follows=True),
         short=True,
     ),
     Case(
         14,
         "offset-moved-back-and-refused",
-        f"an offset moved to a smaller value between two runs, on_moved: fail; {_STOPS}",
-        partial(moved_between, to=_SMALLER, on_moved="fail"),
+        f"an offset moved to a smaller value between two runs, on_offset_changed: fail; {_STOPS}",
+        partial(moved_between, to=_SMALLER, on_offset_changed="fail"),
     ),
     Case(
         14,
         "offset-moved-back-is-never-followed",
-        f"the same with on_moved: follow; {_STOPS}",
-        partial(moved_between, to=_SMALLER, on_moved="follow"),
+        f"the same with on_offset_changed: follow; {_STOPS}",
+        partial(moved_between, to=_SMALLER, on_offset_changed="follow"),
     ),
     Case(
         14,
         "offset-deleted",
-        f"the znode of an offset deleted between two runs, on_moved: follow; {_STOPS}",
-        partial(moved_between, to=None, on_moved="follow"),
+        f"the znode of an offset deleted between two runs, on_offset_changed: follow; {_STOPS}",
+        partial(moved_between, to=None, on_offset_changed="follow"),
     ),
     Case(
         14,
         "old-consumer-commits-ahead-during-a-run",
         f"an old consumer commits a larger offset as files are written, `fail`; {_STOPS}",
-        partial(moved_during, to=_LARGER, on_moved="fail"),
+        partial(moved_during, to=_LARGER, on_offset_changed="fail"),
     ),
     Case(
         14,
         "old-consumer-commits-ahead-and-is-followed",
-        "the same with on_moved: follow; 20 offsets are let go",
-        partial(moved_during, to=_LARGER, on_moved="follow", follows=True, loaded=True),
+        "the same with on_offset_changed: follow; 20 offsets are let go",
+        partial(moved_during, to=_LARGER, on_offset_changed="follow", follows=True, loaded=True),
     ),
     Case(
         14,
         "old-consumer-commits-behind-during-a-run",
         f"an old consumer commits a smaller offset while files are written; {_STOPS}",
-        partial(moved_during, to=_SMALLER, on_moved="follow"),
+        partial(moved_during, to=_SMALLER, on_offset_changed="follow"),
     ),
     Case(
         14,
         "old-consumer-commits-behind-during-a-later-run",
         "the same where the table holds a plan already",
-        partial(moved_during, to=_SMALLER, on_moved="fail", loaded=True),
+        partial(moved_during, to=_SMALLER, on_offset_changed="fail", loaded=True),
     ),
 )

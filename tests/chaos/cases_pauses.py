@@ -69,7 +69,7 @@ def paused_under_a_sleeper(stage: Stage, *, verb: str) -> Told:
         Driver(pipeline, sends=(signal.SIGSTOP, verb)) as zombie,
     ):
         zombie.wait_until_paused()
-        pipeline.settings["ownership"] = {"wait_for_driver_s": 60}
+        pipeline.settings["ownership"] = {"lock_timeout_s": 60}
         assert say(pipeline, "pause").code == 0
         after, second, woken = overtaken(zombie, pipeline)
     assert woken.code in (0, 4, 6), f"{said_in_short(woken)}\n{woken.err}"

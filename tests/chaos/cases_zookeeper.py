@@ -94,7 +94,7 @@ def apart(
     zookeeper = {"connect": f"{through(server)}/etl", "session_timeout_s": 6}
     # a session that could not say goodbye keeps the driver's lock until its timeout, and its
     # process is this one
-    waiting = {"wait_for_driver_s": 30}
+    waiting = {"lock_timeout_s": 30}
     pipeline = stage.pipeline(
         partitions,
         zookeeper=zookeeper,

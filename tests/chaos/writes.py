@@ -53,8 +53,8 @@ WRITES: Mapping[str, Writes] = {
     ),
     "processes": Writes(
         "CRASHES_WITHOUT_SPARK",
-        "Worker processes write the files, without Spark (`limits.without_spark_below_bytes`), but where a case says otherwise.",
-        {"table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 1 << 30}},
+        "Worker processes write the files, without Spark (`limits.local_below_bytes`), but where a case says otherwise.",
+        {"table": {"writer": "auto"}, "limits": {"local_below_bytes": 1 << 30}},
         cores(),
         {"arrow_transform": ARROW_TRANSFORM},
         takes_spark=False,

@@ -131,7 +131,7 @@ def proxied(stage: Stage, **settings: Any) -> tuple[Pipeline, ZooKeeperProxy]:
     zookeeper = {"connect": f"{proxy.connect}/{chroot}", "session_timeout_s": 6}
     # a session that could not say goodbye keeps the driver's lock until its timeout, and its
     # process may be this one
-    ownership = {"wait_for_driver_s": 30, **settings.pop("ownership", {})}
+    ownership = {"lock_timeout_s": 30, **settings.pop("ownership", {})}
     return stage.pipeline(zookeeper=zookeeper, ownership=ownership, **settings), proxy
 
 

@@ -25,7 +25,7 @@ def settings_of(**ownership: Any) -> Settings:
         pipeline=PIPELINE,
         group=GROUP,
         source={"topics": {"allow": ["clicks", "other"]}, "bootstrap": "127.0.0.1:1"},
-        ownership={"wait_for_driver_s": 0, **ownership},
+        ownership={"lock_timeout_s": 0, **ownership},
     )
 
 

@@ -230,7 +230,7 @@ class BrokerContract:
                 on_receipt=receipts.__setitem__,
                 bootstrap=[(served.host, served.port)],
                 fetch_max_bytes=300,
-                fetch_limit_bytes=10_000,
+                max_batch_bytes=10_000,
                 columns=("partition", "offset", "value"),
             )
             for row in arrow_batch.to_pylist()

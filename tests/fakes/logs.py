@@ -73,7 +73,7 @@ def cursor_of(
     *,
     isolation: Isolation = Isolation.READ_COMMITTED,
     fetch_max_bytes: int = 1 << 20,
-    fetch_limit_bytes: int = 1 << 22,
+    max_batch_bytes: int = 1 << 22,
     columns: tuple[str, ...] | None = None,
     **more: Any,
 ) -> Cursor:
@@ -81,7 +81,7 @@ def cursor_of(
         OffsetRange(LOG, from_offset, until_offset),
         isolation=isolation,
         fetch_max_bytes=fetch_max_bytes,
-        fetch_limit_bytes=fetch_limit_bytes,
+        max_batch_bytes=max_batch_bytes,
         columns=columns,
         **more,
     )

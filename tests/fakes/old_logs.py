@@ -106,7 +106,7 @@ def physical_cursor(from_offset: int, until_offset: int, **more: Any) -> Cursor:
     said: dict[str, Any] = {
         "isolation": Isolation.READ_COMMITTED,
         "fetch_max_bytes": 1 << 20,
-        "fetch_limit_bytes": 1 << 22,
+        "max_batch_bytes": 1 << 22,
         **more,
     }
     return Cursor(OffsetRange(DEMO, from_offset, until_offset), **said)

@@ -99,7 +99,7 @@ def rows(
         OffsetRange(seeds.LOG, first, until),
         isolation=isolation,
         fetch_max_bytes=4096,
-        fetch_limit_bytes=1 << 16,
+        max_batch_bytes=1 << 16,
         max_unpacked_bytes=MAX_UNPACKED_BYTES,
         max_record_bytes=MAX_RECORD_BYTES,
     )
@@ -248,7 +248,7 @@ def physical_feed(fetched: FetchedPartition, until: int) -> None:
         0,
         until,
         fetch_max_bytes=4096,
-        fetch_limit_bytes=1 << 16,
+        max_batch_bytes=1 << 16,
         max_unpacked_bytes=MAX_UNPACKED_BYTES,
         max_record_bytes=MAX_RECORD_BYTES,
     )

@@ -809,7 +809,7 @@ source:
   isolation: read_committed
   timeout_s: 30
 table: {path: "warehouse/clicks", partition_by: [event_date]}
-limits: {max_records_per_run: 5}
+limits: {max_records_per_plan: 5}
 ownership: {mode: observe}
 transform: jobs.rows:only
 report: {path: reports}

@@ -29,10 +29,10 @@ from tests.system.sessions import session_at
 
 WITHIN_S = 60
 JOINED: Mapping[str, Any] = {
-    "ownership": {"mode": "join", "wait_for_driver_s": 30},
+    "ownership": {"mode": "join", "lock_timeout_s": 30},
     "zookeeper": {"session_timeout_s": SESSION_S},
     "table": {"writer": "auto"},
-    "limits": {"without_spark_below_bytes": 1 << 30},
+    "limits": {"local_below_bytes": 1 << 30},
     "arrow_transform": ARROW_TRANSFORM,
 }
 """What a conf has of a run that is a member, reads without Spark, and whose tasks can be held."""

@@ -85,7 +85,7 @@ def test_while_members_come_and_go_each_record_is_read_by_one_of_us_and_by_one_a
         "membership": "coordinator",
         "protocol": protocol.value,
         "session_timeout_s": 6,
-        "wait_for_driver_s": 0,
+        "lock_timeout_s": 0,
     }
     pipeline = Pipeline(
         stage.cluster,
@@ -95,7 +95,7 @@ def test_while_members_come_and_go_each_record_is_read_by_one_of_us_and_by_one_a
         {
             **stage.conf,
             "table": {"writer": "auto"},
-            "limits": {"without_spark_below_bytes": 2**30},
+            "limits": {"local_below_bytes": 2**30},
             "offsets": {"storage": "kafka"},
             "ownership": ownership,
         },

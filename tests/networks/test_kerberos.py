@@ -184,7 +184,7 @@ def test_tasks_of_spark_get_tickets_of_the_keytab_that_their_environment_names(
 ) -> None:
     pipeline.settings |= {
         "table": {"writer": "spark"},
-        "limits": {"without_spark_below_bytes": 0},
+        "limits": {"local_below_bytes": 0},
         "spark": {"spark.master": "local[2]"},
     }
     pipeline.produce(40, partitions=2)

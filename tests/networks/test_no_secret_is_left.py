@@ -82,7 +82,7 @@ def test_no_secret_is_in_what_a_run_leaves_that_fails_at_a_verb(
         way,
         zookeeper=zookeeper,
         table={"writer": writer},
-        limits={"without_spark_below_bytes": 0},
+        limits={"local_below_bytes": 0},
         spark=spark,
     )
     said = list[tuple[str, bytes]]()

@@ -78,7 +78,7 @@ def test_tasks_of_spark_enter_by_the_same_way(
     pipeline = piped(
         secured.security("SASL_SSL", "SCRAM-SHA-256"),
         table={"writer": "spark"},
-        limits={"without_spark_below_bytes": 0},
+        limits={"local_below_bytes": 0},
     )
     loads(pipeline)
 
@@ -96,7 +96,7 @@ def test_brokers_by_address_offsets_in_kafka_and_a_membership_go_by_the_same_way
         ownership={
             "mode": "join",
             "membership": "coordinator",
-            "wait_for_driver_s": 0,
+            "lock_timeout_s": 0,
             "session_timeout_s": 10,
         },
     )
@@ -159,9 +159,7 @@ def test_an_executor_without_the_secret_ends_the_run_and_says_its_host_and_the_f
     way = secured.security("SASL_SSL", "PLAIN")
     way["security"]["sasl"]["password"] = "${file:secret}"
     without_spark = 0 if writer == "spark" else 1 << 30
-    pipeline = piped(
-        way, table={"writer": writer}, limits={"without_spark_below_bytes": without_spark}
-    )
+    pipeline = piped(way, table={"writer": writer}, limits={"local_below_bytes": without_spark})
     pipeline.produce(40)
     with pytest.raises(
         Exception, match="that source.security.sasl.password refers to cannot be read"
@@ -203,7 +201,7 @@ def test_logins_that_end_amid_a_long_task_cost_a_connect_and_nothing_else(
         way["security"]["sasl"] = sasl
     by_spark = {
         "table": {"writer": writer},
-        "limits": {"without_spark_below_bytes": 0},
+        "limits": {"local_below_bytes": 0},
         "spark": {"spark.master": "local[1]"},
     }
     pipeline = piped(

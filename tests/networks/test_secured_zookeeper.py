@@ -24,7 +24,7 @@ WAYS = [
     ("x509", True),
     (None, True),
 ]
-JOIN = {"mode": "join", "membership": "zookeeper", "wait_for_driver_s": 0}
+JOIN = {"mode": "join", "membership": "zookeeper", "lock_timeout_s": 0}
 SAYS = ("--reason", "seen")
 
 

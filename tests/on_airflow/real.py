@@ -20,9 +20,9 @@ pipeline: clicks
 group: on-airflow
 zookeeper: {{connect: "{zookeeper}"}}
 source: {{topics: {{allow: [clicks]}}, timeout_s: 20, start: {start}}}
-limits: {{max_records_per_run: {max_records_per_run}}}
+limits: {{max_records_per_plan: {max_records_per_plan}}}
 table: {{path: "{folder}/table"}}
-ownership: {{wait_for_driver_s: {wait_for_driver_s}}}
+ownership: {{lock_timeout_s: {lock_timeout_s}}}
 report: {{path: "{folder}/reports"}}
 """
 PARTITIONS = 4
@@ -87,10 +87,10 @@ def python() -> str:
 @contextmanager
 def real_pipeline(
     folder: Path,
-    wait_for_driver_s: int = 5,
+    lock_timeout_s: int = 5,
     *,
     start: str = "earliest",
-    max_records_per_run: int | None = None,
+    max_records_per_plan: int | None = None,
 ) -> Iterator[Real]:
     """The cluster, the topic and the conf."""
     with (folder / "broker.log").open("w") as log:
@@ -112,9 +112,9 @@ def real_pipeline(
             CONF.format(
                 zookeeper=real.told["zookeeper"],
                 folder=folder,
-                wait_for_driver_s=wait_for_driver_s,
+                lock_timeout_s=lock_timeout_s,
                 start=start,
-                max_records_per_run=max_records_per_run or "null",
+                max_records_per_plan=max_records_per_plan or "null",
             )
         )
         real.ask("topic", name="clicks", partitions=PARTITIONS)

@@ -305,4 +305,4 @@ def main(*, seed: int, kills: int) -> int:
     return 0
 
 
-_SETTINGS = {"spark": {"spark.master": "local[2,2]"}, "limits": {"max_records_per_run": 20_000}}
+_SETTINGS = {"spark": {"spark.master": "local[2,2]"}, "limits": {"max_records_per_plan": 20_000}}

@@ -137,10 +137,10 @@ class Story:
 
     def _settings(self, connect: str) -> Settings:
         limits = {
-            "max_records_per_run": self.random.choice((None, 20, 80)),
+            "max_records_per_plan": self.random.choice((None, 20, 80)),
             "target_task_bytes": self.random.choice((1_000, 2**28)),
         }
-        ownership = {"wait_for_driver_s": 0, "mode": self.random.choice(("observe", "claim"))}
+        ownership = {"lock_timeout_s": 0, "mode": self.random.choice(("observe", "claim"))}
         source = {
             "topics": {"allow": ["clicks"]},
             "bootstrap": f"{self.name}:1",
@@ -298,7 +298,7 @@ class Story:
         """Undisturbed runs until there is nothing new; then everything must be there: after the
         first one, where no cap leaves anything.
         """
-        if self.settings.limits.max_records_per_run is None:
+        if self.settings.limits.max_records_per_plan is None:
             self.drive(None)
             self.check(whole=True)
         for _ in range(200):

@@ -278,7 +278,7 @@ def behind_a_run(
 
 def conf(path: str, at: int) -> Settings:
     return plain_settings(
-        table={"path": path, "compact_at_small_files": at, "target_file_bytes": MIB}
+        table={"path": path, "auto_compact_min_files": at, "target_file_bytes": MIB}
     )
 
 

@@ -27,7 +27,7 @@ from etl.reader.source import RangesReader
 from etl.reader.spark_tasks import read_tasks
 from etl.reader.task_rows import TaskFailed
 from etl.run.rows import translating_transform_errors
-from etl.settings.choices import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
+from etl.settings.choices import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
@@ -67,7 +67,7 @@ def reading_at(bootstrap: str, transform: str | None = None) -> Reading:
         Isolation.READ_COMMITTED,
         raw_columns(),
         2**20,
-        FETCH_LIMIT_BYTES,
+        MAX_BATCH_BYTES,
         MAX_RECORD_BYTES,
         2**28,
         10.0,
@@ -134,10 +134,10 @@ def test_what_is_known_of_how_topics_are_cleaned_up_goes_with_the_tasks_that_rea
         ({"cleanup.policy": "compact"}, {}, Cleanup(True)),
         ({"cleanup.policy": "delete"}, {}, Cleanup(False)),
         (None, {}, Cleanup()),
-        (None, {"compacted_topics": "views, clicks"}, Cleanup(True)),
+        (None, {"assume_compacted": "views, clicks"}, Cleanup(True)),
         (
             {"cleanup.policy": "delete", "remote.storage.enable": "true"},
-            {"compacted_topics": "clicks"},
+            {"assume_compacted": "clicks"},
             Cleanup(True, is_tiered=True),
         ),
     ],

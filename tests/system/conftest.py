@@ -118,7 +118,7 @@ def late(pipeline: Pipeline) -> Pipeline:
     pipeline.ran()
     pipeline.produce(200)
     pipeline.ran()
-    pipeline.settings["limits"] = {"max_records_per_run": 160}
+    pipeline.settings["limits"] = {"max_records_per_plan": 160}
     return pipeline
 
 

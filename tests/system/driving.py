@@ -36,7 +36,7 @@ from tests.traffic.rows import Row, hash_of
 ROOT = Path(__file__).parents[2]
 WITHOUT_SPARK: Mapping[str, Any] = {
     "table": {"writer": "auto"},
-    "limits": {"without_spark_below_bytes": 1 << 30},
+    "limits": {"local_below_bytes": 1 << 30},
 }
 """Settings of a pipeline whose plans are so small that processes of this machine write them."""
 
@@ -70,7 +70,7 @@ class Pipeline:
             "source": {"topics": {"allow": [self.topic]}, "timeout_s": 20},
             "table": {"path": str(self.table)},
             "report": {"path": str(self.folder / "reports")},
-            "ownership": {"wait_for_driver_s": 0},
+            "ownership": {"lock_timeout_s": 0},
         }
         for section, keys in (
             *self.traffic.conf.items(),

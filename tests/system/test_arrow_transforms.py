@@ -18,7 +18,7 @@ from tests.system.arrow_functions import KILLING, UNLUCKY
 from tests.system.driving import Pipeline, broken_off_before
 
 MODULE = "tests.system.arrow_functions"
-SMALL = {"without_spark_below_bytes": 64 << 20}
+SMALL = {"local_below_bytes": 64 << 20}
 
 
 @pytest.fixture

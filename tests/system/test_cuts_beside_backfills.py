@@ -92,7 +92,7 @@ def test_a_log_that_an_unclean_leader_cut_inside_of_a_claim_is_gone_on_with_and_
     pipeline.ran()
     pipeline.produce(80)
     pipeline.ran()
-    pipeline.settings["limits"] = {"max_records_per_run": 160}
+    pipeline.settings["limits"] = {"max_records_per_plan": 160}
     backfill_broken_off_before(verb, pipeline, "old", "0", "120", plan=plan)
     whole = pipeline.in_topic()
     unclean(pipeline, kept, behind, more)

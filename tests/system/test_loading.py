@@ -341,7 +341,7 @@ def test_partitions_and_topics_that_appear_later_are_read_from_their_first_recor
 def test_caps_and_small_tasks_load_everything_in_the_end(
     make_pipeline: Callable[..., Pipeline], spark: SparkSession
 ) -> None:
-    pipeline = make_pipeline(limits={"max_records_per_run": 500, "target_task_bytes": 4_000})
+    pipeline = make_pipeline(limits={"max_records_per_plan": 500, "target_task_bytes": 4_000})
     pipeline.produce(1_200)
     told = [pipeline.ran().document for _ in range(4)]
     assert [t["records"] for t in told] == [500, 500, 200, 0]

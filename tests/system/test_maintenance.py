@@ -172,11 +172,11 @@ def test_what_cannot_be_maintained_is_told_and_nothing_is_written(
 def test_runs_without_spark_leave_small_files_until_as_many_wait_as_the_conf_says_and_then_one_run_puts_them_together(
     pipeline: Pipeline,
 ) -> None:
-    pipeline.settings = {"table": {"compact_at_small_files": 100}}
+    pipeline.settings = {"table": {"auto_compact_min_files": 100}}
     for _ in range(2):
         pipeline.produce(80)
         assert pipeline.ran().outcomes == ["ingested"]
-    pipeline.settings["table"]["compact_at_small_files"] = 3
+    pipeline.settings["table"]["auto_compact_min_files"] = 3
     pipeline.produce(80)
     broken_off_before("record", pipeline)
     assert len(DeltaTable(str(pipeline.table)).file_uris()) >= 3, (

@@ -18,8 +18,8 @@ from etl.model.plans import FileOptions, OffsetRange, Written
 from etl.reader.local_workers import Order, Worker
 from etl.reader.reading import Reading, tasks_of_ranges
 from etl.settings.choices import (
-    FETCH_LIMIT_BYTES,
     FETCH_MAX_BYTES,
+    MAX_BATCH_BYTES,
     MAX_RECORD_BYTES,
     TARGET_TASK_BYTES,
 )
@@ -71,7 +71,7 @@ def peak_of(cluster: EmbeddedCluster, whole: OffsetRange, size: int, root: Path)
         Isolation.READ_COMMITTED,
         raw_columns(),
         FETCH_MAX_BYTES,
-        FETCH_LIMIT_BYTES,
+        MAX_BATCH_BYTES,
         MAX_RECORD_BYTES,
         TARGET_TASK_BYTES,
         30.0,

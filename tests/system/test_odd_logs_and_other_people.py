@@ -67,7 +67,7 @@ def test_a_topic_without_any_leader_at_the_first_run_is_no_new_topic_when_it_has
 ) -> None:
     pipeline, broker = spoiled
     pipeline.settings["source"] |= {
-        "start_new_topics": "latest",
+        "new_topics_starting_offsets": "latest",
         "on_no_leader": "skip",
         "wait_for_leader_s": 0,
     }
@@ -210,7 +210,7 @@ def test_a_cap_of_bytes_loads_everything_in_the_end_and_every_partition_moves(
     make_pipeline: Callable[..., Pipeline],
     spark: SparkSession,
 ) -> None:
-    pipeline = make_pipeline(limits={"max_bytes_per_run": 30_000})
+    pipeline = make_pipeline(limits={"max_bytes_per_plan": 30_000})
     pipeline.produce(1_600)
     moved = []
     while (told := pipeline.ran().document)["outcomes"][0]["outcome"] == "ingested":

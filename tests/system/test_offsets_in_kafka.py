@@ -84,7 +84,7 @@ def test_an_offset_that_another_client_moves_stops_a_run_or_is_followed_and_is_s
         kept.door("offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]).code
         == 0
     )
-    kept.settings = {**kept.settings, "source": {"on_moved": "follow"}}
+    kept.settings = {**kept.settings, "source": {"on_offset_changed": "follow"}}
     assert kept.ran().code == 0 and kept.is_whole() and offsets(kept) == all_at(60)
 
 

@@ -464,7 +464,7 @@ def test_among_live_consumers_a_run_takes_what_none_of_them_owns_where_the_conf_
             f"/consumers/{pipeline.group}/ids/group_host-1", b"{}", ephemeral=True, makepath=True
         )
         assert pipeline.run().code == 4
-        pipeline.settings = {"ownership": {"on_live_group": "unowned"}}
+        pipeline.settings = {"ownership": {"on_active_members": "unowned"}}
         assert pipeline.ran().outcomes == ["left to its owner", "ingested"]
     assert partitions_in(pipeline) == {1, 2, 3}
 
@@ -494,7 +494,7 @@ def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(
 ) -> None:
     pipeline.produce(80)
     consumer(2)
-    pipeline.settings = {"ownership": {"on_owned": "wait", "wait_for_driver_s": 60}}
+    pipeline.settings = {"ownership": {"on_owned": "wait", "lock_timeout_s": 60}}
     said: list[Any] = []
     waits = threading.Event()
 

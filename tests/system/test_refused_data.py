@@ -72,8 +72,11 @@ def test_an_offset_that_somebody_moved_is_named_and_followed_where_policy_says_s
         assert pipeline.run().code == 0 and pipeline.committed()[1] == 20
         pipeline.produce(80)
         client.set(path, b"27")
-    refused(pipeline.run(), 5, "it is 27, ours is 20", "partition 1", "source.on_moved")
-    pipeline.settings = {"source": {"on_moved": "follow"}, "ownership": {"on_owned": "skip"}}
+    refused(pipeline.run(), 5, "it is 27, ours is 20", "partition 1", "source.on_offset_changed")
+    pipeline.settings = {
+        "source": {"on_offset_changed": "follow"},
+        "ownership": {"on_owned": "skip"},
+    }
     owner = f"/consumers/{pipeline.group}/owners/{pipeline.topic}/1"
     with pipeline.zookeeper() as client:
         client.set(path, b"41")

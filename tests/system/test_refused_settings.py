@@ -39,7 +39,7 @@ def test_a_record_batch_that_is_larger_than_a_fetch_may_grow_names_the_setting_a
     make_pipeline: Callable[..., Pipeline],
     spark: SparkSession,
 ) -> None:
-    small = {"fetch_max_bytes": 65_536, "fetch_limit_bytes": 65_536}
+    small = {"fetch_max_bytes": 65_536, "max_batch_bytes": 65_536}
     pipeline = make_pipeline(partitions=1, config={"max.message.bytes": "4000000"}, source=small)
     with Brokers(
         [split_address(address) for address in pipeline.cluster.bootstrap.split(",")]
@@ -53,7 +53,7 @@ def test_a_record_batch_that_is_larger_than_a_fetch_may_grow_names_the_setting_a
         pipeline.run(),
         2,
         "a record batch is too large",
-        "raise source.fetch_limit_bytes",
+        "raise source.max_batch_bytes",
         pipeline.topic,
         "offset 0",
     )
@@ -62,10 +62,10 @@ def test_a_record_batch_that_is_larger_than_a_fetch_may_grow_names_the_setting_a
         bootstrap=pipeline.cluster.bootstrap, topics=pipeline.topic, **small
     )
     with pytest.raises(
-        PySparkException, match="a record batch is too large.*raise the option fetch_limit_bytes"
+        PySparkException, match="a record batch is too large.*raise the option max_batch_bytes"
     ):
         alone.load().count()
-    pipeline.settings = {"source": {**small, "fetch_limit_bytes": 4_000_000}}
+    pipeline.settings = {"source": {**small, "max_batch_bytes": 4_000_000}}
     assert pipeline.ran().outcomes == ["replayed", "ingested"]
     assert pipeline.is_whole()
 

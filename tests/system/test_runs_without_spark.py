@@ -18,7 +18,7 @@ from tests.said import refused
 from tests.system.driving import Pipeline, broken_off_before
 from tests.system.watching import watched_run
 
-SMALL = {"table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 64 << 20}}
+SMALL = {"table": {"writer": "auto"}, "limits": {"local_below_bytes": 64 << 20}}
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_the_report_says_that_spark_was_not_asked_and_a_larger_plan_takes_it(
     small.produce(400)
     said = small.ran()
     assert said.document["plan"]["writer"] == "arrow: table.writer is auto, without Spark"
-    small.settings = {**small.settings, "limits": {"without_spark_below_bytes": 1}}
+    small.settings = {**small.settings, "limits": {"local_below_bytes": 1}}
     small.produce(400)
     assert small.ran().document["plan"]["writer"] == "arrow: table.writer is auto"
     assert small.is_whole()
@@ -104,7 +104,7 @@ def test_workers_that_die_again_and_again_end_the_run_which_says_how_they_ended(
         6,
         "a worker process was lost 4 times",
         "signal 9",
-        "limits.without_spark_below_bytes",
+        "limits.local_below_bytes",
     )
     monkeypatch.setattr(local_workers.Worker, "answer", real)
     assert small.ran().document["records"] == 400

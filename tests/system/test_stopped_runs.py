@@ -87,7 +87,7 @@ def test_a_zookeeper_that_goes_away_in_the_middle_is_named_and_the_next_run_comp
         with pytest.raises(Unreachable) as caught:
             run.run(load_settings(pipeline.conf), around=Before(verb, proxy.cut))
     assert (caught.value.exit_code, bool(caught.value.action)) == (6, True)
-    pipeline.settings = {"ownership": {"wait_for_driver_s": 30}}
+    pipeline.settings = {"ownership": {"lock_timeout_s": 30}}
     pipeline.produce(40)
     assert pipeline.ran().outcomes == then
     pipeline.ran()

@@ -121,7 +121,7 @@ def test_a_zone_of_sparks_own_file_holds_unless_the_conf_has_one(pipelines: list
 
 
 @pytest.mark.parametrize(
-    "small", [{}, {"without_spark_below_bytes": 64 << 20}], ids=["spark", "without spark"]
+    "small", [{}, {"local_below_bytes": 64 << 20}], ids=["spark", "without spark"]
 )
 def test_a_transform_of_arrow_batches_sees_utc_wherever_the_tasks_run(
     pipelines: list[Pipeline],

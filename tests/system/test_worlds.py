@@ -66,7 +66,7 @@ class RealStage:
             table={"path": str(self._table)},
             source={"topics": {"allow": [topic]}, "timeout_s": 20, "bootstrap": bootstrap},
             report={"path": str(folder / "reports")},
-            ownership={"wait_for_driver_s": 0},
+            ownership={"lock_timeout_s": 0},
         )
         self._ours = opened.enter_context(ZooKeeper(connect))
         self._ledger = PlanLedger(self._ours, group, PIPELINE)

@@ -47,7 +47,7 @@ def test_topics_whose_cleaning_the_brokers_do_not_tell_are_named(
         broker.world.configs = configs
         findings = Findings(
             plain_settings(
-                source={"compacted_topics": said, "bootstrap": f"{broker.host}:{broker.port}"}
+                source={"assume_compacted": said, "bootstrap": f"{broker.host}:{broker.port}"}
             ),
             closing,
         )
@@ -96,4 +96,4 @@ def test_brokers_that_cannot_tell_how_topics_are_cleaned_up_ask_for_no_acl(
             findings.metadata = cluster.describe(None)
         untold, _ = doctor_services.topics("topics", findings)
     assert untold.verdict is Verdict.ADVICE and "ACL" not in untold.to_do
-    assert "named in source.compacted_topics" in untold.to_do
+    assert "named in source.assume_compacted" in untold.to_do

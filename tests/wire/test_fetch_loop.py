@@ -182,7 +182,7 @@ def test_a_record_batch_larger_than_the_fetch_size_is_read(broker: FakeBroker) -
     task = Task(
         broker,
         [wanted(partition, 0, 20) for partition in range(3)],
-        {"fetch_max_bytes": 64, "fetch_limit_bytes": 128},
+        {"fetch_max_bytes": 64, "max_batch_bytes": 128},
     )
     assert sorted(task.rows()) == [
         row for partition in range(3) for row in offsets(partition, 0, 20)
@@ -196,7 +196,7 @@ def test_a_record_batch_cut_off_by_the_broker_makes_the_fetch_grow_up_to_a_named
     whole = broker.log("demo", 0).batches[0]
     broker.log("demo", 0).batches[0] = whole[:64]
     with pytest.raises(MessageTooLarge):
-        Task(broker, [wanted(0, 0, 10)], {"fetch_max_bytes": 64, "fetch_limit_bytes": 128}).rows()
+        Task(broker, [wanted(0, 0, 10)], {"fetch_max_bytes": 64, "max_batch_bytes": 128}).rows()
 
 
 def test_transaction_markers_are_walked_over(broker: FakeBroker) -> None:
@@ -278,7 +278,7 @@ def test_a_log_full_of_holes_is_told_as_one_that_may_have_been_compacted(
 ) -> None:
     broker.append("demo", 0, *(encode(Batch(2 * number, [Rec(0)])) for number in range(200)))
     with pytest.raises(
-        DataLoss, match="199 places, as compaction leaves them.*DescribeConfigs.*compacted_topics"
+        DataLoss, match="199 places, as compaction leaves them.*DescribeConfigs.*assume_compacted"
     ) as raised:
         Task(broker, [wanted(0, 0, 399)]).rows()
     assert not isinstance(raised.value, MissingOffsets)
@@ -289,7 +289,7 @@ def test_a_log_full_of_holes_is_told_as_one_that_may_have_been_compacted(
     [
         (Cleanup(False, is_tiered=True), "remote.fetch.max.wait.ms"),
         (Cleanup(), "DescribeConfigs"),
-        (Cleanup(False), "compacted_topics"),
+        (Cleanup(False), "assume_compacted"),
     ],
 )
 def test_a_broker_that_gives_no_records_of_a_log_that_has_some_may_be_asked_by_a_later_run(

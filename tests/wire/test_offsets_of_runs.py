@@ -103,8 +103,8 @@ def test_brokers_that_keep_no_offsets_are_refused_with_what_they_are(storage: st
             "such brokers keep no offsets of groups",
         ),
         (
-            {"offsets": {"storage": "dual"}, "ownership": {"on_live_group": "unowned"}},
-            "does not go with ownership.on_live_group: unowned",
+            {"offsets": {"storage": "dual"}, "ownership": {"on_active_members": "unowned"}},
+            "does not go with ownership.on_active_members: unowned",
         ),
         ({"offsets": {"storage": "kafka"}, "mirror_group": "group"}, "the pipeline's own group"),
         ({"offsets": {"storage": "both"}}, "zookeeper, kafka or dual"),

@@ -257,7 +257,7 @@ def test_a_task_reads_its_ranges_to_the_row(old: OldBroker) -> None:
 def test_a_message_larger_than_what_is_asked_for_is_asked_for_with_more(
     old: OldBroker, size: int
 ) -> None:
-    assert rows([OffsetRange(DEMO, 20, 30)], old, fetch_max_bytes=size, fetch_limit_bytes=1000)[
+    assert rows([OffsetRange(DEMO, 20, 30)], old, fetch_max_bytes=size, max_batch_bytes=1000)[
         0
     ] == values(20, 30)
 

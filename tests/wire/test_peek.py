@@ -293,8 +293,8 @@ def test_a_record_larger_than_the_fetch_is_read_by_a_larger_one_and_the_next_is_
 
 def test_a_record_that_no_fetch_may_hold_names_the_setting(jafka: JafkaBroker) -> None:
     jafka.append("clicks", 0, entry(b"x" * 300_000))
-    with pytest.raises(MessageTooLarge, match="it takes 300,010.*source.fetch_limit_bytes"):
-        peeked(jafka, "3-0", source={"fetch_max_bytes": 10_000, "fetch_limit_bytes": 100_000})
+    with pytest.raises(MessageTooLarge, match="it takes 300,010.*source.max_batch_bytes"):
+        peeked(jafka, "3-0", source={"fetch_max_bytes": 10_000, "max_batch_bytes": 100_000})
 
 
 def test_a_record_that_the_log_holds_only_the_begin_of_is_damage(jafka: JafkaBroker) -> None:

@@ -378,7 +378,7 @@ def test_a_second_thread_is_refused_while_the_first_one_polls(kafka: FakeBroker)
             for name in (
                 "fetch_max_bytes",
                 "partition_max_bytes",
-                "fetch_limit_bytes",
+                "max_batch_bytes",
                 "max_wait_ms",
                 "timeout_s",
             )

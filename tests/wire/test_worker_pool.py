@@ -26,7 +26,7 @@ from etl.reader.batch_transform import ArrowTransform
 from etl.reader.local_workers import Failed, FilesOfWorkers, Order, Worker
 from etl.reader.reading import Reading, Task, tasks_of_ranges
 from etl.reader.task_rows import TaskFailed
-from etl.settings.choices import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
+from etl.settings.choices import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from etl.testkit.server_process import wait_until
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, cut_to
@@ -60,7 +60,7 @@ def asked(broker: FakeBroker) -> tuple[list[Task], Reading]:
         Isolation.READ_COMMITTED,
         raw_columns(),
         2**20,
-        FETCH_LIMIT_BYTES,
+        MAX_BATCH_BYTES,
         MAX_RECORD_BYTES,
         2**28,
         10.0,

@@ -22,7 +22,7 @@ from etl.model.plans import FileOptions, OffsetRange, Written
 from etl.reader.batch_transform import load_arrow_transform
 from etl.reader.reading import Reading, tasks_of_ranges
 from etl.reader.task_rows import TaskFailed, write_task
-from etl.settings.choices import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
+from etl.settings.choices import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 
@@ -56,7 +56,7 @@ def write(
         Isolation.READ_COMMITTED,
         raw_columns(),
         2**20,
-        FETCH_LIMIT_BYTES,
+        MAX_BATCH_BYTES,
         MAX_RECORD_BYTES,
         2**28,
         10.0,
@@ -139,7 +139,7 @@ def test_a_little_that_several_brokers_lead_is_one_file_and_one_connection_to_ea
             Isolation.READ_COMMITTED,
             raw_columns(),
             2**20,
-            FETCH_LIMIT_BYTES,
+            MAX_BATCH_BYTES,
             MAX_RECORD_BYTES,
             2**28,
             10.0,
@@ -176,7 +176,7 @@ def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_t
         Isolation.READ_COMMITTED,
         raw_columns(),
         200,
-        FETCH_LIMIT_BYTES,
+        MAX_BATCH_BYTES,
         MAX_RECORD_BYTES,
         2**28,
         10.0,
@@ -257,7 +257,7 @@ def write_transformed(
         Isolation.READ_COMMITTED,
         raw_columns(),
         100,
-        FETCH_LIMIT_BYTES,
+        MAX_BATCH_BYTES,
         MAX_RECORD_BYTES,
         2**28,
         10.0,

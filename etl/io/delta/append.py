@@ -61,8 +61,8 @@ from etl.model.columns import arrow_schema
 from etl.model.plans import (
     DEFAULT_CODEC,
     FILE_BYTES,
-    HELD_BYTES,
     ROW_GROUP_BYTES,
+    WRITE_BUFFER_BYTES,
     Codec,
     DataFile,
     FileOptions,
@@ -108,7 +108,7 @@ class ArrowWriter:
     file_bytes: int = FILE_BYTES
     """See `FileOptions`, as for the next fields."""
     row_group_bytes: int = ROW_GROUP_BYTES
-    held_bytes: int = HELD_BYTES
+    write_buffer_bytes: int = WRITE_BUFFER_BYTES
     gives_way: bool = False
     """The conf leaves the choice to us (`auto`): the next run takes Spark's writer where this one
     cannot be.
@@ -208,7 +208,7 @@ class ArrowWriter:
             self.codec,
             self.file_bytes,
             self.row_group_bytes,
-            self.held_bytes,
+            self.write_buffer_bytes,
             uuid.uuid4().hex,
             self.made,
         )
@@ -617,7 +617,7 @@ def _of_rows(
             codec or DEFAULT_CODEC,
             table.target_file_bytes,
             table.row_group_bytes,
-            table.held_bytes,
+            table.write_buffer_bytes,
             gives_way=wanted is WriterName.AUTO,
             made=made,
         )

@@ -295,11 +295,11 @@ class DataFiles:
 
     def _add(self, values: Values, rows: pa.RecordBatch) -> None:
         file = self._fitting_file(values)
-        before = file.held_bytes
+        before = file.write_buffer_bytes
         file.hold(rows)
-        self._held_bytes += file.held_bytes - before
-        if is_row_group(file.held_bytes, self._held_bytes, self._wanted):
-            self._write(max(self._open, key=lambda one: self._open[one].held_bytes))
+        self._held_bytes += file.write_buffer_bytes - before
+        if is_row_group(file.write_buffer_bytes, self._held_bytes, self._wanted):
+            self._write(max(self._open, key=lambda one: self._open[one].write_buffer_bytes))
 
     def _write(self, values: Values) -> None:
         """Write the buffer of these partition values as a row group; a file is begun only now, so
@@ -308,7 +308,7 @@ class DataFiles:
         file, begun = self._open[values], [each for each, one in self._open.items() if one.is_begun]
         if not file.is_begun and len(begun) >= OPEN_FILES:
             self._finish(begun[0])
-        self._held_bytes -= file.held_bytes
+        self._held_bytes -= file.write_buffer_bytes
         file.write()
         if is_whole_file(file.size, self._wanted.file_bytes):
             self._finish(values)
@@ -322,10 +322,10 @@ class DataFiles:
             if file.is_begun:
                 self._finish(values)
             else:
-                self._held_bytes -= file.held_bytes
+                self._held_bytes -= file.write_buffer_bytes
                 whole = self._new(values)
                 file.give_to(whole)
-                self._held_bytes += whole.held_bytes
+                self._held_bytes += whole.write_buffer_bytes
                 self._open[values] = whole
         found = self._open.pop(values, None) or self._new(values)
         self._open[values] = found
@@ -344,7 +344,7 @@ class DataFiles:
 
     def _finish(self, values: Values) -> None:
         file = self._open[values]
-        self._held_bytes -= file.held_bytes
+        self._held_bytes -= file.write_buffer_bytes
         self._done.append(
             file.close()
         )  # where its end is refused it is still open, and can be abandoned
@@ -381,7 +381,7 @@ class _OpenFile:
         )
         self.lacking = columns.lacking
         self._held: list[pa.RecordBatch] = []
-        self.held_bytes = 0
+        self.write_buffer_bytes = 0
         self._counted = CountedValues(columns.typed, self.lacking)
         self._file: pa.NativeFile | None = None
         self._writer: Any = None
@@ -399,13 +399,13 @@ class _OpenFile:
     def hold(self, rows: pa.RecordBatch) -> None:
         """Keep rows for the next row group."""
         self._held.append(rows)
-        self.held_bytes += rows.nbytes + _BATCH_BYTES
+        self.write_buffer_bytes += rows.nbytes + _BATCH_BYTES
         if (
             len(self._held) % _TOGETHER == 0
-            and self.held_bytes < 2 * len(self._held) * _BATCH_BYTES
+            and self.write_buffer_bytes < 2 * len(self._held) * _BATCH_BYTES
         ):
             self._held = self._together().combine_chunks().to_batches()
-            self.held_bytes = sum(one.nbytes + _BATCH_BYTES for one in self._held)
+            self.write_buffer_bytes = sum(one.nbytes + _BATCH_BYTES for one in self._held)
         self._counted.count(rows)
 
     def give_to(self, other: _OpenFile) -> None:
@@ -415,7 +415,7 @@ class _OpenFile:
 
     def write(self) -> None:
         """Write the buffer as one row group."""
-        held, self._held, self.held_bytes = self._together(), [], 0
+        held, self._held, self.write_buffer_bytes = self._together(), [], 0
         if held.num_rows:
             self._begun(rows_at_a_time(held.num_rows, held.nbytes)).write_table(
                 held, row_group_size=held.num_rows

@@ -62,7 +62,7 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
     "dataframe": {"table": {"writer": "spark"}},
     "without-spark": {
         "table": {"writer": "arrow"},
-        "limits": {"without_spark_below_bytes": _ALL_OF_IT},
+        "limits": {"local_below_bytes": _ALL_OF_IT},
     },
 }
 """What the conf of each kind of run says."""
@@ -164,7 +164,7 @@ class Session:
     def _run(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
         number, more = self._numbers, RUNS[job["kind"]]
         name, conf = f"bench-{self._folder.name}-{number}", self._folder / f"conf-{number}.yaml"
-        limits = {"max_records_per_run": job["records"]} if job["records"] < job["total"] else {}
+        limits = {"max_records_per_plan": job["records"]} if job["records"] < job["total"] else {}
         conf.write_text(
             yaml.safe_dump(
                 {

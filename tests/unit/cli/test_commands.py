@@ -48,7 +48,7 @@ def test_the_packages_list_of_commands_has_each_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["--set=nothing=1", "--set=limits.max_records_per_run=no", "--set=group"]
+    "said", ["--set=nothing=1", "--set=limits.max_records_per_plan=no", "--set=group"]
 )
 def test_a_change_that_cannot_be_is_an_error_of_the_arguments(
     said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

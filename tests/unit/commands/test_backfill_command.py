@@ -130,11 +130,11 @@ def test_a_backfill_has_settings_of_its_own_that_no_conf_can_have() -> None:
         None,
         OwnershipMode.OBSERVE,
     )
-    assert own.limits.max_bytes_per_run == BACKFILL_PLAN_BYTES
+    assert own.limits.max_bytes_per_plan == BACKFILL_PLAN_BYTES
     assert (
         settings_of_backfill(
-            plain_settings(limits={"max_bytes_per_run": 5}), "old"
-        ).limits.max_bytes_per_run
+            plain_settings(limits={"max_bytes_per_plan": 5}), "old"
+        ).limits.max_bytes_per_plan
         == 5
     )
     for name in ("", "a/b", "a@b", ".."):

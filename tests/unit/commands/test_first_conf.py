@@ -194,7 +194,7 @@ def test_keys_that_were_said_are_written_into_their_sections_with_files_as_the_c
     ("word", "says"),
     [
         ("source.start=latest", "it is found out, or has an option"),
-        ("limits.max_records_per_run=1", "only keys of source, zookeeper and table"),
+        ("limits.max_records_per_plan=1", "only keys of source, zookeeper and table"),
         ("source.security.sasl.password=hunter2", "must be a reference and nothing else"),
         ("source.nothing=1", "a conf has no such key"),
     ],

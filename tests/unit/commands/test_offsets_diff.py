@@ -42,7 +42,7 @@ from tests.fakes.stories import (
 )
 from tests.fakes.world import Crash, FakeWorld, When
 
-FOLLOWING = settings_of(on_moved="follow")
+FOLLOWING = settings_of(on_offset_changed="follow")
 AWAY = BrokerUnreachable("no broker answers", action="that they run")
 
 
@@ -220,7 +220,7 @@ def test_an_offset_that_another_client_moved_on_is_followed_where_policy_says_so
     found = diff(outside, FOLLOWING)
     assert told(found) == [(0, 8, 5, 5, "moved by another client")]
     assert (
-        next_runs(found) == {"goes on at the offset, as source.on_moved says"}
+        next_runs(found) == {"goes on at the offset, as source.on_offset_changed says"}
         and found.refusal is None
     )
 

@@ -86,7 +86,7 @@ def test_a_replay_that_leaves_nothing_is_said_to_find_nothing_new_after_it() -> 
 def test_a_plan_that_is_superseded_is_said_to_be_followed_by_what_the_caps_left() -> None:
     outside, capped = (
         expired_plan(),
-        settings_of(on_data_loss="skip", limits={"max_records_per_run": 4}),
+        settings_of(on_data_loss="skip", limits={"max_records_per_plan": 4}),
     )
     assert says(outside, capped).endswith("and the log at 2 by now; then it makes plan 2")
     assert is_what_a_run_reads(outside, capped)
@@ -131,7 +131,7 @@ def test_a_plan_of_losses_alone_is_said_to_let_go_and_not_to_keep_starts() -> No
 
 
 def test_a_run_that_replays_under_caps_is_said_to_take_on_a_whole_new_plan_besides() -> None:
-    settings = settings_of(limits={"max_records_per_run": 3})
+    settings = settings_of(limits={"max_records_per_plan": 3})
     outside = stored_and_grown(settings)
     assert (
         sum(

@@ -29,7 +29,7 @@ LEAST: dict[str, Any] = {
     ("section", "keys", "words"),
     [
         ("source", {"strat": "latest"}, ("unknown key", "source.strat")),
-        ("limits", {"max_records_per_run": "many"}, ("limits.max_records_per_run", "many")),
+        ("limits", {"max_records_per_plan": "many"}, ("limits.max_records_per_plan", "many")),
         ("source", {"start": "yesterday"}, ("source.start", "earliest, latest")),
         (
             "source",

@@ -111,13 +111,13 @@ def of_an_owned_partition() -> Situation:
 def of_a_followed_offset() -> Situation:
     outside = loaded()
     outside.move_offset(LOGS[0], 6)
-    return outside, settings_of(on_moved="follow"), {0: 1, 1: 0, 2: 1}
+    return outside, settings_of(on_offset_changed="follow"), {0: 1, 1: 0, 2: 1}
 
 
 def of_a_new_topic(start: str, lag: int) -> Situation:
     outside = loaded()
     outside.logs[OTHER] = FakeLog(9)
-    return outside, settings_of(start_new_topics=start), {0: 2, 1: 0, 2: 1, 7: lag}
+    return outside, settings_of(new_topics_starting_offsets=start), {0: 2, 1: 0, 2: 1, 7: lag}
 
 
 SITUATIONS: dict[str, Callable[[], Situation]] = {
@@ -133,7 +133,7 @@ SITUATIONS: dict[str, Callable[[], Situation]] = {
     "a plan that is in the table and not recorded": lambda: of_a_crash("append", 1, 1, 1),
     "offsets that were not moved": lambda: of_a_crash("record", 1, 1, 1),
     "caps": lambda: of_a_crash(
-        "store plan", 8, 3, 5, settings=settings_of(limits={"max_records_per_run": 2})
+        "store plan", 8, 3, 5, settings=settings_of(limits={"max_records_per_plan": 2})
     ),
     "a ledger that was lost": of_a_lost_ledger,
     "records that expired": of_expired_records,

@@ -45,7 +45,7 @@ from tests.fakes.stories import (
 from tests.fakes.world import Crash, FakeWorld, When
 
 A, B, C = LOGS
-FOLLOWING = settings_of(on_moved="follow")
+FOLLOWING = settings_of(on_offset_changed="follow")
 SMALL_TASKS = settings_of(limits={"target_task_bytes": 200})
 
 
@@ -208,7 +208,7 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
             outside_of(5, 3, 4), settings_of(start="latest")
         ),
         "a first run under a cap": lambda: Situation(
-            outside_of(5, 3, 4), settings_of(limits={"max_records_per_run": 4})
+            outside_of(5, 3, 4), settings_of(limits={"max_records_per_plan": 4})
         ),
         "a first run in small tasks": lambda: Situation(outside_of(5, 3, 4), SMALL_TASKS),
     },
@@ -261,7 +261,7 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
         "and is followed": lambda: Situation(moved_to(6), FOLLOWING, finishes=(Outcome.FOLLOWED,)),
         "and its topic is not read": lambda: Situation(
             unnamed_and_moved(),
-            settings_of(on_moved="follow", topics={"allow": ["clicks"]}),
+            settings_of(on_offset_changed="follow", topics={"allow": ["clicks"]}),
             finishes=(Outcome.NOT_FOLLOWED,),
         ),
         "and above the end": lambda: Situation(moved_to(99), FOLLOWING, stops=OffsetMoved),

@@ -22,7 +22,7 @@ from etl.errors import OffsetMoved, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, OffsetsStorage
 from etl.model.plans import Plan
-from etl.settings.choices import OnMoved
+from etl.settings.choices import OnOffsetChanged
 from tests.builders import plain_plan
 
 LOG = BrokerPartition("clicks", 0)
@@ -175,9 +175,9 @@ def test_behind_a_plan_each_place_is_there_or_to_be_moved_or_was_moved_by_anothe
     )
 
 
-@pytest.mark.parametrize("policy", OnMoved)
+@pytest.mark.parametrize("policy", OnOffsetChanged)
 def test_a_place_that_went_back_stops_a_run_under_every_policy_though_the_larger_one_counts(
-    policy: OnMoved,
+    policy: OnOffsetChanged,
 ) -> None:
     plan = plan_at(DUAL, both(in_zookeeper(500), in_kafka(500)))
     with pytest.raises(OffsetMoved, match="it is 300, ours is 800") as raised:
@@ -193,7 +193,9 @@ def test_a_place_that_went_back_stops_a_run_under_every_policy_though_the_larger
 def test_one_place_that_went_on_is_followed_by_policy_and_the_other_one_with_it() -> None:
     plan = plan_at(DUAL, both(in_zookeeper(500), in_kafka(500)))
     found = both(in_zookeeper(900, 5), in_kafka(800, plan.word))
-    assert up_to_date(plan, {LOG: found}, OnMoved.FOLLOW, {LOG: 1000}).followed == {LOG: 900}
+    assert up_to_date(plan, {LOG: found}, OnOffsetChanged.FOLLOW, {LOG: 1000}).followed == {
+        LOG: 900
+    }
     assert plan_at(DUAL, found, 950).moved(LOG) == Committed(
         950, 6, with_id(plan_at(DUAL, found, 950)).word
     )
@@ -209,7 +211,7 @@ def test_offsets_that_a_group_forgot_are_moved_again_from_the_positions_and_noth
     seen = in_kafka(500) if storage is KAFKA else both(in_zookeeper(500), in_kafka(500))
     plan = plan_at(storage, seen)
     found = NOTHING_COMMITTED if storage is KAFKA else both(in_zookeeper(800, 4), NOTHING_COMMITTED)
-    state = up_to_date(plan, {LOG: found}, OnMoved.FAIL, {LOG: 1000})
+    state = up_to_date(plan, {LOG: found}, OnOffsetChanged.FAIL, {LOG: 1000})
     assert (state.positions, state.uncommitted) == ({LOG: 800}, (LOG,))
     assert is_dropped(plan, LOG, found)
     assert not is_dropped(plan, LOG, plan.moved(LOG)) and not is_dropped(
@@ -243,12 +245,12 @@ def test_a_place_that_is_new_gets_the_positions_unless_somebody_else_is_there(
             KAFKA: in_kafka(800),
             DUAL: both(NOTHING_COMMITTED, in_kafka(800)),
         }[now]
-    assert up_to_date(plan, {LOG: there}, OnMoved.FAIL, {LOG: 1000}).uncommitted == (
+    assert up_to_date(plan, {LOG: there}, OnOffsetChanged.FAIL, {LOG: 1000}).uncommitted == (
         () if there.is_at(800) else (LOG,)
     )
     if was is ZOOKEEPER and now is KAFKA:
         with pytest.raises(OffsetMoved, match="it is 300, ours is 800"):
-            up_to_date(plan, {LOG: in_kafka(300, "theirs")}, OnMoved.FOLLOW, {LOG: 1000})
+            up_to_date(plan, {LOG: in_kafka(300, "theirs")}, OnOffsetChanged.FOLLOW, {LOG: 1000})
 
 
 def test_a_stored_plan_moves_offsets_where_it_saw_them_so_the_key_changes_behind_it() -> None:
@@ -264,7 +266,7 @@ def test_a_stored_plan_moves_offsets_where_it_saw_them_so_the_key_changes_behind
 
 def test_of_a_log_that_is_read_no_longer_nobody_says_that_kafka_dropped_its_offset() -> None:
     plan = plan_at(KAFKA, in_kafka(500))
-    assert up_to_date(plan, {}, OnMoved.FAIL, {LOG: 900}).dropped == (LOG,)
-    assert up_to_date(plan, {}, OnMoved.FAIL, {}).dropped == (), (
+    assert up_to_date(plan, {}, OnOffsetChanged.FAIL, {LOG: 900}).dropped == (LOG,)
+    assert up_to_date(plan, {}, OnOffsetChanged.FAIL, {}).dropped == (), (
         "its topic was deleted, or the conf names it no more"
     )

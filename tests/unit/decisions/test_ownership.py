@@ -123,9 +123,9 @@ def test_an_owned_log_is_refused_and_named(on_owned: str) -> None:
     assert caught.value.where == {"topic": "clicks", "partition": 1}
 
 
-@pytest.mark.parametrize("ownership", [{"on_owned": "skip"}, {"on_live_group": "unowned"}])
+@pytest.mark.parametrize("ownership", [{"on_owned": "skip"}, {"on_active_members": "unowned"}])
 def test_what_somebody_owns_is_left_out_and_the_rest_is_taken(ownership: dict[str, str]) -> None:
-    live = ("group_host-1",) if "on_live_group" in ownership else ()
+    live = ("group_host-1",) if "on_active_members" in ownership else ()
     left = leave_to_owners(
         replace(snapshot_of({B: FOREIGN}, *live), leaderless=frozenset({B})),
         settings_of(**ownership),
@@ -136,7 +136,11 @@ def test_what_somebody_owns_is_left_out_and_the_rest_is_taken(ownership: dict[st
 def test_only_under_wait_is_an_owner_waited_for() -> None:
     owned = snapshot_of({B: FOREIGN})
     assert owners_to_wait_for(owned, settings_of(on_owned="wait")) == {B: FOREIGN}
-    for ownership in ({}, {"on_owned": "skip"}, {"on_owned": "wait", "on_live_group": "unowned"}):
+    for ownership in (
+        {},
+        {"on_owned": "skip"},
+        {"on_owned": "wait", "on_active_members": "unowned"},
+    ):
         assert owners_to_wait_for(owned, settings_of(**ownership)) == {}
 
 
@@ -197,7 +201,7 @@ def test_a_member_leaves_what_is_not_of_its_share_and_asks_no_live_consumer_but_
         leave_to_owners(in_kafka, settings_of(mode="join"))
     assert caught.value.exit_code == 4
     assert (
-        leave_to_owners(in_kafka, settings_of(mode="join", on_live_group="unowned")).owners
+        leave_to_owners(in_kafka, settings_of(mode="join", on_active_members="unowned")).owners
         == left.owners
     )
 
@@ -339,7 +343,7 @@ def test_where_all_is_owned_at_the_first_run_its_plan_keeps_where_the_logs_start
 
 def test_live_consumers_are_lived_with_where_the_conf_says_so() -> None:
     outside = outside_of(owners={B: FOREIGN}, live_consumers=("group_host-1",))
-    run(outside, settings_of(on_live_group="unowned"))
+    run(outside, settings_of(on_active_members="unowned"))
     assert {log for log, _ in outside.rows()} == {A, C}
 
 

@@ -127,13 +127,15 @@ def test_a_new_topic_starts_by_its_own_policy(
     policy: str, position: list[tuple[int, int]] | None
 ) -> None:
     snapshot = snapshot_of({A: (0, 10), OTHER: (2, 9)})
-    plan = planned(snapshot, onward({A: 10}), settings_of(start="latest", start_new_topics=policy))
+    plan = planned(
+        snapshot, onward({A: 10}), settings_of(start="latest", new_topics_starting_offsets=policy)
+    )
     assert offsets_of(plan).get(OTHER) == position
     assert plan.positions == {A: 10, OTHER: 9}
 
 
 def test_a_new_partition_of_a_known_topic_starts_at_its_first_record() -> None:
-    latest = settings_of(start="latest", start_new_topics="latest")
+    latest = settings_of(start="latest", new_topics_starting_offsets="latest")
     plan = planned(snapshot_of({A: (0, 10), B: (2, 9)}), onward({A: 10}), latest)
     assert offsets_of(plan) == {B: [(2, 9)]}
 
@@ -424,8 +426,8 @@ def test_of_a_plan_it_is_known_whether_a_transform_made_its_rows_whatever_the_co
 
 LIMITS = st.fixed_dictionaries(
     {
-        "max_records_per_run": CAPS,
-        "max_bytes_per_run": st.none() | st.integers(1, 100_000),
+        "max_records_per_plan": CAPS,
+        "max_bytes_per_plan": st.none() | st.integers(1, 100_000),
         "target_task_bytes": st.integers(1, 50_000),
     }
 )
@@ -669,7 +671,7 @@ def test_what_is_skipped_or_passed_over_is_lost_of_the_life_that_the_log_has_now
 
 def test_a_skip_at_the_end_of_a_plan_is_kept_too_where_a_smaller_cap_would_end_before_it() -> None:
     once = instead_of(snapshot_of({A: (0, 10)}), skip := Loss(A, 8, 10, LossReason.SKIPPED))
-    plan = again(once, snapshot_of({A: (0, 40)}), settings=settings_of({"max_records_per_run": 2}))
+    plan = again(once, snapshot_of({A: (0, 40)}), settings=settings_of({"max_records_per_plan": 2}))
     assert (offsets_of(plan)[A], plan.positions[A], plan.losses) == (
         [(3, 8)],
         10,
@@ -730,7 +732,7 @@ def test_plans_that_take_each_others_place_and_those_after_them_have_every_offse
     deeds: list[tuple[int, int, int, int]],
     cap: int | None,
 ) -> None:
-    policy, start, end = settings_of({"max_records_per_run": cap}, on_data_loss="skip"), 0, 20
+    policy, start, end = settings_of({"max_records_per_plan": cap}, on_data_loss="skip"), 0, 20
     plan = with_id(planned(snapshot_of({A: (0, end)}), settings=policy))
     for forgotten, more, at, size in deeds:
         start, end = min(start + forgotten, end), end + more

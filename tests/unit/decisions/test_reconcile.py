@@ -31,7 +31,7 @@ from etl.model.snapshot import (
     Table,
     UpToDate,
 )
-from etl.settings.choices import OnMoved, OnRowsRemoved
+from etl.settings.choices import OnOffsetChanged, OnRowsRemoved
 from tests.fakes.ledgers import (
     APP_ID,
     COMPLETE,
@@ -56,11 +56,13 @@ def stand(
     ledger: Ledger,
     table: Table | None,
     committed: Mapping[BrokerPartition, Committed] = COMPLETE,
-    on_moved: OnMoved = OnMoved.FAIL,
+    on_offset_changed: OnOffsetChanged = OnOffsetChanged.FAIL,
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
     ends: Ends = ENDS,
 ) -> PipelineState:
-    return reconcile(ledger, table, committed, on_moved, on_rows_removed, place=PLACE, ends=ends)
+    return reconcile(
+        ledger, table, committed, on_offset_changed, on_rows_removed, place=PLACE, ends=ends
+    )
 
 
 def disagreement(ledger: Ledger, table: Table | None, says: str) -> LedgersDisagree:
@@ -248,25 +250,25 @@ def test_the_refusal_of_several_moved_offsets_tells_how_many() -> None:
 
 def test_moved_offsets_are_followed_under_follow_and_the_others_still_committed() -> None:
     found = stand(
-        ledger_of(2), table_of(2), {A: Committed(50, 9), C: Committed(9, 4)}, OnMoved.FOLLOW
+        ledger_of(2), table_of(2), {A: Committed(50, 9), C: Committed(9, 4)}, OnOffsetChanged.FOLLOW
     )
     assert found == UpToDate(plan_of(2), {A: 50, B: 2, C: 9}, (B,), {A: 50})
 
 
-@pytest.mark.parametrize("on_moved", OnMoved)
+@pytest.mark.parametrize("on_offset_changed", OnOffsetChanged)
 @pytest.mark.parametrize(
     ("end", "says"),
     [(49, "the log ends at 49"), (None, "the partition has no leader, so nobody tells")],
 )
 def test_an_offset_is_not_followed_to_where_the_log_is_not_known_to_reach(
-    on_moved: OnMoved, end: int | None, says: str
+    on_offset_changed: OnOffsetChanged, end: int | None, says: str
 ) -> None:
     with pytest.raises(OffsetMoved, match=f"it is 50, ours is 5, and {says}") as caught:
         stand(
             ledger_of(2),
             table_of(2),
             {A: Committed(50, 9), C: Committed(9, 4)},
-            on_moved,
+            on_offset_changed,
             ends={A: end},
         )
     assert caught.value.action.endswith(f"set it back to 5: {RESTORE}"), (
@@ -279,7 +281,7 @@ def test_an_offset_is_followed_up_to_the_end_of_its_log() -> None:
         ledger_of(2),
         table_of(2),
         {A: Committed(50, 9), C: Committed(9, 4)},
-        OnMoved.FOLLOW,
+        OnOffsetChanged.FOLLOW,
         ends={A: 50},
     )
     assert isinstance(found, UpToDate) and found.followed == {A: 50}
@@ -287,10 +289,12 @@ def test_an_offset_is_followed_up_to_the_end_of_its_log() -> None:
 
 def test_an_offset_of_a_log_that_nobody_asked_for_its_end_is_neither_followed_nor_moved() -> None:
     committed = {**COMPLETE, A: Committed(50, 9), B: Committed(3, 1)}
-    found = stand(ledger_of(2), table_of(2), committed, OnMoved.FOLLOW, ends={B: 100, C: 100})
+    found = stand(
+        ledger_of(2), table_of(2), committed, OnOffsetChanged.FOLLOW, ends={B: 100, C: 100}
+    )
     assert found == UpToDate(plan_of(2), {A: 5, B: 3, C: 9}, (), {B: 3}, {A: 50})
     with pytest.raises(OffsetMoved, match="it is 50, ours is 5"):
-        stand(ledger_of(2), table_of(2), committed, OnMoved.FAIL, ends={B: 100, C: 100})
+        stand(ledger_of(2), table_of(2), committed, OnOffsetChanged.FAIL, ends={B: 100, C: 100})
 
 
 @pytest.mark.parametrize("other", [Committed(2, 0), Committed(70, 9)])
@@ -298,14 +302,21 @@ def test_an_offset_moved_back_is_never_followed_because_its_rows_would_come_twic
     other: Committed,
 ) -> None:
     with pytest.raises(OffsetMoved, match="it is 1, ours is 5") as caught:
-        stand(ledger_of(2), table_of(2), {**COMPLETE, A: Committed(1, 9), B: other}, OnMoved.FOLLOW)
+        stand(
+            ledger_of(2),
+            table_of(2),
+            {**COMPLETE, A: Committed(1, 9), B: other},
+            OnOffsetChanged.FOLLOW,
+        )
     assert "load rows twice" in caught.value.action
 
 
-@pytest.mark.parametrize("on_moved", OnMoved)
-def test_an_offset_that_was_removed_is_never_followed(on_moved: OnMoved) -> None:
+@pytest.mark.parametrize("on_offset_changed", OnOffsetChanged)
+def test_an_offset_that_was_removed_is_never_followed(on_offset_changed: OnOffsetChanged) -> None:
     with pytest.raises(OffsetMoved, match="removed"):
-        stand(ledger_of(2), table_of(2), {B: Committed(2, 0), C: Committed(9, 4)}, on_moved)
+        stand(
+            ledger_of(2), table_of(2), {B: Committed(2, 0), C: Committed(9, 4)}, on_offset_changed
+        )
 
 
 def test_a_plan_that_moves_no_offsets_does_not_ask_for_them() -> None:
@@ -358,14 +369,16 @@ def test_a_table_that_holds_more_than_the_ledger_knows_is_right(
     assert found.state.last.id == found.plan.id
 
 
-@pytest.mark.parametrize("on_moved", OnMoved)
-def test_an_offset_above_an_adopted_position_was_moved_by_somebody_else(on_moved: OnMoved) -> None:
+@pytest.mark.parametrize("on_offset_changed", OnOffsetChanged)
+def test_an_offset_above_an_adopted_position_was_moved_by_somebody_else(
+    on_offset_changed: OnOffsetChanged,
+) -> None:
     committed = {**COMPLETE, A: Committed(50, 0)}
-    if on_moved is OnMoved.FAIL:
+    if on_offset_changed is OnOffsetChanged.FAIL:
         with pytest.raises(OffsetMoved):
-            stand(ledger_of(None), table_of(3), committed, on_moved)
+            stand(ledger_of(None), table_of(3), committed, on_offset_changed)
     else:
-        found = stand(ledger_of(None), table_of(3), committed, on_moved)
+        found = stand(ledger_of(None), table_of(3), committed, on_offset_changed)
         assert isinstance(found, RebuildFromTable) and found.state.followed == {A: 50}
 
 
@@ -745,11 +758,11 @@ RESET = plan_of(
     "adopted", [RESET, plan_of(4, table_id="t1", positions={**POSITIONS, A: 1}, log_epochs={A: 1})]
 )
 @pytest.mark.parametrize("known", [ledger_of(2), Ledger()])
-@pytest.mark.parametrize("policy", OnMoved)
+@pytest.mark.parametrize("policy", OnOffsetChanged)
 def test_an_offset_that_may_be_of_the_log_before_a_reset_is_never_followed_by_a_ledger_that_is_older(
     adopted: Plan,
     known: Ledger,
-    policy: OnMoved,
+    policy: OnOffsetChanged,
 ) -> None:
     table = table_of(adopted.number, metadata=stamp_of(adopted))
     with pytest.raises(
@@ -758,15 +771,15 @@ def test_an_offset_that_may_be_of_the_log_before_a_reset_is_never_followed_by_a_
         stand(known, table, {**COMPLETE, A: Committed(4, 7)}, policy)
     assert (
         "follow" in caught.value.action
-        and "on_moved" not in caught.value.action
+        and "on_offset_changed" not in caught.value.action
         and "set it back to" in caught.value.action
     )
 
 
 @pytest.mark.parametrize("offset", [3, 5])
-@pytest.mark.parametrize("policy", OnMoved)
+@pytest.mark.parametrize("policy", OnOffsetChanged)
 def test_the_offsets_that_the_copied_ledger_itself_saw_or_left_are_moved_again(
-    offset: int, policy: OnMoved
+    offset: int, policy: OnOffsetChanged
 ) -> None:
     found = stand(
         ledger_of(2),
@@ -790,10 +803,10 @@ def test_an_offset_above_the_one_that_a_reset_went_back_to_is_not_followed_befor
         table_of(3, metadata=stamp_of(RESET)),
     )
     with pytest.raises(OffsetMoved, match="since the log was cut or made again") as caught:
-        stand(ledger, table, {**COMPLETE, A: Committed(4, 9)}, OnMoved.FOLLOW)
-    assert "on_moved" not in caught.value.action
+        stand(ledger, table, {**COMPLETE, A: Committed(4, 9)}, OnOffsetChanged.FOLLOW)
+    assert "on_offset_changed" not in caught.value.action
     found = stand(
-        ledger, table, {**COMPLETE, A: Committed(0, 9), C: Committed(12, 9)}, OnMoved.FOLLOW
+        ledger, table, {**COMPLETE, A: Committed(0, 9), C: Committed(12, 9)}, OnOffsetChanged.FOLLOW
     )
     assert isinstance(found, UpToDate) and found.followed == {C: 12}
 
@@ -824,17 +837,21 @@ TABLES = st.none() | st.builds(
 
 
 @given(
-    LEDGERS, TABLES, COMMITTED, st.sampled_from(OnMoved), st.sampled_from([ENDS, {B: 100, C: 100}])
+    LEDGERS,
+    TABLES,
+    COMMITTED,
+    st.sampled_from(OnOffsetChanged),
+    st.sampled_from([ENDS, {B: 100, C: 100}]),
 )
 def test_every_case_is_a_standing_or_a_decision_for_a_person(
     ledger: Ledger,
     table: Table | None,
     committed: Mapping[BrokerPartition, Committed],
-    on_moved: OnMoved,
+    on_offset_changed: OnOffsetChanged,
     ends: Ends,
 ) -> None:
     try:
-        state = stand(ledger, table, committed, on_moved, ends=ends)
+        state = stand(ledger, table, committed, on_offset_changed, ends=ends)
     except NeedsDecision:
         return
     bit = table.transaction_version or 0 if table else 0

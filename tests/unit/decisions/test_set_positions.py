@@ -294,17 +294,17 @@ def test_a_ledger_restored_from_a_copy_of_before_a_position_went_back_doubles_an
         {name: getattr(outside, name) for name in ("plans", "plan_versions", "applied", "offsets")}
     )
     set_to(outside, LATEST, a=4)
-    run(outside, settings_of(start="latest", limits={"max_records_per_run": 3}))
+    run(outside, settings_of(start="latest", limits={"max_records_per_plan": 3}))
     assert rows_of(outside) == [4, 5, 6]
     vars(outside).update(kept)
-    run(outside, settings_of(start="latest", on_moved=policy))
+    run(outside, settings_of(start="latest", on_offset_changed=policy))
     assert rows_of(outside) == list(range(4, 15)) and not outside.losses
 
 
 def test_our_own_position_is_set_where_another_client_moved_the_offset_and_runs_would_follow_it() -> (
     None
 ):
-    outside, follows = loaded(), settings_of(on_moved="follow")
+    outside, follows = loaded(), settings_of(on_offset_changed="follow")
     outside.logs[A].end = 30
     outside.move_offset(A, 22)
     plan = set_to(outside, follows, a=15)

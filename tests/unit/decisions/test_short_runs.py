@@ -42,7 +42,7 @@ def test_a_small_plan_is_not_short_where_a_large_one_comes_behind_it() -> None:
     "section",
     [
         {"transform": "module:function"},
-        {"table": {"path": "t", "compact_at_small_files": 20}},
+        {"table": {"path": "t", "auto_compact_min_files": 20}},
     ],
 )
 def test_a_run_is_not_short_where_nobody_knows_what_else_its_session_will_read(

@@ -22,7 +22,7 @@ A, B, PHYSICAL = (
 
 def small(limit: int, *ranges: OffsetRange, **sizes: float) -> bool:
     settings = plain_settings(
-        table={"path": "t", "writer": "arrow"}, limits={"without_spark_below_bytes": limit}
+        table={"path": "t", "writer": "arrow"}, limits={"local_below_bytes": limit}
     )
     return is_small(
         plain_plan(ranges=ranges, positions={}), {A: sizes.get("a", 100.0), B: 10.0}, settings
@@ -54,15 +54,13 @@ def test_a_limit_that_has_no_effect_under_sparks_writer_is_refused() -> None:
         "zookeeper": {"connect": "127.0.0.1:2181"},
         "source": {"topics": {"allow": ["clicks"]}},
         "table": {"path": "t"},
-        "limits": {"without_spark_below_bytes": 1},
+        "limits": {"local_below_bytes": 1},
     }
     with pytest.raises(
         SettingsError, match="no effect under table.writer: spark.*table.writer: auto, or arrow"
     ):
         parse_settings(conf)
     assert (
-        parse_settings(
-            {**conf, "table": {"path": "t", "writer": "auto"}}
-        ).limits.without_spark_below_bytes
+        parse_settings({**conf, "table": {"path": "t", "writer": "auto"}}).limits.local_below_bytes
         == 1
     )

@@ -136,7 +136,7 @@ def test_the_latest_record_is_the_readable_end_and_what_becomes_readable_after_i
 # ------------------------------------------------------------
 
 UNREAD = BrokerPartition("clicks-2", 0)
-UNREAD_SOURCE: dict[str, Any] = {"start_new_topics": "latest", "on_no_leader": "skip"}
+UNREAD_SOURCE: dict[str, Any] = {"new_topics_starting_offsets": "latest", "on_no_leader": "skip"}
 
 
 def skipping_owners(**source: Any) -> Settings:
@@ -245,7 +245,10 @@ def test_a_first_run_without_any_leader_keeps_its_start_all_the_same() -> None:
 
 
 def test_a_new_topic_that_starts_at_the_latest_does_so_where_nobody_leads_it_at_first() -> None:
-    outside, settings = outside_of(5), settings_of(on_no_leader="skip", start_new_topics="latest")
+    outside, settings = (
+        outside_of(5),
+        settings_of(on_no_leader="skip", new_topics_starting_offsets="latest"),
+    )
     run(outside, settings)
     new, later = BrokerPartition("clicks-2", 0), BrokerPartition("clicks-2", 1)
     outside.logs[new] = FakeLog(4, has_leader=False)

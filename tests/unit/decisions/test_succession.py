@@ -124,7 +124,7 @@ def test_a_topic_that_is_there_when_a_pipeline_takes_over_at_first_starts_as_at_
     late = BrokerPartition("clicks-late", 0)
     outside = loaded_by_another(6, 6, 6)
     outside.logs[late] = FakeLog(4)
-    run(ruled(outside), settings_of(start_new_topics="latest"))
+    run(ruled(outside), settings_of(new_topics_starting_offsets="latest"))
     assert sum(log == late for log, _ in outside.rows()) == 4
 
 

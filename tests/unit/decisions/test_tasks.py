@@ -37,7 +37,9 @@ def test_caps_are_kept_but_for_one_record_that_is_larger(
     turn: int,
 ) -> None:
     given_ = read_by(
-        divide_caps(logs, costs, Limits(max_records_per_run=records, max_bytes_per_run=size), turn),
+        divide_caps(
+            logs, costs, Limits(max_records_per_plan=records, max_bytes_per_plan=size), turn
+        ),
         logs,
     )
     assert all(0 <= count <= logs[log][1] - logs[log][0] for log, count in given_.items())
@@ -65,7 +67,7 @@ def test_without_caps_everything_is_read(
 def test_a_cap_of_records_is_used_up_and_shared_evenly(
     logs: dict[BrokerPartition, tuple[int, int]], records: int, turn: int
 ) -> None:
-    given_ = read_by(divide_caps(logs, {}, Limits(max_records_per_run=records), turn), logs)
+    given_ = read_by(divide_caps(logs, {}, Limits(max_records_per_plan=records), turn), logs)
     wanted = {log: end - start for log, (start, end) in logs.items()}
     assert sum(given_.values()) == min(records, sum(wanted.values()))
     short = [given_[log] for log in logs if given_[log] < wanted[log]]
@@ -80,7 +82,7 @@ def test_a_larger_cap_of_records_covers_no_log_less(
     turn: int,
 ) -> None:
     less_, more_ = (
-        divide_caps(logs, {}, Limits(max_records_per_run=cap), turn)
+        divide_caps(logs, {}, Limits(max_records_per_plan=cap), turn)
         for cap in (records, records + more)
     )
     assert all(less_[log] <= more_[log] for log in logs)
@@ -95,7 +97,8 @@ def test_a_larger_cap_of_bytes_takes_at_most_the_odd_offset_from_a_log(
     turn: int,
 ) -> None:
     less_, more_ = (
-        divide_caps(logs, costs, Limits(max_bytes_per_run=cap), turn) for cap in (size, size + more)
+        divide_caps(logs, costs, Limits(max_bytes_per_plan=cap), turn)
+        for cap in (size, size + more)
     )
     assert all(less_[log] <= more_[log] + 1 for log in logs)
 
@@ -109,7 +112,7 @@ def test_no_log_starves_over_as_many_turns_as_there_are_logs(
     turn: int,
 ) -> None:
     """The others grow meanwhile as fast as they are read, which is when one would starve."""
-    limits = Limits(max_records_per_run=records, max_bytes_per_run=size)
+    limits = Limits(max_records_per_plan=records, max_bytes_per_plan=size)
     read = dict.fromkeys(logs, 0)
     for now in range(turn, turn + len(logs)):
         for log, count in read_by(divide_caps(logs, costs, limits, now), logs).items():
@@ -121,7 +124,7 @@ def test_a_log_with_large_records_is_read_in_its_turn_beside_one_with_small_ones
     logs, costs, limits = (
         {A: (0, 10), B: (0, 10**6)},
         {A: 1000.0, B: 1.0},
-        Limits(max_bytes_per_run=500),
+        Limits(max_bytes_per_plan=500),
     )
     assert divide_caps(logs, costs, limits, turn=1) == {A: 0, B: 251}
     assert divide_caps(logs, costs, limits, turn=2) == {A: 1, B: 0}
@@ -130,7 +133,7 @@ def test_a_log_with_large_records_is_read_in_its_turn_beside_one_with_small_ones
 def test_both_caps_hold_together() -> None:
     logs = {A: (0, 100), B: (0, 100)}
     assert divide_caps(
-        logs, {A: 10.0, B: 10.0}, Limits(max_records_per_run=50, max_bytes_per_run=200), turn=2
+        logs, {A: 10.0, B: 10.0}, Limits(max_records_per_plan=50, max_bytes_per_plan=200), turn=2
     ) == {A: 10, B: 10}
 
 

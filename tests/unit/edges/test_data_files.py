@@ -405,11 +405,13 @@ def test_no_file_is_larger_than_is_asked_for_by_more_than_a_row_group_and_none_b
 
 
 def test_what_a_task_holds_back_is_bounded_over_all_its_files(tmp_path: Path) -> None:
-    asked = wanted(tmp_path, ("partition",), held_bytes=3 * rows(range(100)).nbytes)
+    asked = wanted(tmp_path, ("partition",), write_buffer_bytes=3 * rows(range(100)).nbytes)
     files = DataFiles(asked)
     for at in range(20):
         files.take(rows(range(at * 100, at * 100 + 100), partition=[at % 4] * 100))
-        assert sum(one.held_bytes for one in files._open.values()) < asked.held_bytes
+        assert (
+            sum(one.write_buffer_bytes for one in files._open.values()) < asked.write_buffer_bytes
+        )
     assert sorted(file.rows for file in files.end()) == [500] * 4
 
 
@@ -441,7 +443,7 @@ def test_rows_in_small_batches_are_held_back_by_their_own_size(tmp_path: Path) -
     for at in range(1000):
         files.take(rows([at]))
     [one] = files._open.values()
-    assert one.held_bytes < 1000 * rows([1]).nbytes + 2**20
+    assert one.write_buffer_bytes < 1000 * rows([1]).nbytes + 2**20
     [file] = files.end()
     assert file.rows == 1000
 
@@ -557,4 +559,4 @@ def test_many_small_batches_are_not_held_back_for_what_their_data_alone_takes(
     files = DataFiles(wanted(tmp_path))
     for offset in range(8):
         files.take(rows([offset]))
-    assert sum(one.held_bytes for one in files._open.values()) >= 8 * 16 * 1024
+    assert sum(one.write_buffer_bytes for one in files._open.values()) >= 8 * 16 * 1024

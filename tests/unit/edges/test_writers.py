@@ -101,7 +101,7 @@ def test_tasks_write_the_files_where_the_conf_says_so_and_the_table_is_plain(
             codec="snappy",
             target_file_bytes=2**21,
             row_group_bytes=2**20,
-            held_bytes=2**22,
+            write_buffer_bytes=2**22,
             partition_by=["topic", "event_date"],
         )
     )
@@ -109,7 +109,11 @@ def test_tasks_write_the_files_where_the_conf_says_so_and_the_table_is_plain(
         plan_of(*RANGES, table_id=table_id), settings, lambda: table_with(writer=2)
     )
     assert isinstance(chosen.writer, ArrowWriter) and chosen.writer.codec.value == "snappy"
-    assert (chosen.writer.file_bytes, chosen.writer.row_group_bytes, chosen.writer.held_bytes) == (
+    assert (
+        chosen.writer.file_bytes,
+        chosen.writer.row_group_bytes,
+        chosen.writer.write_buffer_bytes,
+    ) == (
         2**21,
         2**20,
         2**22,

@@ -22,7 +22,7 @@ def events_of(messages: bytes, partition: int) -> list[tuple[int, int]]:
         whole,
         isolation=Isolation.READ_UNCOMMITTED,
         fetch_max_bytes=1 << 20,
-        fetch_limit_bytes=1 << 20,
+        max_batch_bytes=1 << 20,
     )
     rows = cursor.feed(
         FetchedPartition(

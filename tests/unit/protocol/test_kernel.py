@@ -262,7 +262,7 @@ def test_a_record_with_more_headers_than_sparks_memory_takes_is_named_itself(cod
         [large(0, 5), large(1, MAX_RECORD_HEADERS), large(3, MAX_RECORD_HEADERS + 1), large(4, 5)],
         codec,
     )
-    cursor = cursor_of(40, 45, fetch_limit_bytes=1 << 22)
+    cursor = cursor_of(40, 45, max_batch_bytes=1 << 22)
     with pytest.raises(RecordTooLarge, match="more than 100000 headers") as caught:
         rows_in(cursor, encode(batch))
     assert caught.value.where == {"topic": "clicks", "partition": 3, "offset": 43}

@@ -190,6 +190,6 @@ def test_a_large_run_of_messages_is_decoded_in_several_arrow_batches() -> None:
     one = np.frombuffer(encode_logical([Msg(0, b"v")], 0), dtype=np.uint8)
     log = np.tile(one, (count, 1))
     log[:, :8] = np.arange(count, dtype=">i8").view(np.uint8).reshape(-1, 8)
-    cursor = cursor_of(0, count, fetch_max_bytes=1 << 24, fetch_limit_bytes=1 << 24)
+    cursor = cursor_of(0, count, fetch_max_bytes=1 << 24, max_batch_bytes=1 << 24)
     sizes = [arrow_batch.num_rows for arrow_batch in cursor.feed(answer(log.tobytes()))]
     assert sum(sizes) == count and max(sizes) <= MOST_ROWS and len(sizes) == 2

@@ -181,7 +181,7 @@ def test_a_message_larger_than_any_fetch_may_be_is_named_with_its_size() -> None
     records = entry_bytes(Entry(bytes(5000)))
     with pytest.raises(MessageTooLarge, match="it has 5010") as caught:
         physical_rows_in(
-            physical_cursor(1000, 6010, fetch_max_bytes=100, fetch_limit_bytes=2000), records[:100]
+            physical_cursor(1000, 6010, fetch_max_bytes=100, max_batch_bytes=2000), records[:100]
         )
     assert caught.value.where == {**PLACE, "offset": 1000}
 

@@ -474,7 +474,7 @@ def test_a_plan_of_more_ranges_than_a_record_can_tell_of_is_refused(
     render_plan(plan_of(3))
     with pytest.raises(SettingsError, match="4 ranges of 3") as caught:
         render_plan(plan_of(4))
-    assert caught.value.action and "limits.max_bytes_per_run" in caught.value.action
+    assert caught.value.action and "limits.max_bytes_per_plan" in caught.value.action
 
 
 def test_the_record_of_the_most_ranges_is_written_whole_however_large_its_numbers_are() -> None:

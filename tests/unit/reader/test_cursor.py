@@ -139,7 +139,7 @@ def test_a_cut_off_record_batch_after_a_whole_one_is_asked_again() -> None:
 
 
 def test_the_fetch_size_grows_to_what_a_cut_off_record_batch_needs() -> None:
-    cursor = cursor_of(100, 101, fetch_max_bytes=1000, fetch_limit_bytes=8000)
+    cursor = cursor_of(100, 101, fetch_max_bytes=1000, max_batch_bytes=8000)
     assert feed(cursor, encode(BIG)[:1000]) == []
     assert (cursor.position, cursor.max_bytes) == (100, len(encode(BIG)))
     assert feed(cursor, encode(BIG)[: cursor.max_bytes]) == [100]
@@ -154,7 +154,7 @@ def test_an_answer_that_moved_nothing_has_no_rows_to_read() -> None:
 
 
 def test_the_fetch_size_doubles_where_not_even_a_header_came() -> None:
-    cursor = cursor_of(100, 101, fetch_max_bytes=10, fetch_limit_bytes=15)
+    cursor = cursor_of(100, 101, fetch_max_bytes=10, max_batch_bytes=15)
     feed(cursor, encode(BIG)[:10])
     assert cursor.max_bytes == 15
     with pytest.raises(MessageTooLarge, match="largest fetch, 15 bytes"):
@@ -162,7 +162,7 @@ def test_the_fetch_size_doubles_where_not_even_a_header_came() -> None:
 
 
 def test_a_record_batch_larger_than_the_limit_is_named_with_its_size_and_place() -> None:
-    cursor = cursor_of(100, 101, fetch_max_bytes=1000, fetch_limit_bytes=4000)
+    cursor = cursor_of(100, 101, fetch_max_bytes=1000, max_batch_bytes=4000)
     with pytest.raises(MessageTooLarge, match=f"it has {len(encode(BIG))}") as caught:
         feed(cursor, encode(BIG)[:1000])
     assert caught.value.where == {"topic": "clicks", "partition": 3, "offset": 100}
@@ -170,7 +170,7 @@ def test_a_record_batch_larger_than_the_limit_is_named_with_its_size_and_place()
 
 def test_a_record_batch_that_comes_whole_is_read_however_large_it_is() -> None:
     """From Fetch 3 on the first one comes whole even beyond both limits (KIP-74)."""
-    assert feed(cursor_of(100, 101, fetch_max_bytes=1000, fetch_limit_bytes=1000), encode(BIG)) == [
+    assert feed(cursor_of(100, 101, fetch_max_bytes=1000, max_batch_bytes=1000), encode(BIG)) == [
         100
     ]
 

@@ -157,7 +157,7 @@ def test_a_message_larger_than_the_answer_is_asked_for_with_more_bytes(
 def test_a_message_larger_than_any_fetch_may_be_is_named_with_its_size(magic: int) -> None:
     record = message_bytes(Msg(7, bytes(5000)), magic)
     with pytest.raises(MessageTooLarge, match=f"it has {len(record)}"):
-        rows_in(cursor_of(7, 8, fetch_max_bytes=100, fetch_limit_bytes=2000), record[:100])
+        rows_in(cursor_of(7, 8, fetch_max_bytes=100, max_batch_bytes=2000), record[:100])
 
 
 @each_magic

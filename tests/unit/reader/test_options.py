@@ -119,7 +119,7 @@ def test_what_is_named_twice_in_an_option_is_refused_for_nobody_knows_which_is_m
         ({"bootstrap": "h:0", "topics": "t"}, "'h:0'"),
         ({"bootstrap": "h" * 80 + ":1", "topics": "t"}, "host's name"),
         ({"bootstrap": "h:1", "topics": "t", "fetch_max_bytes": str(2**31)}, "fetch_max_bytes"),
-        ({"bootstrap": "h:1", "topics": "t", "fetch_limit_bytes": str(2**31)}, "fetch_limit_bytes"),
+        ({"bootstrap": "h:1", "topics": "t", "max_batch_bytes": str(2**31)}, "max_batch_bytes"),
         ({"bootstrap": "h:1", "topics": "t", "timeout_s": "1e300"}, "timeout_s"),
         ({"bootstrap": "h:1", "topics": "t", "isolation": "dirty"}, "dirty"),
         ({"bootstrap": "h:1", "topics": "t", "columns": "key,nothing"}, "nothing"),

@@ -310,11 +310,11 @@ def test_a_log_that_lost_records_lags_from_its_start() -> None:
     [
         ([LossReason.EXPIRED], "source.on_data_loss"),
         ([LossReason.MISSING], "source.on_data_loss"),
-        ([LossReason.MOVED], "source.on_moved"),
+        ([LossReason.MOVED], "source.on_offset_changed"),
         ([LossReason.SKIPPED], "an operator"),
         (
             [LossReason.MISSING, LossReason.MOVED, LossReason.EXPIRED],
-            "source.on_data_loss and source.on_moved",
+            "source.on_data_loss and source.on_offset_changed",
         ),
     ],
 )

@@ -517,7 +517,7 @@ def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None
     outside.logs[LOGS[0]].log_start = 2
     with pytest.raises(DataLoss):
         filled(outside)
-    skipping = settings_of(start="latest", on_data_loss="skip", limits={"max_records_per_run": 4})
+    skipping = settings_of(start="latest", on_data_loss="skip", limits={"max_records_per_plan": 4})
     filled(outside, settings=skipping)
     reject_twice(outside)
     assert {(LOGS[0], at) for at in (2, 3, 4)} <= set(outside.rows())
@@ -532,7 +532,7 @@ def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None
 
 
 def test_offsets_that_are_missing_are_let_go_by_policy_in_a_plan_of_the_backfill() -> None:
-    skipping = settings_of(start="latest", on_data_loss="skip", limits={"max_records_per_run": 4})
+    skipping = settings_of(start="latest", on_data_loss="skip", limits={"max_records_per_plan": 4})
     outside = live(5, 5, 5, settings=skipping)
     outside.logs[LOGS[0]].lost = {1}
     filled(outside, settings=skipping)

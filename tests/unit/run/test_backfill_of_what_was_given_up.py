@@ -31,7 +31,7 @@ from tests.fakes.stories import (
 )
 from tests.fakes.world import Crash, FakeWorld, When
 
-FROM_THE_START = settings_of(limits={"max_records_per_run": 4})
+FROM_THE_START = settings_of(limits={"max_records_per_plan": 4})
 """The pipeline begins at the logs' starts, so all that a backfill may load was given up."""
 
 

@@ -135,7 +135,7 @@ def test_a_position_may_be_set_back_over_what_was_given_back() -> None:
 
 
 def test_offsets_that_never_had_a_row_are_not_given_back_where_nothing_was_deleted() -> None:
-    skipping = settings_of(start="latest", on_data_loss="skip", limits={"max_records_per_run": 4})
+    skipping = settings_of(start="latest", on_data_loss="skip", limits={"max_records_per_plan": 4})
     outside = live(5, 5, 5, settings=skipping)
     outside.logs[LOGS[0]].lost = {1}
     filled(outside, settings=skipping)

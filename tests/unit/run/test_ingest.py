@@ -310,7 +310,7 @@ def test_a_second_driver_at_any_moment_of_such_a_run_loses_and_doubles_nothing(
 
 
 def test_the_caps_hold_for_the_new_plan_and_the_report_says_what_they_leave() -> None:
-    outside, settings = outside_of(9, 0, 0), settings_of(limits={"max_records_per_run": 4})
+    outside, settings = outside_of(9, 0, 0), settings_of(limits={"max_records_per_plan": 4})
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at("store plan", When.AFTER))
     report = run(outside, settings)
@@ -323,7 +323,7 @@ def test_the_caps_hold_for_the_new_plan_and_the_report_says_what_they_leave() ->
     assert [one.records for one in report.plans] == [4, 4]
     assert (
         report.outcomes[-1][1]
-        == "limits.max_records_per_run (4) left 1 offsets of 1 partitions to the next run"
+        == "limits.max_records_per_plan (4) left 1 offsets of 1 partitions to the next run"
     )
 
 
@@ -480,7 +480,7 @@ def test_what_others_read_is_refused_before_anything_is_stored(trouble: str) -> 
 
 
 def test_capped_runs_read_the_whole_log_in_turns() -> None:
-    outside, settings = outside_of(11, 3, 7), settings_of(limits={"max_records_per_run": 4})
+    outside, settings = outside_of(11, 3, 7), settings_of(limits={"max_records_per_plan": 4})
     rows = []
     while Outcome.INGESTED in outcomes(report := run(outside, settings)):
         rows.append(report.records)

@@ -18,7 +18,7 @@ from etl.model.snapshot import Supersede
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
-from etl.settings.choices import HandOverAt, OwnershipMode
+from etl.settings.choices import CommitWhen, OwnershipMode
 from etl.settings.sections import Settings
 from tests.fakes import fake_ledger
 from tests.fakes.members import FakeMember, Others, member_with
@@ -47,7 +47,7 @@ both_places = pytest.mark.parametrize("place", [ZOOKEEPER, KAFKA])
 
 def member_of(
     place: OffsetsStorage,
-    hand_over: HandOverAt = HandOverAt.APPEND,
+    hand_over: CommitWhen = CommitWhen.APPEND,
     settings: Settings | None = None,
 ) -> Settings:
     settings = settings or settings_of()
@@ -257,7 +257,7 @@ def test_what_a_refused_commit_left_is_moved_whoever_made_a_plan_of_other_logs_s
         outside,
         [B],
         settings=member_of(
-            place, HandOverAt.PLAN if between == "one of at_plan" else HandOverAt.APPEND
+            place, CommitWhen.PLAN if between == "one of at_plan" else CommitWhen.APPEND
         ),
     )
     outside.owners.clear()
@@ -281,15 +281,15 @@ def test_an_offset_that_is_gone_stops_the_run(place: OffsetsStorage) -> None:
 
 
 @both_places
-@pytest.mark.parametrize("was", HandOverAt)
+@pytest.mark.parametrize("was", CommitWhen)
 @pytest.mark.parametrize("step", ["fetch", "record", "tidy"])
 def test_the_key_may_be_changed_behind_a_run_that_died(
-    place: OffsetsStorage, was: HandOverAt, step: str
+    place: OffsetsStorage, was: CommitWhen, step: str
 ) -> None:
     outside = group_of(place, 5, 3)
     others = Others(outside)
     before = member_of(place, was)
-    after = member_of(place, HandOverAt.PLAN if was is HandOverAt.APPEND else HandOverAt.APPEND)
+    after = member_of(place, CommitWhen.PLAN if was is CommitWhen.APPEND else CommitWhen.APPEND)
     with pytest.raises(Crash):
         run(outside, [A, B], at=crash_at(step, BEFORE), settings=before)
     outside.owners.clear()

@@ -8,7 +8,7 @@ from etl.model.partitions import RebalanceStatistics
 from etl.model.snapshot import Pause
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
-from etl.settings.choices import OwnershipMode, Stay
+from etl.settings.choices import LeaveAfter, OwnershipMode
 from etl.settings.sections import Settings
 from tests.fakes.members import FakeMember, Others, member_with
 from tests.fakes.stories import LOGS, grow, new_report, outcomes, outside_of, settings_of
@@ -17,7 +17,7 @@ from tests.fakes.world import FakeWorld
 A, B, C = LOGS
 
 
-def member_of(stay: Stay = Stay.RUN) -> Settings:
+def member_of(stay: LeaveAfter = LeaveAfter.RUN) -> Settings:
     settings = settings_of()
     return settings.model_copy(
         update={
@@ -85,7 +85,7 @@ def test_what_others_read_of_a_log_that_we_paused_is_theirs_once_we_own_it_again
 
 def test_a_run_that_stays_for_its_share_leaves_once_that_is_handed_over() -> None:
     members, left = list[FakeMember](), []
-    outside, settings = outside_of(5), member_of(Stay.SHARE)
+    outside, settings = outside_of(5), member_of(LeaveAfter.SHARE)
     world = FakeWorld(
         outside,
         settings,

@@ -36,7 +36,7 @@ from tests.fakes.world import Crash, FakeWorld, When
 T = 100
 K, BARE = Request("K", Bounds(until=Bound("T", at_ms=T))), Request("K")
 SKIPS = settings_of(on_no_leader="skip")
-CAPPED = settings_of(limits={"max_records_per_run": 3}, on_no_leader="skip")
+CAPPED = settings_of(limits={"max_records_per_plan": 3}, on_no_leader="skip")
 LEAVES = plain_settings(
     cluster="cluster-1", source={"topics": {"allow": ["clicks.*"]}}, ownership={"on_owned": "skip"}
 )
@@ -253,7 +253,7 @@ def test_a_log_of_byte_positions_is_read_to_the_end_that_was_frozen_though_its_b
 ):
     out = physical_outside_of(3, 4)
     capped = PHYSICAL_SETTINGS.model_copy(
-        update={"limits": PHYSICAL_SETTINGS.limits.model_copy(update={"max_bytes_per_run": 1})}
+        update={"limits": PHYSICAL_SETTINGS.limits.model_copy(update={"max_bytes_per_plan": 1})}
     )
     ends = [log.end for log in out.logs.values()]
     with pytest.raises(Crash):

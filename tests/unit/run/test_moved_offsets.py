@@ -34,7 +34,7 @@ def test_a_moved_offset_stops_the_run_and_nothing_is_touched() -> None:
 
 
 def test_a_moved_offset_is_followed_once_and_kept_in_the_next_plan() -> None:
-    outside, settings = outside_of(5, 3, 4), settings_of(on_moved="follow")
+    outside, settings = outside_of(5, 3, 4), settings_of(on_offset_changed="follow")
     run(outside, settings)
     outside.logs[LOGS[1]].end = 9
     outside.move_offset(LOGS[1], 7)
@@ -52,7 +52,10 @@ def test_an_offset_above_the_end_of_its_log_is_not_followed_whoever_has_the_log_
     owner: str | None,
     has_leader: bool,
 ) -> None:
-    outside, settings = outside_of(5, 3, 4), settings_of(on_moved="follow", on_no_leader="skip")
+    outside, settings = (
+        outside_of(5, 3, 4),
+        settings_of(on_offset_changed="follow", on_no_leader="skip"),
+    )
     settings = settings.model_copy(
         update={"ownership": settings.ownership.model_copy(update={"on_owned": OnOwned.SKIP})}
     )
@@ -78,10 +81,10 @@ def test_an_offset_of_a_topic_that_is_not_named_any_longer_is_left_alone_until_i
     named_again: type[OffsetMoved] | Outcome,
 ) -> None:
     orders = BrokerPartition("clicks-orders", 0)
-    outside, both = outside_of(5, 3, 4), settings_of(on_moved="follow")
+    outside, both = outside_of(5, 3, 4), settings_of(on_offset_changed="follow")
     outside.logs[orders] = FakeLog(2)
     run(outside, both)
-    one = settings_of(on_moved="follow", topics={"allow": ["clicks"]})
+    one = settings_of(on_offset_changed="follow", topics={"allow": ["clicks"]})
     outside.logs[orders].end = 9
     outside.move_offset(orders, moved_to)
     found = outside.offsets[orders]
@@ -117,11 +120,11 @@ def test_an_offset_of_a_topic_that_is_not_named_any_longer_is_left_alone_until_i
 
 def test_an_offset_that_was_left_alone_and_is_set_back_is_ours_again() -> None:
     orders = BrokerPartition("clicks-orders", 0)
-    outside, both = outside_of(5, 3, 4), settings_of(on_moved="follow")
+    outside, both = outside_of(5, 3, 4), settings_of(on_offset_changed="follow")
     outside.logs[orders] = FakeLog(2)
     run(outside, both)
     outside.move_offset(orders, 50)
-    one = settings_of(on_moved="follow", topics={"allow": ["clicks"]})
+    one = settings_of(on_offset_changed="follow", topics={"allow": ["clicks"]})
     assert outcomes(run(outside, one)) == [Outcome.NOT_FOLLOWED, Outcome.NOTHING_NEW]
     outside.move_offset(orders, 2)
     assert outcomes(run(outside, one)) == [Outcome.NOTHING_NEW]
@@ -131,7 +134,7 @@ def test_an_offset_that_was_left_alone_and_is_set_back_is_ours_again() -> None:
 
 
 def test_a_follow_without_new_records_is_kept_in_a_plan_too() -> None:
-    outside, settings = outside_of(5, 3, 4), settings_of(on_moved="follow")
+    outside, settings = outside_of(5, 3, 4), settings_of(on_offset_changed="follow")
     run(outside, settings)
     outside.logs[LOGS[1]].end = 9
     run(outside, settings)

@@ -465,7 +465,7 @@ def test_a_ledger_of_before_the_replay_learns_it_from_the_table() -> None:
 def test_an_offset_that_somebody_moved_is_decided_about_by_the_next_run_and_not_by_a_replay() -> (
     None
 ):
-    outside, settings = loaded(5, 3, 4), settings_of(on_moved="follow")
+    outside, settings = loaded(5, 3, 4), settings_of(on_offset_changed="follow")
     grow(outside, 5, 0, 0)
     outside.move_offset(LOGS[0], 8)
     plan = replayed(outside, settings=settings)

@@ -167,7 +167,7 @@ def test_a_key_is_known_when_its_plan_is_pruned() -> None:
 def test_under_caps_a_key_makes_as_many_plans_as_its_bound_needs_and_is_done_with_the_last() -> (
     None
 ):
-    out, capped = outside(), settings_of(limits={"max_records_per_run": 2})
+    out, capped = outside(), settings_of(limits={"max_records_per_plan": 2})
     report = load(out, settings=capped)
     assert reached(out) == [3, 2, 4]
     assert [one.plan.run_key for one in report.plans] == [K.run_key] * 5
@@ -181,7 +181,7 @@ def test_under_caps_a_key_makes_as_many_plans_as_its_bound_needs_and_is_done_wit
 def test_a_key_that_caps_cut_is_finished_after_a_crash_to_the_bound_of_its_first_plan(
     moment: int,
 ) -> None:
-    out, capped = outside(), settings_of(limits={"max_records_per_run": 2})
+    out, capped = outside(), settings_of(limits={"max_records_per_plan": 2})
     with pytest.raises(Crash):
         load(out, settings=capped, at=crash_at_moment(moment))
     stored = len(out.plans)
@@ -192,10 +192,10 @@ def test_a_key_that_caps_cut_is_finished_after_a_crash_to_the_bound_of_its_first
 
 
 def test_a_key_that_a_cap_cut_goes_on_behind_a_run_without_it_where_that_left_something() -> None:
-    out, capped = outside(), settings_of(limits={"max_records_per_run": 3})
+    out, capped = outside(), settings_of(limits={"max_records_per_plan": 3})
     with pytest.raises(Crash):
         load(out, settings=capped, at=crash_at("tidy", When.AFTER))
-    load(out, None, settings_of(limits={"max_records_per_run": 2}))
+    load(out, None, settings_of(limits={"max_records_per_plan": 2}))
     before = sum(reached(out))
     load(out, settings=capped)
     assert before == 5 and reached(out) == [3, 2, 4]
@@ -460,7 +460,7 @@ def test_records_out_of_order_are_read_up_to_the_first_offset_that_is_as_late_an
 
 
 def test_what_a_run_would_do_is_decided_by_what_it_was_asked_for() -> None:
-    out, capped = outside(), settings_of(limits={"max_records_per_run": 2})
+    out, capped = outside(), settings_of(limits={"max_records_per_plan": 2})
     steps = steps_ahead(FakeWorld(out, capped, request=K).observe(), capped, now_ms=1, uid="u")
     assert [(step.plan.run_key if step.plan else None, step.goes_on) for step in steps] == [
         (K.run_key, True)
@@ -471,7 +471,7 @@ def test_what_a_run_would_do_is_decided_by_what_it_was_asked_for() -> None:
 
 
 def test_a_log_that_appears_under_a_key_that_caps_cut_is_left_to_a_later_run() -> None:
-    out, capped = outside_of(4, 3), settings_of(limits={"max_records_per_run": 3})
+    out, capped = outside_of(4, 3), settings_of(limits={"max_records_per_plan": 3})
     with pytest.raises(Crash):
         load(out, Request("k"), capped, at=crash_at("tidy", When.AFTER))
     out.logs[LOGS[2]] = outside_of(2).logs[LOGS[0]]
@@ -491,9 +491,9 @@ def test_a_run_that_fails_under_a_key_leaves_the_key_free() -> None:
 
 
 def test_what_caps_left_is_counted_up_to_the_bound_and_not_to_the_end() -> None:
-    out, capped = outside(), settings_of(limits={"max_records_per_run": 2})
+    out, capped = outside(), settings_of(limits={"max_records_per_plan": 2})
     report = load(out, Request(None, UNTIL), capped)
     assert said(report, Outcome.CAPPED) == [
-        "limits.max_records_per_run (2) left 7 offsets of 3 partitions to the next run"
+        "limits.max_records_per_plan (2) left 7 offsets of 3 partitions to the next run"
     ]
     assert Outcome.CAPPED not in outcomes(load(out, Request(None, UNTIL), SETTINGS))

@@ -34,8 +34,8 @@ def conf(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("word", "value"),
     [
-        ("limits.max_records_per_run=1000", 1000),
-        ("limits.max_records_per_run=", None),
+        ("limits.max_records_per_plan=1000", 1000),
+        ("limits.max_records_per_plan=", None),
         ("source.topics.allow=[a, 'b-.*']", ["a", "b-.*"]),
         ("source.topics={allow: [a]}", {"allow": ["a"]}),
         ("group=7", 7),
@@ -50,8 +50,8 @@ def test_the_value_of_a_change_is_what_yaml_makes_of_it(word: str, value: object
 @pytest.mark.parametrize(
     ("word", "says"),
     [
-        ("limits.max_record_per_run=1", "limits.max_records_per_run"),
-        ("max_records_per_run=1", "limits.max_records_per_run"),
+        ("limits.max_record_per_run=1", "limits.max_records_per_plan"),
+        ("max_records_per_plan=1", "limits.max_records_per_plan"),
         ("nothing=1", "etl schema"),
         ("source.start.day=1", "source.start"),
         ("group", "KEY=VALUE"),
@@ -86,15 +86,15 @@ def test_a_change_is_as_if_it_stood_in_the_file_and_the_last_of_two_holds(
         parse_change(word)
         for word in (
             "source.start.timestamp=2026-01-31T00:00:00+00:00",
-            "limits.max_records_per_run=1",
-            "limits.max_records_per_run=2",
+            "limits.max_records_per_plan=1",
+            "limits.max_records_per_plan=2",
             "table.path=../${env:SAID}/clicks",
             "spark.driver.memory=2g",
             "spark.spark.master=local[2]",
         )
     ]
     found = load_settings(conf, said)
-    assert found.limits.max_records_per_run == 2
+    assert found.limits.max_records_per_plan == 2
     assert found.source.start.ms == 1_769_817_600_000  # type: ignore[union-attr]
     assert found.table.path == str(tmp_path / "elsewhere" / "clicks")
     assert found.spark == {"spark.driver.memory": "2g", "spark.master": "local[2]"}
@@ -104,18 +104,18 @@ def test_a_change_is_as_if_it_stood_in_the_file_and_the_last_of_two_holds(
 def test_a_wrong_value_of_a_change_is_told_with_the_file_and_the_change(conf: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings(
-            conf, [parse_change("limits.max_records_per_run=many"), parse_change("group=g")]
+            conf, [parse_change("limits.max_records_per_plan=many"), parse_change("group=g")]
         )
     assert caught.value.where == {
         "path": str(conf),
-        "key": "limits.max_records_per_run",
-        "set": "limits.max_records_per_run, group",
+        "key": "limits.max_records_per_plan",
+        "set": "limits.max_records_per_plan, group",
     }
 
 
 def test_a_report_tells_changes_and_none_that_may_be_a_secret() -> None:
     said = (
-        "limits.max_records_per_run=1000",
+        "limits.max_records_per_plan=1000",
         "group=${env:GROUP}",
         "spark.hadoop.fs.s3a.secret.key=s3cret",
         "spark={spark.x: s3cret}",
@@ -123,7 +123,7 @@ def test_a_report_tells_changes_and_none_that_may_be_a_secret() -> None:
         "source.bootstrap=host:9092",
     )
     assert describe_overrides([parse_change(word) for word in said]) == {
-        "limits.max_records_per_run": "1000",
+        "limits.max_records_per_plan": "1000",
         "group": "${env:GROUP}",
         "spark.hadoop.fs.s3a.secret.key": None,
         "spark": None,

@@ -130,7 +130,7 @@ def test_a_mistake_is_told_with_both_files_and_no_secret_of_the_defaults_with_it
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "word").write_text("s3cret")
     conf = written(
-        tmp_path, {**SHARED, "limits": {"max_records_per_run": "${file:word}"}, "grop": "x"}
+        tmp_path, {**SHARED, "limits": {"max_records_per_plan": "${file:word}"}, "grop": "x"}
     )
     with pytest.raises(SettingsError) as caught:
         load_settings(conf)
@@ -149,7 +149,7 @@ def test_a_key_that_stands_twice_in_the_defaults_is_refused_with_both_lines(tmp_
     shared = tmp_path / "shared" / "defaults.yaml"
     lines = len(shared.read_text().splitlines())
     shared.write_text(
-        f"{shared.read_text()}limits: {{max_records_per_run: 10}}\nlimits: {{without_spark_below_bytes: 0}}\n"
+        f"{shared.read_text()}limits: {{max_records_per_plan: 10}}\nlimits: {{local_below_bytes: 0}}\n"
     )
     says = f"the key limits stands twice, first in line {lines + 1};.*: line {lines + 2}, column 1"
     with pytest.raises(SettingsError, match=says) as caught:

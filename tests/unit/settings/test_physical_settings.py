@@ -56,7 +56,7 @@ def test_the_example_conf_for_jafka_is_one() -> None:
         ("start", {"timestamp": "2026-01-31T00:00:00+00:00"}, "one too old"),
         ("isolation", "read_committed", "no transactions"),
         ("on_no_leader", "fail", "one broker only"),
-        ("compacted_topics", ["clicks"], "no compaction"),
+        ("assume_compacted", ["clicks"], "no compaction"),
     ],
 )
 def test_what_brokers_of_byte_positions_cannot_do_is_refused_with_the_reason(
@@ -73,7 +73,7 @@ def test_the_same_keys_are_taken_where_they_ask_for_what_there_is() -> None:
         "start": "latest",
         "isolation": "read_uncommitted",
         "on_no_leader": "skip",
-        "compacted_topics": [],
+        "assume_compacted": [],
     }
     assert parse_settings(document(**said)).source.start is StartAt.LATEST
 
@@ -87,11 +87,13 @@ def test_a_cluster_without_an_id_must_be_named() -> None:
 
 def test_records_cannot_be_counted_from_byte_positions() -> None:
     assert (
-        refusal({**document(), "limits": {"max_records_per_run": 10}}).where["key"]
-        == "limits.max_records_per_run"
+        refusal({**document(), "limits": {"max_records_per_plan": 10}}).where["key"]
+        == "limits.max_records_per_plan"
     )
     assert (
-        parse_settings({**document(), "limits": {"max_bytes_per_run": 10}}).limits.max_bytes_per_run
+        parse_settings(
+            {**document(), "limits": {"max_bytes_per_plan": 10}}
+        ).limits.max_bytes_per_plan
         == 10
     )
 
@@ -112,7 +114,7 @@ def test_all_that_does_not_fit_is_told_at_once() -> None:
     error = refusal(
         {
             **document(bootstrap="a:9092", isolation="read_committed"),
-            "limits": {"max_records_per_run": 10},
+            "limits": {"max_records_per_plan": 10},
         }
     )
     first, *more = error.message.splitlines()
@@ -120,5 +122,5 @@ def test_all_that_does_not_fit_is_told_at_once() -> None:
     assert [line.split()[0] for line in more] == [
         "source.bootstrap",
         "source.isolation",
-        "limits.max_records_per_run",
+        "limits.max_records_per_plan",
     ]

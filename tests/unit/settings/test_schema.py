@@ -31,8 +31,8 @@ RIGHT = (
     "source.bootstrap=a:9092",
     "source.bootstrap=[a:9092]",
     "source.bootstrap=null",
-    "limits.max_records_per_run=5",
-    "limits.max_records_per_run=${env:MOST}",
+    "limits.max_records_per_plan=5",
+    "limits.max_records_per_plan=${env:MOST}",
     "spark.ui.enabled=false",
     "spark.x=3",
     "transform=null",
@@ -43,8 +43,8 @@ RIGHT = (
 WRONG = (
     "source.start=middle",
     "source.start={timestamp: x, y: 1}",
-    "limits.max_records_per_run=0",
-    "limits.max_records_per_run=many",
+    "limits.max_records_per_plan=0",
+    "limits.max_records_per_plan=many",
     "group=a b",
     "source.on_data_loss=maybe",
     "source.topics.allow=[]",
@@ -121,7 +121,9 @@ def test_a_file_of_defaults_has_a_schema_that_needs_no_key_and_knows_none_of_one
     None
 ):
     assert run_etl("schema", "--defaults").document == conf_schema(for_defaults=True)
-    assert mistakes({"group": "etl", "limits": {"max_records_per_run": 5}}, for_defaults=True) == []
+    assert (
+        mistakes({"group": "etl", "limits": {"max_records_per_plan": 5}}, for_defaults=True) == []
+    )
     assert mistakes({"pipeline": "clicks"}, for_defaults=True) and mistakes(
         {"defaults": "x"}, for_defaults=True
     )

@@ -22,8 +22,8 @@ from etl.report.plan_json import read_settings, write_settings
 from etl.settings.choices import (
     GroupStrategy,
     OnDataLoss,
-    OnMoved,
     OnNoLeader,
+    OnOffsetChanged,
     OwnershipMode,
     StartAt,
     split_address,
@@ -55,20 +55,20 @@ source:
   broker_version: "0.10.2"
   topics: {allow: ["clicks", "click-.*"], deny: [".*-test"]}
   start: {timestamp: 2026-01-31T00:00:00+01:00}
-  start_new_topics: latest
+  new_topics_starting_offsets: latest
   on_data_loss: skip
-  on_moved: follow
+  on_offset_changed: follow
   on_no_leader: skip
   wait_for_leader_s: 0
   isolation: read_uncommitted
   fetch_max_bytes: 16777216
-  fetch_limit_bytes: 33554432
+  max_batch_bytes: 33554432
   max_record_bytes: 1048576
   timeout_s: 2.5
-  compacted_topics: ["click-.*"]
+  assume_compacted: ["click-.*"]
 table: {path: "warehouse/clicks", writer: spark, partition_by: [topic, event_date], on_rows_removed: fail}
-limits: {max_records_per_run: 10, max_bytes_per_run: null, target_task_bytes: 268435456}
-ownership: {mode: observe, on_owned: fail, on_live_group: fail, wait_for_driver_s: 60}
+limits: {max_records_per_plan: 10, max_bytes_per_plan: null, target_task_bytes: 268435456}
+ownership: {mode: observe, on_owned: fail, on_active_members: fail, lock_timeout_s: 60}
 transform: package.module:function
 report: {path: "elsewhere"}
 spark: {spark.master: "local[2]", spark.ui.enabled: false, spark.sql.shuffle.partitions: 4}
@@ -85,7 +85,7 @@ def document_with(key: str, value: Any) -> dict[str, Any]:
     for name in sections:
         section = section.setdefault(name, {})
     section[last] = value
-    if key == "limits.without_spark_below_bytes":  # refused where it has no effect
+    if key == "limits.local_below_bytes":  # refused where it has no effect
         document["table"]["writer"] = "auto"
     return document
 
@@ -106,17 +106,21 @@ def refusal(key: str, value: Any) -> SettingsError:
 def test_the_least_conf_has_the_documented_defaults() -> None:
     found = parse(LEAST)
     assert found.source.start is StartAt.EARLIEST
-    assert found.source.start_new_topics is StartAt.EARLIEST
-    assert (found.source.on_data_loss, found.source.on_moved, found.source.on_no_leader) == (
+    assert found.source.new_topics_starting_offsets is StartAt.EARLIEST
+    assert (
+        found.source.on_data_loss,
+        found.source.on_offset_changed,
+        found.source.on_no_leader,
+    ) == (
         OnDataLoss.FAIL,
-        OnMoved.FAIL,
+        OnOffsetChanged.FAIL,
         OnNoLeader.FAIL,
     )
     assert found.source.isolation is Isolation.READ_COMMITTED
     assert found.source.fetch_max_bytes == 16_777_216
     assert found.limits.target_task_bytes == 268_435_456
-    assert (found.limits.max_records_per_run, found.limits.max_bytes_per_run) == (None, None)
-    assert found.ownership.wait_for_driver_s == 60
+    assert (found.limits.max_records_per_plan, found.limits.max_bytes_per_plan) == (None, None)
+    assert found.ownership.lock_timeout_s == 60
     assert (found.table.writer, found.table.partition_by, found.report.path) == (
         "spark",
         (),
@@ -137,7 +141,7 @@ def test_every_key_is_taken() -> None:
         ("a:9092", "[::1]:9093"),
         "0.10.2",
     )
-    assert found.source.on_moved is OnMoved.FOLLOW
+    assert found.source.on_offset_changed is OnOffsetChanged.FOLLOW
     assert found.ownership.mode is OwnershipMode.OBSERVE
     assert found.table.partition_by == ("topic", "event_date")
     assert found.spark == {
@@ -221,7 +225,7 @@ def test_a_missing_key_is_refused_with_its_path(key: str) -> None:
         ("source.topics.allow", ["("], "source.topics.allow"),
         ("source.topics.deny", ["a{99999999999999}"], "source.topics.deny"),
         ("source.topics.allow", [7], "source.topics.allow.0"),
-        ("source.compacted_topics", ["("], "source.compacted_topics"),
+        ("source.assume_compacted", ["("], "source.assume_compacted"),
         ("source.bootstrap", "localhost", "source.bootstrap"),
         ("source.bootstrap", "localhost:0", "source.bootstrap"),
         ("source.bootstrap", "localhost:65536", "source.bootstrap"),
@@ -233,18 +237,18 @@ def test_a_missing_key_is_refused_with_its_path(key: str) -> None:
         ("source.start", {"timestamp": "x"}, "source.start.timestamp"),
         ("source.start", {"time": 1}, "source.start.time"),
         (
-            "source.start_new_topics",
+            "source.new_topics_starting_offsets",
             {"timestamp": "2026-01-31T00:00:00Z"},
-            "source.start_new_topics",
+            "source.new_topics_starting_offsets",
         ),
         ("source.on_data_loss", "ignore", "source.on_data_loss"),
-        ("source.on_moved", None, "source.on_moved"),
+        ("source.on_offset_changed", None, "source.on_offset_changed"),
         ("source.on_no_leader", "wait", "source.on_no_leader"),
         ("source.isolation", "serializable", "source.isolation"),
         ("source.fetch_max_bytes", "16MB", "source.fetch_max_bytes"),
         ("source.fetch_max_bytes", 10.5, "source.fetch_max_bytes"),
         ("source.fetch_max_bytes", 1, "source.fetch_max_bytes"),
-        ("source.fetch_limit_bytes", 2048, "source"),
+        ("source.max_batch_bytes", 2048, "source"),
         ("source.timeout_s", 0, "source.timeout_s"),
         ("source.timeout_s", float("nan"), "source.timeout_s"),
         ("source.timeout_s", float("inf"), "source.timeout_s"),
@@ -253,11 +257,11 @@ def test_a_missing_key_is_refused_with_its_path(key: str) -> None:
         ("table.partition_by", 7, "table.partition_by"),
         ("table.partition_by", ["topic", "topic"], "table.partition_by"),
         ("table.partition_by", ["topic", "Topic"], "table.partition_by"),
-        ("limits.max_records_per_run", 0, "limits.max_records_per_run"),
-        ("limits.max_records_per_run", True, "limits.max_records_per_run"),
-        ("limits.max_bytes_per_run", -5, "limits.max_bytes_per_run"),
+        ("limits.max_records_per_plan", 0, "limits.max_records_per_plan"),
+        ("limits.max_records_per_plan", True, "limits.max_records_per_plan"),
+        ("limits.max_bytes_per_plan", -5, "limits.max_bytes_per_plan"),
         ("limits.target_task_bytes", None, "limits.target_task_bytes"),
-        ("ownership.wait_for_driver_s", "1m", "ownership.wait_for_driver_s"),
+        ("ownership.lock_timeout_s", "1m", "ownership.lock_timeout_s"),
         ("transform", "module.function", "transform"),
         ("transform", "module:", "transform"),
         ("report.path", 7, "report.path"),
@@ -279,7 +283,7 @@ def test_a_wrong_value_is_refused_with_the_path_of_its_key(
         ("groupp", "group"),
         ("zookeeper.conect", "zookeeper.connect"),
         ("source.topics.alow", "source.topics.allow"),
-        ("ownership.wait_for_driver", "ownership.wait_for_driver_s"),
+        ("ownership.wait_for_driver", "ownership.lock_timeout_s"),
         ("on_data_loss", "source.on_data_loss"),
     ],
 )
@@ -307,8 +311,8 @@ def test_a_key_under_another_name_is_one_mistake() -> None:
 
 
 def test_all_mistakes_are_told_at_once_each_with_what_its_key_takes() -> None:
-    document = document_with("limits.max_records_per_run", "many")
-    document["source"]["on_moved"] = "ignore"
+    document = document_with("limits.max_records_per_plan", "many")
+    document["source"]["on_offset_changed"] = "ignore"
     del document["group"]
     with pytest.raises(SettingsError) as caught:
         parse_settings(document, path=PLACE)
@@ -317,9 +321,9 @@ def test_all_mistakes_are_told_at_once_each_with_what_its_key_takes() -> None:
     assert sorted(more) == [
         "group: a key is missing; it takes the consumer group whose offsets are read and moved: letters, digits, `.`, `_` and `-`, "
         "and not dots alone",
-        "limits.max_records_per_run: must be a whole number (it is 'many'); it takes how many offsets one plan takes on, 1 or more; "
+        "limits.max_records_per_plan: must be a whole number (it is 'many'); it takes how many offsets one plan takes on, 1 or more; "
         "null for all",
-        "source.on_moved: must be fail or follow (it is 'ignore'); it takes fail: stop where somebody moved a committed offset; "
+        "source.on_offset_changed: must be fail or follow (it is 'ignore'); it takes fail: stop where somebody moved a committed offset; "
         "follow: go on from there, forwards only",
     ]
 
@@ -369,7 +373,7 @@ def test_every_key_has_a_meaning_and_every_meaning_a_key() -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["source.topics.allow", "source.topics.deny", "table.partition_by", "source.compacted_topics"],
+    ["source.topics.allow", "source.topics.deny", "table.partition_by", "source.assume_compacted"],
 )
 def test_one_name_is_a_list_of_one(key: str) -> None:
     assert parse_settings(document_with(key, "topic")) == parse_settings(
@@ -793,10 +797,14 @@ def test_an_alias_is_refused_with_its_line_and_what_to_write_instead(
 @pytest.mark.parametrize(
     ("key", "first", "second"),
     [
-        ("limits", "limits: {max_records_per_run: 10}", "limits: {without_spark_below_bytes: 0}"),
+        ("limits", "limits: {max_records_per_plan: 10}", "limits: {local_below_bytes: 0}"),
         ("version", "version: 1", "'version': 1"),
         ("deny", "report: {deny: 1, x: 2,", "  deny: 3}"),
-        ("max_records_per_run", "limits:\n  max_records_per_run: 10", "  max_records_per_run: 11"),
+        (
+            "max_records_per_plan",
+            "limits:\n  max_records_per_plan: 10",
+            "  max_records_per_plan: 11",
+        ),
         ("spark.driver.memory", "spark:\n  spark.driver.memory: 2g", "  spark.driver.memory: 4g"),
         ("a", "report:\n  - a: 1", "    a: 2"),
     ],
@@ -820,7 +828,7 @@ def test_a_second_section_of_one_name_does_not_take_the_place_of_the_first_one(
 ) -> None:
     path = tmp_path / "clicks.yaml"
     path.write_text(
-        f"{LEAST}\nlimits: {{max_records_per_run: 10}}\nlimits: {{without_spark_below_bytes: 0}}\n"
+        f"{LEAST}\nlimits: {{max_records_per_plan: 10}}\nlimits: {{local_below_bytes: 0}}\n"
     )
     with pytest.raises(SettingsError, match="the key limits stands twice"):
         load_settings(path)
@@ -873,7 +881,7 @@ def test_topics_that_an_operator_says_are_compacted_match_whole(topic: str, said
     [
         "topics: {allow: ['%s']}",
         "topics: {allow: [clicks], deny: ['%s']}",
-        "topics: {allow: [clicks]}, compacted_topics: ['%s']",
+        "topics: {allow: [clicks]}, assume_compacted: ['%s']",
     ],
 )
 @pytest.mark.parametrize("expression", ["or[c-e&&[^c]]ers", "[a[[b]]", "clicks|[a-z&&b]"])

@@ -562,7 +562,7 @@ def test_a_stored_plan_whose_log_lost_its_end_gives_its_place_and_the_log_is_rea
 def test_a_log_that_a_cap_did_not_let_begin_may_be_made_again_as_often_as_its_broker_likes() -> (
     None
 ):
-    capped = settings_of(dialect="jafka", limits={"max_bytes_per_run": 1})
+    capped = settings_of(dialect="jafka", limits={"max_bytes_per_plan": 1})
     outside = physical_outside_of(9, 9)
     run(outside, capped)
     plan = outside.newest_plan()
@@ -591,7 +591,7 @@ def test_a_log_that_was_cut_inside_a_stored_plan_may_have_been_made_again_so_a_p
 
 
 def test_a_log_that_a_cap_left_in_its_middle_is_known_again_by_what_lies_before_its_end() -> None:
-    capped = settings_of(dialect="jafka", limits={"max_bytes_per_run": 1})
+    capped = settings_of(dialect="jafka", limits={"max_bytes_per_plan": 1})
     outside = physical_outside_of(9)
     run(outside, capped)
     plan = outside.newest_plan()

@@ -121,7 +121,7 @@ def test_a_stored_plan_over_a_broker_that_went_away_does_not_hold_up_the_others(
 def test_capped_runs_read_every_log_to_its_end_in_whole_entries(most_bytes: int) -> None:
     outside = physical_outside_of(11, 3, 7)
     settings = settings_of(
-        dialect="jafka", limits={"max_bytes_per_run": most_bytes, "target_task_bytes": 25}
+        dialect="jafka", limits={"max_bytes_per_plan": most_bytes, "target_task_bytes": 25}
     )
     while Outcome.INGESTED in outcomes(run(outside, settings)):
         reject_broken(outside)
@@ -131,12 +131,12 @@ def test_capped_runs_read_every_log_to_its_end_in_whole_entries(most_bytes: int)
 def test_what_a_cap_leaves_is_told_in_bytes() -> None:
     outside, settings = (
         physical_outside_of(6),
-        settings_of(dialect="jafka", limits={"max_bytes_per_run": 1}),
+        settings_of(dialect="jafka", limits={"max_bytes_per_plan": 1}),
     )
     left = of(outside, ONE).end - of(outside, ONE).extent.boundaries[1]  # type: ignore[index]
     assert run(outside, settings).outcomes[-1] == (
         Outcome.CAPPED,
-        f"limits.max_bytes_per_run (1) left {left} bytes of 1 partitions to the next run",
+        f"limits.max_bytes_per_plan (1) left {left} bytes of 1 partitions to the next run",
     )
 
 
@@ -200,7 +200,7 @@ def test_an_offset_that_another_consumer_moved_is_followed_and_what_lies_before_
     with pytest.raises(OffsetMoved) as refused:
         run(outside)
     assert refused.value.where["broker_id"] == 1
-    report = run(outside, settings_of(dialect="jafka", on_moved="follow"))
+    report = run(outside, settings_of(dialect="jafka", on_offset_changed="follow"))
     assert outcomes(report) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.INGESTED]
     assert f"{log.entries[7][0] - start} bytes" in report.outcomes[1][1]
     assert outside.offsets[ONE][0] == log.end
@@ -330,7 +330,7 @@ def test_offsets_are_shown_with_the_broker_and_the_boundaries_and_their_lag_is_b
 
 
 def test_another_driver_in_the_middle_of_a_capped_run_doubles_no_message() -> None:
-    settings = settings_of(dialect="jafka", limits={"max_bytes_per_run": 40})
+    settings = settings_of(dialect="jafka", limits={"max_bytes_per_plan": 40})
     outside = physical_outside_of(9, 3, 4)
 
     def at(reached: str, side: When) -> None:

@@ -162,7 +162,7 @@ def test_a_ledger_restored_from_a_copy_of_before_a_reset_loses_and_doubles_nothi
     with contextlib.suppress(Crash):
         run(outside, at=crash_at("append", When.AFTER) if later == "reset" else None)
     vars(outside).update(kept)
-    run(outside, settings_of(on_moved=policy))
+    run(outside, settings_of(on_offset_changed=policy))
     reject_unfinished(outside)
     assert not outside.losses
 
@@ -289,7 +289,10 @@ def test_a_start_that_waits_for_its_partition_waits_through_a_reset() -> None:
 def test_a_start_that_waits_in_a_topic_that_was_made_again_is_decided_anew(
     new_topics: str, is_same_log: bool, rows: int
 ) -> None:
-    outside, settings = outside_of(3), settings_of(on_no_leader="skip", start_new_topics=new_topics)
+    outside, settings = (
+        outside_of(3),
+        settings_of(on_no_leader="skip", new_topics_starting_offsets=new_topics),
+    )
     outside.topic_ids, outside.logs[A].has_leader = {"clicks": "zxid-1"}, False
     run(outside, settings)
     outside.topic_ids = {"clicks": "zxid-2"}
@@ -397,7 +400,7 @@ def test_a_partition_that_a_topic_lacks_since_it_was_made_again_is_read_from_its
 
 
 def test_a_topic_that_was_made_again_starts_where_policy_says() -> None:
-    outside, settings = with_ids("id-1"), settings_of(start_new_topics="latest")
+    outside, settings = with_ids("id-1"), settings_of(new_topics_starting_offsets="latest")
     made_again(outside, "id-2", 20, 9, 9)
     plan = accept(outside, "clicks", settings=settings)
     assert plan.positions == {A: 20, B: 9, C: 9}

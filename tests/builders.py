@@ -11,6 +11,7 @@ from etl.model.partitions import NOTHING_COMMITTED, BrokerFamily, BrokerPartitio
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Ledger, Snapshot
 from etl.settings.load import parse_settings
+from etl.settings.secrets import Section
 from etl.settings.sections import Settings
 
 
@@ -57,18 +58,38 @@ def plain_settings(**sections: Any) -> Settings:
     anything else takes its place.
     """
     document: dict[str, Any] = {
-        "version": 1,
         "pipeline": "clicks",
-        "group": "group",
+        "group": {"id": "group"},
         "zookeeper": {"connect": "127.0.0.1:2181"},
-        "source": {"topics": {"allow": ["clicks"]}},
+        "source": {"topics": ["clicks"]},
         "table": {"path": "clicks"},
     }
     for name, value in sections.items():
+        if name == "group" and isinstance(value, str):
+            value = {"id": value}
         document[name] = (
             {**document.get(name, {}), **value} if isinstance(value, Mapping) else value
         )
     return parse_settings(document)
+
+
+def with_keys(settings: Settings, **sections: Any) -> Settings:
+    """Return the settings with other values of these keys, which are not validated:
+    `with_keys(settings, group={"join": {"num_streams": 2}})`.
+    """
+    changed: Settings = _with_keys(settings, sections)
+    return changed
+
+
+def _with_keys(section: Any, keys: Mapping[str, Any]) -> Any:
+    update = {}
+    for name, value in keys.items():
+        below = getattr(section, name)
+        if isinstance(value, Mapping) and isinstance(below, Section):
+            update[name] = _with_keys(below, value)
+        else:
+            update[name] = value
+    return section.model_copy(update=update)
 
 
 def conf_beside(folder: Path, port: int) -> Path:
@@ -77,11 +98,10 @@ def conf_beside(folder: Path, port: int) -> Path:
     """
     path = folder / "clicks.yaml"
     path.write_text(f"""
-version: 1
 pipeline: clicks
 group: group
 zookeeper: {{connect: "127.0.0.1:1"}}
-source: {{bootstrap: "127.0.0.1:{port}", topics: {{allow: [clicks]}}}}
+source: {{bootstrap_servers: "127.0.0.1:{port}", topics: [clicks]}}
 table: {{path: clicks}}
 """)
     return path

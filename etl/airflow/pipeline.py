@@ -30,6 +30,7 @@ from etl.settings.conf_file import (
     confs_in,
     defaults_of,
     document_of,
+    expand_short_forms,
     over,
     resolve,
     said_of,
@@ -72,13 +73,14 @@ def pipeline_of(conf: str | Path) -> Pipeline:
     if defaults := defaults_of(document, str(path)):
         if _find(document, "table.path") is None and _find(defaults.written, "table.path"):
             names_table = Path(defaults.path)
-        document = over(defaults.written, document)
+        document = over(defaults.written, expand_short_forms(document))
+    document = expand_short_forms(document)
     return Pipeline(
         str(path),
         _text(document, "pipeline", path),
-        _text(document, "group", path),
+        _text(document, "group.id", path),
         _table_of(document, names_table),
-        is_physical=_find(document, "source.dialect") == BrokerFamily.JAFKA.value,
+        is_physical=_find(document, "source.broker_type") == BrokerFamily.JAFKA.value,
     )
 
 

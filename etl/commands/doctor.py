@@ -87,7 +87,7 @@ from etl.settings.table import untried
 
 def unfinished(name: str, findings: Findings) -> Iterator[Line]:
     """Return a line for each unfinished backfill, and one for all others; none without backfills."""
-    ledger = PlanLedger(findings.zookeeper, findings.settings.group, findings.settings.pipeline)
+    ledger = PlanLedger(findings.zookeeper, findings.settings.group.id, findings.settings.pipeline)
     done = 0
     for one in backfills_of_pipeline(ledger):
         said = f"{one['name']} is {one['state']}: {one['loaded']:,} of {one['offsets']:,} offsets are loaded"
@@ -216,7 +216,7 @@ def told(name: str, found: PipelineState) -> Line:
 def _up_to_date(name: str, found: UpToDate) -> Line:
     both = f"plan {found.last.number} is the newest in both"
     if found.followed:
-        to_do = "which other consumer of this group runs; source.on_offset_changed: follow takes its offsets"
+        to_do = "which other consumer of this group runs; group.on_offset_changed: follow takes its offsets"
         return advice(
             name, f"{both}; somebody else moved {len(found.followed)} committed offsets", to_do
         )
@@ -237,16 +237,16 @@ def transformed(name: str, findings: Findings) -> Iterator[Line]:
     out: it is started, for some seconds.
     """
     settings = findings.settings
-    if not settings.either_transform:
+    if not settings.transform.function:
         return
-    if settings.transform and may_need_jars(findings):
+    if settings.transform.dataframe and may_need_jars(findings):
         yield Line(
             name,
             Verdict.NOT_CHECKED,
             "Delta's jars are not on this machine yet, see above: the first run looks at it",
         )
         return
-    if settings.transform:
+    if settings.transform.dataframe:
         try_on_no_rows(spark_of(findings).session(), settings)
     fitting_arrow_transform(settings)
     wrong = unprovable(settings)
@@ -314,7 +314,7 @@ def _kept(findings: Findings) -> tuple[NamedTable | None, bool]:
     settings = findings.settings
     if Fact.ZOOKEEPER not in findings.established or Fact.CHROOT not in findings.established:
         return None, False
-    ledger = PlanLedger(findings.zookeeper, settings.group, settings.pipeline)
+    ledger = PlanLedger(findings.zookeeper, settings.group.id, settings.pipeline)
     return read_named_table(ledger), bool(ledger.plan_numbers())
 
 
@@ -478,7 +478,7 @@ def retention(name: str, findings: Findings) -> Iterator[Line]:
 def columns(name: str, findings: Findings) -> Iterator[Line]:
     """Check whether the rows fit; columns of a transform are known only with Spark."""
     settings = findings.settings
-    if settings.either_transform:
+    if settings.transform.function:
         yield ok(name, "made by the transform, see below")
         return
     physical = settings.source.is_physical
@@ -500,7 +500,7 @@ def _has_no_plan(findings: Findings) -> bool:
         return False
     settings = findings.settings
     return (
-        PlanLedger(findings.zookeeper, settings.group, settings.pipeline).read_ledger().newest
+        PlanLedger(findings.zookeeper, settings.group.id, settings.pipeline).read_ledger().newest
         is None
     )
 
@@ -532,7 +532,7 @@ def losses_folder(name: str, findings: Findings) -> Iterator[Line]:
     except EtlError as error:
         if (
             source.on_data_loss is OnDataLoss.SKIP
-            or source.on_offset_changed is OnOffsetChanged.FOLLOW
+            or findings.settings.group.on_offset_changed is OnOffsetChanged.FOLLOW
         ):
             raise
         yield advice(

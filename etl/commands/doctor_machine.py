@@ -345,11 +345,11 @@ def _another_python(name: str, chosen: str, where: str, ours: str) -> Line:
 def transform(name: str, findings: Findings) -> Iterator[Line]:
     """Check that the transform can be imported; its rows are checked with the table."""
     settings = findings.settings
-    chosen = settings.either_transform
+    chosen = settings.transform.function
     if chosen is None:
         yield ok(name, "none")
         return
-    load_function(chosen, "transform" if settings.transform else "arrow_transform")
+    load_function(chosen, settings.transform.key)
     yield ok(name, f"{chosen} can be imported")
 
 
@@ -395,7 +395,7 @@ def metrics_folder(name: str, findings: Findings) -> Iterator[Line]:
         yield advice(
             name,
             found,
-            "metrics_path, the folder and its permissions: what is there stays as an earlier run left it",
+            "metrics.path, the folder and its permissions: what is there stays as an earlier run left it",
         )
 
 

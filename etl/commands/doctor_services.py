@@ -85,7 +85,7 @@ def cluster(name: str, findings: Findings) -> Iterator[Line]:
     ) as asked:
         told = asked.describe_when_known(None, wait_s=_TOLD_WITHIN_S)
         findings.metadata = discovery.with_known(
-            asked, told, {*source.topics.literal_names, *(newest.topics if newest else ())}
+            asked, told, {*source.topic_filter.literal_names, *(newest.topics if newest else ())}
         )
     called = discovery.name_of(findings.metadata, newest)
     said = (
@@ -103,7 +103,7 @@ def _newest(findings: Findings) -> Plan | None:
     """Return the newest plan, for the cluster's name. Errors of the ledger are another check's."""
     with contextlib.suppress(LedgersDisagree):
         return (
-            PlanLedger(findings.zookeeper, findings.settings.group, findings.settings.pipeline)
+            PlanLedger(findings.zookeeper, findings.settings.group.id, findings.settings.pipeline)
             .read_ledger()
             .newest
         )
@@ -116,7 +116,7 @@ def _known_logs(findings: Findings) -> set[BrokerPartition]:
     """
     source = findings.settings.source
     return (
-        consumers_of(findings).logs_with_offsets(source.topics.admits)
+        consumers_of(findings).logs_with_offsets(source.topic_filter.admits)
         if source.is_physical
         else set()
     )
@@ -125,7 +125,9 @@ def _known_logs(findings: Findings) -> set[BrokerPartition]:
 def consumers_of(findings: Findings) -> ConsumerGroup:
     """The group's nodes in ZooKeeper."""
     return ConsumerGroup(
-        findings.zookeeper, findings.settings.group, physical=findings.settings.source.is_physical
+        findings.zookeeper,
+        findings.settings.group.id,
+        physical=findings.settings.source.is_physical,
     )
 
 
@@ -147,12 +149,12 @@ def each_broker(name: str, findings: Findings) -> Iterator[Line]:
                 broker.host,
                 broker.port,
                 connect_timeout_s=_CONNECT_WITHIN_S,
-                timeout_s=source.timeout_s,
+                timeout_s=source.request_timeout_s,
                 generation=broker.generation or configured_family(source),
                 security=source.way_in,
             ) as asked:
                 introduction = asked.introduction()
-                asked.reject_other_release(source.isolation)
+                asked.reject_other_release(source.isolation_level)
                 return introduction
         except EtlError as error:
             return error
@@ -179,7 +181,7 @@ def topics(name: str, findings: Findings) -> Iterator[Line]:
     """
     settings = findings.settings
     there = tuple(findings.metadata.topics)
-    metadata = findings.metadata = chosen_topics(findings.metadata, settings.source.topics)
+    metadata = findings.metadata = chosen_topics(findings.metadata, settings.source.topic_filter)
     reject_missing_topics(settings, metadata.topics, lambda: there)
     reject_null_partition_value(settings, metadata.topics)
     missing = uncounted(metadata.leaderless, metadata.leaders)
@@ -267,7 +269,7 @@ def _leaderless(name: str, leaderless: list[BrokerPartition], findings: Findings
 
 def _held(leaderless: list[BrokerPartition], findings: Findings) -> dict[BrokerPartition, str]:
     """Report which brokers hold these partitions, by ZooKeeper."""
-    if findings.settings.source.bootstrap:
+    if findings.settings.source.bootstrap_servers:
         return dict.fromkeys(leaderless, "")
     named = leaderless[:_NAMED]
     replicas, states = (
@@ -292,7 +294,7 @@ def ask_brokers(addresses: list[tuple[str, int]], findings: Findings) -> Cluster
     return Cluster(
         addresses,
         connect_timeout_s=_CONNECT_WITHIN_S,
-        timeout_s=source.timeout_s,
+        timeout_s=source.request_timeout_s,
         generation=configured_family(source),
         security=source.way_in,
     )
@@ -310,7 +312,7 @@ def group(name: str, findings: Findings) -> Iterator[Line]:
     a topic.
     """
     settings, names = findings.settings, set(findings.metadata.topics)
-    paths = PipelinePaths(settings.group, settings.pipeline)
+    paths = PipelinePaths(settings.group.id, settings.pipeline)
     found = findings.zookeeper.read(paths.driver)
     driver = registrations.parse_driver(found[0]) if found else None
     if found:
@@ -326,10 +328,10 @@ def group(name: str, findings: Findings) -> Iterator[Line]:
         yield advice(
             name,
             message,
-            "nothing, where the group read these topics from such brokers before; else source.dialect",
+            "nothing, where the group read these topics from such brokers before; else source.broker_type",
         )
     yield from _other_pipelines(
-        name, PlanLedger(findings.zookeeper, settings.group, settings.pipeline), names
+        name, PlanLedger(findings.zookeeper, settings.group.id, settings.pipeline), names
     )
 
 
@@ -346,7 +348,7 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
     settings = findings.settings
     members, (in_kafka, refusal) = consumers_of(findings), _in_kafka(findings)
     if in_kafka.unknown:
-        message = f"whether consumers of Kafka's own group {settings.group} are alive is not known: {in_kafka.unknown}"
+        message = f"whether consumers of Kafka's own group {settings.group.id} are alive is not known: {in_kafka.unknown}"
         yield advice(
             name,
             message,
@@ -354,7 +356,7 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
         )
     logs = [p.log for topic in findings.metadata.topics.values() for p in topic.partitions]
     others = foreign_consumers(members.live_consumers(), settings)
-    is_coordinated = settings.membership is Membership.COORDINATOR
+    is_coordinated = settings.group.membership is Membership.COORDINATOR
     with_us, elsewhere = (
         (tuple(sorted(in_kafka.members)), others)
         if is_coordinated
@@ -365,7 +367,7 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
     if is_member(settings) and not elsewhere:
         yield ok(
             name,
-            f"{settings.group}: a run shares with {f'live consumers: {some(with_us)}' if with_us else 'nobody: none is alive'}",
+            f"{settings.group.id}: a run shares with {f'live consumers: {some(with_us)}' if with_us else 'nobody: none is alive'}",
         )
         return
     live = (*others, *sorted(in_kafka.members))
@@ -375,7 +377,7 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
     action = "that they are stopped; a crashed one leaves after its session timeout"
     if live:
         message = f"{len(live)} live consumers are registered in the group: {some(live)}"
-        allowed = settings.ownership.on_active_members is OnActiveMembers.UNOWNED
+        allowed = settings.group.on_active_members is OnActiveMembers.SKIP
         yield (
             advice(name, message, "nothing: a run takes what none of them owns")
             if allowed
@@ -384,28 +386,28 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
     if owners:
         log, owner = min(owners.items())
         message = f"{len(owners)} partitions are owned, {log} by {owner}"
-        policy = on_owned(settings.ownership)
+        policy = on_owned(settings.group)
         stops = policy is OnOwned.FAIL
         word = f"nothing: a run {'waits for them' if policy is OnOwned.WAIT else 'leaves these to them'}"
         yield failed(name, Owned(message, action=action)) if stops else advice(name, message, word)
     if not live and not owners:
-        yield ok(name, f"{settings.group}: no live consumer, no owner, no driver")
+        yield ok(name, f"{settings.group.id}: no live consumer, no owner, no driver")
 
 
 def _in_kafka(findings: Findings) -> tuple[KafkaGroup, SettingsError | None]:
     """Report members of Kafka's group, and why no run can be one if it should."""
     settings, brokers, refusal = findings.settings, findings.metadata.brokers.values(), None
     with ask_brokers([(broker.host, broker.port) for broker in brokers], findings) as asked:
-        if settings.membership is Membership.COORDINATOR:
+        if settings.group.membership is Membership.COORDINATOR:
             refusal = unspoken(settings, asked.first(lambda consumer: consumer.membership()))
-        return asked.members_of(settings.group, brokers), refusal
+        return asked.members_of(settings.group.id, brokers), refusal
 
 
 def mirror_group(name: str, findings: Findings) -> Iterator[Line]:
     """Check whether brokers keep group offsets, and whether the mirror group is consumed. No line
     without one.
     """
-    wanted = findings.settings.mirror_group
+    wanted = findings.settings.group.mirror_group
     if wanted is None:
         return
     if Fact.CLUSTER not in findings.established:
@@ -422,7 +424,7 @@ def mirror_group(name: str, findings: Findings) -> Iterator[Line]:
         yield failed(
             name,
             SettingsError(
-                message, key="mirror_group", action="leave the key out; runs work without it"
+                message, key="group.mirror_group", action="leave the key out; runs work without it"
             ),
         )
     elif members.members:
@@ -430,7 +432,7 @@ def mirror_group(name: str, findings: Findings) -> Iterator[Line]:
         yield advice(
             name,
             message,
-            "mirror_group: a name that nobody consumes under; runs leave this group's offsets alone and say so",
+            "group.mirror_group: a name that nobody consumes under; runs leave this group's offsets alone and say so",
         )
     elif members.unknown:
         message = f"whether consumers of group {wanted} are alive is not known: {members.unknown}"
@@ -470,7 +472,7 @@ def servers(name: str, findings: Findings) -> Iterator[Line]:
             return ask_server(
                 *address,
                 session_timeout_s=asked.session_timeout_s,
-                timeout_s=asked.connect_timeout_s,
+                timeout_s=asked.session_timeout_s,
                 access=asked.access,
             )
         except EtlError as shut:
@@ -483,7 +485,7 @@ def servers(name: str, findings: Findings) -> Iterator[Line]:
         raise shut[0]
     timeouts = {
         "session_timeout_s": asked.session_timeout_s,
-        "connect_timeout_s": asked.connect_timeout_s,
+        "connect_timeout_s": asked.session_timeout_s,
     }
     findings.zookeeper = findings.closing.enter_context(
         ZooKeeper(asked.connect, **timeouts, access=asked.access)
@@ -527,10 +529,13 @@ def request_limit(name: str, findings: Findings) -> Iterator[Line]:
 
 def chroot(name: str, findings: Findings) -> Iterator[Line]:
     """Check that the chroot holds a cluster; it need not if the conf names the brokers."""
-    zookeeper, given = findings.zookeeper, findings.settings.source.bootstrap
+    zookeeper, given = findings.zookeeper, findings.settings.source.bootstrap_servers
     place = zookeeper.chroot or "/"
     if given:
-        yield ok(name, f"{place} holds the ledger only: the brokers are those of source.bootstrap")
+        yield ok(
+            name,
+            f"{place} holds the ledger only: the brokers are those of source.bootstrap_servers",
+        )
         return
     brokers = Discovery(findings.settings, zookeeper).registered()
     registered = len(zookeeper.children(paths.BROKER_IDS) or brokers)
@@ -581,8 +586,8 @@ def _wanted(findings: Findings, whole: ZooKeeper) -> Iterator[tuple[str, str]]:
     """Full paths, and what a run does there."""
     settings, root = findings.settings, findings.zookeeper.chroot
     group, pipeline = (
-        paths.GroupPaths(settings.group),
-        paths.PipelinePaths(settings.group, settings.pipeline),
+        paths.GroupPaths(settings.group.id),
+        paths.PipelinePaths(settings.group.id, settings.pipeline),
     )
     below = [pipeline.plans, pipeline.applied_plans, pipeline.root, group.offsets]
     written = [pipeline.root, pipeline.coverage]
@@ -592,9 +597,9 @@ def _wanted(findings: Findings, whole: ZooKeeper) -> Iterator[tuple[str, str]]:
             f"{group.offsets_of(topic)}/{key}"
             for key in children_shown(whole, root + group.offsets_of(topic))[:1]
         ]
-    if settings.ownership.mode is OwnershipMode.JOIN:
+    if settings.group.mode is OwnershipMode.JOIN:
         below.append(group.consumer_ids)
-    if settings.ownership.mode is not OwnershipMode.OBSERVE:
+    if settings.group.mode is not OwnershipMode.OBSERVE:
         below += [
             group.owners,
             *(group.owners_of(topic) for topic in _ours(findings, whole, group.owners)),
@@ -605,7 +610,7 @@ def _wanted(findings: Findings, whole: ZooKeeper) -> Iterator[tuple[str, str]]:
 
 def _ours(findings: Findings, whole: ZooKeeper, path: str) -> list[str]:
     there = children_shown(whole, findings.zookeeper.chroot + path)
-    return [topic for topic in there if findings.settings.source.topics.admits(topic)][
+    return [topic for topic in there if findings.settings.source.topic_filter.admits(topic)][
         :_TOPICS_TRIED
     ]
 
@@ -619,7 +624,7 @@ def acls(name: str, findings: Findings) -> Iterator[Line]:
     pipeline has none yet.
     """
     settings, zookeeper = findings.settings, findings.zookeeper
-    paths = kept_by(zookeeper, settings.group, settings.pipeline)
+    paths = kept_by(zookeeper, settings.group.id, settings.pipeline)
     if paths:
         yield told(
             name,

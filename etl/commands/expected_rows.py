@@ -153,7 +153,7 @@ def expected_rows(
 
     notes: list[str] = []
     path = world.settings.table.losses_at
-    if world.settings.either_transform:
+    if world.settings.transform.function:
         key = names_of_key(physical=world.settings.source.is_physical)
         notes.append(
             f"the pipeline has a transform: the proof holds as long as it keeps {key} and drops no row"

@@ -105,7 +105,7 @@ def the_one(place: str, there: Sequence[OtherPipeline]) -> OtherPipeline:
 
 def is_us(app_id: str, settings: Settings) -> bool:
     """True if it is this pipeline, also under an earlier name of the cluster."""
-    return app_id.split("/")[-2:] == [settings.group, settings.pipeline]
+    return app_id.split("/")[-2:] == [settings.group.id, settings.pipeline]
 
 
 def take_over(
@@ -168,7 +168,7 @@ def take_over(
             finish_repair(
                 world,
                 repair,
-                Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()),
+                Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms()),
             )
             snapshot = repaired(snapshot, repair)
             state = state.state if isinstance(state, RebuildFromTable) else state
@@ -223,7 +223,7 @@ def take_over(
 def _committed_in_our_group(
     other: OtherPipeline, snapshot: Snapshot, settings: Settings
 ) -> Mapping[BrokerPartition, Committed]:
-    return snapshot.committed if other.app_id.split("/")[-2] == settings.group else {}
+    return snapshot.committed if other.app_id.split("/")[-2] == settings.group.id else {}
 
 
 def _close(
@@ -232,7 +232,7 @@ def _close(
     """Close the number of a plan that the other pipeline has stored, or may have: its driver may
     sleep.
     """
-    reason = f"taken over by {world.settings.group}/{world.settings.pipeline}"
+    reason = f"taken over by {world.settings.group.id}/{world.settings.pipeline}"
     if theirs is None:
         close_next_number(world, other, reason)
         return
@@ -243,7 +243,10 @@ def _close(
 @contextmanager
 def _services_of(theirs: PlanLedger, world: LiveServices, run_id: str) -> Iterator[LiveServices]:
     settings = world.settings.model_copy(
-        update={"group": theirs.paths.group, "pipeline": theirs.pipeline}
+        update={
+            "group": world.settings.group.model_copy(update={"id": theirs.paths.group}),
+            "pipeline": theirs.pipeline,
+        }
     )
     their_services = LiveServices(settings, world.zookeeper, ALONE, run_id)
     try:
@@ -258,7 +261,7 @@ def _as_left_to_others(
     """Among members of one group the offsets beyond the other's positions are what further members
     read. Raises NeedsDecision.
     """
-    if theirs is None or other.app_id.split("/")[-2] != settings.group:
+    if theirs is None or other.app_id.split("/")[-2] != settings.group.id:
         return snapshot
     reject_rewinding_other_members(other.plan, snapshot.committed, settings)
     return as_left_to_others(snapshot, other.plan, settings)
@@ -271,13 +274,13 @@ def _resumed(world: LiveServices, place: str, snapshot: Snapshot, run_id: str) -
     If it has stored one, its driver may sleep before the commit: the plan is committed here, None
     is returned, and `place` is inherited from like any other pipeline.
     """
-    group, _, pipeline = f"{world.settings.group}/{place.strip('/')}".rpartition("/")
+    group, _, pipeline = f"{world.settings.group.id}/{place.strip('/')}".rpartition("/")
     ledger = PlanLedger(world.zookeeper, group.rpartition("/")[2], pipeline)
     us, name = snapshot.ledger.retired, f"{group.rpartition('/')[2]}/{pipeline}"
     if is_us(name, world.settings) or (us.taken_over_by if us else None) != name:
         return None
     with DriverLock(world.zookeeper, *name.split("/")).driving(
-        run_id, wait_s=world.settings.ownership.lock_timeout_s
+        run_id, wait_s=world.settings.ledger.lock_timeout_s
     ):
         there = next(
             (one for one in pipelines_of(world, snapshot.table) if one.app_id.endswith(f"/{name}")),
@@ -298,7 +301,7 @@ def _resumed(world: LiveServices, place: str, snapshot: Snapshot, run_id: str) -
             with _services_of(ledger, world, run_id) as their_services:
                 close_stored_plan(
                     their_services,
-                    f"taken over by {world.settings.group}/{world.settings.pipeline}",
+                    f"taken over by {world.settings.group.id}/{world.settings.pipeline}",
                 )
             return None
         world.ledger.resume(beside=world.ledger.pipelines_version() or 0)
@@ -412,8 +415,14 @@ def _left_to(other: OtherPipeline, settings: Settings) -> list[str]:
     """The topics that stay with the other pipeline, which then stays in service. Raises
     SettingsError where it is of our group.
     """
-    left = sorted(topic for topic in other.topics or () if not settings.source.topics.admits(topic))
-    if left and other.app_id.split("/")[-2] == settings.group and not is_us(other.app_id, settings):
+    left = sorted(
+        topic for topic in other.topics or () if not settings.source.topic_filter.admits(topic)
+    )
+    if (
+        left
+        and other.app_id.split("/")[-2] == settings.group.id
+        and not is_us(other.app_id, settings)
+    ):
         message = f"{name_of(other.app_id)} loads topics, too, that this conf does not name: {', '.join(left)}"
         raise SettingsError(
             message,
@@ -436,7 +445,7 @@ def _retire_predecessor(
     world: LiveServices, theirs: PlanLedger | None, snapshot: Snapshot, reason: str
 ) -> None:
     """Their pipeline loads no more, and ours does, were it ever retired."""
-    us = f"{world.settings.group}/{world.settings.pipeline}"
+    us = f"{world.settings.group.id}/{world.settings.pipeline}"
     if theirs and not theirs.read_retirement():
         theirs.retire(Retirement(f"taken over by {us}: {reason}", now_ms(), us))
     if snapshot.ledger.retired:
@@ -455,7 +464,7 @@ def _resting(world: LiveServices, app_id: str, run_id: str) -> Iterator[PlanLedg
         yield None
         return
     with DriverLock(world.zookeeper, group, pipeline).driving(
-        run_id, wait_s=world.settings.ownership.lock_timeout_s
+        run_id, wait_s=world.settings.ledger.lock_timeout_s
     ):
         yield ledger
 

@@ -44,7 +44,7 @@ _WIDTH = 110
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """One key of a conf (`source.topics.allow`), its value, and why it is so."""
+    """One key of a conf (`source.topics`), its value, and why it is so."""
 
     key: str
     value: Any
@@ -76,10 +76,10 @@ _TAKEN = ("source.", "zookeeper.", "table.")
 _CHOSEN = frozenset(
     {
         "zookeeper.connect",
-        "source.dialect",
-        "source.bootstrap",
-        "source.topics.allow",
-        "source.start",
+        "source.broker_type",
+        "source.bootstrap_servers",
+        "source.topics",
+        "source.starting_offsets",
         "source.on_data_loss",
         "table.path",
     }
@@ -186,7 +186,6 @@ def _found(asked: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
         for name, partitions in list(seen.topics.items())[:TOPICS_NAMED]
     )
     return (
-        Chosen("version", 1, ""),
         Chosen(
             "pipeline",
             asked.name,
@@ -215,19 +214,19 @@ def _found(asked: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
             + ("" if asked.bootstrap else ", and the brokers are registered here"),
         ),
         Chosen(
-            "source.dialect",
+            "source.broker_type",
             seen.dialect.value,
             f"{counted(seen.brokers, 'broker')}, "
             + ("registered as Jafka and Kafka 0.7 do" if is_jafka else "of Kafka 0.8 or later"),
         ),
         *_bootstrap(asked),
         Chosen(
-            "source.topics.allow",
+            "source.topics",
             list(asked.topics),
             f"regular expressions for whole names; now they match {topics}",
         ),
         Chosen(
-            "source.start",
+            "source.starting_offsets",
             "earliest",
             f"the first run loads what the logs hold, now {counted(seen.offsets, unit)}; latest: only what comes",
         ),
@@ -262,7 +261,13 @@ def _appended(seen: InitFindings) -> str:
 
 def _bootstrap(asked: InitRequest) -> list[Chosen]:
     return (
-        [Chosen("source.bootstrap", asked.bootstrap, "brokers are found here, not by ZooKeeper")]
+        [
+            Chosen(
+                "source.bootstrap_servers",
+                asked.bootstrap,
+                "brokers are found here, not by ZooKeeper",
+            )
+        ]
         if asked.bootstrap
         else []
     )
@@ -272,7 +277,7 @@ def _cluster(asked: InitRequest, seen: InitFindings) -> list[Chosen]:
     if seen.cluster_id is None:
         return [
             Chosen(
-                "cluster",
+                "source.assume_cluster_id",
                 asked.cluster or asked.name,
                 "needed: these brokers have no cluster id. Any name does, and it must stay",
             )
@@ -281,7 +286,7 @@ def _cluster(asked: InitRequest, seen: InitFindings) -> list[Chosen]:
         message = (
             f"the brokers tell the cluster's id, {seen.cluster_id}, and the pipeline goes by it"
         )
-        raise SettingsError(message, key="cluster", action="leave --cluster out")
+        raise SettingsError(message, key="source.assume_cluster_id", action="leave --cluster out")
     return []
 
 
@@ -414,26 +419,28 @@ def look(asked: InitRequest) -> InitFindings:
     with _entered(asked, settings) as zookeeper:
         if asked.bootstrap is None:
             settings = _settings(asked, _dialect_in(zookeeper))
-        group = ConsumerGroup(zookeeper, settings.group, physical=settings.source.is_physical)
+        group = ConsumerGroup(zookeeper, settings.group.id, physical=settings.source.is_physical)
         with (
             _describe_missing_security(asked, zookeeper),
             Discovery(settings, zookeeper).open_cluster() as cluster,
         ):
             told = cluster.describe_when_known(None, wait_s=_TOLD_WITHIN_S)
             ours = _ours(settings, told, bool(asked.topics))
-            newest = PlanLedger(zookeeper, settings.group, settings.pipeline).read_ledger().newest
+            newest = (
+                PlanLedger(zookeeper, settings.group.id, settings.pipeline).read_ledger().newest
+            )
             in_zookeeper = (
                 None
                 if asked.bootstrap or settings.source.is_physical
                 else read_cluster_id(zookeeper)
             )
             return InitFindings(
-                settings.source.dialect,
+                settings.source.broker_type,
                 told.cluster_id or in_zookeeper,
                 {name: len(topic.partitions) for name, topic in sorted(ours.topics.items())},
                 _offsets(cluster, settings, ours),
                 len(told.brokers),
-                len(group.logs_with_offsets(settings.source.topics.admits)),
+                len(group.logs_with_offsets(settings.source.topic_filter.admits)),
                 newest.number if newest else None,
                 table.version() if table else None,
                 _rows_before(settings, ours.topics) if table and newest is None else None,
@@ -454,7 +461,7 @@ def _rows_before(settings: Settings, topics: Collection[str]) -> NeedsDecision |
 @contextlib.contextmanager
 def _entered(asked: InitRequest, settings: Settings) -> Iterator[ZooKeeper]:
     """Open the session. If security settings are missing, the error has the keys to add."""
-    timeout_s, access = settings.zookeeper.connect_timeout_s, settings.zookeeper.access
+    timeout_s, access = settings.zookeeper.session_timeout_s, settings.zookeeper.access
     with contextlib.ExitStack() as session:
         try:
             zookeeper = session.enter_context(
@@ -500,16 +507,15 @@ def _settings(asked: InitRequest, dialect: BrokerFamily) -> Settings:
     return parse_settings(
         changed(
             {
-                "version": 1,
                 "pipeline": asked.name,
                 "group": asked.group or f"etl-{asked.name}",
-                "cluster": asked.cluster or asked.name,
                 "zookeeper": {"connect": asked.zookeeper},
                 "table": {"path": asked.table},
                 "source": {
-                    "dialect": dialect.value,
-                    "topics": {"allow": list(asked.topics) or [".*"]},
-                    **({"bootstrap": asked.bootstrap} if asked.bootstrap else {}),
+                    "broker_type": dialect.value,
+                    "assume_cluster_id": asked.cluster or asked.name,
+                    "topics": list(asked.topics) or [".*"],
+                    "bootstrap_servers": asked.bootstrap or None,
                 },
             },
             asked.keys,
@@ -525,7 +531,7 @@ def _dialect_in(zookeeper: ZooKeeper) -> BrokerFamily:
             error.message, action=_elsewhere(zookeeper) or error.action, **error.where
         ) from error
     except SettingsError as error:
-        if error.where.get("key") != "source.dialect":
+        if error.where.get("key") != "source.broker_type":
             raise
         read_registrations(zookeeper, BrokerFamily.JAFKA)
         return BrokerFamily.JAFKA
@@ -557,12 +563,12 @@ def _ours(settings: Settings, told: ClusterMetadata, are_said: bool) -> ClusterM
             "it is not said which topics are to be read",
             action=f"--topic, once for each; {_named(there)}",
         )
-    ours = chosen_topics(told, settings.source.topics)
+    ours = chosen_topics(told, settings.source.topic_filter)
     reject_missing_topics(settings, ours.topics, lambda: there)
     reject_null_partition_value(settings, ours.topics)
     if not ours.topics:
         raise SettingsError(
-            f"no topic matches {', '.join(settings.source.topics.allow)}",
+            f"no topic matches {', '.join(settings.source.topics)}",
             action=f"--topic; {_named(there)}",
         )
     return ours
@@ -580,6 +586,6 @@ def _named(there: Sequence[str]) -> str:
 def _offsets(cluster: Cluster, settings: Settings, ours: ClusterMetadata) -> int:
     logs = [partition.log for topic in ours.topics.values() for partition in topic.partitions]
     found = cluster.extents(
-        logs, isolation=settings.source.isolation, wait_for_leader_s=0, metadata=ours
+        logs, isolation=settings.source.isolation_level, wait_for_leader_s=0, metadata=ours
     )
     return sum(extent.end_offset - extent.log_start_offset for extent in found.extents.values())

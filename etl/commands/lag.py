@@ -131,7 +131,9 @@ def ask_oldest(
     if not asked:
         return {}
     with Discovery(settings, world.zookeeper).open_cluster() as cluster:
-        return read_oldest(cluster, asked, snapshot.leaders, isolation=settings.source.isolation)
+        return read_oldest(
+            cluster, asked, snapshot.leaders, isolation=settings.source.isolation_level
+        )
 
 
 def unread_of(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, int]:
@@ -226,7 +228,7 @@ def complete(settings: Settings, *, until_ms: int, grace_s: float) -> Complete:
     source = settings.source
     with open_discovery(settings) as discovery, discovery.open_cluster() as cluster:
         topics = chosen_topics(
-            discovery.describe(cluster, (), discovery.known_topics()), source.topics
+            discovery.describe(cluster, (), discovery.known_topics()), source.topic_filter
         ).topics
         reject_missing_topics(settings, topics, lambda: names_of_topics(cluster))
         there = [partition for topic in topics.values() for partition in topic.partitions]
@@ -245,7 +247,9 @@ def complete(settings: Settings, *, until_ms: int, grace_s: float) -> Complete:
         if source.is_physical or now >= until_ms + grace_s * 1000:
             first_at = dict[BrokerPartition, int | None].fromkeys(logs)
         else:
-            first_at = cluster.first_at(dict.fromkeys(logs, until_ms), isolation=source.isolation)
+            first_at = cluster.first_at(
+                dict.fromkeys(logs, until_ms), isolation=source.isolation_level
+            )
     incomplete = incomplete_logs(
         first_at, until_ms=until_ms, now_ms=now, grace_s=grace_s, unled=unled
     )
@@ -358,7 +362,7 @@ def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Inte
     if settings.source.is_physical:
         raise SettingsError(
             "messages of these brokers have no times, so nobody knows which interval they are of",
-            key="source.dialect",
+            key="source.broker_type",
             action="`etl verify CONF` and `etl lag CONF`, which go by offsets",
         )
     asked = list(divided(whole, every))

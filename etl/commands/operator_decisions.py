@@ -525,7 +525,7 @@ def accept_log(
         finish_repair(
             world,
             repair,
-            Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()),
+            Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms()),
         )
         snapshot = repaired(snapshot, repair)
         plan = plan_reset(state, snapshot, settings, wanted, now_ms=now_ms())
@@ -632,7 +632,7 @@ def _in_table(settings: Settings, found: NamedTable, ledger: Ledger) -> int | No
     if table is None or ledger.newest is None:
         return None
     return table.transaction_version(
-        app_id_of(ledger.newest.cluster, settings.group, settings.pipeline)
+        app_id_of(ledger.newest.cluster, settings.group.id, settings.pipeline)
     )
 
 

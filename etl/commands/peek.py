@@ -2,7 +2,7 @@
 
 `etl peek` prints the records of one partition, `etl tail` those assigned to a group member. Nothing
 is stored, no Spark is needed, one response is in memory at a time. `peek` retries a leader that
-moved or is silent for `source.timeout_s`; with follow it uses a `Consumer`. `tail` takes its
+moved or is silent for `source.request_timeout_s`; with follow it uses a `Consumer`. `tail` takes its
 assignment from other members while it runs, and commits only on request.
 
 Decoders turn keys and values into JSON values. Bytes that a decoder cannot read are `Undecoded`,
@@ -111,7 +111,7 @@ class PeekedLog:
         nothing comes in time.
 
         Raises CorruptData, MisalignedOffset, MessageTooLarge, RecordTooLarge, ExpiredOffsets,
-        RanOutBeforeUntil, and what a broker that stays silent for `source.timeout_s` or refuses
+        RanOutBeforeUntil, and what a broker that stays silent for `source.request_timeout_s` or refuses
         comes to.
         """
         while self.ended is None:
@@ -162,7 +162,7 @@ class PeekedLog:
             target = FetchTarget(self.log, self.position, self._max_bytes, leader.epoch)
             answer = self._consumer(leader).multifetch(
                 [target],
-                isolation=self._source.isolation,
+                isolation=self._source.isolation_level,
                 max_bytes=self._max_bytes,
                 max_wait_ms=self._wait_ms(),
             )
@@ -173,7 +173,7 @@ class PeekedLog:
             self._failing_since = math.inf
             return answer.partitions[0] if answer.partitions else None  # none: over quota
         self._leader, self._failing_since = None, min(self._failing_since, time.monotonic())
-        if time.monotonic() - self._failing_since >= self._source.timeout_s:
+        if time.monotonic() - self._failing_since >= self._source.request_timeout_s:
             raise failure
         return None
 
@@ -333,7 +333,7 @@ def open_peek(settings: Settings, wanted: PeekRequest) -> Iterator[PeekedLog]:
             )
         found = cluster.extents(
             [log],
-            isolation=source.isolation,
+            isolation=source.isolation_level,
             wait_for_leader_s=source.wait_for_leader_s,
             metadata=metadata,
         )
@@ -366,7 +366,7 @@ def _log_of(settings: Settings, wanted: PeekRequest) -> BrokerPartition:
         form = (
             FORM_OF_PARTITION
             if log is None
-            else "BROKER-PARTITION, e.g. 0-3, for source.dialect jafka, else a number alone, e.g. 3"
+            else "BROKER-PARTITION, e.g. 0-3, for source.broker_type jafka, else a number alone, e.g. 3"
         )
         raise SettingsError(
             f"{wanted.partition!r} names no partition of this cluster",
@@ -404,12 +404,12 @@ class FollowedLog(PeekedLog):
         """
         source, log = self._source, self.log
         conf = ConsumerConfig(
-            isolation=source.isolation,
+            isolation=source.isolation_level,
             broker_version=source.broker_version,
             fetch_max_bytes=source.fetch_max_bytes,
             partition_max_bytes=FETCH_BYTES,
             max_batch_bytes=source.max_batch_bytes,
-            timeout_s=source.timeout_s,
+            timeout_s=source.request_timeout_s,
         )
         with Consumer.on(self._cluster, conf) as consumer:
             consumer.assign([log])
@@ -545,14 +545,12 @@ def open_tail(settings: Settings, wanted: TailRequest) -> Iterator[TailedGroup]:
     """Return a consumer that joins at its first poll and leaves at the end. Raises SettingsError
     for the pipeline's own group, TopicMissing, and as `Consumer`.
     """
-    if wanted.group in (settings.group, settings.mirror_group):
+    if wanted.group in (settings.group.id, settings.group.mirror_group):
         message = (
             f"{wanted.group} is the group of the pipeline itself, whose offsets follow its table"
         )
-        if wanted.group != settings.group:
-            message = (
-                f"{wanted.group} is the group that the pipeline tells its offsets to (mirror_group)"
-            )
+        if wanted.group != settings.group.id:
+            message = f"{wanted.group} is the group that the pipeline tells its offsets to (group.mirror_group)"
         raise SettingsError(
             message, key="group", action="another group; `etl peek` shows records without any"
         )
@@ -570,7 +568,7 @@ def conf_of(settings: Settings, wanted: TailRequest) -> ConsumerConfig:
     """Return the consumer settings for the conf's brokers and the group."""
     source = settings.source
     membership = wanted.membership or (
-        Membership.ZOOKEEPER if source.bootstrap is None else Membership.COORDINATOR
+        Membership.ZOOKEEPER if source.bootstrap_servers is None else Membership.COORDINATOR
     )
     in_zookeeper = membership is Membership.ZOOKEEPER
     group = Group(
@@ -578,22 +576,22 @@ def conf_of(settings: Settings, wanted: TailRequest) -> ConsumerConfig:
         membership,
         wanted.strategy,
         wanted.protocol,
-        join_timeout_s=settings.ownership.join_timeout_s,
-        rebalance_timeout_s=settings.ownership.rebalance_timeout_s,
+        join_timeout_s=settings.group.join.join_timeout_s,
+        rebalance_timeout_s=settings.group.join.rebalance_timeout_s,
     )
-    zookeeper = settings.zookeeper if in_zookeeper or source.bootstrap is None else None
+    zookeeper = settings.zookeeper if in_zookeeper or source.bootstrap_servers is None else None
     return ConsumerConfig(
-        source.bootstrap,
+        source.bootstrap_servers,
         zookeeper.connect if zookeeper else None,
         group,
         OffsetsStorage.ZOOKEEPER if in_zookeeper else OffsetsStorage.KAFKA,
-        source.dialect,
+        source.broker_type,
         source.broker_version,
         wanted.start,
-        source.isolation,
+        source.isolation_level,
         source.fetch_max_bytes,
         max_batch_bytes=source.max_batch_bytes,
-        timeout_s=source.timeout_s,
+        timeout_s=source.request_timeout_s,
         security=source.way_in,
         zookeeper_access=zookeeper.access if zookeeper else None,
     )
@@ -603,7 +601,7 @@ def _topics(settings: Settings) -> tuple[str, ...]:
     with open_cluster(settings) as cluster:
         found = chosen_topics(
             cluster.describe_when_known(None, wait_s=settings.source.wait_for_leader_s),
-            settings.source.topics,
+            settings.source.topic_filter,
         ).topics
     if not found:
         raise TopicMissing(

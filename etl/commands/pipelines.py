@@ -59,7 +59,7 @@ def list_pipelines(settings: Settings, *, shows_all: bool = False) -> list[dict[
     with open_services(settings, ALONE) as world:
         here, zookeeper = open_table(settings.table.path), world.zookeeper
         table_id = None if here is None else str(here.metadata().id)
-        groups = world.ledger.groups() if shows_all else [settings.group]
+        groups = world.ledger.groups() if shows_all else [settings.group.id]
         ledgers = [
             PlanLedger(zookeeper, group, name)
             for group in groups
@@ -217,13 +217,13 @@ def set_acl(settings: Settings) -> Ruling:
     """
     access = settings.zookeeper.access
     with open_services(settings, ALONE) as world:
-        if not kept_by(world.zookeeper, settings.group, settings.pipeline):
+        if not kept_by(world.zookeeper, settings.group.id, settings.pipeline):
             message = f"the group has no pipeline {settings.pipeline}: what its first run makes, it makes as zookeeper.acl says"
             raise SettingsError(message, action="`etl pipelines list CONF`")
         with world.driving(new_run_id()):
             kept, own = (
-                kept_by(world.zookeeper, settings.group, settings.pipeline),
-                PipelinePaths(settings.group, settings.pipeline).driver,
+                kept_by(world.zookeeper, settings.group.id, settings.pipeline),
+                PipelinePaths(settings.group.id, settings.pipeline).driver,
             )
             if at_work := next(
                 (path for path in kept if path.endswith("/driver") and path != own), None

@@ -209,7 +209,7 @@ def with_transform_checked(found: Preview, settings: Settings) -> Preview:
     """Return the preview if the table accepts the rows and the transform exists. Raises as the run."""
     for plan in found.plans:
         check_rows(plan, settings)
-    if not settings.transform or not any(
+    if not settings.transform.dataframe or not any(
         _takes_rows_of_spark(plan, settings) for plan in found.plans
     ):
         return found

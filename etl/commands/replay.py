@@ -273,12 +273,12 @@ def replay_into(
         said = {
             "app": _MADE_BY,
             "pipeline": settings.pipeline,
-            "group": settings.group,
+            "group": settings.group.id,
             "run_id": run_id,
             "offsets": _offsets(plan),
         }
         counts = world.put_into(plan, step.snapshot, into, json.dumps(said))
-    if settings.either_transform is None and counts.read not in (None, counts.there):
+    if settings.transform.function is None and counts.read not in (None, counts.there):
         message = f"{counts.read:,} records were read, and the table has {counts.there:,} rows of their offsets"
         raise VerificationFailed(
             message, path=path, action="who else writes to this table; then say it again"

@@ -207,7 +207,7 @@ def _rows_tell(world: LiveServices, snapshot: Snapshot) -> Restorable:
     until = {
         log: found
         for log, found in rows.items()
-        if log in known or (settings.source.topics.admits(log.topic) and log.topic in there)
+        if log in known or (settings.source.topic_filter.admits(log.topic) and log.topic in there)
     }
     if not until:
         message = "the table holds no row of the conf's topics, and its log no longer says what was loaded"
@@ -249,7 +249,7 @@ def from_commits(
     finish_repair(
         world,
         repair,
-        Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()),
+        Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms()),
     )
     snapshot = repaired(snapshot, repair)
     stands = Standing(UpToDate(last, last.positions), last.positions)
@@ -438,7 +438,7 @@ def next_run(told: PartitionSources, foreseen: Foreseen) -> str | None:
                 "goes on at the offset where the partition is of its share, and names what others read"
             )
         elif log in last.followed:
-            did.append("goes on at the offset, as source.on_offset_changed says")
+            did.append("goes on at the offset, as group.on_offset_changed says")
         elif log in last.not_followed:
             did.append(
                 "leaves the offset and our position as they are: no topic that is read now has this partition"
@@ -483,4 +483,4 @@ def _finishes(told: PartitionSources, foreseen: Foreseen) -> str:
         return says
     if isinstance(foreseen.refusal, OffsetMoved):
         return f"{says}, then stops at this offset: a person must decide"
-    return f"{says}; it does not move this offset, and source.on_offset_changed decides about it"
+    return f"{says}; it does not move this offset, and group.on_offset_changed decides about it"

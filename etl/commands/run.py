@@ -87,7 +87,7 @@ def reported(
     report = Report(
         run_id,
         settings.pipeline,
-        settings.group,
+        settings.group.id,
         settings.table.called,
         now_ms(),
         this_process(conf, run_context.changes),
@@ -273,9 +273,9 @@ def _same_pipeline(confs: Sequence[Path], changes: Sequence[Change]) -> dict[Pat
     for conf in confs:
         with contextlib.suppress(SettingsError):  # told when it is run
             found = load_settings(conf, changes)
-            by_name.setdefault((found.zookeeper.connect, found.group, found.pipeline), []).append(
-                conf
-            )
+            by_name.setdefault(
+                (found.zookeeper.connect, found.group.id, found.pipeline), []
+            ).append(conf)
     refused = {}
     for (_, group, name), same in by_name.items():
         for conf in same if len(same) > 1 else ():

@@ -155,7 +155,7 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
         finish_repair(
             world,
             repair,
-            Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()),
+            Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms()),
         )
         snapshot = repaired(snapshot, repair)
         moves = moves_to(to, stands, snapshot)
@@ -424,7 +424,7 @@ def _known(
     discovery = Discovery(world.settings, world.zookeeper)
     with discovery.open_cluster(known if world.settings.source.is_physical else ()) as cluster:
         described = discovery.describe(cluster, ())
-    admits = world.settings.source.topics.admits
+    admits = world.settings.source.topic_filter.admits
     return frozenset(
         (
             *known,

@@ -64,7 +64,7 @@ from etl.settings.sections import Settings
 
 def reject_lost_ledger(world: LiveServices) -> None:
     """Raises LedgersDisagree for a table that this pipeline has loaded while its ledger is missing."""
-    us = f"/{world.settings.group}/{world.settings.pipeline}"
+    us = f"/{world.settings.group.id}/{world.settings.pipeline}"
     for other in other_pipelines(world.settings.table.path, ""):
         if other.app_id.endswith(us):
             message = f"the table holds plan {other.number} of {name_of(other.app_id)}, ZooKeeper knows none"
@@ -95,7 +95,9 @@ def _may_have_loaded(
 ) -> bool:
     if other.topics is None:
         return not (known and plan and is_taken(other, plan))
-    return any(world.settings.source.topics.admits(topic) for topic in other.topics - set(known))
+    return any(
+        world.settings.source.topic_filter.admits(topic) for topic in other.topics - set(known)
+    )
 
 
 def stops_a_run(found: ForeignCommit, ledger: Ledger) -> bool:
@@ -122,7 +124,7 @@ def without_others(
         f.audited.log.topic
         for f in found
         if f.unexpected
-        and (is_over or not world.settings.source.topics.admits(f.audited.log.topic))
+        and (is_over or not world.settings.source.topic_filter.admits(f.audited.log.topic))
     } & ours
     strange = {f.audited.log.topic for f in found} - ours
     others = other_pipelines(world.settings.table.path, world.app_id) if strange or gone else ()
@@ -217,7 +219,7 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
         doubles,
         table.version,
         notes,
-        settings.either_transform,
+        settings.transform.function,
         by_others,
         scan.rows_of_no_log,
         of_no_log,

@@ -295,7 +295,7 @@ def assign_as_leader(
         raise SettingsError(
             "the group's leader is asked for an assignment that is unknown here",
             strategy=strategy,
-            action=f"ownership.strategy: one of {', '.join(STRATEGIES)}",
+            action=f"group.join.assignment_strategy: one of {', '.join(STRATEGIES)}",
         )
     ordered = sorted(
         members,

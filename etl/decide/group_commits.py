@@ -1,6 +1,6 @@
 """Where do a member's partitions begin, and which of its offset commits are in doubt?
 
-With `ownership.mode: join` and `hand_over: at_plan` the group's offsets are committed when the plan
+With `group.mode: join` and `commit_when: before_read` the group's offsets are committed when the plan
 is stored (ADR 27). Positions say how far the table is; offsets, read after the partitions are
 owned, say where the next plan begins:
 
@@ -34,7 +34,7 @@ no longer arrive (`run.group_member`); then the group's offsets are read:
 A rejected commit is recorded, too. If an offset has its metadata all the same, the commit
 succeeded (a former coordinator, or one before 2.5 that waited for replicas).
 
-With `hand_over: after_append` (ADR 31) offsets are committed after the append, by the membership
+With `commit_when: after_append` (ADR 31) offsets are committed after the append, by the membership
 that planned it. A stored plan is executed by any run, and an offset below our position is moved
 there. What both read then:
 
@@ -84,7 +84,7 @@ _BY_MEMBERS = (PlanKind.INGEST, PlanKind.START)
 
 def is_member(settings: Settings) -> bool:
     """True if runs by this conf are group members."""
-    return settings.ownership.mode is OwnershipMode.JOIN
+    return settings.group.mode is OwnershipMode.JOIN
 
 
 def is_left_committed(ledger: Ledger) -> bool:
@@ -94,7 +94,7 @@ def is_left_committed(ledger: Ledger) -> bool:
 
 def commits_after_append(settings: Settings) -> bool:
     """True if runs by this conf are members that commit after the append."""
-    return is_member(settings) and settings.ownership.hand_over is CommitWhen.APPEND
+    return is_member(settings) and settings.group.join.commit_when is CommitWhen.AFTER_APPEND
 
 
 def is_left_to_execute(ledger: Ledger, settings: Settings) -> bool:
@@ -161,7 +161,9 @@ def as_if_alone(snapshot: Snapshot, settings: Settings) -> Snapshot:
     every = frozenset((*snapshot.extents, *snapshot.leaderless))
     return replace(
         snapshot,
-        share=MemberAssignment("", settings.membership or Membership.ZOOKEEPER, "", None, every),
+        share=MemberAssignment(
+            "", settings.group.membership or Membership.ZOOKEEPER, "", None, every
+        ),
     )
 
 
@@ -406,8 +408,8 @@ def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -
         return
     if not is_member(settings):
         message = f"plan {plan.number} was stored by a member of the group, and nobody wrote down that it was handed over"
-        action = "with ownership.mode: join, as it was, `etl run CONF` finds out and finishes it; change the key then"
-        raise SettingsError(message, key="ownership.mode", action=action)
+        action = "with group.mode: join, as it was, `etl run CONF` finds out and finishes it; change the key then"
+        raise SettingsError(message, key="group.mode", action=action)
     if plan.is_open:
         reject_other_offsets_storage(plan, snapshot.offsets_in)
     found = found_out(plan, snapshot.committed)

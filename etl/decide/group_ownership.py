@@ -3,7 +3,7 @@
     found                          policy                    decision
     ----------------------------   -----------------------   ---------------------------------------
     a live consumer                on_active_members: fail       Owned (also a member of Kafka's group)
-    a live consumer                on_active_members: unowned    read unowned partitions only
+    a live consumer                on_active_members: skip    read unowned partitions only
     an owner                       on_owned: fail            Owned
     an owner                       on_owned: wait            wait once, observe again, then Owned
     an owner                       on_owned: skip            leave the partition out; position stays
@@ -59,7 +59,7 @@ from etl.model.partitions import (
 from etl.model.plans import Plan, ReadByOthers
 from etl.model.snapshot import Ledger, OtherPipeline, PipelineState, Replay, Snapshot, UpToDate
 from etl.settings.choices import OnActiveMembers, OnOwned
-from etl.settings.sections import OwnershipSettings, Settings
+from etl.settings.sections import GroupSettings, Settings
 
 _NAMED = 3
 UNASSIGNED = "no known member of the group"
@@ -103,7 +103,7 @@ def owners_to_wait_for(snapshot: Snapshot, settings: Settings) -> dict[BrokerPar
     """
     if (
         is_member(settings)
-        or on_owned(settings.ownership) is not OnOwned.WAIT
+        or on_owned(settings.group) is not OnOwned.WAIT
         or _is_refused(snapshot, settings)
     ):
         return {}
@@ -119,30 +119,30 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
         or is_left_to_execute(snapshot.ledger, settings)
         or is_left_open(snapshot.ledger)
     ):
-        _reject_members_elsewhere(snapshot, settings.ownership)
+        _reject_members_elsewhere(snapshot, settings.group)
         return _without(snapshot, _of_others(snapshot, settings))
     if _is_refused(snapshot, settings):
         message = f"live consumers are registered in the group: {', '.join(foreign_consumers(snapshot.live_consumers, settings)[:_NAMED])}"
         action = "that they are stopped; a crashed one leaves after its session timeout"
         raise Owned(message, action=action)
     left = foreign_owners(snapshot.owners, settings)
-    if left and on_owned(settings.ownership) is not OnOwned.SKIP:
+    if left and on_owned(settings.group) is not OnOwned.SKIP:
         raise owned_by(left)
     return _without(snapshot, left)
 
 
-def _reject_members_elsewhere(snapshot: Snapshot, ownership: OwnershipSettings) -> None:
+def _reject_members_elsewhere(snapshot: Snapshot, group: GroupSettings) -> None:
     """Reject members in the other storage: they do not share the assignment and would read the same
     partitions.
     """
-    if snapshot.share is None or ownership.on_active_members is not OnActiveMembers.FAIL:
+    if snapshot.share is None or group.on_active_members is not OnActiveMembers.FAIL:
         return
     in_zookeeper = [one for one in snapshot.live_consumers if one not in snapshot.live_in_kafka]
     if snapshot.share.membership is Membership.ZOOKEEPER and snapshot.live_in_kafka:
         message = f"consumers are alive in Kafka's own group of this name: {', '.join(snapshot.live_in_kafka[:_NAMED])}"
         raise Owned(
             message,
-            action="that they are stopped: membership: zookeeper shares with consumers that are registered in ZooKeeper alone",
+            action="that they are stopped: offsets_storage: zookeeper shares with consumers that are registered in ZooKeeper alone",
         )
     if snapshot.share.membership is Membership.COORDINATOR and in_zookeeper:
         message = f"consumers of the group are registered in ZooKeeper: {', '.join(in_zookeeper[:_NAMED])}"
@@ -169,7 +169,7 @@ def owner_not_known(snapshot: Snapshot, settings: Settings) -> str:
     partition a moment before its znode says so; assignments of Kafka's members are known.
     """
     in_zookeeper = [one for one in snapshot.live_consumers if one not in snapshot.live_in_kafka]
-    is_shared = settings.membership is Membership.ZOOKEEPER and foreign_consumers(
+    is_shared = settings.group.membership is Membership.ZOOKEEPER and foreign_consumers(
         in_zookeeper, settings
     )
     return _ANOTHER if is_shared else UNASSIGNED
@@ -203,32 +203,30 @@ def reject_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:
         raise owned_by(left, first=f"plan {plan.number} is stored and must be executed first; ")
 
 
-def on_owned(ownership: OwnershipSettings) -> OnOwned:
-    """Return the policy for owned partitions; with `on_active_members: unowned` they are skipped."""
-    return (
-        OnOwned.SKIP
-        if ownership.on_active_members is OnActiveMembers.UNOWNED
-        else ownership.on_owned
-    )
+def on_owned(group: GroupSettings) -> OnOwned:
+    """Return the policy for owned partitions; with `on_active_members: skip` they are skipped."""
+    if group.on_active_members is OnActiveMembers.SKIP:
+        return OnOwned.SKIP
+    return group.on_owned
 
 
 def _is_refused(snapshot: Snapshot, settings: Settings) -> bool:
-    return settings.ownership.on_active_members is OnActiveMembers.FAIL and bool(
+    return settings.group.on_active_members is OnActiveMembers.FAIL and bool(
         foreign_consumers(snapshot.live_consumers, settings)
     )
 
 
 def _is_ours(owner: str, settings: Settings) -> bool:
-    found, name = parse_owner(settings.group, owner), settings.ownership.member_id
+    found, name = parse_owner(settings.group.id, owner), settings.group.join.instance_id
     if found is not None:
         return found.pipeline == settings.pipeline
     if not is_member(settings) or name is None:
         return False
     if (
-        settings.membership is Membership.COORDINATOR
+        settings.group.membership is Membership.COORDINATOR
     ):  # a static member stays in its group between runs
         return is_of_instance(owner.partition(" at ")[0], name)
-    return consumer_of(owner) == consumer_id(settings.group, name)
+    return consumer_of(owner) == consumer_id(settings.group.id, name)
 
 
 def owned_by(owners: Mapping[BrokerPartition, str], *, waited: str = "", first: str = "") -> Owned:
@@ -253,7 +251,7 @@ def owned_by(owners: Mapping[BrokerPartition, str], *, waited: str = "", first: 
 
 def joins_for_commands(settings: Settings) -> bool:
     """True if a command joins the group: where plan and offsets are stored in one step."""
-    return is_member(settings) and settings.offsets.storage is OffsetsStorage.ZOOKEEPER
+    return is_member(settings) and settings.group.offsets_storage is OffsetsStorage.ZOOKEEPER
 
 
 def foreseen_by_command(snapshot: Snapshot, settings: Settings) -> Snapshot:
@@ -430,7 +428,7 @@ def reject_rewinding_other_members(
                 f"plan {plan.number} was handed over by a member of the group, and other members have read on since: {render_log(log)} "
                 f"is at {found.offset}, ours is {plan.positions[log]}"
             )
-            action = "ownership.mode: join, under which restoring leaves what they read to them, and the next run goes on behind it"
+            action = "group.mode: join, under which restoring leaves what they read to them, and the next run goes on behind it"
             raise NeedsDecision(message, **log.place, offset=found.offset, action=action)
 
 

@@ -80,23 +80,23 @@ def predecessor_of(
     positions = {
         log: offset
         for log, offset in found.items()
-        if settings.source.topics.admits(log.topic) or log in known
+        if settings.source.topic_filter.admits(log.topic) or log in known
     }
-    if not any(settings.source.topics.admits(log.topic) for log in positions):
+    if not any(settings.source.topic_filter.admits(log.topic) for log in positions):
         message = f"{name_of(other.app_id)} has loaded no topic that this conf names"
         raise SettingsError(
             message,
             key="--from",
             action="source.topics, and the pipelines that `etl plan CONF` names",
         )
-    if other.plan and other.plan.dialect is not settings.source.dialect:
+    if other.plan and other.plan.dialect is not settings.source.broker_type:
         message = f"{name_of(other.app_id)} has loaded from {other.plan.dialect.value} brokers: its offsets and its rows' keys are others"
         raise SettingsError(
             message,
             key="--from",
-            action="the pipeline's name, and source.dialect; these brokers take a table of their own",
+            action="the pipeline's name, and source.broker_type; these brokers take a table of their own",
         )
-    if other.plan and not is_same_cluster(other.plan, snapshot, settings.cluster):
+    if other.plan and not is_same_cluster(other.plan, snapshot, settings.source.assume_cluster_id):
         _reject_another_cluster(other.plan, sorted({log.topic for log in positions}), snapshot)
     return Predecessor(
         other, positions, {log: epoch for log, epoch in epochs.items() if log in positions}
@@ -165,7 +165,7 @@ def plan_inheritance(
     """
     table, other = snapshot.table, taken.other
     last, ours, number = _where(state, snapshot, other)
-    us = app_id_of(snapshot.cluster, settings.group, settings.pipeline)
+    us = app_id_of(snapshot.cluster, settings.group.id, settings.pipeline)
     lives = last.log_epochs if last else {}
     theirs = {
         log: offset
@@ -196,7 +196,7 @@ def plan_inheritance(
         uid=uid,
         kind=PlanKind.TAKE_OVER,
         created_at_ms=now_ms,
-        dialect=settings.source.dialect,
+        dialect=settings.source.broker_type,
         cluster=snapshot.cluster,
         shape=shape_of_rows(settings),
         ranges=(),
@@ -354,7 +354,7 @@ def _pending_starts(
         for plan in (theirs, last)
         if plan
         for log, moment in plan.pending_starts.items()
-        if log not in positions and settings.source.topics.admits(log.topic)
+        if log not in positions and settings.source.topic_filter.admits(log.topic)
     }
     if last is not None:
         return kept
@@ -378,7 +378,7 @@ def _pending_offsets(
                 plan
                 and log in plan.pending_offsets
                 and log not in positions
-                and settings.source.topics.admits(log.topic)
+                and settings.source.topic_filter.admits(log.topic)
             ):
                 found[log] = plan.pending_offsets[log]
     return found

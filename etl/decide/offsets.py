@@ -5,7 +5,7 @@
     has an offset that the group committed      that offset
     existed before and could not be read        its first record, or the first since a time: as the
                                                 plan keeps for it
-    exists at the first run                     source.start
+    exists at the first run                     source.starting_offsets
     is of a topic that appeared later           source.new_topics_starting_offsets
     is a new partition of a known topic         its first record
 
@@ -17,7 +17,7 @@ that first sees the partition, also without a leader or with another owner, and 
 On Jafka no time can be looked up. A partition that starts at latest but cannot be read when that is
 decided starts at its first record, so that nothing is skipped.
 
-Offsets in ZooKeeper, in Kafka or in both (`offsets.storage`). In both, the larger one counts, as
+Offsets in ZooKeeper, in Kafka or in both (`group.offsets_storage`). In both, the larger one counts, as
 with dual.commit.enabled of Kafka 0.8.2. After a plan is in the table, each place is judged alone,
 because a crash between the two leaves one behind:
 
@@ -163,7 +163,7 @@ def _kept(log: BrokerPartition, rule: StartAt | int, now_ms: int) -> int | None:
 def _rule(log: BrokerPartition, last: Plan | None, settings: Settings) -> StartAt | int:
     """The first or the latest record, or the moment of the first one to read."""
     if last is None:
-        start = settings.source.start
+        start = settings.source.starting_offsets
         return start.ms if isinstance(start, Timestamp) else start
     if log in last.pending_starts:
         moment = last.pending_starts[log]
@@ -289,10 +289,10 @@ def reject_other_offsets_storage(plan: Plan, storage: OffsetsStorage) -> None:
     if plan.moves_offsets and plan.offsets_in is not storage:
         message = (
             f"plan {plan.number} is stored and not in the table, and was made for offsets in {plan.offsets_in.value}; "
-            f"offsets.storage is {storage.value} now"
+            f"group.offsets_storage is {storage.value} now"
         )
-        action = f"with offsets.storage: {plan.offsets_in.value} `etl run CONF` finishes it; change the key then"
-        raise SettingsError(message, key="offsets.storage", action=action)
+        action = f"with group.offsets_storage: {plan.offsets_in.value} `etl run CONF` finishes it; change the key then"
+        raise SettingsError(message, key="group.offsets_storage", action=action)
 
 
 RESTORE = "etl offsets restore CONF --from-table --reason ..."
@@ -392,26 +392,26 @@ def moved_offset(
     if storage and plan.offsets_in is not storage:
         before = plan.offsets_in.value
         message = (
-            f"offsets.storage is {storage.value} now, and was {before} when plan {plan.number} was made: the group's offset there is "
+            f"group.offsets_storage is {storage.value} now, and was {before} when plan {plan.number} was made: the group's offset there is "
             f"{found}, ours is {ours}{more}"
         )
         action = (
-            f"that no member of the group in {before} has read on since: a last run with offsets.storage: {before} goes on behind "
+            f"that no member of the group in {before} has read on since: a last run with group.offsets_storage: {before} goes on behind "
             f"what they read; once they are stopped, {RESTORE} sets the positions in the new place"
         )
         return OffsetMoved(message, **log.place, offset=found, action=action)
     message = f"somebody else {'removed' if found is None else 'moved'} a committed offset: it is {found}, ours is {ours}{more}"
     if is_read_on_by_others(plan, log, moved[log]):
         action = (
-            "ownership.mode: join, under which this pipeline's runs were members of the group: they go on behind what other members "
-            "read since, and name it. Set back, it would be read by both; under source.on_offset_changed: follow it is told lost"
+            "group.mode: join, under which this pipeline's runs were members of the group: they go on behind what other members "
+            "read since, and name it. Set back, it would be read by both; under group.on_offset_changed: follow it is told lost"
         )
         return OffsetMoved(message, **log.place, offset=found, action=action)
     action = (
         f"which other consumer of this group ran or who set it; set it back to {ours} ({RESTORE})"
     )
     action += (
-        ", or allow it with source.on_offset_changed: follow"
+        ", or allow it with group.on_offset_changed: follow"
         if found is not None and found > ours
         else (": to follow it would load rows twice")
     )

@@ -52,7 +52,7 @@ from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Isolation, 
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
 from etl.settings.choices import OnDataLoss, OnNoLeader
-from etl.settings.sections import Limits, Settings
+from etl.settings.sections import LimitsSettings, Settings, TransformSettings
 
 Sizes = Sequence[int] | None
 """How many offsets of a log may be read, ascending; None: any number."""
@@ -61,7 +61,7 @@ Sizes = Sequence[int] | None
 def divide_caps(
     logs: Mapping[BrokerPartition, tuple[int, int]],
     bytes_per_offset: Mapping[BrokerPartition, float],
-    limits: Limits,
+    limits: LimitsSettings,
     turn: int,
     boundaries: Boundaries = NONE_KNOWN,
 ) -> dict[BrokerPartition, int]:
@@ -151,14 +151,12 @@ def _level(amounts: Iterable[float], budget: float) -> float:
 def shape_of_rows(settings: Settings) -> str:
     """Hash of the settings that shape the rows."""
     shaping = [
-        settings.source.isolation.value,
-        settings.transform,
+        settings.source.isolation_level.value,
+        settings.transform.dataframe,
         list(settings.table.partition_by),
     ]
-    if (
-        settings.arrow_transform is not None
-    ):  # plans that were stored before there was one keep their hash
-        shaping.append(settings.arrow_transform)
+    if settings.transform.record_batch is not None:
+        shaping.append(settings.transform.record_batch)
     return hashlib.sha256(json.dumps(shaping).encode()).hexdigest()[:16]
 
 
@@ -166,14 +164,12 @@ def may_be_transformed(plan: Plan, settings: Settings) -> bool:
     """True if a transform may have made the plan's rows: a plan keeps a hash only, so unless it is
     that of no transform.
     """
-    untouched = settings.model_copy(update={"transform": None, "arrow_transform": None})
-    sources = (
-        settings.source.model_copy(update={"isolation": isolation}) for isolation in Isolation
-    )
-    return all(
-        plan.shape != shape_of_rows(untouched.model_copy(update={"source": source}))
-        for source in sources
-    )
+    untouched = settings.model_copy(update={"transform": TransformSettings()})
+    for isolation_level in Isolation:
+        source = settings.source.model_copy(update={"isolation_level": isolation_level})
+        if plan.shape == shape_of_rows(untouched.model_copy(update={"source": source})):
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +310,7 @@ def plan_from(
         uid=uid,
         kind=PlanKind.INGEST if ranges else PlanKind.START,
         created_at_ms=now_ms,
-        dialect=settings.source.dialect,
+        dialect=settings.source.broker_type,
         cluster=snapshot.cluster,
         shape=shape_of_rows(settings),
         ranges=ranges,
@@ -495,7 +491,7 @@ def is_short(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
     session outlives its first plan: a small stored plan may be followed by a large one. What a
     transform reads or a compaction rewrites is unknown.
     """
-    if settings.transform is not None or settings.table.auto_compact_min_files:
+    if settings.transform.dataframe is not None or settings.table.auto_compact_min_files:
         return False
     costs = snapshot.bytes_per_offset
     behind = sum(
@@ -541,7 +537,7 @@ def why_not_arrow(
 
     `made`: the columns that an Arrow transform makes, each with its type as Arrow calls it.
     """
-    if settings.transform is not None:
+    if settings.transform.dataframe is not None:
         return "the transform takes a DataFrame"
     by = settings.table.partition_by
     unlike = next(

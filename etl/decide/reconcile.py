@@ -78,6 +78,7 @@ from etl.model.snapshot import (
 )
 from etl.settings.choices import OnOffsetChanged, OnRowsRemoved
 from etl.settings.sections import Settings
+from etl.settings.source import TopicFilter
 
 _HIVES_NULL = "__HIVE_DEFAULT_PARTITION__"
 _A_NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -121,13 +122,13 @@ def reject_other_broker_type(plan: Plan | None, settings: Settings) -> None:
     """Reject a conf with another broker type than the pipeline's newest plan, since offsets mean
     something else there. Raises SettingsError.
     """
-    if plan is not None and plan.dialect is not settings.source.dialect:
+    if plan is not None and plan.dialect is not settings.source.broker_type:
         message = (
-            f"this pipeline has loaded from {plan.dialect.value} brokers, and the conf says {settings.source.dialect.value}: offsets of "
+            f"this pipeline has loaded from {plan.dialect.value} brokers, and the conf says {settings.source.broker_type.value}: offsets of "
             "one mean nothing on the other, and rows of both have other keys"
         )
-        action = "source.dialect and zookeeper.connect; what other brokers hold takes a group or a pipeline, and a table, of its own"
-        raise SettingsError(message, key="source.dialect", action=action)
+        action = "source.broker_type and zookeeper.connect; what other brokers hold takes a group or a pipeline, and a table, of its own"
+        raise SettingsError(message, key="source.broker_type", action=action)
 
 
 def reject_retired_or_shared(snapshot: Snapshot) -> None:
@@ -154,59 +155,61 @@ def reject_missing_topics(
 
     `gone`: missing topics of a stored plan, which etl/decide/replacement.py rejects. `read`: topics
     that this pipeline knows. A name with a dot is an expression that must match a topic.
-    SettingsError if `deny` excludes a requested one.
+    SettingsError if `exclude_topics` excludes a requested one.
     """
-    there, chosen = {*topics, *gone}, settings.source.topics
-    for name in filter(_A_NAME.fullmatch, chosen.allow):
+    there = {*topics, *gone}
+    chosen = settings.source.topic_filter
+    for name in filter(_A_NAME.fullmatch, chosen.topics):
         if not any(re.fullmatch(name, topic) for topic in there):
-            _reject_denied([name] if any(re.fullmatch(e, name) for e in chosen.deny) else [])
+            if any(re.fullmatch(expression, name) for expression in chosen.exclude_topics):
+                _reject_excluded([name])
             like = difflib.get_close_matches(name, sorted(of_cluster()), n=_TOPICS_NAMED)
-            action = (
-                f"its spelling: the cluster has {', '.join(like)}"
-                if like
-                else "its spelling, and the cluster the conf points at"
-            )
             if name in read:
-                action = "whether it was deleted, since this pipeline has read it: then take it out of the list; its rows stay in the table"
+                action = (
+                    "whether it was deleted, since this pipeline has read it: then take it out of "
+                    "the list; its rows stay in the table"
+                )
+            elif like:
+                action = f"its spelling: the cluster has {', '.join(like)}"
+            else:
+                action = "its spelling, and the cluster the conf points at"
             raise TopicMissing(
-                "the topic is not there", topic=name, key="source.topics.allow", action=action
+                "the topic is not there", topic=name, key="source.topics", action=action
             )
     if not there:
-        allowed = chosen.model_copy(update={"deny": ()})
-        _reject_denied(
-            sorted(
-                topic
-                for topic in of_cluster()
-                if allowed.admits(topic) and not chosen.admits(topic)
-            )
-        )
+        selected = TopicFilter(chosen.topics)
+        excluded = []
+        for topic in sorted(of_cluster()):
+            if selected.admits(topic) and not chosen.admits(topic):
+                excluded.append(topic)
+        _reject_excluded(excluded)
         found = sorted(name for name in of_cluster() if not name.startswith("__"))
         more = f" and {len(found) - _TOPICS_NAMED:,} more" if len(found) > _TOPICS_NAMED else ""
         named = f"; the cluster has {', '.join(found[:_TOPICS_NAMED])}{more}" if found else ""
-        message = f"no topic matches {list(settings.source.topics.allow)}"
+        message = f"no topic matches {list(settings.source.topics)}"
         raise TopicMissing(
             message,
-            key="source.topics.allow",
+            key="source.topics",
             action=f"the expressions: each must match a whole topic name{named}",
         )
 
 
-def _reject_denied(denied: Sequence[str]) -> None:
-    """Topics that are allowed, denied, and wanted: there are no others, or they are named. Raises
+def _reject_excluded(excluded: Sequence[str]) -> None:
+    """Reject topics that the conf both selects and excludes, if no other topic is left. Raises
     SettingsError for the first.
     """
-    if denied:
-        more = f" (and {len(denied) - 1:,} more)" if denied[1:] else ""
-        message = f"source.topics.allow names or matches this topic and source.topics.deny keeps it out{more}"
-        action = "both lists: deny wins, and each expression matches a whole name"
-        raise SettingsError(message, topic=denied[0], key="source.topics.deny", action=action)
+    if excluded:
+        more = f" (and {len(excluded) - 1:,} more)" if excluded[1:] else ""
+        message = f"source.topics matches this topic, and source.exclude_topics excludes it{more}"
+        action = "both lists: exclude_topics wins, and each expression matches a whole name"
+        raise SettingsError(message, topic=excluded[0], key="source.exclude_topics", action=action)
 
 
 def reject_null_partition_value(settings: Settings, topics: Iterable[str]) -> None:
     """Reject a topic name that means null as a Delta partition value. Raises SettingsError."""
     if "topic" in settings.table.partition_by and _HIVES_NULL in set(topics):
         message = "a table partitioned by topic has null for a topic of this name"
-        action = "table.partition_by without topic, or source.topics.deny with this topic, whose records are then not loaded"
+        action = "table.partition_by without topic, or source.exclude_topics with this topic, whose records are then not loaded"
         raise SettingsError(message, topic=_HIVES_NULL, key="table.partition_by", action=action)
 
 
@@ -228,7 +231,7 @@ def reconciled(snapshot: Snapshot, settings: Settings) -> PipelineState:
         snapshot.ledger,
         snapshot.table,
         snapshot.committed,
-        settings.source.on_offset_changed,
+        settings.group.on_offset_changed,
         settings.table.on_rows_removed,
     )
     owned, storage, behind = (

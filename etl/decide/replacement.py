@@ -581,11 +581,11 @@ def _reject_other_row_shape(plan: Plan, settings: Settings) -> None:
         message = f"plan {plan.number} is stored but not in the table, and the conf has changed what shapes its rows since"
         action = (
             f"`etl plans supersede CONF {plan.number} --reason ...`: the same offsets are then read as the conf says now, nothing is lost; "
-            "or put source.isolation, transform and table.partition_by back for one run, then change them"
+            "or put source.isolation_level, transform and table.partition_by back for one run, then change them"
         )
         if plan.kind is PlanKind.REPLAY:
             action = (
                 f"`etl plans supersede CONF {plan.number} --reason ...`: the rows stay as they are, and another `etl replay` makes them as "
-                "the conf says now; or put source.isolation, transform and table.partition_by back for one run"
+                "the conf says now; or put source.isolation_level, transform and table.partition_by back for one run"
             )
         raise NeedsDecision(message, action=action)

@@ -429,7 +429,7 @@ def _behind(plan: Plan, seen: Snapshot, settings: Settings) -> Mapping[BrokerPar
     """
     if plan.handed_over is None or not is_member(settings):
         return up_to_date(
-            plan, seen.committed, settings.source.on_offset_changed, ends_of(seen)
+            plan, seen.committed, settings.group.on_offset_changed, ends_of(seen)
         ).followed
     if plan.handed_over:
         stand_as_member(plan, seen.committed, seen.committed.keys(), ends_of(seen))

@@ -337,7 +337,7 @@ def reject_start_by_offset_count(asked: ResolvedRequest | None, last: Plan | Non
     start = asked.request.bounds.start if asked else None
     if last is None and start is not None and start.back is not None:
         message = f"{start.said} is no start of a pipeline that has made no plan yet: it only says that nothing before it is unread"
-        action = "a time, e.g. --from-time -1h or 2026-01-31T00:00:00Z; or leave --from-time out, and source.start says where it begins"
+        action = "a time, e.g. --from-time -1h or 2026-01-31T00:00:00Z; or leave --from-time out, and source.starting_offsets says where it begins"
         raise SettingsError(message, key="--from-time", action=action)
 
 

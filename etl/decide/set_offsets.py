@@ -115,7 +115,7 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
         message = "this pipeline has made no plan yet, so no position can be set"
         raise SettingsError(
             message,
-            action="source.start, which says where the first run begins; or `etl run CONF` first",
+            action="source.starting_offsets, which says where the first run begins; or `etl run CONF` first",
         )
     if isinstance(state, RebuildFromTable):
         message = f"the table holds plan {state.plan.number}, which ZooKeeper does not have"

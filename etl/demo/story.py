@@ -163,8 +163,6 @@ class Source(Protocol):
     """Subject of the sentence."""
     what: str
     """Object of the sentence."""
-    cluster_line: str
-    """The conf's key `cluster`, where the brokers have no id."""
     source: str
     """The conf's section."""
     partition_by: str
@@ -184,8 +182,7 @@ class KafkaClicks:
 
     who = "ZooKeeper and a Kafka {version} broker run"
     what = f"{LOGS} partitions (none, gzip, snappy, lz4, zstd)"
-    cluster_line = ""
-    source = f'{{topics: {{allow: ["{TOPIC}"]}}}}'
+    source = f'{{topics: ["{TOPIC}"]}}'
     partition_by = "event_date"
 
     def cluster(self, folder: Path) -> EmbeddedCluster:
@@ -210,8 +207,7 @@ class JafkaClicks:
     brokers = 2
     who = "ZooKeeper and two brokers of Jafka 3.0.6 run"
     what = f"{LOGS // 2} partitions of each broker (plain, and gzipped message sets)"
-    cluster_line = "cluster: demo\n"
-    source = f'{{dialect: jafka, topics: {{allow: ["{TOPIC}"]}}}}'
+    source = f'{{broker_type: jafka, assume_cluster_id: demo, topics: ["{TOPIC}"]}}'
     partition_by = "broker_id"
 
     def cluster(self, folder: Path) -> EmbeddedCluster:
@@ -246,9 +242,8 @@ SOURCES: Mapping[BrokerFamily, Source] = {
 
 
 _CONF = """\
-version: 1
 pipeline: clicks
-{cluster}group: etl-demo
+group: etl-demo
 zookeeper: {{connect: "{zookeeper}"}}
 source: {source}
 table: {{path: "{folder}/warehouse/clicks", partition_by: [{partition_by}]}}
@@ -282,7 +277,6 @@ def conf_of(source: Source, zookeeper: str, home: Path) -> str:
     return _CONF.format(
         zookeeper=zookeeper,
         folder=home,
-        cluster=source.cluster_line,
         source=source.source,
         partition_by=source.partition_by,
     )

@@ -231,7 +231,13 @@ def write_metrics(report: Report, settings: Settings, *, now_ms: int) -> Path | 
     path = Path(settings.metrics_file)
     before = _last_success_s(path, report)
     write_whole(
-        path, metrics_of(report, now_ms=now_ms, per=settings.metrics_per, last_success_s=before)
+        path,
+        metrics_of(
+            report,
+            now_ms=now_ms,
+            per_partition=settings.metrics.per_partition,
+            last_success_s=before,
+        ),
     )
     return path
 
@@ -321,7 +327,7 @@ def _write_all(path: Path, report: Report) -> None:
             Outcome.NO_METRICS,
             report,
             report.settings.metrics_file,
-            "what is there is of an earlier run; metrics_path",
+            "what is there is of an earlier run; metrics.path",
         ):
             write_metrics(report, report.settings, now_ms=report.finished_at_ms or 0)
     _send_lineage(report)
@@ -334,12 +340,12 @@ def _send_lineage(report: Report) -> None:
     settings = report.settings
     if (
         settings is None
-        or settings.lineage_namespace is None
+        or settings.openlineage.namespace is None
         or any(outcome is Outcome.NO_LINEAGE for outcome, _ in report.outcomes)
     ):
         return
     try:
-        send_lineage(report, settings, settings.lineage_namespace)
+        send_lineage(report, settings, settings.openlineage.namespace)
     except ImportError:
         report.add(
             Outcome.NO_LINEAGE,
@@ -348,7 +354,7 @@ def _send_lineage(report: Report) -> None:
     except Exception as error:  # of a client that is not ours, or of the server that it was told
         said = ": ".join((type(error).__name__, *str(error).strip().splitlines()[:1]))
         report.add(
-            Outcome.NO_LINEAGE, f"{said}; lineage_namespace, and the client's own configuration"
+            Outcome.NO_LINEAGE, f"{said}; openlineage.namespace, and the client's own configuration"
         )
 
 

@@ -209,7 +209,7 @@ class KafkaDialect(BrokerProtocol):
             message = f"{answers}: spoken to so it also gives out records of transactions that were aborted or are still open"
             return OtherRelease(
                 message,
-                action=f"{fits}; where such records are wanted, isolation: read_uncommitted",
+                action=f"{fits}; where such records are wanted, isolation_level: read_uncommitted",
                 **place,
             )
         return None

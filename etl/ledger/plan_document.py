@@ -424,7 +424,7 @@ RANGES_MAX = 500_000
 """A plan with more ranges than this is refused: its record could outgrow `WRITTEN_MAX_BYTES`
 without naming one gap.
 """
-FEWER_TOPICS = "that the expressions match what you mean; source.topics.deny leaves topics out"
+FEWER_TOPICS = "that the expressions match what you mean; source.exclude_topics leaves topics out"
 _NOT_HASHED = ("leaders", "generations", "void", "time_zone")
 _LEADERS_OF_RANGES = ("leader", "epoch")
 """Parts of the content that are not hashed."""

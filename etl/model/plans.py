@@ -102,7 +102,7 @@ class LossReason(str, Enum):
     EXPIRED = "expired"
     """Retention had deleted them (`source.on_data_loss: skip`)."""
     MOVED = "offset moved"
-    """Another client moved the committed offset past them (`source.on_offset_changed: follow`)."""
+    """Another client moved the committed offset past them (`group.on_offset_changed: follow`)."""
     MISSING = "missing from the log"
     """No record batch of the log had them, and nothing explains it (`source.on_data_loss: skip`).
     """

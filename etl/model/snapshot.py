@@ -401,7 +401,7 @@ class Snapshot:
     """Average bytes per offset, if the broker reports sizes."""
     committed: Mapping[BrokerPartition, Committed]
     starts: Mapping[BrokerPartition, int]
-    """Offsets of `start: {timestamp: ...}`, for partitions with a record that late."""
+    """Offsets of `starting_offsets: ...`, for partitions with a record that late."""
     owners: Mapping[BrokerPartition, str]
     live_consumers: tuple[str, ...]
     ledger: Ledger

@@ -124,7 +124,10 @@ def _field(made: pa.Field) -> pa.Field:
         raise NoTypeOfDelta(error.args[0], made.name, *error.args[1:]) from error
 
 
-OF_KEYS = {"transform": "the transform", "arrow_transform": "the Arrow transform"}
+OF_KEYS = {
+    "transform.dataframe": "the transform",
+    "transform.record_batch": "the Arrow transform",
+}
 """Key of the conf -> what it names, as a sentence calls it."""
 
 
@@ -170,7 +173,7 @@ def line_of(error: BaseException) -> str | None:
     )
 
 
-_KEY = "arrow_transform"
+_KEY = "transform.record_batch"
 _CHECK = "the function: pyarrow.RecordBatch in, pyarrow.RecordBatch out, the same columns each time"
 _AGAIN = (
     "; the stored plan is executed again by the next run, with the function as it is then; or give the plan up: "

@@ -191,7 +191,7 @@ class FilesOfWorkers:
     def _function(self) -> str:
         """Return another possible cause of a process's end."""
         return (
-            f"; {self._reading.transform.name} (arrow_transform), which works in it"
+            f"; {self._reading.transform.name} (transform.record_batch), which works in it"
             if self._reading.transform
             else ""
         )

@@ -16,7 +16,7 @@ from etl.decide.offsets import starts_of
 from etl.model.partitions import BrokerPartition, OpenTransaction, uncounted
 from etl.model.plans import CommitResult, Loss, LossReason, Plan, PlanKind, ReadByOthers, Vanished
 from etl.model.snapshot import Snapshot
-from etl.settings.sections import Limits
+from etl.settings.sections import LimitsSettings
 
 Number = TypeVar("Number", int, float)
 
@@ -64,7 +64,7 @@ _LET_GO = {
 _WHO = {
     LossReason.EXPIRED: "source.on_data_loss",
     LossReason.MISSING: "source.on_data_loss",
-    LossReason.MOVED: "source.on_offset_changed",
+    LossReason.MOVED: "group.on_offset_changed",
     LossReason.SKIPPED: "an operator",
     LossReason.DELETED: "an operator",
     LossReason.RECREATED: "an operator",
@@ -272,7 +272,7 @@ def describe_leaderless(
     )
 
 
-def describe_capped(left: Mapping[BrokerPartition, int], limits: Limits) -> str:
+def describe_capped(left: Mapping[BrokerPartition, int], limits: LimitsSettings) -> str:
     """How much of each log the caps leave to the next run."""
     caps = {
         "limits.max_records_per_plan": limits.max_records_per_plan,

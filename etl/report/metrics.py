@@ -5,7 +5,7 @@ most `MOST_SERIES` topics or partitions have a series; the rest is added up in o
 right.
 
 OpenLineage ("Naming", "Run state"): topics that the run read, the table that it wrote. Topics are
-named by `source.bootstrap`, or by ZooKeeper with its chroot, because those stay.
+named by `source.bootstrap_servers`, or by ZooKeeper with its chroot, because those stay.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from etl.report.describe import of_known
 from etl.report.lag import Lags, LogLag, Resting
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
-from etl.settings.choices import MetricsPer, folder_of
+from etl.settings.choices import folder_of
 from etl.settings.sections import Settings
 
 PREFIX, MOST_SERIES, OTHERS = "offset_range_etl_", 1000, "(others)"
@@ -60,7 +60,7 @@ Sample = tuple[str, Labels, float]
 
 
 def metrics_of(
-    report: Report, *, now_ms: int, per: MetricsPer, last_success_s: float | None
+    report: Report, *, now_ms: int, per_partition: bool, last_success_s: float | None
 ) -> str:
     """The file of a run that has ended. `last_success_s`: that of the runs before it, in seconds
     since 1970; None: not known.
@@ -73,7 +73,7 @@ def metrics_of(
     )
     samples = [
         *_of_run(report, last_success_s),
-        *(_of_lags(lags, per) if lags else ()),
+        *(_of_lags(lags, per_partition) if lags else ()),
         *_of_pauses(report.paused),
         *report.statistics.samples(),
     ]
@@ -181,10 +181,10 @@ class _Series:
         yield from ((name, labels, value) for name, value in told.items() if value is not None)
 
 
-def _of_lags(lags: Lags, per: MetricsPer) -> Iterator[Sample]:
+def _of_lags(lags: Lags, per_partition: bool) -> Iterator[Sample]:
     found: dict[Labels, _Series] = {}
     for one in lags.logs:
-        partition = (("partition", one.log.key),) if per is MetricsPer.PARTITION else ()
+        partition = (("partition", one.log.key),) if per_partition else ()
         found.setdefault((("topic", one.log.topic), *partition), _Series()).logs.append(one)
     names = sorted(found, key=lambda labels: (-found[labels].lag, labels))
     for labels in names[:MOST_SERIES]:
@@ -245,7 +245,7 @@ def _event_type(report: Report) -> str:
 
 
 def _brokers(settings: Settings) -> str:
-    named = settings.source.bootstrap
+    named = settings.source.bootstrap_servers
     return f"kafka://{named[0] if named else settings.zookeeper.connect.partition(',')[0]}"
 
 

@@ -318,22 +318,28 @@ _READERS: dict[Any, Any] = {
 _DECIDING: dict[str, Any] = {
     "version": True,
     "pipeline": True,
-    "cluster": True,
-    "group": True,
     "limits": True,
-    "ownership": True,
-    "offsets": True,
     "transform": True,
-    "arrow_transform": True,
+    "ledger": True,
+    "group": {
+        "id",
+        "offsets_storage",
+        "on_offset_changed",
+        "mode",
+        "on_owned",
+        "on_active_members",
+        "join",
+    },
     "source": {
-        "dialect",
+        "broker_type",
+        "assume_cluster_id",
         "topics",
-        "start",
+        "exclude_topics",
+        "starting_offsets",
         "new_topics_starting_offsets",
         "on_data_loss",
-        "on_offset_changed",
         "on_no_leader",
-        "isolation",
+        "isolation_level",
         "expiry_warning_s",
         "assume_compacted",
     },
@@ -383,14 +389,8 @@ def write_settings(settings: Settings) -> dict[str, Any]:
     """The settings that decide, as JSON; the table's path in full, so that it means the same place
     elsewhere.
     """
-    # pydantic warns of `source.start`, of which it cannot tell what our own validator makes
-    found = settings.model_dump(mode="json", include=_DECIDING, warnings=False)
-    joined = {"membership": settings.membership.value} if settings.membership else {}
-    return {
-        **found,
-        "ownership": {**found["ownership"], **joined},
-        "table": {**found["table"], "path": settings.table.place},
-    }
+    found = settings.model_dump(mode="json", include=_DECIDING)
+    return {**found, "table": {**found["table"], "path": settings.table.place}}
 
 
 def read_settings(found: dict[str, Any]) -> Settings:

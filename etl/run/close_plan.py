@@ -42,7 +42,7 @@ def close_stored_plan(world: LiveServices, reason: str) -> Plan | None:
         stored = ledger.newest
         if stored is None or opened is None or stored.table_id != id_of(opened):
             return None
-        app_id = app_id_of(stored.cluster, settings.group, settings.pipeline)
+        app_id = app_id_of(stored.cluster, settings.group.id, settings.pipeline)
         in_table = opened.transaction_version(app_id) or 0
         if in_table == stored.number and ledger.applied is None:
             _adopt_what_the_table_holds(world, stored, app_id)

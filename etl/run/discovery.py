@@ -2,7 +2,7 @@
 
 | cluster | brokers | topics and leaders |
 | --- | --- | --- |
-| Kafka, `source.bootstrap` is set | that key | the brokers (Metadata) |
+| Kafka, `source.bootstrap_servers` is set | that key | the brokers (Metadata) |
 | Kafka 0.8 to 3.x | ZooKeeper | the brokers, once they know all topics of ZooKeeper |
 | Jafka, Kafka 0.7 | ZooKeeper | ZooKeeper: the brokers know only their own partitions |
 
@@ -132,7 +132,7 @@ class Discovery:
         """The brokers that are registered in ZooKeeper, by id; none where the conf gives them and
         ZooKeeper is that of the ledger alone.
         """
-        if self._source.bootstrap is not None:
+        if self._source.bootstrap_servers is not None:
             return {}
         return {
             broker.id: broker
@@ -143,8 +143,8 @@ class Discovery:
 
     def bootstrap(self) -> list[tuple[str, int]]:
         """The brokers to begin with: those that the conf names, else those in ZooKeeper."""
-        if self._source.bootstrap is not None:
-            return [split_address(address) for address in self._source.bootstrap]
+        if self._source.bootstrap_servers is not None:
+            return [split_address(address) for address in self._source.bootstrap_servers]
         return [(broker.host, broker.port) for broker in self.registered().values()]
 
     def open_cluster(
@@ -153,8 +153,8 @@ class Discovery:
         """Open the cluster; the caller closes it. `known`: earlier partitions, so that those of an
         unavailable broker are reported without leader.
         """
-        timeout_s, said = self._source.timeout_s, configured_family(self._source)
-        if self._source.bootstrap is not None:
+        timeout_s, said = self._source.request_timeout_s, configured_family(self._source)
+        if self._source.bootstrap_servers is not None:
             return Cluster(
                 self.bootstrap(),
                 connect_timeout_s=connect_timeout_s,
@@ -198,18 +198,20 @@ class Discovery:
         there, paused or not.
         """
         untold = {
-            topic for topic in known if self._source.topics.admits(topic)
+            topic for topic in known if self._source.topic_filter.admits(topic)
         } - told.topics.keys()
         if not untold or self._source.is_physical:
             return told
         left_alone = {one.topic for one in self.pauses() if one.log is None} - {
-            *self._source.topics.literal_names
+            *self._source.topic_filter.literal_names
         }
         return with_denied_topics(cluster, told, untold - left_alone)
 
     def known_topics(self) -> frozenset[str]:
         """Those that the conf's pipeline has read."""
-        return PlanLedger(self._zookeeper, self._settings.group, self._settings.pipeline).topics()
+        return PlanLedger(
+            self._zookeeper, self._settings.group.id, self._settings.pipeline
+        ).topics()
 
     def compacted(self, topics: Collection[str]) -> frozenset[str]:
         """Return the topics that are compacted by their settings in ZooKeeper, if the brokers are
@@ -217,7 +219,7 @@ class Discovery:
         """
         return (
             frozenset()
-            if self._source.bootstrap is not None or self._source.is_physical
+            if self._source.bootstrap_servers is not None or self._source.is_physical
             else read_compacted(self._zookeeper, topics)
         )
 
@@ -233,7 +235,7 @@ class Discovery:
         """True if the conf's ZooKeeper is that of the brokers: by cluster id, before 0.10.1 by
         their addresses.
         """
-        if self._source.bootstrap is None:
+        if self._source.bootstrap_servers is None:
             return True
         if told.cluster_id is None:
             return are_registered(self._zookeeper, told.brokers.values(), self._source.way_in)
@@ -242,7 +244,7 @@ class Discovery:
     def pauses(self) -> tuple[Pause, ...]:
         """Return what is paused in the conf's pipeline."""
         return read_pauses(
-            PlanLedger(self._zookeeper, self._settings.group, self._settings.pipeline)
+            PlanLedger(self._zookeeper, self._settings.group.id, self._settings.pipeline)
         )
 
     def name_of(self, metadata: ClusterMetadata, newest: Plan | None) -> ClusterName:
@@ -250,29 +252,29 @@ class Discovery:
         NotOurTable or TableUnreachable if the table is read.
         """
         holds_brokers = (
-            self._source.bootstrap is None and not self._source.is_physical
+            self._source.bootstrap_servers is None and not self._source.is_physical
         )  # else the id there would be another cluster's
         told = metadata.cluster_id or (read_cluster_id(self._zookeeper) if holds_brokers else None)
-        return cluster_name(newest, told, self._settings.cluster, self._is_in_table)
+        return cluster_name(
+            newest, told, self._settings.source.assume_cluster_id, self._is_in_table
+        )
 
     def _is_in_table(self, cluster: str) -> bool:
         from etl.io.delta.table_state import holds_commits
 
         return holds_commits(
             self._settings.table.path,
-            app_id_of(cluster, self._settings.group, self._settings.pipeline),
+            app_id_of(cluster, self._settings.group.id, self._settings.pipeline),
         )
 
     def _requested_topics(self, left: Collection[str]) -> tuple[str, ...] | None:
         """By name where the conf names all of them in plain letters, else all topics: one request
         either way.
         """
-        topics = self._source.topics
-        return (
-            (*topics.literal_names, *left)
-            if len(topics.literal_names) == len(topics.allow)
-            else None
-        )
+        names = self._source.topic_filter.literal_names
+        if len(names) < len(self._source.topics):
+            return None
+        return (*names, *left)
 
     def _registered_topics(self, told: ClusterMetadata, left: Collection[str]) -> list[str]:
         """Return topics in ZooKeeper that are read or left to read, and are not being deleted;
@@ -280,7 +282,7 @@ class Discovery:
         names the brokers, ZooKeeper counts as another's.
         """
         is_ours = (
-            self._source.bootstrap is None
+            self._source.bootstrap_servers is None
             if told.cluster_id is None
             else told.cluster_id == read_cluster_id(self._zookeeper)
         )
@@ -289,5 +291,5 @@ class Discovery:
         return [
             topic
             for topic in read_topics(self._zookeeper)
-            if self._source.topics.admits(topic) or topic in left
+            if self._source.topic_filter.admits(topic) or topic in left
         ]

@@ -1,6 +1,6 @@
 """When does a run join its group, commit its offsets, and leave?
 
-Under `ownership.mode: join`: it joins before it observes, follows rebalances after the commit, and
+Under `group.mode: join`: it joins before it observes, follows rebalances after the commit, and
 leaves at the end. A stored plan whose offsets are committed is executed first; that needs no
 membership. All else is planned from the assignment, and the commit fails if it changed meanwhile.
 """
@@ -120,7 +120,7 @@ class Joining:
                 True,
                 step.plan is not None and not step.plan.is_of_member,
             )
-            if self._settings.ownership.stay is LeaveAfter.SHARE and step.is_last:
+            if self._settings.group.join.leave_after is LeaveAfter.COMMIT and step.is_last:
                 self._member.leave()
             else:
                 self._member.follow()

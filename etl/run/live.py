@@ -89,7 +89,7 @@ from etl.run.rows import (
 from etl.run.services import Member, RunContext, now_ms
 from etl.run.spark import RunSpark
 from etl.settings.choices import OwnershipMode
-from etl.settings.sections import OwnershipSettings, Settings
+from etl.settings.sections import GroupSettings, Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,7 +99,9 @@ class ClaimsOfRun:
     """The claims as a run has seen them, and as it has written them since."""
 
     def __init__(self, settings: Settings, zookeeper: ZooKeeper) -> None:
-        self.beside = ClaimsBeside(zookeeper, settings.group, live_and_name(settings.pipeline)[0])
+        self.beside = ClaimsBeside(
+            zookeeper, settings.group.id, live_and_name(settings.pipeline)[0]
+        )
         self.seen: Reservations = NO_CLAIMS
         self.own: Claimed | None = None
         """This pipeline's own reservation, if it is a backfill's."""
@@ -200,51 +202,51 @@ _OLD_SESSION_S = 30.0
 
 def zookeeper_member(settings: Settings, zookeeper: ZooKeeper, run_id: str) -> ZooKeeperMember:
     """A run as one of the consumers that are registered in ZooKeeper."""
-    ownership, source = settings.ownership, settings.source
-    hidden = INTERNAL_TOPICS.difference(source.topics.literal_names)
+    group, source = settings.group, settings.source
+    hidden = INTERNAL_TOPICS.difference(source.topic_filter.literal_names)
     topics = frozenset(
         topic
         for topic in read_topics(zookeeper)
-        if source.topics.admits(topic) and topic not in hidden
+        if source.topic_filter.admits(topic) and topic not in hidden
     )
     options = MemberOptions(
-        source.dialect,
+        source.broker_type,
         topics,
-        Strategy(ownership.strategy[0].value),
-        ownership.threads,
-        ownership.member_id,
-        Timing(ownership.join_timeout_s, ownership.backoff_s),
+        Strategy(group.join.assignment_strategy[0].value),
+        group.join.num_streams,
+        group.join.instance_id,
+        Timing(group.join.join_timeout_s),
     )
-    return ZooKeeperMember(zookeeper, settings.group, settings.pipeline, run_id, options)
+    return ZooKeeperMember(zookeeper, settings.group.id, settings.pipeline, run_id, options)
 
 
 def coordinated_member(settings: Settings, discovery: Discovery) -> CoordinatedMember:
     """A run as a member of Kafka's own group. Raises SettingsError where the brokers have none
     such, TopicMissing without a topic.
     """
-    ownership, source = settings.ownership, settings.source
+    group, source = settings.group, settings.source
     with discovery.open_cluster() as cluster:
         spoken = cluster.first(lambda consumer: consumer.membership())
         if refusal := unspoken(settings, spoken):
             raise refusal
-        topics = chosen_topics(discovery.describe(cluster, ()), source.topics).topics
+        topics = chosen_topics(discovery.describe(cluster, ()), source.topic_filter).topics
         if not topics:
             reject_missing_topics(settings, (), lambda: names_of_topics(cluster))
     terms = MemberTerms(
-        settings.group,
+        settings.group.id,
         tuple(sorted(topics)),
-        tuple(one.value for one in ownership.strategy),
-        ownership.member_id,
-        session_of(ownership, spoken),
-        ownership.rebalance_timeout_s,
-        ownership.join_timeout_s,
-        answers_in_s=source.timeout_s,
+        tuple(one.value for one in group.join.assignment_strategy),
+        group.join.instance_id,
+        session_of(group, spoken),
+        group.join.rebalance_timeout_s,
+        group.join.join_timeout_s,
+        answers_in_s=source.request_timeout_s,
         holds_assignment=holds_assignment(settings),
     )
     return CoordinatedMember(
         discovery.bootstrap(),
         terms,
-        protocol=ownership.protocol,
+        protocol=group.join.protocol,
         generation=configured_family(source),
         security=source.way_in,
     )
@@ -254,48 +256,47 @@ def holds_assignment(settings: Settings) -> bool:
     """True if a run keeps revoked partitions until its rows are in the table and its offsets
     committed (KIP-848). A classic group would wait all that time.
     """
-    return commits_after_append(settings) and settings.ownership.protocol is GroupProtocol.CONSUMER
+    return commits_after_append(settings) and settings.group.join.protocol is GroupProtocol.CONSUMER
 
 
-def session_of(ownership: OwnershipSettings, spoken: SpokenMembership) -> float:
+def session_of(group: GroupSettings, spoken: SpokenMembership) -> float:
     """Return the session timeout of the conf, else one that the broker accepts by default."""
-    is_meant = ownership.is_said("session_timeout_s") or spoken.has_rebalance_timeout
-    return ownership.session_timeout_s if is_meant else _OLD_SESSION_S
+    if group.join.differs_from_default("session_timeout_s") or spoken.has_rebalance_timeout:
+        return group.join.session_timeout_s
+    return _OLD_SESSION_S
 
 
 def unspoken(settings: Settings, spoken: SpokenMembership) -> SettingsError | None:
     """Return which part of the membership is unsupported by the brokers' release; None if all is
     supported.
     """
-    if settings.membership is not Membership.COORDINATOR:
+    if settings.group.membership is not Membership.COORDINATOR:
         return None
-    ownership = settings.ownership
+    group = settings.group
     is_of = (
         f"the brokers are Kafka {spoken.release}"
         if spoken.release
         else "these brokers keep no groups"
     )
     if not spoken.is_classic:
-        action = "membership: zookeeper, where the group's consumers are registered"
+        action = "group.offsets_storage: zookeeper, where the group's consumers are registered"
         return SettingsError(
-            f"membership: coordinator takes brokers of 0.9 or later, and {is_of}",
-            key="ownership.membership",
+            f"membership of a group in Kafka takes brokers of 0.9 or later, and {is_of}",
+            key="group.offsets_storage",
             action=action,
         )
-    if ownership.protocol is GroupProtocol.CONSUMER and not spoken.is_consumer:
+    if group.join.protocol is GroupProtocol.CONSUMER and not spoken.is_consumer:
         action = "protocol: classic; or the brokers' version and their group.version"
         return SettingsError(
             f"protocol: consumer takes brokers of 4.0 or later, and {is_of}",
-            key="ownership.protocol",
+            key="group.join.protocol",
             action=action,
         )
-    if ownership.member_id is not None and not spoken.is_static:
-        message = (
-            f"member_id names a static member, which takes brokers of 2.3 or later, and {is_of}"
-        )
+    if group.join.instance_id is not None and not spoken.is_static:
+        message = f"join.instance_id names a static member, which takes brokers of 2.3 or later, and {is_of}"
         return SettingsError(
             message,
-            key="ownership.member_id",
+            key="group.join.instance_id",
             action="leave it out: each run is another member then",
         )
     return None
@@ -315,10 +316,10 @@ class MembershipVerbs:
 
     def member(self) -> Member | None:
         """See `services.Services`."""
-        if self.settings.membership is Membership.ZOOKEEPER:
+        if self.settings.group.membership is Membership.ZOOKEEPER:
             self._registered = zookeeper_member(self.settings, self.zookeeper, self.run_id)
             return self._registered
-        if self.settings.membership is Membership.COORDINATOR:
+        if self.settings.group.membership is Membership.COORDINATOR:
             self._coordinated = coordinated_member(self.settings, self._discovery)
             return self._coordinated
         return None
@@ -383,7 +384,7 @@ class MembershipVerbs:
         None.
         """
         return (
-            self._coordinated.unbroken(share, within_s=self.settings.source.timeout_s)
+            self._coordinated.unbroken(share, within_s=self.settings.source.request_timeout_s)
             if self._coordinated
             else None
         )
@@ -415,7 +416,7 @@ class PlanStore(MembershipVerbs):
         """
         self.reject_unwritable(plan)
         if (
-            self.settings.transform
+            self.settings.transform.dataframe
             and writer_of(plan, self.settings).writer.takes is Takes.DATA_FRAME
         ):
             try_on_no_rows(
@@ -457,7 +458,7 @@ class PlanStore(MembershipVerbs):
         self, plan: Plan, write: Callable[[Sequence[Part]], None], *, is_handed_over: bool
     ) -> RejectedCommit | None:
         """`is_handed_over`: in the same step."""
-        hand_over = HandOver(self.zookeeper, self.settings.group, self._lock)
+        hand_over = HandOver(self.zookeeper, self.settings.group.id, self._lock)
         if is_handed_over and plan.offsets_in is OffsetsStorage.ZOOKEEPER:
             checks = (
                 self._registered.owner_checks(plan.offsets_to_commit) if self._registered else ()
@@ -483,7 +484,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         request: Request | None = None,
     ) -> None:
         self.settings, self.zookeeper, self.run_id = settings, zookeeper, name
-        place = zookeeper, settings.group, settings.pipeline
+        place = zookeeper, settings.group.id, settings.pipeline
         self.ledger, self._lock, self._owners = (
             PlanLedger(*place),
             DriverLock(*place),
@@ -513,11 +514,11 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         """Be the only driver of the pipeline. Raises Owned, also where the table's name was
         resolved anew since it was placed.
         """
-        if self.settings.source.bootstrap is None:
+        if self.settings.source.bootstrap_servers is None:
             self._discovery.registered()  # before anything is written: a wrong chroot must stay empty
         else:
             self.zookeeper.ensure("/")
-        with self._lock.driving(run_id, wait_s=self.settings.ownership.lock_timeout_s):
+        with self._lock.driving(run_id, wait_s=self.settings.ledger.lock_timeout_s):
             if self.settings.table.name is not None and self.settings.table.is_placed:
                 table, catalog = self.settings.table, catalog_of(self.settings.spark)
                 reject_relocated_table(
@@ -544,7 +545,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
         """See `services.Services`."""
-        self._owners.wait_until_gone(logs, wait_s=self.settings.ownership.lock_timeout_s)
+        self._owners.wait_until_gone(logs, wait_s=self.settings.ledger.lock_timeout_s)
 
     def new_uid(self) -> str:
         """See `services.Services`."""
@@ -572,10 +573,10 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         ledger_records.note_removals(self.ledger, tuple(removals))
 
     def claiming(self, plan: Plan) -> contextlib.AbstractContextManager[None]:
-        """See `services.Services`; with `ownership.mode: observe` nothing is claimed, and a member
+        """See `services.Services`; with `group.mode: observe` nothing is claimed, and a member
         owns its assignment.
         """
-        if self.settings.ownership.mode is not OwnershipMode.CLAIM:
+        if self.settings.group.mode is not OwnershipMode.CLAIM:
             return contextlib.nullcontext()
         return self._owners.claiming({r.log for r in plan.ranges}, self.run_id)
 
@@ -622,7 +623,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
             partition_by=table.partition_by,
             known=ledger.known_version,
             run_id=self.run_id,
-            is_ours=self.settings.source.topics.admits,
+            is_ours=self.settings.source.topic_filter.admits,
             acknowledgement=ledger.acknowledged,
         )
         with (
@@ -683,7 +684,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
     @property
     def app_id(self) -> str:
         """The table's application id of this pipeline."""
-        return app_id_of(self._cluster_name, self.settings.group, self.settings.pipeline)
+        return app_id_of(self._cluster_name, self.settings.group.id, self.settings.pipeline)
 
     def read_table(self, ledger: Ledger) -> Table | None:
         """Return the table's state without asking brokers: the cluster's name is in the newest
@@ -731,7 +732,7 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         try:
             with (
                 self._phases.reading(reading.doing),
-                translating_transform_errors(self.settings.transform),
+                translating_transform_errors(self.settings.transform.dataframe),
             ):
                 yield
         finally:

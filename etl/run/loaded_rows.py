@@ -209,7 +209,7 @@ class LoadedRows:
         require_exclusive_create(into.table.path)
         spark, table = self.spark(), into.table
         enter_store(spark, table.path)
-        if not into.either_transform:
+        if not into.transform.function:
             check_shape(
                 table.path, arrow_schema(physical=into.source.is_physical), table.partition_by
             )
@@ -218,7 +218,7 @@ class LoadedRows:
             spark, plan, snapshot, into, self._discovery.bootstrap(), now_ms=now_ms()
         )
         try:
-            with translating_transform_errors(into.transform):
+            with translating_transform_errors(into.transform.dataframe):
                 replace_in(table.path, plan, format_rows(rows, into), metadata, table.partition_by)
         finally:
             reading.port.close()

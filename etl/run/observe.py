@@ -1,7 +1,7 @@
 """What do brokers, ZooKeeper and the table hold now?
 
 Makes the snapshot that a run decides on; resolves run keys and bounds; reads and commits the
-group's offsets in ZooKeeper, in Kafka or in both (`offsets.storage`). In both, Kafka is committed
+group's offsets in ZooKeeper, in Kafka or in both (`group.offsets_storage`). In both, Kafka is committed
 first and ZooKeeper after it: after a crash ZooKeeper is behind, and the next run commits it.
 
 Not here: what offsets mean (etl/decide/offsets.py).
@@ -111,11 +111,13 @@ class GroupOffsets:
     """
 
     def __init__(self, settings: Settings, zookeeper: ZooKeeper, discovery: Discovery) -> None:
-        self.storage, self._discovery = settings.offsets.storage, discovery
-        self.group = ConsumerGroup(zookeeper, settings.group, physical=settings.source.is_physical)
-        self._owned = OwnedOffsets(zookeeper, settings.group, self.group)
-        self._kept = StoredOffsets(settings.group, settings.pipeline)
-        self._fenced = FencedOffsetCommit(self._kept, tries_for_s=settings.source.timeout_s)
+        self.storage, self._discovery = settings.group.offsets_storage, discovery
+        self.group = ConsumerGroup(
+            zookeeper, settings.group.id, physical=settings.source.is_physical
+        )
+        self._owned = OwnedOffsets(zookeeper, settings.group.id, self.group)
+        self._kept = StoredOffsets(settings.group.id, settings.pipeline)
+        self._fenced = FencedOffsetCommit(self._kept, tries_for_s=settings.source.request_timeout_s)
 
     def committed(
         self,
@@ -247,12 +249,12 @@ class GroupOffsets:
     def _reject_too_old(self, cluster: Cluster) -> None:
         if not cluster.first(lambda consumer: consumer.keeps_offsets()):
             message = (
-                f"offsets.storage is {self.storage.value}, and these brokers keep no offsets of groups: "
+                f"group.offsets_storage is {self.storage.value}, and these brokers keep no offsets of groups: "
                 f"{cluster.first(lambda consumer: consumer.introduction())}"
             )
             raise SettingsError(
                 message,
-                key="offsets.storage",
+                key="group.offsets_storage",
                 action="zookeeper; Kafka keeps them itself from 0.8.2 on",
             )
 
@@ -303,7 +305,7 @@ class Observer:
         )
         self._discovery = Discovery(settings, zookeeper)
         self._live, self._backfill = live_and_name(settings.pipeline)
-        self._claims = ClaimsBeside(zookeeper, settings.group, self._live)
+        self._claims = ClaimsBeside(zookeeper, settings.group.id, self._live)
 
     def observe(self, named: Named = none_named) -> ObservedState:
         """Return a snapshot, repeated if another driver planned meanwhile, since the ledger is
@@ -330,7 +332,7 @@ class Observer:
 
     def _observe_ledgers(self) -> ObservedState:
         claims, claimed, ledger, live = self._observe_reservations()
-        admits, newest = self._settings.source.topics.admits, ledger.newest
+        admits, newest = self._settings.source.topic_filter.admits, ledger.newest
         called = (
             ClusterName(newest.cluster, newest.cluster_id)
             if newest
@@ -340,7 +342,7 @@ class Observer:
         logs |= set(ledger.newest.positions if ledger.newest else ())
         table = observe_table(
             self._settings,
-            app_id_of(called.name, self._settings.group, self._settings.pipeline),
+            app_id_of(called.name, self._settings.group.id, self._settings.pipeline),
             ledger,
         )
         logs |= set(in_force.positions if (in_force := plan_in_force(ledger, table)) else ())
@@ -410,7 +412,7 @@ class Observer:
         with self._discovery.open_cluster(self._known_logs(ledger)) as cluster:
             read = ledger.newest.topics if ledger.newest else frozenset[str]()
             described = self._discovery.describe(cluster, left, read)
-            metadata = chosen_topics(described, source.topics)
+            metadata = chosen_topics(described, source.topic_filter)
             gone = unknown_topics(described, left)
             reject_missing_topics(
                 self._settings,
@@ -436,7 +438,7 @@ class Observer:
             table = self._table(called.name, ledger, () if self._backfill else metadata.topics)
             found = cluster.extents(
                 logs,
-                isolation=source.isolation,
+                isolation=source.isolation_level,
                 wait_for_leader_s=source.wait_for_leader_s,
                 metadata=metadata,
             )
@@ -465,7 +467,7 @@ class Observer:
                 leaders=found.leaders,
             )
             asked = look_up(
-                self._request, self._ledger, ledger.newest, cluster, found, source.isolation
+                self._request, self._ledger, ledger.newest, cluster, found, source.isolation_level
             )
             tails = self._fetch_tails(cluster, found, in_force)
             kept = (
@@ -477,14 +479,14 @@ class Observer:
             pauses = self._pauses()
             unread = paused_unread(pauses, found.extents, in_force)
             oldest = (
-                read_oldest(cluster, unread, found.leaders, isolation=source.isolation)
+                read_oldest(cluster, unread, found.leaders, isolation=source.isolation_level)
                 if unread
                 else {}
             )
             members = (
                 KafkaGroup()
                 if self._backfill
-                else cluster.members_of(self._settings.group, metadata.brokers.values())
+                else cluster.members_of(self._settings.group.id, metadata.brokers.values())
             )
         creation_ids = self._discovery.creation_ids(metadata)
         return ObservedState(
@@ -581,12 +583,12 @@ class Observer:
             if log.topic in retention and (limit := retention[log.topic].ms) is not None
         }
         times = {log: max(0, soon - limit) for log, limit in limits.items()}
-        return retention, cluster.retained_from(found, times, isolation=source.isolation)
+        return retention, cluster.retained_from(found, times, isolation=source.isolation_level)
 
     def _table(self, cluster: str, ledger: Ledger, topics: Collection[str]) -> Table | None:
         """Return the table, with its other pipelines if an unknown topic is read."""
         app_id, path = (
-            app_id_of(cluster, self._settings.group, self._settings.pipeline),
+            app_id_of(cluster, self._settings.group.id, self._settings.pipeline),
             self._settings.table.path,
         )
         try:
@@ -635,7 +637,7 @@ class Observer:
         planned = (
             {*ledger.newest.positions, *ledger.newest.pending_starts} if ledger.newest else set()
         )
-        return planned | self._group.logs_with_offsets(self._settings.source.topics.admits)
+        return planned | self._group.logs_with_offsets(self._settings.source.topic_filter.admits)
 
 
 def _zone_of(plan: Plan | None) -> str | None:
@@ -659,7 +661,7 @@ def reject_unaccounted_rows(settings: Settings, topics: Collection[str]) -> None
     path, is_physical = settings.table.path, settings.source.is_physical
     to_add = (
         columns_to_add(path, arrow_schema(physical=is_physical))
-        if not settings.either_transform
+        if not settings.transform.function
         else ""
     )
     held = unaccounted_rows(path, topics, physical=is_physical) if to_add else None
@@ -673,7 +675,7 @@ def observe_table(settings: Settings, app_id: str, ledger: Ledger) -> Table | No
     where our rows do not fit it, and NeedsDecision where a catalog names it and it is gone.
     """
     table = settings.table
-    if not settings.either_transform:
+    if not settings.transform.function:
         check_shape(
             table.path, arrow_schema(physical=settings.source.is_physical), table.partition_by
         )
@@ -681,7 +683,7 @@ def observe_table(settings: Settings, app_id: str, ledger: Ledger) -> Table | No
         table.path,
         app_id,
         known=ledger.known_version,
-        is_ours=settings.source.topics.admits,
+        is_ours=settings.source.topic_filter.admits,
         plan=ledger.newest,
         acknowledgement=ledger.acknowledged,
     )

@@ -140,9 +140,9 @@ def fitting_rows(settings: Settings, rows: DataFrame) -> DataFrame:
 
     The values in the columns cannot be checked. Raises SettingsError, NotOurTable.
     """
-    if not settings.transform:
+    if not settings.transform.dataframe:
         return rows
-    made = apply_transform(settings.transform, rows)
+    made = apply_transform(settings.transform.dataframe, rows)
     _reject_misfit(settings, made.dtypes, "transform")
     check_columns(
         settings.table.path, made.schema.json(), settings.table.partition_by, spark=settings.spark
@@ -154,19 +154,19 @@ def fitting_arrow_transform(settings: Settings) -> ArrowTransform | None:
     """Return the conf's Arrow transform, tried on an empty batch, with columns that the table and
     later counts can use. Raises SettingsError, NotOurTable.
     """
-    if not settings.arrow_transform:
+    if not settings.transform.record_batch:
         return None
     from deltalake import Schema
 
-    found = _arrow_transform(settings.arrow_transform, settings)
+    found = _arrow_transform(settings.transform.record_batch, settings)
     columns = Schema.from_arrow(found.stored).to_json()
-    _reject_misfit(settings, _sql_types(json.loads(columns)["fields"]), "arrow_transform")
+    _reject_misfit(settings, _sql_types(json.loads(columns)["fields"]), "transform.record_batch")
     check_columns(
         settings.table.path,
         columns,
         settings.table.partition_by,
         spark=settings.spark,
-        key="arrow_transform",
+        key="transform.record_batch",
     )
     return found
 
@@ -175,8 +175,8 @@ def columns_of_tasks(settings: Settings) -> pyarrow.Schema:
     """The columns of the rows that tasks give: those of `columns`, or what the Arrow transform
     makes. Raises SettingsError.
     """
-    if settings.arrow_transform:
-        return _arrow_transform(settings.arrow_transform, settings).stored
+    if settings.transform.record_batch:
+        return _arrow_transform(settings.transform.record_batch, settings).stored
     return arrow_schema(physical=settings.source.is_physical)
 
 
@@ -196,15 +196,15 @@ def _reject_misfit(settings: Settings, types: Iterable[tuple[str, str]], key: st
         names = names_of_key(physical=physical)
         action = f"the function: it must leave {names} of each row as they came; further columns are fine"
         message = f"nobody could count or prove what {OF_KEYS[key]} makes: {wrong}"
-        raise SettingsError(message, key=key, function=settings.either_transform, action=action)
+        raise SettingsError(message, key=key, function=settings.transform.function, action=action)
 
 
 def check_without_spark(settings: Settings) -> None:
     """Check what `fitting_rows` rejects without rows: a missing transform, another partitioning.
     Imports the transform's module, as a run does. Raises SettingsError, NotOurTable.
     """
-    if settings.transform:
-        load_transform(settings.transform)
+    if settings.transform.dataframe:
+        load_transform(settings.transform.dataframe)
         check_partitioning(settings.table.path, settings.table.partition_by)
 
 
@@ -431,13 +431,13 @@ def _to_read(
     source = settings.source
     asked = Reading(
         tuple(bootstrap),
-        source.isolation,
+        source.isolation_level,
         raw_columns(physical=source.is_physical),
         source.fetch_max_bytes,
         source.max_batch_bytes,
         source.max_record_bytes,
         settings.limits.target_task_bytes,
-        source.timeout_s,
+        source.request_timeout_s,
         physical=source.is_physical,
         generation=configured_family(source),
         security=source.way_in,

@@ -62,7 +62,7 @@ def open_cluster(settings: Settings) -> Iterator[Cluster]:
     """Open the brokers, and ZooKeeper if it is their registry."""
     with contextlib.ExitStack() as closing:
         zookeeper = _zookeeper(settings)
-        if settings.source.bootstrap is None:
+        if settings.source.bootstrap_servers is None:
             closing.enter_context(zookeeper)
         yield closing.enter_context(Discovery(settings, zookeeper).open_cluster())
 
@@ -88,7 +88,7 @@ def place_table(
     if settings.table.is_placed:
         return Placed(settings)
     with _zookeeper(settings) as zookeeper:
-        ledger = PlanLedger(zookeeper, settings.group, settings.pipeline)
+        ledger = PlanLedger(zookeeper, settings.group.id, settings.pipeline)
         return placed(
             settings, ledger, run_context, phases or Stopwatch(), name=name, making=making
         )
@@ -98,7 +98,7 @@ def _zookeeper(settings: Settings) -> ZooKeeper:
     return ZooKeeper(
         settings.zookeeper.connect,
         session_timeout_s=settings.zookeeper.session_timeout_s,
-        connect_timeout_s=settings.zookeeper.connect_timeout_s,
+        connect_timeout_s=settings.zookeeper.session_timeout_s,
         access=settings.zookeeper.access,
     )
 
@@ -107,36 +107,38 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
     """Also by a run that found nothing new: brokers forget the offsets of a group without members
     after a week.
     """
-    if settings.mirror_group is None:
+    if settings.group.mirror_group is None:
         return
     try:
-        ledger = PlanLedger(zookeeper, settings.group, settings.pipeline).read_ledger()
+        ledger = PlanLedger(zookeeper, settings.group.id, settings.pipeline).read_ledger()
         plan = ledger.newest
         if plan is None or ledger.applied is None or not plan.moves_offsets:
             return
         positions = {
             log: at
             for log, at in plan.positions.items()
-            if settings.source.topics.admits(log.topic)
+            if settings.source.topic_filter.admits(log.topic)
         }
         with Discovery(settings, zookeeper).open_cluster() as cluster:
             others = mirror_positions(
                 cluster,
-                settings.mirror_group,
+                settings.group.mirror_group,
                 positions,
-                writer=Writer(settings.group, settings.pipeline),
+                writer=Writer(settings.group.id, settings.pipeline),
                 taken=[Writer(*app_id.split("/", 3)[2:]) for app_id in plan.taken],
                 number=plan.number,
             )
     except EtlError as error:
-        message = f"group {settings.mirror_group} does not have the positions: {error.message}"
+        message = (
+            f"group {settings.group.mirror_group} does not have the positions: {error.message}"
+        )
         report.add(
             Outcome.NOT_MIRRORED, f"{message}; check {error.action}" if error.action else message
         )
         return
     if others:
         log, word = next(iter(others.items()))
-        message = f"group {settings.mirror_group} has offsets of somebody else in {counted(len(others), 'partition')}, the first {log}"
+        message = f"group {settings.group.mirror_group} has offsets of somebody else in {counted(len(others), 'partition')}, the first {log}"
         said = f" ({word})" if word else ""
         report.add(
             Outcome.NOT_MIRRORED,

@@ -76,18 +76,18 @@ class GroupStrategy(str, Enum):
 class CommitWhen(str, Enum):
     """When the group's offsets of a member move."""
 
-    PLAN = "at_plan"
-    """With the stored plan: nothing is read by two."""
-    APPEND = "after_append"
+    BEFORE_READ = "before_read"
+    """With the stored plan: no offset is read by two members."""
+    AFTER_APPEND = "after_append"
     """After the append, by the membership that planned: for groups with our members only."""
 
 
 class LeaveAfter(str, Enum):
-    """How long a run is a member of its group."""
+    """When a run leaves its group."""
 
     RUN = "run"
-    SHARE = "share"
-    """Until the plan's offsets are committed."""
+    COMMIT = "commit"
+    """As soon as the plan's offsets are committed."""
 
 
 class OnOwned(str, Enum):
@@ -102,7 +102,8 @@ class OnActiveMembers(str, Enum):
     """Policy for live consumers of the group."""
 
     FAIL = "fail"
-    UNOWNED = "unowned"
+    SKIP = "skip"
+    """Leave out what they own."""
 
 
 class WriterName(str, Enum):
@@ -111,13 +112,6 @@ class WriterName(str, Enum):
     AUTO = "auto"
     SPARK = "spark"
     ARROW = "arrow"
-
-
-class MetricsPer(str, Enum):
-    """Labels of the lag metrics."""
-
-    TOPIC = "topic"
-    PARTITION = "partition"
 
 
 MIB = 1 << 20
@@ -212,7 +206,7 @@ def not_apart(
         if lies_in(reports, place):
             return "report.path", f"the reports' folder is in the folder of {whose}, {place}"
         if metrics and lies_in(metrics, place):
-            return "metrics_path", f"the metrics are in the folder of {whose}, {place}"
+            return "metrics.path", f"the metrics are in the folder of {whose}, {place}"
     if lies_in(losses, table) or lies_in(table, losses):
         return "table.losses_path", f"the losses table and the table are in one folder, {table}"
     return None

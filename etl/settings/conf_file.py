@@ -185,8 +185,27 @@ def _folder(conf: str | None) -> str | None:
 
 OF_ONE_PIPELINE = ("pipeline", "defaults")
 """Keys that such a file cannot have."""
-_PLACES: Mapping[str, tuple[str, ...]] = {"table": ("path", "losses_path"), "report": ("path",)}
-_PLACES_OF_NO_SECTION = ("metrics_path",)
+_PATHS: Mapping[str, tuple[str, ...]] = {
+    "table": ("path", "losses_path"),
+    "report": ("path",),
+    "metrics": ("path",),
+}
+SHORT_FORMS: Mapping[str, str] = {"group": "id", "transform": "dataframe"}
+"""Sections that may be one text, and the key that it sets."""
+
+
+def expand_short_forms(document: Any) -> Any:
+    """Return the document with `group: NAME` and `transform: NAME` written as sections; null is
+    the section without a name.
+    """
+    if not isinstance(document, dict):
+        return document
+    expanded = dict(document)
+    for section, key in SHORT_FORMS.items():
+        value = document.get(section)
+        if isinstance(value, str) or (value is None and section in document):
+            expanded[section] = {key: value}
+    return expanded
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +251,7 @@ def defaults_of(document: Any, conf: str) -> Defaults | None:
             raise SettingsError(
                 f"a file of defaults cannot have the key {key}", path=path, key=key, action=action
             )
-    return Defaults(path, written)
+    return Defaults(path, expand_short_forms(written))
 
 
 def over(defaults: Mapping[Any, Any], document: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -246,20 +265,16 @@ def over(defaults: Mapping[Any, Any], document: Mapping[Any, Any]) -> dict[Any, 
 
 
 def _placed(document: dict[str, Any], folder: str) -> dict[str, Any]:
-    sections = {
-        name: {**keys, **_seen(keys, places, folder)}
-        for name, places in _PLACES.items()
-        if isinstance(keys := document.get(name), dict)
-    }
-    return {**document, **sections, **_seen(document, _PLACES_OF_NO_SECTION, folder)}
-
-
-def _seen(keys: Mapping[str, Any], places: tuple[str, ...], folder: str) -> dict[str, str]:
-    return {
-        key: relative_path(folder, keys[key])
-        for key in places
-        if isinstance(keys.get(key), str) and keys[key]
-    }
+    placed = dict(document)
+    for section, paths in _PATHS.items():
+        keys = document.get(section)
+        if not isinstance(keys, dict):
+            continue
+        placed[section] = dict(keys)
+        for key in paths:
+            if isinstance(keys.get(key), str) and keys[key]:
+                placed[section][key] = relative_path(folder, keys[key])
+    return placed
 
 
 def relative_path(folder: str, path: str) -> str:

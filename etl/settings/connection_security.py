@@ -58,7 +58,7 @@ class SaslSettings(Section):
     password: Secret | None = None
     token: TextOrSecret | None = None
     """`module:function`, `aws-msk:REGION`, or a reference."""
-    service: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$")
+    kerberos_service_name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$")
     """Kerberos' name of the brokers' service."""
 
     @field_validator("token")
@@ -82,7 +82,7 @@ class SaslSettings(Section):
     def _fits_the_mechanism(self) -> SaslSettings:
         given = [
             name
-            for name in ("username", "password", "token", "service")
+            for name in ("username", "password", "token", "kerberos_service_name")
             if getattr(self, name) is not None
         ]
         if self.mechanism is None:
@@ -91,7 +91,7 @@ class SaslSettings(Section):
             return self
         takes, said = _TAKEN_BY[self.mechanism], self.mechanism.value
         for name in takes:
-            if name not in given and name != "service":
+            if name not in given and name != "kerberos_service_name":
                 raise ValueError(f"{name} is missing, which mechanism {said} takes")
         for name in given:
             if name not in takes:
@@ -104,7 +104,7 @@ class SaslSettings(Section):
 _TAKEN_BY: Mapping[Mechanism, tuple[str, ...]] = {
     **{mechanism: ("username", "password") for mechanism in Mechanism if mechanism.has_password},
     Mechanism.OAUTHBEARER: ("token",),
-    Mechanism.GSSAPI: ("service",),
+    Mechanism.GSSAPI: ("kerberos_service_name",),
 }
 
 
@@ -136,7 +136,11 @@ class SecuritySettings(Section):
         """Return the value for connections."""
         sasl = self.sasl
         login = sasl.mechanism and Login(
-            sasl.mechanism, sasl.username, sasl.password, sasl.token, sasl.service or "kafka"
+            sasl.mechanism,
+            sasl.username,
+            sasl.password,
+            sasl.token,
+            sasl.kerberos_service_name or "kafka",
         )
         return Security(self.protocol, listener, self.tls.value, login or None)
 
@@ -223,7 +227,7 @@ class ZooKeeperSettings(WayInSettings):
     connect: str
     """`host:port,host:port/chroot`, as Kafka's own `zookeeper.connect`."""
     session_timeout_s: float = Field(default=10, ge=1, le=3600)
-    connect_timeout_s: float = Field(default=10, gt=0, le=3600)
+    """Session timeout, and timeout of a connect."""
     acl: Acl = Acl.OPEN
 
     @field_validator("connect")

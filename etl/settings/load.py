@@ -46,6 +46,7 @@ from etl.settings.conf_file import (
     Defaults,
     defaults_of,
     document_of,
+    expand_short_forms,
     over,
     read_document,
     reference_at,
@@ -55,7 +56,7 @@ from etl.settings.conf_file import (
 )
 from etl.settings.connection_security import SecuritySettings, WayInSettings
 from etl.settings.schema import MEANINGS, conf_mistake
-from etl.settings.secrets import NAME
+from etl.settings.secrets import PIPELINE_NAME
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp, parse_timestamp, timestamp_of
 from etl.settings.table import reject_unsupported_store_keys
@@ -131,8 +132,9 @@ def changed(document: Any, changes: Sequence[Change]) -> Any:
     validation.
     """
     if isinstance(document, dict):
+        document = expand_short_forms(document)
         for change in changes:
-            document = _put(document, change.place, change.value)
+            document = expand_short_forms(_put(document, change.place, change.value))
     return document
 
 
@@ -144,7 +146,7 @@ def _put(section: Mapping[Any, Any], place: Sequence[str], value: Any) -> dict[A
     return {**section, first: _put(below if isinstance(below, dict) else {}, rest, value)}
 
 
-_UNTOLD = ("spark.", "zookeeper", "source.bootstrap", "source.security", "table.store")
+_UNTOLD = ("spark.", "zookeeper", "source.bootstrap_servers", "source.security", "table.store")
 """Reports leave out Spark's settings, which may hold secrets, how brokers and stores are entered,
 and where servers are.
 """
@@ -159,20 +161,20 @@ def describe_overrides(changes: Sequence[Change]) -> dict[str, str | None]:
 
 
 _REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = {
-    "cluster": (
-        lambda conf: conf.cluster is None,
+    "source.assume_cluster_id": (
+        lambda conf: conf.source.assume_cluster_id is None,
         "is missing: such brokers have no cluster id, and plans and commits need a name for the cluster; give it one",
     ),
-    "mirror_group": (
-        lambda conf: conf.mirror_group is not None,
+    "group.mirror_group": (
+        lambda conf: conf.group.mirror_group is not None,
         "cannot be written: such brokers keep no offsets of groups; leave the key out",
     ),
-    "offsets.storage": (
-        lambda conf: conf.offsets.storage is not OffsetsStorage.ZOOKEEPER,
+    "group.offsets_storage": (
+        lambda conf: conf.group.offsets_storage is not OffsetsStorage.ZOOKEEPER,
         "cannot be kafka or dual: such brokers keep no offsets of groups, and their consumers have them in ZooKeeper; leave the key out",
     ),
-    "source.bootstrap": (
-        lambda conf: conf.source.bootstrap is not None,
+    "source.bootstrap_servers": (
+        lambda conf: conf.source.bootstrap_servers is not None,
         "cannot be used: such a broker tells neither its id nor its topics; it must be registered in ZooKeeper (enable.zookeeper=true), "
         "and is found by zookeeper.connect; leave the key out",
     ),
@@ -188,13 +190,13 @@ _REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = {
         lambda conf: conf.source.way_in != OPEN,
         "cannot be kept: these brokers know neither encryption nor logins; leave the key out",
     ),
-    "source.start": (
-        lambda conf: isinstance(conf.source.start, Timestamp),
+    "source.starting_offsets": (
+        lambda conf: isinstance(conf.source.starting_offsets, Timestamp),
         "cannot be a time: messages have none, and such a broker's search by time knows segments only and answers one too old; "
         "use earliest or latest",
     ),
-    "source.isolation": (
-        lambda conf: conf.source.isolation is not Isolation.READ_UNCOMMITTED,
+    "source.isolation_level": (
+        lambda conf: conf.source.isolation_level is not Isolation.READ_UNCOMMITTED,
         "cannot be read_committed: there are no transactions; leave the key out",
     ),
     "source.on_no_leader": (
@@ -211,7 +213,7 @@ _REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = {
         "cannot be kept: offsets are byte positions, from which no records can be counted; use limits.max_bytes_per_plan",
     ),
     "table.partition_by": (
-        lambda conf: "event_date" in conf.table.partition_by and conf.either_transform is None,
+        lambda conf: "event_date" in conf.table.partition_by and conf.transform.function is None,
         "names event_date, which is made of the records' timestamps, and messages have none; name another column, "
         "or add a column `timestamp` by a transform",
     ),
@@ -227,7 +229,7 @@ def reject_unfit(settings: Settings, path: str | None) -> None:
         else {}
     )
     if found:
-        dialect = f"where source.dialect is {settings.source.dialect.value}"
+        dialect = f"where source.broker_type is {settings.source.broker_type.value}"
         said = "\n".join(f"{key} {why}" for key, why in found.items())
         message = (
             f"{dialect}, {said}"
@@ -235,7 +237,7 @@ def reject_unfit(settings: Settings, path: str | None) -> None:
             else f"{len(found)} keys do not fit {dialect}:\n{said}"
         )
         raise SettingsError(
-            message, key=next(iter(found)), path=path, action="these keys, and source.dialect"
+            message, key=next(iter(found)), path=path, action="these keys, and source.broker_type"
         )
 
 
@@ -275,7 +277,7 @@ def reject_overlapping_paths(settings: Settings, conf: str | Path | None) -> Non
         raise SettingsError(wrong[1], key=wrong[0], path=conf, action=action)
 
 
-_NEEDED = ("version", "pipeline", "group", "zookeeper.connect", "source.topics.allow", "table.path")
+_NEEDED = ("pipeline", "group", "zookeeper.connect", "source.topics", "table.path")
 
 
 def load_settings(path: str | Path, changes: Sequence[Change] = ()) -> Settings:
@@ -330,7 +332,8 @@ def parse_settings(
             "a conf file is a mapping of keys", path=path, action=f"it needs {', '.join(_NEEDED)}"
         )
     try:
-        written, meant = document, resolve(document, path)
+        written = expand_short_forms(document)
+        meant = resolve(written, path)
         if defaults is not None:
             written, meant = over(defaults.written, written), over(defaults.meant, meant)
         settings = Settings.model_validate(meant)
@@ -357,7 +360,7 @@ def parse_settings(
 
 def _placed(settings: Settings, folder: str) -> Settings:
     """Return the settings with absolute paths: another working directory must not be another table."""
-    table, report = settings.table, settings.report
+    table, report, metrics = settings.table, settings.report, settings.metrics
     losses = table.losses_path and relative_path(folder, table.losses_path)
     return settings.model_copy(
         update={
@@ -365,7 +368,9 @@ def _placed(settings: Settings, folder: str) -> Settings:
                 relative_path(folder, table.path) if table.is_placed else None, losses
             ),
             "report": report.model_copy(update={"path": relative_path(folder, report.path)}),
-            "metrics_path": settings.metrics_path and relative_path(folder, settings.metrics_path),
+            "metrics": metrics.model_copy(
+                update={"path": metrics.path and relative_path(folder, metrics.path)}
+            ),
         }
     )
 
@@ -374,26 +379,26 @@ def settings_of_backfill(settings: Settings, name: str) -> Settings:
     """Those by which the plans of the backfill are made and executed. Raises SettingsError for a
     name that is none.
     """
-    if not re.fullmatch(NAME, name):
-        action = "letters, digits, `.`, `_` and `-`, and not dots alone"
+    if not re.fullmatch(PIPELINE_NAME, name):
+        action = "a letter or digit, then letters, digits, `.`, `_` and `-`"
         raise SettingsError(f"{name!r} is no name for a backfill", key="--name", action=action)
     limits = settings.limits
     if limits.max_bytes_per_plan is None:
         limits = limits.model_copy(update={"max_bytes_per_plan": BACKFILL_PLAN_BYTES})
-    ownership = settings.ownership.model_copy(
+    group = settings.group.model_copy(
         update={
             "mode": OwnershipMode.OBSERVE,
-            "on_active_members": OnActiveMembers.UNOWNED,
-            "hand_over": CommitWhen.PLAN,
+            "on_active_members": OnActiveMembers.SKIP,
+            "mirror_group": None,
+            "join": settings.group.join.model_copy(update={"commit_when": CommitWhen.BEFORE_READ}),
         }
     )
     return settings.model_copy(
         update={
             "pipeline": backfill_pipeline(settings.pipeline, name),
             "limits": limits,
-            "ownership": ownership,
-            "mirror_group": None,
-            "metrics_path": None,
+            "group": group,
+            "metrics": settings.metrics.model_copy(update={"path": None}),
         }
     )
 
@@ -461,13 +466,17 @@ def parse_bound(text: str, now_ms: int, *, key: str) -> Bound:
 
 def starting_by(settings: Settings, request: Request | None) -> Settings:
     """Return the settings by which a new pipeline begins at the request's start; later
-    `source.start` is not used. A start by offsets is rejected at the first plan (`ledger_records`).
+    `source.starting_offsets` is not used. A start by offsets is rejected at the first plan (`ledger_records`).
     """
     start = request.bounds.start if request else None
     if start is None or start.at_ms is None:
         return settings
     return settings.model_copy(
-        update={"source": settings.source.model_copy(update={"start": timestamp_of(start.at_ms)})}
+        update={
+            "source": settings.source.model_copy(
+                update={"starting_offsets": timestamp_of(start.at_ms)}
+            )
+        }
     )
 
 

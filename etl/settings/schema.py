@@ -14,120 +14,138 @@ from typing import Any
 
 from etl.errors import SettingsError
 from etl.settings.choices import GroupStrategy, StartAt
-from etl.settings.conf_file import OF_ONE_PIPELINE
-from etl.settings.secrets import REFERENCE_PATTERN, is_secret
+from etl.settings.conf_file import OF_ONE_PIPELINE, SHORT_FORMS
+from etl.settings.secrets import REFERENCE_PATTERN, SIZE_PATTERN, is_secret
 from etl.settings.sections import Settings
 
+_PEM = "path of a PEM file"
+_SECRET_REFERENCE = "as ${env:NAME} or ${file:/path}"
+_SIZE = "a number, or a text with a unit such as 16 MiB"
 MEANINGS: Mapping[str, str] = {
-    "version": "the number 1",
-    "defaults": "the file whose keys hold where this one has none, seen from the conf file's folder; null for none",
-    "pipeline": "a name for this pipeline's plans and commits: letters, digits, `.`, `_` and `-`, and not dots alone",
-    "cluster": "a name for the cluster, only where its brokers tell no id: letters, digits, `.`, `_` and `-`, and not dots alone",
-    "group": "the consumer group whose offsets are read and moved: letters, digits, `.`, `_` and `-`, and not dots alone",
-    "mirror_group": "a group kept by Kafka's brokers, another than `group`, whose offsets lag monitors look at; null for none",
-    "zookeeper": "keys of its own, `connect` first of all",
-    "zookeeper.connect": "host:port,host:port/chroot of the ZooKeeper that has the offsets",
-    "zookeeper.session_timeout_s": "seconds, 1 to 3600",
-    "zookeeper.connect_timeout_s": "seconds, more than 0 and up to 3600",
-    "zookeeper.tls": "keys of its own, each with a default",
-    "zookeeper.tls.enabled": "true: connections are encrypted; false: they are not; null: where another key of tls is set",
-    "zookeeper.tls.ca_file": "a PEM file of the authorities that are trusted; null for the system's",
-    "zookeeper.tls.cert_file": "a PEM file with our own certificate, where the servers ask for one; null for none",
-    "zookeeper.tls.key_file": "a PEM file with its key; null where cert_file holds that, too",
-    "zookeeper.tls.key_password": "a reference to the key's password, ${env:NAME} or ${file:/path}; null for none",
-    "zookeeper.auth": "keys of its own, `scheme` first of all",
-    "zookeeper.auth.scheme": "sasl (DIGEST-MD5), digest, or x509 (tls.cert_file says who we are); null where there is no login",
-    "zookeeper.auth.username": "the name to log in as by sasl or digest, or a reference to it",
-    "zookeeper.auth.password": "a reference to the password, ${env:NAME} or ${file:/path}",
-    "zookeeper.acl": "open: everybody may change what the pipeline keeps; creator: whoever logs in as we do, and others read",
-    "source": "keys of its own, `topics` first of all",
-    "source.dialect": "kafka, or jafka for Jafka and Kafka 0.7",
-    "source.bootstrap": "host:port,host:port of some brokers; null takes them from ZooKeeper",
-    "source.listener": "the name of a listener of the brokers, as they register it in ZooKeeper; null for the first of security.protocol",
-    "source.security": "keys of its own, each with a default",
-    "source.security.protocol": "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL, as the brokers' listener has it",
-    "source.security.tls": "keys of its own, each with a default",
-    "source.security.tls.ca_file": "a PEM file of the authorities that are trusted; null for the system's",
-    "source.security.tls.cert_file": "a PEM file with our own certificate, where brokers ask for one; null for none",
-    "source.security.tls.key_file": "a PEM file with its key; null where cert_file holds that, too",
-    "source.security.tls.key_password": "a reference to the key's password, ${env:NAME} or ${file:/path}; null for none",
-    "source.security.sasl": "keys of its own, `mechanism` first of all",
-    "source.security.sasl.mechanism": "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI; null where there is no login",
-    "source.security.sasl.username": "the name to log in as by PLAIN or SCRAM, or a reference to it",
-    "source.security.sasl.password": "a reference to the password, ${env:NAME} or ${file:/path}",
-    "source.security.sasl.token": "where tokens of OAUTHBEARER come from: module:function, aws-msk:REGION or a reference",
-    "source.security.sasl.service": "Kerberos' name of the brokers' service, kafka unless given",
-    "source.broker_version": "the release of Kafka that brokers are spoken to as, in quotes: '0.9'; null asks them",
-    "source.topics": "{allow: [clicks]}, and with `deny` what is left out of that",
-    "source.topics.allow": "regular expressions that match whole topic names, as a list: [clicks, 'orders-.*']",
-    "source.topics.deny": "regular expressions that match whole topic names, as a list: ['.*-test']",
-    "source.start": "where topics start at the first run: earliest, latest or {timestamp: 2026-01-31T00:00:00+00:00}",
-    "source.start.timestamp": "a time with its UTC offset: 2026-01-31T00:00:00+00:00",
-    "source.new_topics_starting_offsets": "where topics start that appear later: earliest or latest",
-    "source.on_data_loss": "fail: stop where wanted offsets are gone; skip: go on behind them",
-    "source.on_offset_changed": "fail: stop where somebody moved a committed offset; follow: go on from there, forwards only",
-    "source.on_no_leader": "fail: stop where a partition has no leader; skip: leave it for the next run",
-    "source.wait_for_leader_s": "seconds, 0 to 86400 (a day)",
-    "source.isolation": "read_committed (aborted transactions are skipped) or read_uncommitted",
-    "source.fetch_max_bytes": "bytes asked for in one Fetch, 1024 or more",
-    "source.max_batch_bytes": "bytes that a Fetch may grow to for one large record batch; no less than fetch_max_bytes",
-    "source.max_record_bytes": "bytes of the largest record that is taken",
-    "source.timeout_s": "seconds that one request to a broker may take, up to 86400 (a day)",
-    "source.expiry_warning_s": "seconds, up to ten years: what may expire within them is told and read first; 0 for none",
-    "source.assume_compacted": "regular expressions for topics whose missing offsets are compaction's, as a list",
-    "table": "keys of its own, `path` or `name` first of all",
-    "table.name": "in place of path: catalog.schema.table or schema.table, as Spark's catalogs name a Delta table; null for none",
-    "table.path": "a folder, seen from the conf file's, or a store's URL: s3://, abfss:// or hdfs://; null beside table.name",
-    "table.store": "how the path's store is reached; without it each engine goes by its own chain",
-    "table.store.endpoint": "the URL of a store that is not its vendor's own; null for the vendor's",
-    "table.store.region": "of S3, as eu-central-1; null for what the environment says",
-    "table.store.allow_http": "true: the endpoint may be http://; false: it may not",
-    "table.store.access_key": "of S3, as ${env:NAME} or ${file:/path}; null for each engine's own chain",
-    "table.store.secret_key": "of S3, as ${env:NAME} or ${file:/path}; null for each engine's own chain",
-    "table.store.account": "Azure's storage account; null for the one that table.path names",
-    "table.store.account_key": "of Azure's account, as ${env:NAME} or ${file:/path}; null for each engine's own chain",
-    "table.writer": "spark, arrow (tasks write the files themselves) or auto (arrow where it can)",
-    "table.codec": "of the data files: uncompressed, snappy, lz4 or zstd; null for the writer's own",
-    "table.target_file_bytes": "how many bytes a file has that tasks write or small ones become, 1048576 (1 MiB) or more",
-    "table.row_group_bytes": "how many bytes of rows in memory a row group has in files that tasks write, 65536 to 1073741824 (1 GiB)",
-    "table.write_buffer_bytes": "how many bytes of rows a task holds back of all files that it writes, 65536 to 4294967296 (4 GiB)",
-    "table.auto_compact_min_files": "with so many small files in the table a run puts them together at its end; 0 for never",
-    "table.partition_by": "columns, as a list: [event_date]; event_date is the UTC date of the record",
-    "table.on_rows_removed": "fail: stop where somebody removed rows; record: a DELETE passes, and is noted",
-    "table.losses_path": "the Delta table of what was let go; null for <path>_losses",
-    "limits": "keys of its own, each with a default",
-    "limits.max_records_per_plan": "how many offsets one plan takes on, 1 or more; null for all",
-    "limits.max_bytes_per_plan": "how many bytes one plan takes on, 1 or more; null for all",
-    "limits.target_task_bytes": "how many bytes one Spark task should read, 1 or more",
-    "limits.local_below_bytes": "plans below so many bytes are read without Spark, by table.writer arrow or auto; 0 for none",
-    "ownership": "keys of its own, each with a default",
-    "ownership.mode": "claim: own what is read meanwhile; observe: only look at owners; join: be one of the group's members",
-    "ownership.on_owned": "what becomes of partitions that somebody else owns: fail, wait or skip",
-    "ownership.on_active_members": "what becomes of a run while consumers of the group are alive: fail or unowned",
-    "ownership.lock_timeout_s": "seconds, 0 to 86400 (a day): how long to wait for another driver of this pipeline",
-    "ownership.membership": "zookeeper: old consumers that are registered there; coordinator: Kafka's own group; null: where brokers are",
-    "ownership.hand_over": "at_plan: the group's offsets move with the stored plan; after_append: behind it, where all members are ours",
-    "ownership.strategy": "range, roundrobin, roundrobin-0.10 or roundrobin-1.0, as the group's consumers are set; of Kafka's group one "
-    "or a list of range, roundrobin, sticky and cooperative-sticky",
-    "ownership.protocol": "by which a coordinator is spoken to: classic (0.9 to 4.x) or consumer (4.0 and later)",
-    "ownership.threads": "how many threads of the group a run counts for, 1 to 10000",
-    "ownership.member_id": "a name among the group's members, of one run at a time; null for that of its process",
-    "ownership.join_timeout_s": "seconds until the group must have settled, up to 86400 (a day)",
-    "ownership.backoff_s": "seconds between tries to own a share, up to 86400 (a day)",
-    "ownership.session_timeout_s": "seconds, 1 to 3600: a coordinator takes a member that is silent for so long for gone",
-    "ownership.rebalance_timeout_s": "seconds, 1 to 3600, that a coordinator's group waits for a run to join again",
-    "ownership.stay": "run: a member until the run ends; share: until its share is handed over",
-    "offsets": "keys of its own, each with a default",
-    "offsets.storage": "where the group's offsets are: zookeeper, kafka or dual (both)",
-    "transform": "package.module:function, a function from DataFrame to DataFrame; null for none",
-    "arrow_transform": "package.module:function, a function from pyarrow.RecordBatch to RecordBatch; null for none, as beside transform",
-    "report": "keys of its own, each with a default",
-    "report.path": "the folder of the runs' reports, seen from the conf file's",
-    "report.keep": "how many reports stay, 1 to 1000000",
-    "metrics_path": "a file that ends in .prom, or a folder for GROUP+PIPELINE.prom, which Prometheus' node exporter reads; null for none",
-    "lineage_namespace": "a name for the namespace of the pipeline's job in OpenLineage, or null",
-    "metrics_per": "topic: the metrics of lag are of each topic; partition: of each partition",
-    "spark": 'plain Spark settings, each a text: {spark.master: "local[4]"}',
+    "pipeline": "name in the ledger and in the table's commits: letters, digits, `.`, `_` and `-`, "
+    "the first one a letter or digit",
+    "defaults": "path of a file whose keys apply where this conf has none, relative to the conf",
+    "source": "section of the brokers and topics; `topics` is required",
+    "source.bootstrap_servers": "host:port,host:port of some brokers; null: the brokers in ZooKeeper",
+    "source.topics": "topic names, or regular expressions that match whole names: [clicks, 'orders-.*']",
+    "source.exclude_topics": "topics to leave out, as regular expressions: ['.*-test']",
+    "source.starting_offsets": "earliest, latest or a time such as 2026-01-31T00:00:00+00:00: "
+    "start of topics without committed offsets",
+    "source.new_topics_starting_offsets": "earliest or latest: start of topics that appear later",
+    "source.on_data_loss": "fail: stop with exit 5 if offsets are gone; skip: record them as lost",
+    "source.on_no_leader": "fail: stop with exit 6 if a partition has no leader; skip: leave it out",
+    "source.wait_for_leader_s": "seconds to wait for a leader, 0 to 86400 (a day)",
+    "source.isolation_level": "read_committed or read_uncommitted: Kafka's isolation.level",
+    "source.broker_type": "kafka (Kafka 0.8 to 4.x) or jafka (Jafka, Kafka 0.7)",
+    "source.broker_version": "Kafka release of the brokers, in quotes: '0.9'; null: ask them",
+    "source.assume_cluster_id": "a name for the cluster, used where brokers report no cluster id",
+    "source.listener": "name of a listener that brokers register in ZooKeeper; null: the first one of "
+    "security.protocol",
+    "source.security": "section of encryption and login",
+    "source.security.protocol": "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL: protocol of the listener",
+    "source.security.tls": "section of certificates",
+    "source.security.tls.ca_file": f"{_PEM} with trusted authorities; null: the system's",
+    "source.security.tls.cert_file": f"{_PEM} with the client certificate; null: none",
+    "source.security.tls.key_file": f"{_PEM} with its key; null: cert_file contains it",
+    "source.security.tls.key_password": f"password of the key, {_SECRET_REFERENCE}; null: none",
+    "source.security.sasl": "section of the login",
+    "source.security.sasl.mechanism": "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI; "
+    "null: no login",
+    "source.security.sasl.username": "user of PLAIN or SCRAM, or a reference to it",
+    "source.security.sasl.password": f"password of PLAIN or SCRAM, {_SECRET_REFERENCE}",
+    "source.security.sasl.token": "token of OAUTHBEARER: module:function, aws-msk:REGION or a reference",
+    "source.security.sasl.kerberos_service_name": "GSSAPI: service name of the brokers; null: kafka",
+    "source.request_timeout_s": "deadline of a request in seconds, up to 86400 (a day)",
+    "source.fetch_max_bytes": f"bytes of a fetch, 1024 or more: {_SIZE}",
+    "source.max_batch_bytes": f"bytes of the largest record batch, at least fetch_max_bytes: {_SIZE}",
+    "source.max_record_bytes": f"bytes of the largest record; a larger one stops with exit 5: {_SIZE}",
+    "source.expiry_warning_s": "seconds, up to ten years: warn of unread records that expire within "
+    "this time; 0: never",
+    "source.assume_compacted": "topics to treat as compacted, as regular expressions",
+    "table": "section of the table; `path` or `name` is required",
+    "table.path": "directory, relative to the conf, or URL of a store: s3://, abfss:// or hdfs://; "
+    "excludes table.name",
+    "table.name": "CATALOG.SCHEMA.TABLE or SCHEMA.TABLE in Spark's catalogs; excludes table.path",
+    "table.partition_by": "columns, as a list: [event_date]; event_date is the UTC date of timestamp",
+    "table.writer": "spark, arrow (the tasks write the files) or auto (arrow where possible)",
+    "table.compression": "uncompressed, snappy, lz4 or zstd; null: the writer's default",
+    "table.target_file_bytes": f"size of data files, 1 MiB or more: {_SIZE}",
+    "table.row_group_bytes": f"size of row groups in memory (arrow), 64 KiB to 1 GiB: {_SIZE}",
+    "table.write_buffer_bytes": f"rows in a task's memory (arrow), 64 KiB to 4 GiB: {_SIZE}",
+    "table.auto_compact_min_files": "a run compacts at so many small files; 0: never",
+    "table.on_rows_removed": "fail: stop with exit 5 if another writer deleted rows; record: record it",
+    "table.losses_path": "path of the table of lost offsets; null: PATH_losses",
+    "table.store": "section of the store's endpoint and credentials; without it each engine uses its "
+    "own chain",
+    "table.store.endpoint": "URL of an S3 or Azure endpoint; null: the vendor's",
+    "table.store.region": "S3 region such as eu-central-1; null: the environment's",
+    "table.store.allow_http": "true: http:// endpoints are allowed; false: they are not",
+    "table.store.access_key": f"S3 access key, {_SECRET_REFERENCE}; null: each engine's own chain",
+    "table.store.secret_key": f"S3 secret key, {_SECRET_REFERENCE}; null: each engine's own chain",
+    "table.store.account": "Azure storage account; null: the one in table.path",
+    "table.store.account_key": f"key of the account, {_SECRET_REFERENCE}; null: each engine's own chain",
+    "transform": "section of your function on the rows; `transform: NAME` sets dataframe",
+    "transform.dataframe": "package.module:function from DataFrame to DataFrame; null: none",
+    "transform.record_batch": "package.module:function from RecordBatch to RecordBatch, in the tasks; "
+    "null: none",
+    "limits": "section of sizes",
+    "limits.max_records_per_plan": "offsets per plan, 1 or more; null: no limit",
+    "limits.max_bytes_per_plan": f"bytes per plan, 1 or more: {_SIZE}; null: no limit",
+    "limits.target_task_bytes": f"bytes per task, 1 or more: {_SIZE}",
+    "limits.local_below_bytes": f"run smaller plans without Spark (writer arrow or auto): {_SIZE}; 0: never",
+    "group": "section of the consumer group; `group: NAME` sets id",
+    "group.id": "consumer group: letters, digits, `.`, `_` and `-`, and not dots alone",
+    "group.offsets_storage": "zookeeper, kafka or dual (both): where the group's offsets are; with "
+    "mode: join also which group is joined",
+    "group.on_offset_changed": "fail: stop with exit 5 if another client committed; follow: continue "
+    "there if it is ahead",
+    "group.mode": "claim: own partitions during a run; observe: only check owners; join: be a member",
+    "group.on_owned": "fail (exit 4), wait or skip: another consumer owns a partition",
+    "group.on_active_members": "fail (exit 4) or skip (leave out what they own): active members in the "
+    "group",
+    "group.mirror_group": "another group in Kafka to commit to, for lag monitors; null: none",
+    "group.join": "section of the membership, with mode: join",
+    "group.join.commit_when": "before_read: commit offsets with the stored plan; after_append: after "
+    "the append, if all members are ours",
+    "group.join.leave_after": "run: leave the group at the end of the run; commit: after the offset "
+    "commit",
+    "group.join.assignment_strategy": "as the group's consumers: range, roundrobin, roundrobin-0.10 or "
+    "roundrobin-1.0; in Kafka a list of range, roundrobin, sticky and cooperative-sticky",
+    "group.join.protocol": "classic (0.9 to 4.x) or consumer (4.0 and later): Kafka's group.protocol",
+    "group.join.instance_id": "name as a member, for one run at a time; in Kafka a static member; null: "
+    "a name of the process",
+    "group.join.num_streams": "consumer threads of a run in ZooKeeper's group, 1 to 10000",
+    "group.join.join_timeout_s": "seconds to get an assignment, up to 86400 (a day)",
+    "group.join.session_timeout_s": "session timeout in Kafka, 1 to 3600 seconds",
+    "group.join.rebalance_timeout_s": "rebalance timeout in Kafka, 1 to 3600 seconds",
+    "zookeeper": "section of ZooKeeper; `connect` is required",
+    "zookeeper.connect": "host:port,host:port/chroot of the ZooKeeper of the brokers, or of the ledger "
+    "alone",
+    "zookeeper.session_timeout_s": "session and connect timeout, 1 to 3600 seconds",
+    "zookeeper.acl": "open: all may change the ledger; creator: this login only",
+    "zookeeper.tls": "section of encryption and certificates",
+    "zookeeper.tls.enabled": "true: connections are encrypted; false: they are not; null: if another "
+    "key of tls is set",
+    "zookeeper.tls.ca_file": f"{_PEM} with trusted authorities; null: the system's",
+    "zookeeper.tls.cert_file": f"{_PEM} with the client certificate; null: none",
+    "zookeeper.tls.key_file": f"{_PEM} with its key; null: cert_file contains it",
+    "zookeeper.tls.key_password": f"password of the key, {_SECRET_REFERENCE}; null: none",
+    "zookeeper.auth": "section of the login",
+    "zookeeper.auth.scheme": "sasl (DIGEST-MD5), digest, or x509 (by tls.cert_file); null: no login",
+    "zookeeper.auth.username": "user of sasl or digest, or a reference to it",
+    "zookeeper.auth.password": f"password of sasl or digest, {_SECRET_REFERENCE}",
+    "ledger": "section of the ledger",
+    "ledger.lock_timeout_s": "seconds to wait for another driver of this pipeline, or for owners "
+    "(on_owned: wait), 0 to 86400 (a day)",
+    "report": "section of run reports",
+    "report.path": "directory of run reports, relative to the conf",
+    "report.keep": "number of reports to keep, 1 to 1000000",
+    "metrics": "section of Prometheus metrics",
+    "metrics.path": "textfile (.prom) of Prometheus' node exporter, or its directory; null: none",
+    "metrics.per_partition": "true: lag series per partition; false: per topic",
+    "openlineage": "section of OpenLineage events",
+    "openlineage.namespace": "namespace of the pipeline's job; null: no events",
+    "spark": 'Spark properties, each a text: {spark.master: "local[4]"}',
 }
 """The meaning of each key, in half a line."""
 _SAID = {
@@ -263,16 +281,11 @@ _REFERENCE = {"type": "string", "pattern": REFERENCE_PATTERN}
 """Any value may come from a variable or a file, also one that is no text."""
 _STRATEGY = {"enum": [one.value for one in GroupStrategy]}
 _OWN_FORMS: Mapping[str, list[dict[str, Any]]] = {
-    "source.start": [
-        {"enum": [one.value for one in StartAt]},
-        {
-            "type": "object",
-            "properties": {"timestamp": {"description": MEANINGS["source.start.timestamp"]}},
-            "required": ["timestamp"],
-            "additionalProperties": False,
-        },
+    "source.starting_offsets": [{"enum": [one.value for one in StartAt]}, _TEXT],
+    "group.join.assignment_strategy": [
+        _STRATEGY,
+        {"type": "array", "minItems": 1, "items": _STRATEGY},
     ],
-    "ownership.strategy": [_STRATEGY, {"type": "array", "minItems": 1, "items": _STRATEGY}],
     "spark": [
         {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
     ],
@@ -321,10 +334,16 @@ def _section(node: Mapping[str, Any], known: Mapping[str, Any], above: str) -> d
 def _key(node: Mapping[str, Any], known: Mapping[str, Any], key: str) -> dict[str, Any]:
     told: dict[str, Any] = {"description": MEANINGS[key]}
     if "properties" in node:
-        return {**told, **_section(node, known, f"{key}.")}
+        section = _section(node, known, f"{key}.")
+        if key in SHORT_FORMS:
+            section["type"] = ["object", "string", "null"]
+        return {**told, **section}
     if node.get("default") is not None:
         told["default"] = node["default"]
-    return {**told, **_one_of(_OWN_FORMS.get(key) or _forms(node))}
+    forms = _OWN_FORMS.get(key) or _forms(node)
+    if key.endswith("_bytes"):
+        forms = [*forms, {"type": "string", "pattern": f"^{SIZE_PATTERN}$"}]
+    return {**told, **_one_of(forms)}
 
 
 def _forms(node: Mapping[str, Any]) -> list[dict[str, Any]]:

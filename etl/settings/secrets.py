@@ -7,13 +7,16 @@ immutable, no unknown keys, strict booleans, bounded numbers.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
+    Field,
     PlainSerializer,
     PlainValidator,
     ValidationInfo,
@@ -184,6 +187,25 @@ DAY_S, TEN_YEARS_S, INT64 = 86_400, 10 * 366 * 86_400, 2**63 - 1
 """
 NAME = r"^[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*$"
 """Names of znodes and groups: not only dots, which ZooKeeper rejects."""
+PIPELINE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""Names of pipelines and backfills: on a command line none is taken for an option."""
+SIZE_PATTERN = r"([0-9]{1,19})\s*(B|KiB|MiB|GiB|TiB)"
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+def _byte_size(value: Any) -> Any:
+    """Convert a text with a unit to bytes; a number in quotes has none, and is rejected."""
+    if not isinstance(value, str):
+        return value
+    found = re.fullmatch(SIZE_PATTERN, value.strip(), re.ASCII)
+    if found is None:
+        raise ValueError("must be a number of bytes, or a text with a unit such as 16 MiB")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+ByteSize = Annotated[int, BeforeValidator(_byte_size)]
+"""A key that takes a number of bytes, or a text with a unit: B, KiB, MiB, GiB or TiB."""
+PositiveByteSize = Annotated[int, Field(ge=1, le=INT64), BeforeValidator(_byte_size)]
 
 
 class Section(BaseModel):

@@ -9,7 +9,7 @@ Not here: `source` (etl/settings/source.py), `table` (etl/settings/table.py), se
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
@@ -19,357 +19,353 @@ from etl.settings.choices import (
     CommitWhen,
     GroupStrategy,
     LeaveAfter,
-    MetricsPer,
     OnActiveMembers,
+    OnOffsetChanged,
     OnOwned,
     OwnershipMode,
     check_place,
     is_url,
 )
 from etl.settings.connection_security import ZooKeeperSettings
-from etl.settings.secrets import DAY_S, INT64, NAME, Section, one_or_several
+from etl.settings.secrets import (
+    DAY_S,
+    INT64,
+    NAME,
+    PIPELINE_NAME,
+    ByteSize,
+    PositiveByteSize,
+    Section,
+    one_or_several,
+)
 from etl.settings.source import SourceSettings
 from etl.settings.table import TableSettings
 
-_OF_ZOOKEEPER = (
+_ZOOKEEPER_STRATEGIES = (
     GroupStrategy.RANGE,
     GroupStrategy.ROUND_ROBIN,
     GroupStrategy.ROUND_ROBIN_0_10,
     GroupStrategy.ROUND_ROBIN_1_0,
 )
-_OF_COORDINATOR = (
+_KAFKA_STRATEGIES = (
     GroupStrategy.RANGE,
     GroupStrategy.ROUND_ROBIN,
     GroupStrategy.STICKY,
     GroupStrategy.COOPERATIVE_STICKY,
 )
-_NOT_OF_ZOOKEEPER = ("protocol", "session_timeout_s", "rebalance_timeout_s")
-_NOT_OF_COORDINATOR = ("threads", "backoff_s")
+_KAFKA_ONLY = ("protocol", "session_timeout_s", "rebalance_timeout_s")
+_ZOOKEEPER_ONLY = ("num_streams",)
 
 
-class OwnershipSettings(Section):
-    """The keys. Those from `membership` on are of `mode: join`."""
+class JoinSettings(Section):
+    """How a run is a member of its group, with `group.mode: join`."""
 
-    mode: OwnershipMode = OwnershipMode.CLAIM
-    on_owned: OnOwned = OnOwned.FAIL
-    on_active_members: OnActiveMembers = OnActiveMembers.FAIL
-    """`unowned` takes what none of them owns."""
-    lock_timeout_s: float = Field(default=60, ge=0, le=DAY_S)
-    """Time to wait for another driver, and with `on_owned: wait` for owners."""
-    membership: Membership | None = None
-    """Which of the two groups of this name; None: ZooKeeper's where the brokers are found there,
-    else the coordinator's.
+    commit_when: CommitWhen = CommitWhen.BEFORE_READ
+    """`after_append` is for groups with our members only: offsets that another member reads
+    meanwhile are read by both.
     """
-    hand_over: CommitWhen = CommitWhen.PLAN
-    """`after_append` is for groups with our members only: what another member reads meanwhile is
-    read by both.
-    """
-    strategy: Annotated[tuple[GroupStrategy, ...], BeforeValidator(one_or_several)] = Field(
-        default=(GroupStrategy.RANGE,), min_length=1
+    leave_after: LeaveAfter = LeaveAfter.RUN
+    assignment_strategy: Annotated[tuple[GroupStrategy, ...], BeforeValidator(one_or_several)] = (
+        Field(default=(GroupStrategy.RANGE,), min_length=1)
     )
-    """How the group's consumers divide what they read; of a coordinator's the one that all have in
-    common, the first one preferred.
+    """How the group's consumers divide partitions; in Kafka the first one that all members share.
     """
     protocol: GroupProtocol = GroupProtocol.CLASSIC
-    """By which requests a coordinator is spoken to."""
-    threads: int = Field(default=1, ge=1, le=10_000)
-    """How many threads of a group in ZooKeeper a run counts for."""
-    member_id: str | None = Field(default=None, pattern=NAME)
-    """Name as a member; in Kafka a static member (group.instance.id). None: a name of the process.
+    """Kafka's `group.protocol`."""
+    instance_id: str | None = Field(default=None, pattern=NAME)
+    """Name as a member; in Kafka a static member (`group.instance.id`). None: a name of the process.
     """
+    num_streams: int = Field(default=1, ge=1, le=10_000)
+    """Number of consumer threads that a run counts for in ZooKeeper's group."""
     join_timeout_s: float = Field(default=60, gt=0, le=DAY_S)
-    backoff_s: float = Field(default=2, gt=0, le=DAY_S)
-    """Time between tries to claim an assignment in ZooKeeper."""
     session_timeout_s: float = Field(default=45, ge=1, le=3600)
-    """Time after which a coordinator removes a silent member."""
+    """Time after which Kafka's coordinator removes a silent member."""
     rebalance_timeout_s: float = Field(default=60, ge=1, le=3600)
-    """Time that a coordinator waits for a run to rejoin, or to release revoked partitions."""
-    stay: LeaveAfter = LeaveAfter.RUN
+    """Time that Kafka's coordinator waits for a run to rejoin, or to release revoked partitions."""
 
-    def membership_of(self, source: SourceSettings) -> Membership | None:
-        """Return the kind of group that runs join; None: none."""
-        if self.mode is not OwnershipMode.JOIN:
-            return None
-        return self.membership or (
-            Membership.ZOOKEEPER if source.bootstrap is None else Membership.COORDINATOR
-        )
-
-    def is_said(self, name: str) -> bool:
+    def differs_from_default(self, name: str) -> bool:
         """True if the key differs from its default."""
         return bool(getattr(self, name) != type(self).model_fields[name].default)
 
-    def reject_for(self, source: SourceSettings) -> None:
-        """Reject values that this source does not support, and keys without effect. Raises
-        ValueError.
-        """
-        membership = self.membership_of(source)
-        self._reject_commit_when(membership)
-        if membership is Membership.ZOOKEEPER:
-            self._reject_unsupported_in_zookeeper(source)
-        elif membership is Membership.COORDINATOR:
-            self._reject_unsupported_in_kafka(source)
 
-    def _reject_commit_when(self, membership: Membership | None) -> None:
-        if self.hand_over is CommitWhen.PLAN:
-            return
-        if membership is None:
+class GroupSettings(Section):
+    """The consumer group: its offsets, its other consumers, and membership."""
+
+    id: str = Field(pattern=NAME)
+    offsets_storage: OffsetsStorage = OffsetsStorage.ZOOKEEPER
+    """`kafka` and `dual` require brokers of 0.8.2 or later. With `mode: join` also the group that
+    is joined: ZooKeeper's or Kafka's.
+    """
+    on_offset_changed: OnOffsetChanged = OnOffsetChanged.FAIL
+    mode: OwnershipMode = OwnershipMode.CLAIM
+    on_owned: OnOwned = OnOwned.FAIL
+    on_active_members: OnActiveMembers = OnActiveMembers.FAIL
+    """`skip` leaves out the partitions that active members own."""
+    mirror_group: str | None = Field(default=None, pattern=NAME)
+    """A group in Kafka: offsets are committed to it for lag monitors, and never read."""
+    join: JoinSettings = JoinSettings()
+
+    @field_validator("mirror_group")
+    @classmethod
+    def _another_group(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and value == info.data.get("id"):
             raise ValueError(
-                f"hand_over: {self.hand_over.value} means nothing under mode: {self.mode.value}, whose runs are no members "
-                "and move offsets behind the append anyhow: leave it out, or mode: join"
+                "is the pipeline's own group, whose consumers would start at the mirrored offsets; "
+                "name another group"
             )
-        if self.stay is LeaveAfter.SHARE:
+        return value
+
+    @property
+    def membership(self) -> Membership | None:
+        """Return the kind of group that runs join; None: none."""
+        if self.mode is not OwnershipMode.JOIN:
+            return None
+        if self.offsets_storage is OffsetsStorage.ZOOKEEPER:
+            return Membership.ZOOKEEPER
+        return Membership.COORDINATOR
+
+    def reject_unsupported(self, source: SourceSettings) -> None:
+        """Reject values that this source does not support, and keys without effect. Raises
+        ValueError, which begins with the key.
+        """
+        self._reject_commit_when()
+        if self.membership is Membership.ZOOKEEPER:
+            self._reject_unsupported_in_zookeeper(source)
+        elif self.membership is Membership.COORDINATOR:
+            self._reject_unsupported_in_kafka(source)
+        elif (
+            self.offsets_storage is not OffsetsStorage.ZOOKEEPER
+            and self.on_active_members is OnActiveMembers.SKIP
+        ):
             raise ValueError(
-                f"stay: share does not go with hand_over: {self.hand_over.value}: who has left commits nothing any more: "
-                "stay: run"
+                f"offsets_storage: {self.offsets_storage.value} does not go with on_active_members: "
+                "skip: while a group has members in Kafka, its coordinator accepts offsets from "
+                "members only. Set group.on_active_members: fail"
+            )
+
+    def _reject_commit_when(self) -> None:
+        if self.join.commit_when is CommitWhen.BEFORE_READ:
+            return
+        value = self.join.commit_when.value
+        if self.membership is None:
+            raise ValueError(
+                f"join.commit_when: {value} has no effect with mode: {self.mode.value}, which always "
+                "commits after the append. Remove the key, or set group.mode: join"
+            )
+        if self.join.leave_after is LeaveAfter.COMMIT:
+            raise ValueError(
+                f"join.leave_after: commit does not go with join.commit_when: {value}: a member that "
+                "left cannot commit. Set group.join.leave_after: run"
             )
 
     def _reject_unsupported_in_zookeeper(self, source: SourceSettings) -> None:
-        if source.bootstrap is not None:
+        if source.bootstrap_servers is not None:
             raise ValueError(
-                "membership: zookeeper divides what is registered in ZooKeeper among the group's members: leave "
-                "source.bootstrap out, or join the group that the brokers keep with membership: coordinator"
+                "offsets_storage: zookeeper with mode: join divides the partitions that are "
+                "registered in ZooKeeper. Remove source.bootstrap_servers, or join Kafka's group "
+                "with group.offsets_storage: kafka"
             )
-        self._reject_meaningless(
-            _NOT_OF_ZOOKEEPER,
-            Membership.ZOOKEEPER,
-            "the session is that of zookeeper.session_timeout_s",
+        self._reject_without_effect(
+            _KAFKA_ONLY, "ZooKeeper's group uses zookeeper.session_timeout_s"
         )
-        if len(self.strategy) > 1:
+        strategies = self.join.assignment_strategy
+        if len(strategies) > 1:
             raise ValueError(
-                "strategy: members in ZooKeeper divide by one strategy, the same for all of them: name that one"
+                "join.assignment_strategy: members in ZooKeeper all use one strategy. Name one"
             )
-        self._reject_strategies(_OF_ZOOKEEPER, Membership.ZOOKEEPER)
-        if source.dialect is BrokerFamily.JAFKA and self.strategy != (GroupStrategy.RANGE,):
-            named = self.strategy[0].value
+        self._reject_strategies(_ZOOKEEPER_STRATEGIES)
+        if source.broker_type is BrokerFamily.JAFKA and strategies != (GroupStrategy.RANGE,):
             raise ValueError(
-                f"strategy: {named} does not go with source.dialect: jafka, whose consumers divide by range"
+                f"join.assignment_strategy: {strategies[0].value} does not go with "
+                "source.broker_type: jafka, whose consumers use range"
             )
 
     def _reject_unsupported_in_kafka(self, source: SourceSettings) -> None:
-        if source.dialect is BrokerFamily.JAFKA:
+        if source.broker_type is BrokerFamily.JAFKA:
             raise ValueError(
-                "membership: coordinator does not go with source.dialect: jafka, whose brokers keep no groups"
+                f"offsets_storage: {self.offsets_storage.value} does not go with "
+                "source.broker_type: jafka, whose brokers keep no groups"
             )
-        self._reject_meaningless(
-            _NOT_OF_COORDINATOR,
-            Membership.COORDINATOR,
-            "the coordinator gives each member one share",
-        )
-        self._reject_strategies(_OF_COORDINATOR, Membership.COORDINATOR)
-        if len(set(self.strategy)) < len(self.strategy):
-            raise ValueError("strategy: names one of them more than once")
-        if self.protocol is GroupProtocol.CONSUMER and self.is_said("strategy"):
+        if self.offsets_storage is OffsetsStorage.DUAL:
             raise ValueError(
-                "strategy means nothing under protocol: consumer, by which the coordinator divides as it likes: leave it out"
+                "offsets_storage: dual does not go with mode: join: the larger offset would count, "
+                "and no membership fences the one in ZooKeeper. Set group.offsets_storage: kafka"
+            )
+        self._reject_without_effect(
+            _ZOOKEEPER_ONLY, "Kafka's group gives each member one assignment"
+        )
+        self._reject_strategies(_KAFKA_STRATEGIES)
+        strategies = self.join.assignment_strategy
+        if len(set(strategies)) < len(strategies):
+            raise ValueError("join.assignment_strategy: names a strategy more than once")
+        if self.join.protocol is GroupProtocol.CONSUMER and self.join.differs_from_default(
+            "assignment_strategy"
+        ):
+            raise ValueError(
+                "join.assignment_strategy has no effect with protocol: consumer, where the "
+                "coordinator assigns. Remove the key"
             )
 
-    def _reject_strategies(self, known: tuple[GroupStrategy, ...], membership: Membership) -> None:
-        for one in self.strategy:
-            if one not in known:
+    def _reject_strategies(self, known: tuple[GroupStrategy, ...]) -> None:
+        for strategy in self.join.assignment_strategy:
+            if strategy not in known:
+                names = ", ".join(one.value for one in known)
                 raise ValueError(
-                    f"strategy: {one.value} is none of membership: {membership.value}, which has "
-                    f"{', '.join(each.value for each in known)}"
+                    f"join.assignment_strategy: {strategy.value} is not supported with "
+                    f"offsets_storage: {self.offsets_storage.value}, which supports {names}"
                 )
 
-    def _reject_meaningless(self, names: tuple[str, ...], membership: Membership, why: str) -> None:
+    def _reject_without_effect(self, names: tuple[str, ...], why: str) -> None:
         for name in names:
-            if self.is_said(name):
+            if self.join.differs_from_default(name):
                 raise ValueError(
-                    f"{name} means nothing under membership: {membership.value}: {why}; leave it out"
+                    f"join.{name} has no effect with offsets_storage: "
+                    f"{self.offsets_storage.value}: {why}. Remove the key"
                 )
 
 
-def reject_unsupported_storage(storage: OffsetsStorage, membership: Membership | None) -> None:
-    """Reject an offset storage that cannot be committed with a member's plan, or by its membership.
-    Raises ValueError.
-    """
-    if membership is Membership.ZOOKEEPER and storage is not OffsetsStorage.ZOOKEEPER:
-        raise ValueError(
-            f"storage: {storage.value} does not go with ownership.mode: join among members in ZooKeeper: "
-            "their owner nodes fence no commit in Kafka, so that plan and offsets could not move in one step"
-        )
-    if membership is Membership.COORDINATOR and storage is OffsetsStorage.ZOOKEEPER:
-        raise ValueError(
-            "storage: zookeeper does not go with ownership.mode: join among members in Kafka, who keep the group's offsets "
-            "there: storage: kafka"
-        )
-    if membership is Membership.COORDINATOR and storage is OffsetsStorage.DUAL:
-        raise ValueError(
-            "storage: dual does not go with ownership.mode: join among members in Kafka: the larger of both would count, "
-            "and no membership fences the one in ZooKeeper; storage: kafka"
-        )
-
-
-class Limits(Section):
-    """How much one run may take on, and how large one task may be."""
+class LimitsSettings(Section):
+    """How much one plan may read, and how large one task may be."""
 
     max_records_per_plan: int | None = Field(default=None, ge=1, le=INT64)
     """Counted in offsets, so an upper bound of the rows."""
-    max_bytes_per_plan: int | None = Field(default=None, ge=1, le=INT64)
+    max_bytes_per_plan: PositiveByteSize | None = None
     """By sizes that brokers report, else by an assumed record size."""
-    target_task_bytes: int = Field(default=choices.TARGET_TASK_BYTES, ge=1, le=INT64)
-    local_below_bytes: int = Field(default=0, ge=0, le=INT64)
-    """Plans below this are read by processes of the driver's machine, where tasks write the files;
-    0: none.
+    target_task_bytes: ByteSize = Field(default=choices.TARGET_TASK_BYTES, ge=1, le=INT64)
+    local_below_bytes: ByteSize = Field(default=0, ge=0, le=INT64)
+    """Plans below this are read by processes on the driver's machine, without Spark; 0: none."""
+
+
+class TransformSettings(Section):
+    """The user's function on the rows."""
+
+    dataframe: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    """`package.module:function` from DataFrame to DataFrame."""
+    record_batch: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    """`package.module:function` from pyarrow.RecordBatch to pyarrow.RecordBatch, for either writer;
+    excludes `dataframe`.
     """
 
+    @field_validator("record_batch")
+    @classmethod
+    def _the_only_transform(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("dataframe") is not None:
+            raise ValueError(
+                "excludes transform.dataframe: set one of the two, and null for the other"
+            )
+        return value
 
-class OffsetsSettings(Section):
-    """Where the group's offsets are."""
+    @property
+    def function(self) -> str | None:
+        """Return the function of either kind."""
+        return self.dataframe or self.record_batch
 
-    storage: OffsetsStorage = OffsetsStorage.ZOOKEEPER
-    """`kafka` and `dual` take brokers of 0.8.2 or later."""
+    @property
+    def key(self) -> str:
+        """Return the key that names the function."""
+        return "transform.dataframe" if self.dataframe else "transform.record_batch"
+
+
+class LedgerSettings(Section):
+    """The ledger of plans in ZooKeeper."""
+
+    lock_timeout_s: float = Field(default=60, ge=0, le=DAY_S)
+    """Time to wait for another driver, and with `group.on_owned: wait` for owners."""
 
 
 class ReportSettings(Section):
-    """Where each run leaves its report."""
+    """Where each run writes its report."""
 
     path: str = "reports"
     keep: int = Field(default=1000, ge=1, le=1_000_000)
     """Number of this pipeline's newest reports to keep, each with Spark's log."""
 
 
+class MetricsSettings(Section):
+    """Prometheus metrics of runs."""
+
+    path: str | None = Field(default=None, min_length=1)
+    """A textfile that ends in `.prom`, or its directory; None: no metrics are written."""
+    per_partition: bool = False
+    """Lag series per partition instead of per topic."""
+
+    @field_validator("path")
+    @classmethod
+    def _is_local(cls, value: str | None) -> str | None:
+        if value is not None and (is_url(check_place(value)) or value.startswith("file:")):
+            raise ValueError(
+                "must be a local file or directory, which Prometheus' node exporter reads"
+            )
+        return value
+
+
+class OpenLineageSettings(Section):
+    """OpenLineage events of runs."""
+
+    namespace: str | None = Field(default=None, min_length=1)
+    """Namespace of the pipeline's job; None: no events."""
+
+
 class Settings(Section):
     """One pipeline."""
 
-    version: Literal[1]
+    pipeline: str = Field(pattern=PIPELINE_NAME)
     defaults: str | None = Field(default=None, min_length=1)
     """File with defaults for this conf, relative to the conf."""
-    pipeline: str = Field(pattern=NAME)
-    cluster: str | None = Field(default=None, pattern=NAME)
-    """A name, needed where brokers have no cluster id (before 0.10.1, Jafka)."""
-    group: str = Field(pattern=NAME)
-    mirror_group: str | None = Field(default=None, pattern=NAME)
-    """A group that Kafka's brokers keep: positions are written into it for lag monitors, and never
-    read.
-    """
-    zookeeper: ZooKeeperSettings
     source: SourceSettings
     table: TableSettings
-    limits: Limits = Limits()
-    ownership: OwnershipSettings = OwnershipSettings()
-    offsets: OffsetsSettings = Field(default=OffsetsSettings(), validate_default=True)
-    transform: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-    """`package.module:function`, a function DataFrame -> DataFrame."""
-    arrow_transform: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-    """`package.module:function` from pyarrow.RecordBatch to pyarrow.RecordBatch, for either writer;
-    excludes `transform`.
-    """
+    transform: TransformSettings = TransformSettings()
+    limits: LimitsSettings = LimitsSettings()
+    group: GroupSettings
+    zookeeper: ZooKeeperSettings
+    ledger: LedgerSettings = LedgerSettings()
     report: ReportSettings = ReportSettings()
-    metrics_path: str | None = Field(default=None, min_length=1)
-    """A file that ends in `.prom`, or a folder that gets one of `name_in_files`; None: no metrics
-    are written.
-    """
-    metrics_per: MetricsPer = MetricsPer.TOPIC
-    lineage_namespace: str | None = Field(default=None, min_length=1)
-    """Namespace of the pipeline's job in OpenLineage; None: no events."""
+    metrics: MetricsSettings = MetricsSettings()
+    openlineage: OpenLineageSettings = OpenLineageSettings()
     spark: dict[str, str] = {}
-    """Plain Spark settings."""
+    """Spark properties."""
 
-    @field_validator("mirror_group")
+    @field_validator("group")
     @classmethod
-    def _another_group(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None and value == info.data.get("group"):
-            raise ValueError(
-                "is the pipeline's own group: consumers of that name would begin where it is written to; name another one"
-            )
-        return value
-
-    @field_validator("offsets")
-    @classmethod
-    def _where_the_group_has_them(
-        cls, value: OffsetsSettings, info: ValidationInfo
-    ) -> OffsetsSettings:
-        ownership = info.data.get("ownership")
-        source = info.data.get("source")
-        if ownership and source:
-            reject_unsupported_storage(value.storage, ownership.membership_of(source))
-        joins = (
-            ownership is not None
-            and source is not None
-            and ownership.membership_of(source) is not None
-        )
-        if (
-            value.storage is not OffsetsStorage.ZOOKEEPER
-            and not joins
-            and ownership
-            and ownership.on_active_members is OnActiveMembers.UNOWNED
-        ):
-            raise ValueError(
-                f"storage {value.storage.value} does not go with ownership.on_active_members: unowned: "
-                "while a group has members in Kafka its coordinator takes no offsets of anybody else"
-            )
-        return value
-
-    @field_validator("arrow_transform")
-    @classmethod
-    def _the_only_transform(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None and info.data.get("transform") is not None:
-            raise ValueError(
-                "is a second one beside transform: name one of the two, and null for the other"
-            )
-        return value
-
-    @field_validator("metrics_path")
-    @classmethod
-    def _is_a_folder_of_this_machine(cls, value: str | None) -> str | None:
-        if value is not None and (is_url(check_place(value)) or value.startswith("file:")):
-            raise ValueError(
-                "it is a file or folder of this machine, which the node exporter of Prometheus reads"
-            )
-        return value
-
-    @field_validator("ownership")
-    @classmethod
-    def _joins_what_the_source_has(
-        cls, value: OwnershipSettings, info: ValidationInfo
-    ) -> OwnershipSettings:
+    def _fits_the_source(cls, value: GroupSettings, info: ValidationInfo) -> GroupSettings:
         source = info.data.get("source")
         if source is not None:
-            value.reject_for(source)
+            value.reject_unsupported(source)
         return value
-
-    @property
-    def membership(self) -> Membership | None:
-        """Return the kind of group that runs by this conf join; None: none."""
-        return self.ownership.membership_of(self.source)
 
     @property
     def name_in_files(self) -> str:
         """Return the pipeline's name for files in shared directories: `GROUP+PIPELINE`; names
         contain no plus.
         """
-        return name_in_files(self.group, self.pipeline)
-
-    @property
-    def either_transform(self) -> str | None:
-        """`transform` or `arrow_transform`."""
-        return self.transform or self.arrow_transform
+        return name_in_files(self.group.id, self.pipeline)
 
     @property
     def metrics_file(self) -> str | None:
-        """The file of the metrics."""
-        if self.metrics_path is None or self.metrics_path.endswith(".prom"):
-            return self.metrics_path
-        return f"{self.metrics_path.rstrip('/')}/{self.name_in_files}.prom"
+        """Return the path of the metrics file; None: no metrics are written."""
+        path = self.metrics.path
+        if path is None or path.endswith(".prom"):
+            return path
+        return f"{path.rstrip('/')}/{self.name_in_files}.prom"
 
     @field_validator("spark", mode="before")
     @classmethod
     def _text_values(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        return {k: _spark_text(v) for k, v in value.items()}
+        return {name: _spark_text(one) for name, one in value.items()}
 
 
 def name_in_files(group: str, pipeline: str) -> str:
-    """See `Settings.name_in_files`."""
+    """Return `Settings.name_in_files` of a group and a pipeline."""
     return f"{group}+{pipeline}"
 
 
 def _spark_text(value: Any) -> Any:
-    """A number or a boolean as Spark writes it; anything else stays as it is, and is refused where
-    it is no text.
+    """Return a number or boolean as Spark writes it, anything else unchanged: validation rejects it
+    if it is not a text.
     """
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value) if isinstance(value, (int, float)) else value
+    if isinstance(value, (int, float)):
+        return str(value)
+    return value

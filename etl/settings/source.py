@@ -6,12 +6,14 @@ Lives here: the section `source` of a conf.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from typing import Annotated, Any
 
 from pydantic import (
     BeforeValidator,
     Field,
+    PlainSerializer,
     PlainValidator,
     ValidationError,
     field_validator,
@@ -21,9 +23,9 @@ from pydantic import (
 from etl.model.partitions import BrokerFamily, Isolation
 from etl.model.security import Security
 from etl.settings import choices
-from etl.settings.choices import OnDataLoss, OnNoLeader, OnOffsetChanged, StartAt, split_address
+from etl.settings.choices import OnDataLoss, OnNoLeader, StartAt, split_address
 from etl.settings.connection_security import SecuritySettings
-from etl.settings.secrets import DAY_S, TEN_YEARS_S, Section, one_or_several
+from etl.settings.secrets import DAY_S, NAME, TEN_YEARS_S, ByteSize, Section, one_or_several
 
 
 class Timestamp(Section):
@@ -70,16 +72,29 @@ def parse_timestamp(text: str) -> Timestamp:
         raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
 
-Start = StartAt | Timestamp
+StartingOffsets = StartAt | Timestamp
 
 
-def _start(value: Any) -> Any:
-    """Decide by the form which of the two it is, so that an error speaks of that one only."""
-    if isinstance(value, dict):
-        return Timestamp.model_validate(value)
-    if value not in tuple(StartAt):
-        raise ValueError("must be earliest, latest or {timestamp: ...}")
-    return StartAt(value)
+def _starting_offsets(value: Any) -> StartingOffsets:
+    """Decide by the form which of the two it is, so that an error mentions that one only."""
+    if isinstance(value, Timestamp):
+        return value
+    if value in tuple(StartAt):
+        return StartAt(value)
+    if not isinstance(value, (str, date)):
+        raise ValueError("must be earliest, latest or a time such as 2026-01-31T00:00:00+00:00")
+    try:
+        return Timestamp.model_validate({"timestamp": value})
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ValueError(f"must be earliest, latest or a time: {reason}") from None
+
+
+def _starting_offsets_text(value: StartingOffsets) -> str:
+    """Return the value as a conf has it."""
+    if isinstance(value, Timestamp):
+        return value.timestamp.isoformat()
+    return value.value
 
 
 _NESTED_CLASS = re.compile(r"\[\^?\]?[^\]]*?(?:\[|&&)")
@@ -98,27 +113,23 @@ def _expressions(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
-class TopicFilter(Section):
-    """Which topics to read: full-match regular expressions."""
+@dataclass(frozen=True, slots=True)
+class TopicFilter:
+    """Which topics to read: regular expressions that match whole names."""
 
-    allow: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = Field(min_length=1)
-    deny: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
-
-    @field_validator("allow", "deny")
-    @classmethod
-    def _are_expressions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return _expressions(value)
+    topics: tuple[str, ...]
+    exclude_topics: tuple[str, ...] = ()
 
     def admits(self, topic: str) -> bool:
         """True if a topic of this name is read."""
-        return any(re.fullmatch(e, topic) for e in self.allow) and not any(
-            re.fullmatch(e, topic) for e in self.deny
-        )
+        if any(re.fullmatch(expression, topic) for expression in self.exclude_topics):
+            return False
+        return any(re.fullmatch(expression, topic) for expression in self.topics)
 
     @property
     def literal_names(self) -> tuple[str, ...]:
-        """The allowed expressions that can match one name only: those topics must exist."""
-        return tuple(e for e in self.allow if re.fullmatch(r"[A-Za-z0-9_-]+", e))
+        """Return the expressions that match one name only: those topics must exist."""
+        return tuple(one for one in self.topics if re.fullmatch(r"[A-Za-z0-9_-]+", one))
 
 
 def _addresses(value: Any) -> Any:
@@ -127,7 +138,7 @@ def _addresses(value: Any) -> Any:
     return value
 
 
-_OF_PHYSICAL_LOGS = {"isolation": Isolation.READ_UNCOMMITTED, "on_no_leader": OnNoLeader.SKIP}
+_OF_PHYSICAL_LOGS = {"isolation_level": Isolation.READ_UNCOMMITTED, "on_no_leader": OnNoLeader.SKIP}
 """The defaults where there are no transactions, and where each log is on one broker only;
 `physical` refuses anything else there.
 """
@@ -146,10 +157,10 @@ def _version(value: Any) -> Any:
 
 
 class SourceSettings(Section):
-    """The brokers, the topics, and what to do when they surprise us."""
+    """The brokers and topics, and policies for what is missing there."""
 
-    dialect: BrokerFamily = BrokerFamily.KAFKA
-    bootstrap: Annotated[tuple[str, ...] | None, BeforeValidator(_addresses)] = None
+    broker_type: BrokerFamily = BrokerFamily.KAFKA
+    bootstrap_servers: Annotated[tuple[str, ...] | None, BeforeValidator(_addresses)] = None
     """`host:port,host:port`; from ZooKeeper's `/brokers/ids` unless given."""
     listener: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]+$")
     """Which of their listeners is meant, where brokers are registered in ZooKeeper; None: the first
@@ -158,32 +169,38 @@ class SourceSettings(Section):
     security: SecuritySettings = SecuritySettings()
     broker_version: Annotated[str | None, BeforeValidator(_version)] = None
     """Kafka release of the brokers, such as 0.9; None: detected."""
-    topics: TopicFilter
-    start: Annotated[Start, PlainValidator(_start)] = StartAt.EARLIEST
-    """Logs that are there at the first run and have no committed offset."""
+    assume_cluster_id: str | None = Field(default=None, pattern=NAME)
+    """Used where brokers report no cluster id (before 0.10.1, Jafka)."""
+    topics: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = Field(min_length=1)
+    """Names, or regular expressions that match whole names."""
+    exclude_topics: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
+    """Regular expressions that match whole names of topics to leave out."""
+    starting_offsets: Annotated[
+        StartingOffsets, PlainValidator(_starting_offsets), PlainSerializer(_starting_offsets_text)
+    ] = StartAt.EARLIEST
+    """Start of partitions that exist at the first run and have no committed offset."""
     new_topics_starting_offsets: StartAt = StartAt.EARLIEST
     """Topics that appear later; a new partition of a known topic always starts at its first record.
     """
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
-    on_offset_changed: OnOffsetChanged = OnOffsetChanged.FAIL
     on_no_leader: OnNoLeader = OnNoLeader.FAIL
     wait_for_leader_s: float = Field(default=30, ge=0, le=DAY_S)
-    isolation: Isolation = Isolation.READ_COMMITTED
-    fetch_max_bytes: int = Field(
+    isolation_level: Isolation = Isolation.READ_COMMITTED
+    fetch_max_bytes: ByteSize = Field(
         default=choices.FETCH_MAX_BYTES, ge=1024, le=choices.FETCH_MAX_BYTES_MOST
     )
     """Bytes of one fetch; doubled for a record batch that does not fit, up to `max_batch_bytes`.
     """
-    max_batch_bytes: int = Field(
+    max_batch_bytes: ByteSize = Field(
         default=choices.MAX_BATCH_BYTES, ge=1024, le=choices.MAX_BATCH_BYTES_MOST
     )
-    max_record_bytes: int = Field(
+    max_record_bytes: ByteSize = Field(
         default=choices.MAX_RECORD_BYTES, ge=1024, le=choices.MAX_RECORD_BYTES_MOST
     )
     """A record of more bytes stops the run; a task's JVM takes about ten times as much memory for
     one.
     """
-    timeout_s: float = Field(default=choices.TIMEOUT_S, gt=0, le=DAY_S)
+    request_timeout_s: float = Field(default=choices.TIMEOUT_S, gt=0, le=DAY_S)
     """Deadline of one request to a broker."""
     expiry_warning_s: float = Field(default=3600, ge=0, le=TEN_YEARS_S)
     """Ranges that may expire within this time are reported and read first; 0: none."""
@@ -197,7 +214,7 @@ class SourceSettings(Section):
     def _fitting_defaults(cls, given: Any) -> Any:
         return (
             {**_OF_PHYSICAL_LOGS, **given}
-            if isinstance(given, dict) and given.get("dialect") == BrokerFamily.JAFKA
+            if isinstance(given, dict) and given.get("broker_type") == BrokerFamily.JAFKA
             else given
         )
 
@@ -206,14 +223,19 @@ class SourceSettings(Section):
         """True if offsets are byte positions (`BrokerPartition.is_physical`) and only ZooKeeper
         names brokers.
         """
-        return self.dialect is BrokerFamily.JAFKA
+        return self.broker_type is BrokerFamily.JAFKA
 
     @property
     def way_in(self) -> Security:
         """How every connection to the brokers is entered."""
         return self.security.value(self.listener)
 
-    @field_validator("bootstrap")
+    @property
+    def topic_filter(self) -> TopicFilter:
+        """Return the topics to read."""
+        return TopicFilter(self.topics, self.exclude_topics)
+
+    @field_validator("bootstrap_servers")
     @classmethod
     def _host_and_port(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and not value:
@@ -222,7 +244,7 @@ class SourceSettings(Section):
             split_address(address)
         return value
 
-    @field_validator("assume_compacted")
+    @field_validator("topics", "exclude_topics", "assume_compacted")
     @classmethod
     def _are_expressions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return _expressions(value)
@@ -233,7 +255,7 @@ class SourceSettings(Section):
 
     @model_validator(mode="after")
     def _listeners_are_registered(self) -> SourceSettings:
-        if self.listener is not None and self.bootstrap is not None:
+        if self.listener is not None and self.bootstrap_servers is not None:
             raise ValueError(
                 "listener chooses among the addresses that brokers register in ZooKeeper, and bootstrap names one: "
                 "brokers tell those of the listener on which they are asked; leave one of the two out"

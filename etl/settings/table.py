@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from etl.errors import SettingsError
 from etl.model.plans import FILE_BYTES, ROW_GROUP_BYTES, WRITE_BUFFER_BYTES, Codec
 from etl.settings.choices import OnRowsRemoved, WriterName, check_place, is_url, place_of
-from etl.settings.secrets import INT64, Secret, Section, one_or_several
+from etl.settings.secrets import INT64, ByteSize, Secret, Section, one_or_several
 
 
 class StoreKind(str, Enum):
@@ -189,15 +189,15 @@ class TableSettings(Section):
     """None: a named table whose location is not known yet."""
     writer: WriterName = WriterName.SPARK
     """`auto`: by the tasks themselves where that can be (`decide.plan`), else by Spark."""
-    codec: Codec | None = None
+    compression: Codec | None = None
     """None: zstd for files that tasks write, the session's default for Spark's."""
-    target_file_bytes: int = Field(default=FILE_BYTES, ge=2**20, le=INT64)
+    target_file_bytes: ByteSize = Field(default=FILE_BYTES, ge=2**20, le=INT64)
     """Size of files that tasks write, after which a row group ends the file; also the target of
     compaction.
     """
-    row_group_bytes: int = Field(default=ROW_GROUP_BYTES, ge=2**16, le=2**30)
+    row_group_bytes: ByteSize = Field(default=ROW_GROUP_BYTES, ge=2**16, le=2**30)
     """Bytes in memory that become a row group of such files."""
-    write_buffer_bytes: int = Field(default=WRITE_BUFFER_BYTES, ge=2**16, le=2**32)
+    write_buffer_bytes: ByteSize = Field(default=WRITE_BUFFER_BYTES, ge=2**16, le=2**32)
     """Rows of such files that a task has in memory, of all its files."""
     auto_compact_min_files: int = Field(default=0, ge=0, le=INT64)
     """Number of small files after which a run compacts; 0: never."""

@@ -170,12 +170,10 @@ def run_once(
     conf.write_text(
         yaml.safe_dump(
             {
-                "version": 1,
                 "pipeline": "bench",
                 "group": f"bench-{number}",
-                "cluster": "old",
                 "zookeeper": {"connect": cluster.zookeeper_connect},
-                "source": {"dialect": "jafka", "topics": {"allow": [TOPIC]}},
+                "source": {"assume_cluster_id": "old", "broker_type": "jafka", "topics": [TOPIC]},
                 "table": {"path": str(folder / f"table-{number}"), **table},
                 "report": {"path": str(folder / "reports")},
             }

@@ -1,4 +1,4 @@
-"""What it takes a run under `ownership.mode: join` to own very many partitions and hand them over,
+"""What it takes a run under `group.mode: join` to own very many partitions and hand them over,
 with a real ZooKeeper.
 
     PYTHONPATH=. python tests/bench/joining.py [--partitions 5000] [--rounds N] [--profile FILE]
@@ -128,14 +128,12 @@ def measured(partitions: int, *, profile: str | None = None) -> dict[str, float]
         conf.write_text(
             yaml.safe_dump(
                 {
-                    "version": 1,
                     "pipeline": "many",
-                    "group": "many",
                     "zookeeper": {"connect": zookeeper.connect},
-                    "source": {"topics": {"allow": ["topic-[0-9]+"]}, "start": "earliest"},
-                    "ownership": {"mode": "join"},
+                    "source": {"topics": ["topic-[0-9]+"], "starting_offsets": "earliest"},
                     "report": {"path": str(Path(name, "reports"))},
                     "table": {"path": str(Path(name, "table"))},
+                    "group": {"id": "many", "mode": "join"},
                 }
             )
         )

@@ -255,11 +255,10 @@ def measured(
         conf.write_text(
             yaml.safe_dump(
                 {
-                    "version": 1,
                     "pipeline": "many",
                     "group": "many",
                     "zookeeper": {"connect": zookeeper.connect},
-                    "source": {"topics": {"allow": ["topic-[0-9]+"]}, "start": "earliest"},
+                    "source": {"topics": ["topic-[0-9]+"], "starting_offsets": "earliest"},
                     "report": {"path": str(Path(name, "reports"))},
                     "table": {"path": str(Path(name, "table"))},
                 }

@@ -75,11 +75,10 @@ def conf_of(folder: Path, cluster: EmbeddedCluster, name: str, more: dict[str, A
     path.write_text(
         yaml.safe_dump(
             {
-                "version": 1,
                 "pipeline": name,
                 "group": f"small-{name}",
                 "zookeeper": {"connect": cluster.zookeeper_connect},
-                "source": {"topics": {"allow": ["clicks"]}, "start": "earliest"},
+                "source": {"topics": ["clicks"], "starting_offsets": "earliest"},
                 "report": {"path": "reports"},
                 **more,
                 "table": {**more.get("table", {}), "path": f"tables/{name}"},

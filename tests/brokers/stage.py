@@ -73,15 +73,12 @@ class KafkaStage:
         )
         self.version = version
         self.release = release = number_of(version)
-        source = (
-            {}
-            if self.cluster.brokers[0].release.has_zookeeper
-            else {"bootstrap": [self.cluster.bootstrap]}
-        )
-        self.conf: Mapping[str, Any] = {
-            "source": source,
-            **({"cluster": "tests"} if release < (0, 10, 1) else {}),
-        }
+        source: dict[str, Any] = {}
+        if not self.cluster.brokers[0].release.has_zookeeper:
+            source["bootstrap_servers"] = [self.cluster.bootstrap]
+        if release < (0, 10, 1):
+            source["assume_cluster_id"] = "tests"
+        self.conf: Mapping[str, Any] = {"source": source}
         self.writers: dict[str, Writer] = {}
         self.scala: ScalaClients | None = None
         if "ScalaClients" in programs(version):
@@ -131,7 +128,9 @@ class JafkaStage:
         self.cluster = running.enter_context(
             EmbeddedCluster(2, version=JAFKA, folder=folder / "cluster")
         )
-        self.conf: Mapping[str, Any] = {"source": {"dialect": "jafka"}, "cluster": "tests"}
+        self.conf: Mapping[str, Any] = {
+            "source": {"broker_type": "jafka", "assume_cluster_id": "tests"}
+        }
         self.clients = running.enter_context(JafkaClients(self.cluster, folder))
         self.writers: dict[str, Writer] = {"plain": self._writer(0), "gzip": self._writer(1)}
 

@@ -35,7 +35,7 @@ def test_a_run_stops_for_a_live_member_of_either_protocol_and_goes_on_once_it_ha
     storage: str,
 ) -> None:
     with_consumer_protocol(stage.cluster)
-    pipeline = make_pipeline(offsets={"storage": storage}, ownership={"lock_timeout_s": 0})
+    pipeline = make_pipeline(group={"offsets_storage": storage}, ledger={"lock_timeout_s": 0})
     sent(pipeline, 8)
     group = Group(stage, pipeline.topic, protocol, "range", pipeline.group)
     with group.joined() as (_, share):

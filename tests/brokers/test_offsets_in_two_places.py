@@ -1,4 +1,4 @@
-"""`offsets.storage: dual` on releases that keep a group's offsets in two places: the nine cases,
+"""`group.offsets_storage: dual` on releases that keep a group's offsets in two places: the nine cases,
 and one place that goes back.
 """
 
@@ -81,9 +81,9 @@ def places(stage: KafkaStage, unused_group: str, tmp_path: Path) -> Iterator[Two
     topic = stage.new_topic(len(CASES))
     settings = {
         **stage.conf,
-        "offsets": {"storage": "dual"},
         "table": {"writer": "auto"},
         "limits": {"local_below_bytes": 2**30},
+        "group": {"offsets_storage": "dual"},
     }
     pipeline = ForeignPipeline(stage.cluster, tmp_path, topic, unused_group, settings, stage=stage)
     with (

@@ -108,7 +108,9 @@ def it_gives_what_the_releases_consumer_reads(stage: KafkaStage | JafkaStage, gr
             write(topic, 1, many(20))
     expected = stage.read(topic)
     physical = isinstance(stage, JafkaStage)
-    where = stage.cluster.zookeeper_connect if "bootstrap" not in stage.conf["source"] else None
+    where = (
+        stage.cluster.zookeeper_connect if "bootstrap_servers" not in stage.conf["source"] else None
+    )
     told: dict[str, Any] = {"zookeeper": where} if where else {"bootstrap": stage.cluster.bootstrap}
     with Consumer(
         **told, dialect="jafka" if physical else "kafka", group=group, start="earliest"

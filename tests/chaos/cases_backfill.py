@@ -79,7 +79,10 @@ def begun_late(
     pipeline: Pipeline, records: int, *, plans: int = PLANS, is_there: bool = False
 ) -> Pipeline:
     """A pipeline that began behind these records, so that all of them are left, in so many plans."""
-    pipeline.settings["source"] = {**pipeline.settings.get("source", {}), "start": "latest"}
+    pipeline.settings["source"] = {
+        **pipeline.settings.get("source", {}),
+        "starting_offsets": "latest",
+    }
     pipeline.settings["limits"] = {"max_records_per_plan": records // plans}
     if not is_there:
         pipeline.produce(records, partitions=PARTITIONS)

@@ -1,4 +1,4 @@
-"""Row 39: members whose offsets move behind the append (`ownership.hand_over: after_append`), in
+"""Row 39: members whose offsets move behind the append (`group.join.commit_when: after_append`), in
 ZooKeeper's group and in Kafka's own.
 
 Whoever takes a partition over before that reads the same again, so a record may be in the table and
@@ -24,10 +24,16 @@ from tests.chaos.stage import Case, Stage, Told, held, said_in_short
 from tests.chaos.zookeeper_proxy import MULTI, Lost
 from tests.system.other_members import another_member
 
-_BEHIND: Mapping[str, Any] = {**JOIN, "hand_over": "after_append"}
+_BEHIND: Mapping[str, Any] = {**JOIN, "join": {"commit_when": "after_append"}}
 _BEHIND_IN_KAFKA: Mapping[str, Any] = {
     **cases_coordinated.COORDINATED,
-    "ownership": {**cases_coordinated.COORDINATED["ownership"], "hand_over": "after_append"},
+    "group": {
+        **cases_coordinated.COORDINATED["group"],
+        "join": {
+            **cases_coordinated.COORDINATED["group"]["join"],
+            "commit_when": "after_append",
+        },
+    },
 }
 _PARTITION, _THEIRS = 1, 20
 _TAKEN = "taken by another member"
@@ -37,7 +43,7 @@ def taken(stage: Stage) -> Told:
     """Between append and commit another consumer owns a partition of ours, reads on from the
     group's offset and lets go.
     """
-    pipeline = joining(stage, loaded=True, ownership=_BEHIND)
+    pipeline = joining(stage, loaded=True, group=_BEHIND)
     with OtherConsumer(pipeline) as other:
 
         def comes(world: object) -> None:
@@ -114,7 +120,7 @@ CASES: tuple[Case, ...] = (
             39,
             f"behind the append: killed {name}",
             f"{_ZOOKEEPER}SIGKILL {when}",
-            partial(cases_member.at_verb, verb=verb, loaded=True, ownership=_BEHIND),
+            partial(cases_member.at_verb, verb=verb, loaded=True, group=_BEHIND),
         )
         for verb, name, when, _ in _STEPS
     ),
@@ -124,11 +130,7 @@ CASES: tuple[Case, ...] = (
             f"behind the append: killed as it moves offsets, {lost.value}",
             f"{_ZOOKEEPER}SIGKILL as it moves its offsets, {when}",
             partial(
-                cases_member.at_request,
-                seen=lambda: is_commit,
-                lost=lost,
-                stored=1,
-                ownership=_BEHIND,
+                cases_member.at_request, seen=lambda: is_commit, lost=lost, stored=1, group=_BEHIND
             ),
         )
         for lost, when in (
@@ -146,7 +148,7 @@ CASES: tuple[Case, ...] = (
         39,
         "behind the append: asleep",
         f"{_ZOOKEEPER}the driver is paused past its session before it moves its offsets, a second one does the work, the first goes on",
-        partial(wakes_at_verb, verb="commit", loaded=True, ownership=_BEHIND),
+        partial(wakes_at_verb, verb="commit", loaded=True, group=_BEHIND),
     ),
     *(
         _in_kafka(

@@ -278,7 +278,7 @@ def starts_without_a_leader(stage: Stage) -> Told:
     """The first run of a pipeline that starts at the latest record comes while some partitions have
     no leader.
     """
-    source = {"start": "latest", "on_no_leader": "skip", "wait_for_leader_s": 3}
+    source = {"starting_offsets": "latest", "on_no_leader": "skip", "wait_for_leader_s": 3}
     pipeline = stage.pipeline(
         partitions=6, cluster=kept("three-brokers", three_brokers), source=source
     )

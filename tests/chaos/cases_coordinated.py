@@ -39,8 +39,12 @@ from tests.system.driving import Pipeline
 from tests.system.other_members import OtherMember, another_member
 from tests.traffic.rows import Row
 
-_MEMBER: Mapping[str, Any] = {"mode": "join", "membership": "coordinator", "session_timeout_s": 6}
-COORDINATED: Mapping[str, Any] = {"offsets": {"storage": "kafka"}, "ownership": _MEMBER}
+_MEMBER: Mapping[str, Any] = {
+    "mode": "join",
+    "offsets_storage": "kafka",
+    "join": {"session_timeout_s": 6},
+}
+COORDINATED: Mapping[str, Any] = {"group": _MEMBER}
 _RECORDS = 400
 
 
@@ -226,7 +230,7 @@ def by_proxy(
     cluster = kept("network", lambda folder: ProxiedCluster(folder))
     stage.at_end.callback(cluster.proxy.heal)
     return stage.pipeline(
-        cluster=cluster, source={"bootstrap": f"127.0.0.1:{cluster.proxy.port}"}, **settings
+        cluster=cluster, source={"bootstrap_servers": f"127.0.0.1:{cluster.proxy.port}"}, **settings
     ), cluster
 
 
@@ -242,7 +246,7 @@ def shared(
     assert proof.code == 0, f"{said_in_short(last)}\n{proof.err}{proof.out}"
     theirs = sum((other.read for other in others), Counter[Row]())
     assert max(theirs.values(), default=1) == 1, "they read a record twice"
-    if pipeline.settings["ownership"].get("hand_over") == "after_append":
+    if pipeline.settings["group"]["join"].get("commit_when") == "after_append":
         theirs -= pipeline.in_table()
     return stage.finish(
         pipeline, after=after, next_run=next_run, expected=pipeline.in_topic() - theirs

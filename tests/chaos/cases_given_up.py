@@ -48,7 +48,7 @@ def with_another_topic(stage: Stage) -> Pipeline:
     """
     pipeline = prepared(stage, loaded=True)
     pipeline.cluster.create_topic(f"{pipeline.topic}-kept", 1)
-    pipeline.settings["source"] = {"topics": {"allow": [f"{pipeline.topic}(-kept)?"]}}
+    pipeline.settings["source"] = {"topics": [f"{pipeline.topic}(-kept)?"]}
     killed_before_the_fetch(pipeline)
     return pipeline
 

@@ -1,7 +1,7 @@
 """Row 33: what makes a hand-over in ZooKeeper void, at its last moment, and what may become of the
 request that is the hand-over.
 
-A run that is a member of its group (`ownership.mode: join`) stores its plan and moves the group's
+A run that is a member of its group (`group.mode: join`) stores its plan and moves the group's
 offsets in one request. Where others came before, nothing of it is done: nothing was fetched, and
 the run shares and plans again.
 """
@@ -130,7 +130,7 @@ def lost(stage: Stage, *, what: Lost, chosen: Chosen, loaded: bool) -> Told:
     """The connection breaks in the middle of one request, once; in the end each offset is where the
     table's rows end.
     """
-    pipeline, proxy = proxied(stage, ownership=JOIN)
+    pipeline, proxy = proxied(stage, group=JOIN)
     prepare(pipeline, loaded)
     proxy.lose(what, chosen)
     with stage.writing(pipeline):
@@ -172,11 +172,11 @@ class EachTime(Before):
         self.end()
 
 
-def joining(stage: Stage, *, loaded: bool, ownership: Mapping[str, Any] = JOIN) -> Pipeline:
+def joining(stage: Stage, *, loaded: bool, group: Mapping[str, Any] = JOIN) -> Pipeline:
     """A pipeline that is a member of its group, with records to read; where `loaded`, its table
     holds a plan already.
     """
-    pipeline = stage.pipeline(ownership=ownership)
+    pipeline = stage.pipeline(group=group)
     if loaded:
         pipeline.produce(_FIRST)
         pipeline.ran()
@@ -266,7 +266,7 @@ CASES: tuple[Case, ...] = (
             33,
             f"another driver's plan {name}",
             f"as a member, the driver is paused past its session {words}; a second one hands the next plan over; the first goes on",
-            partial(wakes_at_verb, verb=verb, loaded=loaded, ownership=JOIN),
+            partial(wakes_at_verb, verb=verb, loaded=loaded, group=JOIN),
         )
         for verb, loaded, name, words in (
             ("store", False, "before ours", "before its first hand-over"),

@@ -45,7 +45,7 @@ _SOON_S = 60.0
 
 def at_verb(stage: Stage, *, storage: str, verb: str, then: str, loaded: bool) -> Told:
     """Killed before a verb."""
-    pipeline = stage.pipeline(offsets={"storage": storage})
+    pipeline = stage.pipeline(group={"offsets_storage": storage})
     prepare(pipeline, loaded)
     with stage.writing(pipeline) as writer:
         writer.wait_for(20)
@@ -91,7 +91,7 @@ def killed_between_the_places(stage: Stage, *, lost: Lost) -> Told:
     """Killed when Kafka has the offsets and the request that moves ZooKeeper's is under way, which
     gets it or does not.
     """
-    pipeline, proxy = proxied(stage, offsets={"storage": "dual"})
+    pipeline, proxy = proxied(stage, group={"offsets_storage": "dual"})
     prepare(pipeline, loaded=True)
     with stage.writing(pipeline), Driver(pipeline) as driver:
 
@@ -134,7 +134,9 @@ def coordinator_moved(stage: Stage, *, storage: str) -> Told:
     another one takes its place.
     """
     cluster = kept("two-coordinators", two_coordinators)
-    pipeline = stage.pipeline(cluster=cluster, replication_factor=2, offsets={"storage": storage})
+    pipeline = stage.pipeline(
+        cluster=cluster, replication_factor=2, group={"offsets_storage": storage}
+    )
     prepare(pipeline, loaded=True)
     wait_for_all(pipeline, 2)
     broker = coordinator_of(pipeline)
@@ -149,7 +151,7 @@ def coordinator_moved(stage: Stage, *, storage: str) -> Told:
 def coordinator_restarted(stage: Stage, *, storage: str) -> Told:
     """The only broker goes away when the run begins to commit, and comes back."""
     cluster = stage.another_cluster()
-    pipeline = stage.pipeline(cluster=cluster, offsets={"storage": storage})
+    pipeline = stage.pipeline(cluster=cluster, group={"offsets_storage": storage})
     prepare(pipeline, loaded=True)
     [broker] = cluster.brokers
 
@@ -170,7 +172,7 @@ def another_committed(stage: Stage, *, storage: str, by: int, during: bool) -> T
     """A client from outside commits another offset in Kafka: the run stops, and the table tells
     where the group is set back to.
     """
-    pipeline = stage.pipeline(offsets={"storage": storage})
+    pipeline = stage.pipeline(group={"offsets_storage": storage})
     prepare(pipeline, loaded=True)
     ours = offsets_of(pipeline, pipeline.group)[_PARTITION][0]
 
@@ -193,7 +195,7 @@ def another_committed(stage: Stage, *, storage: str, by: int, during: bool) -> T
 
 def zookeeper_went_back(stage: Stage) -> Told:
     """Of both places ZooKeeper's offset alone is set back."""
-    pipeline = stage.pipeline(offsets={"storage": "dual"})
+    pipeline = stage.pipeline(group={"offsets_storage": "dual"})
     prepare(pipeline, loaded=True)
     with pipeline.zookeeper() as client:
         client.set(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/{_PARTITION}", b"7")
@@ -208,7 +210,7 @@ def zookeeper_went_back(stage: Stage) -> Told:
 
 def forgotten(stage: Stage, *, storage: str, verb: str | None) -> Told:
     """The group is forgotten as it is without members for long, where a run was killed or not."""
-    pipeline = stage.pipeline(offsets={"storage": storage})
+    pipeline = stage.pipeline(group={"offsets_storage": storage})
     prepare(pipeline, loaded=True)
     if verb:
         with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
@@ -222,7 +224,7 @@ def somebody_joined(stage: Stage, *, storage: str) -> Told:
     """A consumer joins Kafka's group while a run writes: it alone may commit, and the next run
     moves our offsets once it has left.
     """
-    pipeline = stage.pipeline(offsets={"storage": storage})
+    pipeline = stage.pipeline(group={"offsets_storage": storage})
     prepare(pipeline, loaded=True)
     with contextlib.ExitStack() as consumers:
         joined = consuming(pipeline, pipeline.group, partitions=4)
@@ -233,7 +235,7 @@ def somebody_joined(stage: Stage, *, storage: str) -> Told:
 
 
 def _rows(row: int, storage: str, where: str) -> tuple[Case, ...]:
-    """The cases of one `offsets.storage`."""
+    """The cases of one `group.offsets_storage`."""
     named = f"offsets in {storage}"
 
     def case(name: str, what: str, play: Callable[..., Told], **given: Any) -> Case:

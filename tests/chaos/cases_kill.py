@@ -36,7 +36,7 @@ def at_verb(stage: Stage, *, verb: str, then: str, loaded: bool = False, **setti
         with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
             said = driver.wait()
             assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
-            assert "ownership" not in settings or owned(pipeline), "no owner was claimed"
+            assert "group" not in settings or owned(pipeline), "no owner was claimed"
             after = held(pipeline)
             next_run = pipeline.ran()
     assert then in next_run.outcomes, next_run.outcomes
@@ -179,7 +179,7 @@ CASES: tuple[Case, ...] = (
         3,
         "killed after owners are claimed",
         "SIGKILL after the partitions' owners are claimed, before the first fetch",
-        partial(at_verb, verb="fetch", then="replayed", ownership={"mode": "claim"}),
+        partial(at_verb, verb="fetch", then="replayed", group={"mode": "claim"}),
     ),
     Case(
         4,

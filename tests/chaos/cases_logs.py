@@ -200,7 +200,11 @@ def during_fetch(
     cluster = kept("network", lambda folder: ProxiedCluster(folder))
     pipeline = stage.pipeline(
         cluster=cluster,
-        source={"bootstrap": f"127.0.0.1:{cluster.proxy.port}", "fetch_max_bytes": 4096, **source},
+        source={
+            "bootstrap_servers": f"127.0.0.1:{cluster.proxy.port}",
+            "fetch_max_bytes": 4096,
+            **source,
+        },
     )
     pipeline.produce(8_000)
     done = threading.Event()

@@ -37,10 +37,10 @@ killed.
 
 
 def at_verb(
-    stage: Stage, *, verb: str, loaded: bool = False, ownership: Mapping[str, Any] = JOIN
+    stage: Stage, *, verb: str, loaded: bool = False, group: Mapping[str, Any] = JOIN
 ) -> Told:
     """Killed before a verb, by which it is registered and owns its half."""
-    pipeline = stage.pipeline(ownership=ownership)
+    pipeline = stage.pipeline(group=group)
     with OtherConsumer(pipeline) as other:
         beside(pipeline, other, loaded)
         with stage.writing(pipeline):
@@ -59,7 +59,7 @@ def while_it_registers(stage: Stage) -> Told:
     """Killed when it is registered and owns nothing: the other one, which was alone, has not let go
     yet.
     """
-    pipeline = stage.pipeline(ownership=JOIN)
+    pipeline = stage.pipeline(group=JOIN)
     with OtherConsumer(pipeline) as other:
         pipeline.produce(_RECORDS)
         other.register()
@@ -79,12 +79,12 @@ def at_request(
     seen: Callable[[], Seen],
     lost: Lost,
     stored: int,
-    ownership: Mapping[str, Any] = JOIN,
+    group: Mapping[str, Any] = JOIN,
 ) -> Told:
     """Killed when a request is under way to ZooKeeper, which gets it or does not; `stored`: how
     many plans there are then.
     """
-    (pipeline, proxy), is_it = proxied(stage, ownership=ownership), seen()
+    (pipeline, proxy), is_it = proxied(stage, group=group), seen()
     with OtherConsumer(pipeline) as other:
         beside(pipeline, other, loaded=False)
         with stage.writing(pipeline), Driver(pipeline) as driver:
@@ -109,7 +109,7 @@ def at_request(
 
 def while_fetching(stage: Stage, *, all_at_once: bool) -> Told:
     """Killed when tasks have their first rows, which the group's offsets have passed already."""
-    pipeline = stage.pipeline(ownership=JOIN, **stage.writes.held)
+    pipeline = stage.pipeline(**stage.writes.held, group=JOIN)
     hold = Hold(pipeline.folder / "marks", 0)
     with OtherConsumer(pipeline) as other:
         beside(pipeline, other, loaded=True)

@@ -29,7 +29,7 @@ from tests.chaos.proxy import (
 from tests.chaos.stage import Case, Stage, Told, held, said_in_short
 
 TIMEOUT_S = 2.0
-"""`source.timeout_s` of these runs."""
+"""`source.request_timeout_s` of these runs."""
 _THROUGH, _GAVE_UP = frozenset({0}), frozenset({6})
 
 
@@ -52,8 +52,8 @@ def spoiled(
         cluster=cluster,
         spark={"spark.master": "local[2]"},
         source={
-            "bootstrap": f"127.0.0.1:{cluster.proxy.port}",
-            "timeout_s": TIMEOUT_S,
+            "bootstrap_servers": f"127.0.0.1:{cluster.proxy.port}",
+            "request_timeout_s": TIMEOUT_S,
             "fetch_max_bytes": 4096,
             **source,
         },

@@ -69,7 +69,7 @@ def paused_under_a_sleeper(stage: Stage, *, verb: str) -> Told:
         Driver(pipeline, sends=(signal.SIGSTOP, verb)) as zombie,
     ):
         zombie.wait_until_paused()
-        pipeline.settings["ownership"] = {"lock_timeout_s": 60}
+        pipeline.settings["group"] = {"lock_timeout_s": 60}
         assert say(pipeline, "pause").code == 0
         after, second, woken = overtaken(zombie, pipeline)
     assert woken.code in (0, 4, 6), f"{said_in_short(woken)}\n{woken.err}"
@@ -148,7 +148,7 @@ def paused_by_a_member(stage: Stage, *, verb: str | None) -> Told:
     """A member that owns a paused log leaves its offset where it is; another consumer that has the
     log meanwhile reads on.
     """
-    pipeline = stage.pipeline(ownership=JOIN)
+    pipeline = stage.pipeline(group=JOIN)
     prepare(pipeline, loaded=True)
     assert say(pipeline, "pause").code == 0
     if verb:

@@ -66,7 +66,7 @@ def in_the_place_of(stage: Stage, *, loaded: bool) -> Told:
     prepare(pipeline, loaded)
     with Driver(pipeline, sends=(signal.SIGKILL, "claiming")) as driver:
         was_killed(driver.wait())
-    pipeline.settings["ownership"] = dict(JOIN)
+    pipeline.settings["group"] = dict(JOIN)
     with OtherConsumer(pipeline) as other:
         with stage.writing(pipeline):
             said = run_disturbed(
@@ -87,7 +87,7 @@ def refused_and_lost(stage: Stage, *, is_killed: bool) -> Told:
     """The hand-over reaches ZooKeeper behind another one's commit, and the run never hears that it
     was refused, or is dead by then.
     """
-    pipeline, proxy = proxied(stage, ownership=JOIN)
+    pipeline, proxy = proxied(stage, group=JOIN)
     prepare(pipeline, loaded=True)
     with OtherConsumer(pipeline) as other, stage.writing(pipeline), Driver(pipeline) as driver:
 
@@ -174,7 +174,13 @@ _VOID, _LATER = (
     "the same where the table holds a plan already",
 )
 _AS = "as a member in Kafka, "
-_STATIC = {**COORDINATED, "ownership": {**COORDINATED["ownership"], "member_id": "loader-1"}}
+_STATIC = {
+    **COORDINATED,
+    "group": {
+        **COORDINATED["group"],
+        "join": {**COORDINATED["group"]["join"], "instance_id": "loader-1"},
+    },
+}
 
 CASES: tuple[Case, ...] = (
     Case(

@@ -37,7 +37,7 @@ def wakes_at_verb(stage: Stage, *, verb: str, loaded: bool = False, **settings: 
         writer.wait_for(20)
         with Driver(pipeline, sends=(signal.SIGSTOP, verb)) as zombie:
             zombie.wait_until_paused()
-            assert "ownership" not in settings or owned(pipeline), "no owner was claimed"
+            assert "group" not in settings or owned(pipeline), "no owner was claimed"
             after, second, woken = overtaken(zombie, pipeline)
     return told(stage, pipeline, after, second, woken)
 
@@ -82,7 +82,7 @@ def started_together(stage: Stage, *, times: int, fresh: bool) -> Told:
     for number in range(times):
         if fresh:
             pipeline = stage.pipeline()
-        pipeline.settings["ownership"] = {"lock_timeout_s": 120 * (number % 2)}
+        pipeline.settings["group"] = {"lock_timeout_s": 120 * (number % 2)}
         prepare(pipeline, loaded=not fresh and not number)
         with stage.writing(pipeline), Driver(pipeline) as one, Driver(pipeline) as other:
             codes = sorted(driver.wait().code for driver in (one, other))
@@ -260,7 +260,7 @@ CASES: tuple[Case, ...] = (
         9,
         "zombie after owners are claimed",
         _OVERTAKEN + "after the partitions' owners are claimed",
-        partial(wakes_at_verb, verb="fetch", ownership={"mode": "claim"}),
+        partial(wakes_at_verb, verb="fetch", group={"mode": "claim"}),
     ),
     Case(
         9,

@@ -98,8 +98,8 @@ def apart(
     pipeline = stage.pipeline(
         partitions,
         zookeeper=zookeeper,
-        source={"bootstrap": stage.cluster.bootstrap},
-        ownership=waiting,
+        source={"bootstrap_servers": stage.cluster.bootstrap},
+        ledger=waiting,
     )
     return Apart(pipeline, server)
 

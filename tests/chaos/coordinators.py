@@ -48,8 +48,8 @@ def through_proxy(stage: Stage, storage: str, **source: Any) -> tuple[Pipeline, 
     stage.at_end.callback(cluster.proxy.heal)
     pipeline = stage.pipeline(
         cluster=cluster,
-        offsets={"storage": storage},
-        source={"bootstrap": f"127.0.0.1:{cluster.proxy.port}", **source},
+        source={"bootstrap_servers": f"127.0.0.1:{cluster.proxy.port}", **source},
+        group={"offsets_storage": storage},
     )
     prepare(pipeline, loaded=True)
     return pipeline, cluster.proxy
@@ -87,7 +87,7 @@ def finish_kept(stage: Stage, pipeline: Pipeline, after: str, next_run: Said | s
         partition: offset for partition, (offset, _) in offsets_of(pipeline, pipeline.group).items()
     }
     assert found == ends, f"Kafka has {found}, the table's rows end at {ends}"
-    if pipeline.settings["offsets"]["storage"] == "dual":
+    if pipeline.settings["group"]["offsets_storage"] == "dual":
         assert pipeline.committed() == ends, (
             f"ZooKeeper has {pipeline.committed()}, the table's rows end at {ends}"
         )

@@ -1,7 +1,7 @@
 """Transforms that change nothing, and through which a case sees how far the tasks of a run are, and
 holds them there.
 
-`transform: tests.chaos.holding:held`, or `arrow_transform: tests.chaos.holding:held_batch` where
+`transform: tests.chaos.holding:held`, or `transform.record_batch: tests.chaos.holding:held_batch` where
 tasks write files: that one sees batches alone, and no end of a task. They are told by the
 environment of the run's process alone, so that the next run, without these variables, has the same
 transform and goes through.

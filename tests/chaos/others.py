@@ -26,7 +26,7 @@ from tests.system.driving import Pipeline
 from tests.traffic.rows import Row
 
 PARTITIONS = 4
-JOIN: Mapping[str, Any] = {"mode": "join", "backoff_s": 0.5}
+JOIN: Mapping[str, Any] = {"mode": "join"}
 """`ownership` of a pipeline that is a member. By range ours comes before `z`, and has the first
 half of the partitions.
 """

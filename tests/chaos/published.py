@@ -36,11 +36,11 @@ Row 30 is what Jafka alone does to a run, and a driver there that is paused past
 Row 31 kills `etl replay`. A transform marks the rows that it makes, so the table tells of each row if it is an old or a new one: outside of
 the replayed interval all are old, and inside all are old or all are new, whatever was killed.
 
-Rows 33 and 34 are runs that are members of their group in ZooKeeper (`ownership.mode: join`), many of them beside another consumer. What
+Rows 33 and 34 are runs that are members of their group in ZooKeeper (`group.mode: join`), many of them beside another consumer. What
 that one read must not be in the table: the check takes it from the topic's records. Row 33 makes hand-overs void, row 34 kills at each
 step, row 35 pauses logs, and rows 36 and 37 keep the group's offsets in Kafka and in both places, and look at them there, too. Row 38 is
 rows 33 and 34 for members of Kafka's own group, beside consumers of confluent-kafka, which have read what they have committed. Row 39 is
-members of either whose offsets move behind the append (`hand_over: after_append`): a record may be in the table and the other one's, too.
+members of either whose offsets move behind the append (`commit_when: after_append`): a record may be in the table and the other one's, too.
 Row 41 gives up what a stored plan was to read of a topic that is deleted or recreated: the losses table must hold just that, once.
 Row 42 lets a driver sleep past its session with a stored plan while its pipeline is taken over or retired and another one loads the same.
 Row 43 begins in a table that holds rows of the topic already, behind them or in the next life: of the latter the check takes the new rows.

@@ -49,14 +49,14 @@ WRITES: Mapping[str, Writes] = {
         "Spark's tasks write the files (`table.writer: auto`), but where a case says that Spark writes them.",
         {"table": {"writer": "auto"}},
         4,
-        {"arrow_transform": ARROW_TRANSFORM, **_FOUR_TASKS},
+        {**_FOUR_TASKS, "transform": {"record_batch": ARROW_TRANSFORM}},
     ),
     "processes": Writes(
         "CRASHES_WITHOUT_SPARK",
         "Worker processes write the files, without Spark (`limits.local_below_bytes`), but where a case says otherwise.",
         {"table": {"writer": "auto"}, "limits": {"local_below_bytes": 1 << 30}},
         cores(),
-        {"arrow_transform": ARROW_TRANSFORM},
+        {"transform": {"record_batch": ARROW_TRANSFORM}},
         takes_spark=False,
     ),
 }

@@ -131,8 +131,7 @@ def proxied(stage: Stage, **settings: Any) -> tuple[Pipeline, ZooKeeperProxy]:
     zookeeper = {"connect": f"{proxy.connect}/{chroot}", "session_timeout_s": 6}
     # a session that could not say goodbye keeps the driver's lock until its timeout, and its
     # process may be this one
-    ownership = {"lock_timeout_s": 30, **settings.pop("ownership", {})}
-    return stage.pipeline(zookeeper=zookeeper, ownership=ownership, **settings), proxy
+    return stage.pipeline(zookeeper=zookeeper, ledger={"lock_timeout_s": 30}, **settings), proxy
 
 
 class _Pair:

@@ -21,7 +21,7 @@ from tests.fakes.outside import Outside
 from tests.fakes.stories import At, grow, new_report, outcomes, outside_of, run, settings_of
 from tests.fakes.world import Crash, FakeWorld, When
 
-CAPPED = settings_of(start="latest", limits={"max_records_per_plan": 4})
+CAPPED = settings_of(starting_offsets="latest", limits={"max_records_per_plan": 4})
 """The live pipeline begins at the ends, and no plan has more than four offsets."""
 
 

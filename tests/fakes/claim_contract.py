@@ -20,12 +20,12 @@ LOGS = [BrokerPartition("clicks", 0), BrokerPartition("clicks", 1), BrokerPartit
 FOREIGN = "group_host-1-0"
 
 
-def settings_of(**ownership: Any) -> Settings:
+def settings_of(**group: Any) -> Settings:
     return plain_settings(
         pipeline=PIPELINE,
-        group=GROUP,
-        source={"topics": {"allow": ["clicks", "other"]}, "bootstrap": "127.0.0.1:1"},
-        ownership={"lock_timeout_s": 0, **ownership},
+        source={"topics": ["clicks", "other"], "bootstrap_servers": "127.0.0.1:1"},
+        group={"id": GROUP, **group},
+        ledger={"lock_timeout_s": 0},
     )
 
 

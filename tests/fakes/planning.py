@@ -36,13 +36,16 @@ TURNS = st.integers(1, 1000)
 def settings_of(
     limits: Mapping[str, Any] | None = None, table: Mapping[str, Any] | None = None, **source: Any
 ) -> Settings:
-    named = {"cluster": "c"} if source.get("dialect") == "jafka" else {}
+    group = {"id": "g"}
+    if "on_offset_changed" in source:
+        group["on_offset_changed"] = source.pop("on_offset_changed")
+    if source.get("broker_type") == "jafka":
+        source.setdefault("assume_cluster_id", "c")
     return plain_settings(
-        **named,
         pipeline="p",
-        group="g",
+        group=group,
         limits=limits or {},
-        source={"topics": {"allow": ["clicks", "oth.*"]}, **source},
+        source={"topics": ["clicks", "oth.*"], **source},
         table={"path": "t", **(table or {})},
     )
 

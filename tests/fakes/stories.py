@@ -70,18 +70,21 @@ CRASHES = [(step, when) for step in STEPS for when in When]
 def settings_of(**source: Any) -> Settings:
     """A pipeline over topics whose name starts with `clicks`."""
     limits, table = source.pop("limits", {}), source.pop("table", {})
+    group = {}
+    if "on_offset_changed" in source:
+        group["on_offset_changed"] = source.pop("on_offset_changed")
     return plain_settings(
-        cluster="cluster-1",
-        source={"topics": {"allow": ["clicks.*"]}, **source},
+        source={"topics": ["clicks.*"], "assume_cluster_id": "cluster-1", **source},
         table=table,
         limits=limits,
+        group=group,
     )
 
 
 SETTINGS = settings_of()
 
 
-PHYSICAL_SETTINGS = settings_of(dialect="jafka")
+PHYSICAL_SETTINGS = settings_of(broker_type="jafka")
 
 
 def outside_of(*ends: int) -> Outside:

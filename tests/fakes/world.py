@@ -90,8 +90,8 @@ class FakeWorld:
         self._run_id = run_id
         self.outside = outside
         self._settings = settings
-        self._topics: TopicFilter = settings.source.topics
-        self._ownership = settings.ownership
+        self._topics: TopicFilter = settings.source.topic_filter
+        self._group = settings.group
         us = registrations.DriverNode("127.0.0.1", next(_processes), None, run_id)
         self._name = registrations.render_owner(
             GROUP, registrations.OwnerNode(PIPELINE, us)
@@ -181,7 +181,7 @@ class FakeWorld:
         called = cluster_name(
             ledger.newest,
             out.tells,
-            self._settings.cluster or CLUSTER,
+            self._settings.source.assume_cluster_id or CLUSTER,
             lambda name: name == CLUSTER and bool(out.table),
         )
         return Snapshot(
@@ -372,7 +372,7 @@ class FakeWorld:
         under our pipeline's name.
         """
         logs = {r.log for r in plan.ranges}
-        if not logs or self._ownership.mode is not OwnershipMode.CLAIM:
+        if not logs or self._group.mode is not OwnershipMode.CLAIM:
             yield
             return
         self._do("claim", lambda: self._claim(logs))

@@ -796,21 +796,19 @@ COMMITS = (
     ),
 )
 
-CONF = b"""version: 1
-pipeline: clicks
-cluster: null
-group: etl-clicks
+CONF = b"""pipeline: clicks
+group: {id: etl-clicks, mode: observe}
 zookeeper: {connect: "127.0.0.1:2181/kafka", session_timeout_s: 10}
 source:
-  bootstrap: "127.0.0.1:9092"
-  topics: {allow: ["clicks"], deny: ["x.*"]}
-  start: {timestamp: 2026-01-31T00:00:00+00:00}
+  bootstrap_servers: "127.0.0.1:9092"
+  topics: ["clicks"]
+  exclude_topics: ["x.*"]
+  starting_offsets: 2026-01-31T00:00:00+00:00
   on_data_loss: fail
-  isolation: read_committed
-  timeout_s: 30
+  isolation_level: read_committed
+  request_timeout_s: 30
 table: {path: "warehouse/clicks", partition_by: [event_date]}
 limits: {max_records_per_plan: 5}
-ownership: {mode: observe}
 transform: jobs.rows:only
 report: {path: reports}
 spark: {spark.master: "local[2]", spark.ui.enabled: false}

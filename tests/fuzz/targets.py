@@ -760,7 +760,7 @@ TARGETS: tuple[Target, ...] = (
     Target(
         "change",
         lambda c: parse_change(_text(c)),
-        (b"limits.max_records_per_plan=1000", b"source.topics.allow=[a, b]"),
+        (b"limits.max_records_per_plan=1000", b"source.topics=[a, b]"),
         (errors.SettingsError,),
         multiple=4000,
     ),

@@ -30,8 +30,8 @@ class Kind:
 
     name: str
     version: str
-    ownership: Mapping[str, Any] = field(default_factory=dict)
-    """What our conf says besides."""
+    join: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of `group.join` for Kafka's groups; empty for ZooKeeper's."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of their consumers, in their words."""
     by_librdkafka: bool = False
@@ -39,22 +39,17 @@ class Kind:
     @property
     def is_old(self) -> bool:
         """Whether the group is kept in ZooKeeper."""
-        return not self.ownership
+        return not self.join
 
     @property
-    def ours(self) -> Mapping[str, Any]:
-        """What our conf says of its membership."""
-        return self.ownership or {"backoff_s": 0.5}
-
-    @property
-    def offsets(self) -> Mapping[str, Any]:
-        """What our conf says of the group's offsets."""
-        return {} if self.is_old else {"offsets": {"storage": "kafka"}}
+    def offsets_storage(self) -> str:
+        """`group.offsets_storage` of our conf."""
+        return "zookeeper" if self.is_old else "kafka"
 
     def begin(self, folder: Path, running: ExitStack) -> JafkaStage | KafkaStage:
         """Servers and clients of the release."""
         stage = begin(self.version, folder, running)
-        if self.ownership.get("protocol") == "consumer":
+        if self.join.get("protocol") == "consumer":
             with_consumer_protocol(stage.cluster)
         return stage
 
@@ -77,15 +72,16 @@ class Kind:
 
 
 def _by_librdkafka(kind: Kind) -> Kind:
-    theirs = {"partition.assignment.strategy": "range"} if "strategy" in kind.ownership else {}
+    theirs = (
+        {"partition.assignment.strategy": "range"} if "assignment_strategy" in kind.join else {}
+    )
     name = f"{kind.version} librdkafka {kind.name.partition(' ')[2]}"
-    return Kind(name, kind.version, kind.ownership, {**kind.settings, **theirs}, by_librdkafka=True)
+    return Kind(name, kind.version, kind.join, {**kind.settings, **theirs}, by_librdkafka=True)
 
 
 def _classic(version: str, strategy: str, assignor: str) -> Kind:
     ours = {
-        "membership": "coordinator",
-        "strategy": strategy,
+        "assignment_strategy": strategy,
         "session_timeout_s": SESSION_S,
         "rebalance_timeout_s": 20,
     }

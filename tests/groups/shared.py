@@ -29,11 +29,12 @@ from tests.system.sessions import session_at
 
 WITHIN_S = 60
 JOINED: Mapping[str, Any] = {
-    "ownership": {"mode": "join", "lock_timeout_s": 30},
     "zookeeper": {"session_timeout_s": SESSION_S},
     "table": {"writer": "auto"},
     "limits": {"local_below_bytes": 1 << 30},
-    "arrow_transform": ARROW_TRANSFORM,
+    "group": {"mode": "join"},
+    "ledger": {"lock_timeout_s": 30},
+    "transform": {"record_batch": ARROW_TRANSFORM},
 }
 """What a conf has of a run that is a member, reads without Spark, and whose tasks can be held."""
 Place = tuple[int, int, int, int]
@@ -225,10 +226,10 @@ def sharing(
     opened: ExitStack,
     *,
     others: Mapping[str, Any] | None = None,
-    **ownership: Any,
+    **join: Any,
 ) -> Shared:
     """A new topic, a pipeline that joins a new group of it, and others for it, set up as `others`
-    says; `ownership` is of our conf.
+    says; `join` is our conf's `group.join`.
     """
     number = next(_numbers)
     topic, group = stage.new_topic(), f"shared-{number}-{time.time_ns()}"
@@ -236,9 +237,12 @@ def sharing(
     home.mkdir()
     conf = {
         **JOINED,
-        "ownership": {**JOINED["ownership"], **kind.ours, **ownership},
-        **kind.offsets,
         **stage.conf,
+        "group": {
+            **JOINED["group"],
+            "offsets_storage": kind.offsets_storage,
+            "join": {**kind.join, **join},
+        },
     }
     pipeline = ForeignPipeline(stage.cluster, home, topic, group, conf, stage=stage)
     return opened.enter_context(

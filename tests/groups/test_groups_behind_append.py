@@ -48,7 +48,7 @@ KILLS = [
 @pytest.fixture
 def behind(make: Make) -> Make:
     """`make` of such runs."""
-    return lambda **given: make(hand_over="after_append", **given)
+    return lambda **given: make(commit_when="after_append", **given)
 
 
 @in_each

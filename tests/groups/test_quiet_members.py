@@ -63,13 +63,13 @@ def run_again_and_again(shared: Shared, runs: int, pause_s: float) -> None:
 def test_runs_of_a_static_member_have_its_half_each_time_and_others_never_notice_them(
     make: Make,
 ) -> None:
-    run_again_and_again(make(member_id="driver", session_timeout_s=45), RUNS, 0)
+    run_again_and_again(make(instance_id="driver", session_timeout_s=45), RUNS, 0)
 
 
 @pytest.mark.long
 @with_static
 def test_a_static_run_every_minute_is_never_noticed(kind: Kind, make: Make) -> None:
-    shared = make(member_id="driver", session_timeout_s=SESSION_S)
+    shared = make(instance_id="driver", session_timeout_s=SESSION_S)
     if kind is CONSUMER_PROTOCOL:
         with_session(shared.pipeline.cluster, shared.pipeline.group, SESSION_S)
     run_again_and_again(shared, max(1, round(MINUTES)), 60)

@@ -80,12 +80,10 @@ def test_while_members_come_and_go_each_record_is_read_by_one_of_us_and_by_one_a
 ) -> None:
     if protocol is GroupProtocol.CONSUMER and stage.release < (4,):
         pytest.skip("the consumer protocol is of 4.0 on")
-    ownership = {
+    joined = {
         "mode": "join",
-        "membership": "coordinator",
-        "protocol": protocol.value,
-        "session_timeout_s": 6,
-        "lock_timeout_s": 0,
+        "offsets_storage": "kafka",
+        "join": {"protocol": protocol.value, "session_timeout_s": 6},
     }
     pipeline = Pipeline(
         stage.cluster,
@@ -96,8 +94,8 @@ def test_while_members_come_and_go_each_record_is_read_by_one_of_us_and_by_one_a
             **stage.conf,
             "table": {"writer": "auto"},
             "limits": {"local_below_bytes": 2**30},
-            "offsets": {"storage": "kafka"},
-            "ownership": ownership,
+            "group": joined,
+            "ledger": {"lock_timeout_s": 0},
         },
     )
     theirs = dict(CLASSIC) if protocol is GroupProtocol.CLASSIC else {"group.protocol": "consumer"}

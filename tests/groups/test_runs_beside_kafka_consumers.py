@@ -20,7 +20,7 @@ from tests.groups.shared import WITHIN_S, Shared, end_session
 
 HALF = PARTITIONS // 2
 Make = Callable[..., Shared]
-CLASSIC = [kind for kind in BY_JAVA if kind.ownership.get("protocol") is None]
+CLASSIC = [kind for kind in BY_JAVA if kind.join.get("protocol") is None]
 with_static = pytest.mark.parametrize(
     "kind",
     [kind for kind in CLASSIC if number_of(kind.version) >= (2, 3)],
@@ -74,7 +74,7 @@ def test_a_run_whose_session_ends_before_each_of_three_hand_overs_ends_with_exit
 def test_a_run_whose_name_another_process_takes_before_the_hand_over_ends_with_exit_6_and_moves_nothing(
     make: Make,
 ) -> None:
-    shared = make(member_id="driver")
+    shared = make(instance_id="driver")
     shared.enter("a")
     with shared.held_at("storing") as run:
         shared.has("a", HALF)
@@ -92,7 +92,7 @@ def test_a_run_whose_name_another_process_takes_before_the_hand_over_ends_with_e
 def test_a_run_whose_name_another_process_takes_behind_the_hand_over_goes_on_and_says_so(
     make: Make, point: str
 ) -> None:
-    shared = make(member_id="driver")
+    shared = make(instance_id="driver")
     shared.enter("a")
     with shared.held_at(point) as run:
         shared.has("a", HALF)
@@ -109,7 +109,7 @@ def test_a_run_whose_name_another_process_takes_behind_the_hand_over_goes_on_and
 def test_a_run_beside_consumers_with_another_strategy_ends_with_exit_2_and_they_go_on(
     make: Make,
 ) -> None:
-    shared = make(strategy="roundrobin")
+    shared = make(assignment_strategy="roundrobin")
     shared.enter("a")
     shared.are_owned()
     said = shared.pipeline.run()
@@ -125,8 +125,9 @@ def test_a_run_beside_consumers_with_another_strategy_ends_with_exit_2_and_they_
 
 def of_little_patience(pipeline: ForeignPipeline) -> ForeignPipeline:
     """The same one, which waits two seconds for its share."""
-    ownership = {**pipeline.settings["ownership"], "join_timeout_s": 2}
-    return dataclasses.replace(pipeline, settings={**pipeline.settings, "ownership": ownership})
+    group = pipeline.settings["group"]
+    hurried = {**group, "join": {**group["join"], "join_timeout_s": 2}}
+    return dataclasses.replace(pipeline, settings={**pipeline.settings, "group": hurried})
 
 
 @of_classic

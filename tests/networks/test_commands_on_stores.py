@@ -76,7 +76,7 @@ def test_what_a_killed_run_let_go_is_in_the_losses_table_of_the_store_once_and_v
 def test_a_backfill_and_a_replay_write_a_store_and_each_row_is_there_once(
     pipeline: StoredPipeline,
 ) -> None:
-    pipeline.settings["source"] = {"start": "latest"}
+    pipeline.settings["source"] = {"starting_offsets": "latest"}
     command(pipeline, "run")
     pipeline.produce(100, partitions=2)
     command(pipeline, "run")

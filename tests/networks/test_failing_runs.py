@@ -21,7 +21,7 @@ def failing_pipeline(failing: Failing, secured: Secured, piped: MakePipeline) ->
     connects.
     """
     way, address = failing.entered(secured)
-    pipeline = piped(way, source={"listener": None, "bootstrap": address})
+    pipeline = piped(way, source={"listener": None, "bootstrap_servers": address})
     pipeline.produce(4)
     return pipeline
 

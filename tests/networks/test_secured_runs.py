@@ -88,17 +88,16 @@ def test_brokers_by_address_offsets_in_kafka_and_a_membership_go_by_the_same_way
     secured: Secured, piped: MakePipeline
 ) -> None:
     way = secured.security("SASL_SSL", "SCRAM-SHA-512")
-    by_address = {"listener": None, "bootstrap": f"localhost:{secured.ports['SASL_SSL']}"}
+    by_address = {"listener": None, "bootstrap_servers": f"localhost:{secured.ports['SASL_SSL']}"}
     pipeline = piped(
         way,
         source=by_address,
-        offsets={"storage": "kafka"},
-        ownership={
+        group={
+            "offsets_storage": "kafka",
             "mode": "join",
-            "membership": "coordinator",
-            "lock_timeout_s": 0,
-            "session_timeout_s": 10,
+            "join": {"session_timeout_s": 10},
         },
+        ledger={"lock_timeout_s": 0},
     )
     for _ in range(2):
         pipeline.produce(40)
@@ -208,8 +207,8 @@ def test_logins_that_end_amid_a_long_task_cost_a_connect_and_nothing_else(
         way,
         partitions=1,
         source={"fetch_max_bytes": 1024},
-        arrow_transform="tests.networks.slowly:slowly",
-        **({} if writer == "processes" else by_spark),
+        **{} if writer == "processes" else by_spark,
+        transform={"record_batch": "tests.networks.slowly:slowly"},
     )
     pipeline.produce(200, partitions=1)
     child = pipeline.start("etl", "run", str(pipeline.conf), "--json", TOKENS_ASKED=str(counted))

@@ -24,7 +24,7 @@ WAYS = [
     ("x509", True),
     (None, True),
 ]
-JOIN = {"mode": "join", "membership": "zookeeper", "lock_timeout_s": 0}
+JOIN = {"mode": "join"}
 SAYS = ("--reason", "seen")
 
 
@@ -60,7 +60,7 @@ def test_every_command_goes_by_the_same_way_and_what_it_makes_is_guarded(
     pipeline = piped(
         secured.security("PLAINTEXT"),
         zookeeper=secured.zookeeper_by("sasl", encrypted=True, acl="creator"),
-        ownership=JOIN,
+        group=JOIN,
     )
     topic = pipeline.topic
     loads(pipeline)

@@ -48,7 +48,7 @@ def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def entered(way: Way, *, connect_timeout_s: float = 5.0) -> None:
     """A session by that way, in which something was asked."""
-    settings = ZooKeeperSettings(**way, connect_timeout_s=connect_timeout_s, session_timeout_s=6)
+    settings = ZooKeeperSettings(**way, session_timeout_s=6)
     session = ZooKeeper(
         settings.connect,
         session_timeout_s=6,
@@ -353,11 +353,10 @@ def test_each_command_says_it_in_the_same_way(servers: Servers, case: str, tmp_p
     conf.write_text(
         yaml.safe_dump(
             {
-                "version": 1,
                 "pipeline": "clicks",
                 "group": "group",
-                "zookeeper": {**way(servers), "connect_timeout_s": 3},
-                "source": {"topics": {"allow": ["clicks"]}},
+                "zookeeper": {**way(servers), "session_timeout_s": 3},
+                "source": {"topics": ["clicks"]},
                 "table": {"path": str(tmp_path / "table")},
             }
         )
@@ -385,14 +384,13 @@ def test_files_of_a_conf_are_sought_beside_it(servers: Servers, tmp_path: Path) 
     conf.write_text(
         yaml.safe_dump(
             {
-                "version": 1,
                 "pipeline": "clicks",
                 "group": "group",
                 "zookeeper": {
                     "connect": servers.plain.encrypted,
                     "tls": {"ca_file": "authority.pem"},
                 },
-                "source": {"topics": {"allow": ["clicks"]}, "bootstrap": "localhost:1"},
+                "source": {"topics": ["clicks"], "bootstrap_servers": "localhost:1"},
                 "table": {"path": str(tmp_path / "table")},
             }
         )
@@ -411,11 +409,10 @@ def test_doctors_probes_enter_and_log_in_as_a_run_does(
     conf.write_text(
         yaml.safe_dump(
             {
-                "version": 1,
                 "pipeline": "clicks",
                 "group": "probed",
                 "zookeeper": {**_GOOD[case](servers), "acl": "creator"},
-                "source": {"topics": {"allow": ["clicks"]}, "bootstrap": "localhost:1"},
+                "source": {"topics": ["clicks"], "bootstrap_servers": "localhost:1"},
                 "table": {"path": str(tmp_path / "table")},
             }
         )

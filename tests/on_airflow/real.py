@@ -15,14 +15,13 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 CONF = """
-version: 1
 pipeline: clicks
 group: on-airflow
 zookeeper: {{connect: "{zookeeper}"}}
-source: {{topics: {{allow: [clicks]}}, timeout_s: 20, start: {start}}}
+source: {{topics: [clicks], request_timeout_s: 20, starting_offsets: {start}}}
 limits: {{max_records_per_plan: {max_records_per_plan}}}
 table: {{path: "{folder}/table"}}
-ownership: {{lock_timeout_s: {lock_timeout_s}}}
+ledger: {{lock_timeout_s: {lock_timeout_s}}}
 report: {{path: "{folder}/reports"}}
 """
 PARTITIONS = 4

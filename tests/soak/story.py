@@ -140,19 +140,18 @@ class Story:
             "max_records_per_plan": self.random.choice((None, 20, 80)),
             "target_task_bytes": self.random.choice((1_000, 2**28)),
         }
-        ownership = {"lock_timeout_s": 0, "mode": self.random.choice(("observe", "claim"))}
+        group = {"id": self.name, "mode": self.random.choice(("observe", "claim"))}
         source = {
-            "topics": {"allow": ["clicks"]},
-            "bootstrap": f"{self.name}:1",
+            "topics": ["clicks"],
+            "bootstrap_servers": f"{self.name}:1",
             "on_data_loss": "skip" if self._forgets else "fail",
         }
         return plain_settings(
-            group=self.name,
             zookeeper={"connect": connect},
             source=source,
             table={"path": str(self._folder / "table")},
             limits=limits,
-            ownership=ownership,
+            group=group,
         )
 
     def tell(self) -> bool:

@@ -113,7 +113,7 @@ def late(pipeline: Pipeline) -> Pipeline:
     """A pipeline of four partitions that began at offset 100 of each, and has loaded 200 more; a
     plan takes on 160 records.
     """
-    pipeline.settings = {"source": {"start": "latest"}}
+    pipeline.settings = {"source": {"starting_offsets": "latest"}}
     pipeline.produce(400)
     pipeline.ran()
     pipeline.produce(200)
@@ -128,7 +128,9 @@ def spoiled(
 ) -> Iterator[tuple[Pipeline, FakeBroker]]:
     """A pipeline on a broker of our own that can misbehave; its ledger is in the real ZooKeeper."""
     with FakeBroker() as broker:
-        pipeline = make_pipeline(source={"bootstrap": f"127.0.0.1:{broker.port}", "timeout_s": 3})
+        pipeline = make_pipeline(
+            source={"bootstrap_servers": f"127.0.0.1:{broker.port}", "request_timeout_s": 3}
+        )
         records = [Rec(delta, b"value-%d" % delta) for delta in range(10)]
         broker.append(pipeline.topic, 0, *(encode(Batch(10 * n, records)) for n in range(3)))
         yield pipeline, broker

@@ -63,14 +63,13 @@ class Pipeline:
     def conf(self) -> Path:
         path = self.folder / "conf.yaml"
         document: dict[str, Any] = {
-            "version": 1,
             "pipeline": "clicks",
-            "group": self.group,
             "zookeeper": {"connect": self.cluster.zookeeper_connect},
-            "source": {"topics": {"allow": [self.topic]}, "timeout_s": 20},
+            "source": {"topics": [self.topic], "request_timeout_s": 20},
             "table": {"path": str(self.table)},
             "report": {"path": str(self.folder / "reports")},
-            "ownership": {"lock_timeout_s": 0},
+            "group": {"id": self.group},
+            "ledger": {"lock_timeout_s": 0},
         }
         for section, keys in (
             *self.traffic.conf.items(),

@@ -24,8 +24,11 @@ answer nothing before it has ended.
 """
 MEMBER: dict[str, Any] = {
     **WITHOUT_SPARK,
-    "offsets": {"storage": "kafka"},
-    "ownership": {"mode": "join", "membership": "coordinator", "session_timeout_s": 6},
+    "group": {
+        "offsets_storage": "kafka",
+        "mode": "join",
+        "join": {"session_timeout_s": 6},
+    },
 }
 """What a conf has of a run that is a member of Kafka's own group, and reads without Spark."""
 

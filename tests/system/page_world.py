@@ -145,7 +145,7 @@ class PageWorld:
         if self._loaded:
             CONF.parent.mkdir(exist_ok=True)
             CONF.write_text(self._loaded)
-            self.group = str(self.settings.group)
+            self.group = str(self.settings.group.id)
             return
         self.begin("loaded")
         self.type("etl run CONF")
@@ -159,7 +159,7 @@ class PageWorld:
 
     def begun_late(self, name: str) -> None:
         """One that began with February."""
-        self.begin(name, source={"start": {"timestamp": "2026-02-01T00:00:00+00:00"}})
+        self.begin(name, source={"starting_offsets": "2026-02-01T00:00:00+00:00"})
         self.type("etl run CONF")
 
     def left_backfill(self) -> None:

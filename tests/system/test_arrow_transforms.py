@@ -27,7 +27,7 @@ def decoding(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
     changed.
     """
     return make_pipeline(
-        table={"writer": "auto"}, limits=SMALL, arrow_transform=f"{MODULE}:decoded"
+        table={"writer": "auto"}, limits=SMALL, transform={"record_batch": f"{MODULE}:decoded"}
     )
 
 
@@ -65,7 +65,7 @@ def test_the_same_rows_come_from_either_writer_with_and_without_spark_and_one_ma
     table = str(other.folder / "table")
     other.settings = {
         "table": {"path": table, "writer": "arrow"},
-        "arrow_transform": decoding.settings["arrow_transform"],
+        "transform": {"record_batch": decoding.settings["transform"]["record_batch"]},
     }
     broken_off_before("append", other)
     by("spark", other)
@@ -97,7 +97,7 @@ def test_a_pipeline_may_change_its_writer_from_plan_to_plan(
 def test_rows_that_the_function_drops_are_told_by_verify_and_records_are_those_that_were_read(
     decoding: Pipeline,
 ) -> None:
-    decoding.settings["arrow_transform"] = f"{MODULE}:even"
+    decoding.settings["transform"]["record_batch"] = f"{MODULE}:even"
     decoding.produce(100)
     assert decoding.ran().document["records"] == 100
     assert {row["offset"] % 2 for row in rows_in(decoding.table)} == {0}
@@ -115,9 +115,9 @@ def test_what_the_function_does_wrong_is_told_before_a_plan_is_stored_by_plan_do
         ("missing", "cannot be imported"),
         ("MODULE", "cannot be imported"),
     ):
-        decoding.settings["arrow_transform"] = f"{MODULE}:{function}"
-        refused(decoding.run(), 2, words, "arrow_transform")
-        refused(decoding.door("plan"), 2, words, "arrow_transform")
+        decoding.settings["transform"]["record_batch"] = f"{MODULE}:{function}"
+        refused(decoding.run(), 2, words, "transform.record_batch")
+        refused(decoding.door("plan"), 2, words, "transform.record_batch")
     assert decoding.door("plans", "list").document == []
     assert decoding.door("doctor").code == 2
 
@@ -134,7 +134,7 @@ def test_a_function_that_fails_on_a_row_is_named_and_the_mended_one_finishes_the
     why = Path(UNLUCKY)
     why.touch()
     by(writer, decoding, **(SMALL if writer == "arrow" else {}))
-    decoding.settings["arrow_transform"] = f"{MODULE}:unlucky"
+    decoding.settings["transform"]["record_batch"] = f"{MODULE}:unlucky"
     decoding.produce(40)
     try:
         refused(
@@ -152,11 +152,11 @@ def test_a_function_that_fails_on_a_row_is_named_and_the_mended_one_finishes_the
 
 
 def test_a_table_of_other_columns_is_refused_before_a_plan_is_stored(decoding: Pipeline) -> None:
-    shaped = decoding.settings.pop("arrow_transform")
+    shaped = decoding.settings.pop("transform.record_batch")
     decoding.produce(40)
     decoding.ran()
     decoding.produce(40)
-    decoding.settings["arrow_transform"] = shaped
+    decoding.settings["transform"]["record_batch"] = shaped
     refused(decoding.run(), 2, "the table has no column size")
     refused(decoding.door("plan"), 2, "the table has no column size")
     assert [plan["number"] for plan in decoding.door("plans", "list").document] == [1]
@@ -184,8 +184,8 @@ def test_a_kill_in_the_middle_of_the_functions_work_loses_and_doubles_nothing(
     decoding: Pipeline, whom: str
 ) -> None:
     decoding.settings |= {
-        "arrow_transform": f"{MODULE}:killing_once",
         "source": {"fetch_max_bytes": 4096},
+        "transform": {"record_batch": f"{MODULE}:killing_once"},
     }
     decoding.produce(2_000)
     Path(KILLING).write_text(whom)

@@ -23,11 +23,10 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "CLUSTER.md"
 RECORDS = 40
 CONF = """
-version: 1
 pipeline: clicks
 group: etl-{topic}
 zookeeper: {{connect: "{zookeeper}"}}
-source: {{topics: {{allow: ["{topic}"]}}}}
+source: {{topics: ["{topic}"]}}
 table: {{path: "../warehouse/clicks"}}
 report: {{path: "../reports"}}
 """

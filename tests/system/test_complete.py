@@ -63,7 +63,7 @@ def test_logs_are_complete_up_to_a_time_once_each_has_a_record_of_it_or_the_grac
 def test_a_time_that_is_none_is_told_before_any_broker_is_asked(
     make_pipeline: Callable[..., Pipeline], until: str, said: str
 ) -> None:
-    pipeline = make_pipeline(source={"bootstrap": "127.0.0.1:1"})
+    pipeline = make_pipeline(source={"bootstrap_servers": "127.0.0.1:1"})
     found = pipeline.door("complete", after=("--until-time", until))
     assert found.code == 2 and said in found.document["message"]
 

@@ -39,7 +39,9 @@ def replicated(tmp_path: Path, spark: SparkSession, unused_group: str) -> Iterat
         2, folder=tmp_path / "cluster", properties={"auto.leader.rebalance.enable": "false"}
     ) as cluster:
         cluster.create_topic("clicks", len(ALL), replication_factor=2, config=UNCLEAN)
-        yield Pipeline(cluster, tmp_path, "clicks", unused_group, {"source": {"start": "latest"}})
+        yield Pipeline(
+            cluster, tmp_path, "clicks", unused_group, {"source": {"starting_offsets": "latest"}}
+        )
 
 
 def is_led_through(pipeline: Pipeline, says: str, *accepting: Sequence[str]) -> bool:

@@ -162,7 +162,7 @@ def test_a_zookeeper_that_does_not_answer_is_named_and_what_needs_it_is_not_chec
 ) -> None:
     nobody = free_port()
     pipeline = make_pipeline(
-        zookeeper={"connect": f"127.0.0.1:{nobody}/kafka", "connect_timeout_s": 1}
+        zookeeper={"connect": f"127.0.0.1:{nobody}/kafka", "session_timeout_s": 1}
     )
     said = failing(pipeline, "ZooKeeper", 6, f"127.0.0.1:{nobody}", "zookeeper.connect")
     skipped = {line["name"] for line in said.document["lines"] if line["verdict"] == "not checked"}
@@ -214,7 +214,7 @@ def test_a_chroot_that_a_run_will_make_is_not_made_by_the_doctor(
     pipeline = make_pipeline()
     pipeline.settings = {
         "zookeeper": {"connect": f"{pipeline.cluster.zookeeper.connect}/not/made/yet"},
-        "source": {"bootstrap": pipeline.cluster.bootstrap},
+        "source": {"bootstrap_servers": pipeline.cluster.bootstrap},
     }
     all_well(pipeline)
     with pipeline.zookeeper() as client:
@@ -237,7 +237,7 @@ def test_a_server_that_takes_small_requests_only_is_named(
     pipeline = make_pipeline()
     pipeline.settings = {
         "zookeeper": {"connect": small_zookeeper.connect},
-        "source": {"bootstrap": pipeline.cluster.bootstrap},
+        "source": {"bootstrap_servers": pipeline.cluster.bootstrap},
     }
     failing(pipeline, "request limit", 2, "920,000 bytes", "jute.maxbuffer")
 
@@ -321,11 +321,11 @@ def test_a_broker_that_is_registered_and_dead_is_named(
 def test_a_cluster_that_does_not_answer_and_a_port_that_is_not_kafka_are_named(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
-    pipeline = make_pipeline(source={"bootstrap": f"127.0.0.1:{free_port()}"})
+    pipeline = make_pipeline(source={"bootstrap_servers": f"127.0.0.1:{free_port()}"})
     said = failing(pipeline, "cluster", 6, "no broker answers")
     assert lines(said, "topics")[0]["verdict"] == "not checked"
     pipeline.settings = {
-        "source": {"bootstrap": pipeline.cluster.zookeeper.connect, "timeout_s": 5}
+        "source": {"bootstrap_servers": pipeline.cluster.zookeeper.connect, "request_timeout_s": 5}
     }
     said = pipeline.door("doctor")
     assert (lines(said, "cluster")[0]["verdict"], said.code) == ("failed", 2)
@@ -333,11 +333,11 @@ def test_a_cluster_that_does_not_answer_and_a_port_that_is_not_kafka_are_named(
 
 def test_a_topic_that_is_not_there_is_named(make_pipeline: Callable[..., Pipeline]) -> None:
     failing(
-        make_pipeline(source={"topics": {"allow": ["no-such-topic"]}}),
+        make_pipeline(source={"topics": ["no-such-topic"]}),
         "topics",
         2,
         "no-such-topic",
-        "source.topics.allow",
+        "source.topics",
     )
 
 
@@ -354,7 +354,7 @@ def test_live_consumers_and_owners_are_named_by_policy_and_a_run_at_work_is_no_h
             f"{root}/owners/{pipeline.topic}/2", b"old-consumer-1-0", ephemeral=True, makepath=True
         )
         failing(pipeline, "group", 4, "old-consumer-1-0", pipeline.topic)
-        pipeline.settings = {"ownership": {"on_owned": "skip"}}
+        pipeline.settings = {"group": {"on_owned": "skip"}}
         assert lines(pipeline.door("doctor"), "group")[0]["verdict"] == "advice"
         pipeline.settings = {}
         driver = b'{"host": "elsewhere", "pid": 7, "started": null, "run_id": "theirs"}'

@@ -41,7 +41,8 @@ def of_jafka(connect: str, zookeeper: ZooKeeper) -> Iterator[Findings]:
         zookeeper.create("/consumers/group/offsets/clicks/2-0", b"36")
         found = Findings(
             plain_settings(
-                cluster="old", zookeeper={"connect": connect}, source={"dialect": "jafka"}
+                zookeeper={"connect": connect},
+                source={"assume_cluster_id": "old", "broker_type": "jafka"},
             ),
             closing,
         )
@@ -88,7 +89,7 @@ def test_offsets_that_the_group_left_on_kafka_are_told_and_are_nobodys_failure(
 
 def test_the_wrong_family_is_told_where_the_chroot_is_looked_at(of_jafka: Findings) -> None:
     of_jafka.settings = plain_settings()
-    with pytest.raises(SettingsError, match="source.dialect is kafka"):
+    with pytest.raises(SettingsError, match="source.broker_type is kafka"):
         list(zookeeper_lines.chroot("chroot", of_jafka))
 
 

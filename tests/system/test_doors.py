@@ -174,7 +174,7 @@ def test_offsets_are_compared_with_plan_and_table_also_while_no_broker_answers(
     with pipeline.zookeeper() as client:
         client.set(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/1", b"7")
     found = [pipeline.door("offsets", "diff")]
-    pipeline.settings = {"source": {"bootstrap": "127.0.0.1:1", "timeout_s": 2}}
+    pipeline.settings = {"source": {"bootstrap_servers": "127.0.0.1:1", "request_timeout_s": 2}}
     found.append(pipeline.door("offsets", "diff"))
     assert [said.code for said in found] == [5, 5]
     rows = [

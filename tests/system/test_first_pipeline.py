@@ -95,8 +95,8 @@ def test_a_first_conf_is_written_by_asking_passes_the_doctor_and_loads_every_rec
     assert said.code == 0, said.err
     why = {one["key"]: one["why"] for one in said.document["chosen"]}
     assert (
-        f"{filled} (4 partitions)" in why["source.topics.allow"]
-        and f"{RECORDS} offsets" in why["source.start"]
+        f"{filled} (4 partitions)" in why["source.topics"]
+        and f"{RECORDS} offsets" in why["source.starting_offsets"]
     )
     assert json.loads((tmp_path / "conf" / SCHEMA_FILE).read_text()) == conf_schema()
     conf = tmp_path / "conf" / "clicks.yaml"

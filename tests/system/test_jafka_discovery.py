@@ -83,11 +83,10 @@ def produce(jafka: EmbeddedCluster, topic: str, count: int) -> None:
 
 def settings_of(jafka: EmbeddedCluster, topic: str, folder: Path, **source: Any) -> Settings:
     return plain_settings(
-        cluster="old",
         zookeeper={"connect": jafka.zookeeper_connect},
         table={"path": str(folder / "table")},
         group=f"group-{topic}",
-        source={"dialect": "jafka", "topics": {"allow": [topic]}, **source},
+        source={"assume_cluster_id": "old", "broker_type": "jafka", "topics": [topic], **source},
         report={"path": str(folder / "reports")},
     )
 
@@ -131,7 +130,7 @@ def test_a_first_conf_is_written_by_what_these_brokers_registered_and_the_doctor
     written = run_etl(*asked)
     assert written.code == 0, written.err
     found = load_settings(conf)
-    assert (found.source.is_physical, found.cluster, found.source.topics.allow) == (
+    assert (found.source.is_physical, found.source.assume_cluster_id, found.source.topics) == (
         True,
         "old",
         (topic,),
@@ -188,7 +187,7 @@ def test_a_broker_that_dies_or_freezes_is_away_once_its_session_ended_and_read_a
         BrokerPartition(topic, 0, 1),
     )
     zookeeper.create(
-        f"/consumers/{settings.group}/offsets/{topic}/1-0", b"0"
+        f"/consumers/{settings.group.id}/offsets/{topic}/1-0", b"0"
     )  # the group has read there before
     pid = second.pid
     assert pid is not None
@@ -197,7 +196,7 @@ def test_a_broker_that_dies_or_freezes_is_away_once_its_session_ended_and_read_a
     else:
         second.kill()
     try:
-        seen = preview(settings_of(jafka, topic, tmp_path, timeout_s=1))
+        seen = preview(settings_of(jafka, topic, tmp_path, request_timeout_s=1))
     finally:
         if frozen:
             os.kill(pid, signal.SIGCONT)
@@ -238,7 +237,7 @@ def test_a_topic_that_is_nowhere_is_told_missing_and_the_wrong_family_with_the_r
                 zookeeper={"connect": jafka.zookeeper_connect}, table={"path": str(tmp_path / "t")}
             )
         )
-    assert "source.dialect: jafka" in caught.value.action
+    assert "source.broker_type: jafka" in caught.value.action
 
 
 def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_that_has_one_is_put_right(

@@ -20,7 +20,7 @@ def test_a_live_consumer_of_kafkas_own_group_is_refused_or_left_what_it_reads(
     make_pipeline: Callable[..., Pipeline], policy: str
 ) -> None:
     pipeline = make_pipeline(
-        partitions=2, ownership={"on_active_members": policy, "lock_timeout_s": 0}
+        partitions=2, group={"on_active_members": policy}, ledger={"lock_timeout_s": 0}
     )
     pipeline.produce(40, partitions=2)
     with consuming(pipeline, pipeline.group, partitions=2):

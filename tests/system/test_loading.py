@@ -250,9 +250,7 @@ def test_a_start_by_time_behind_an_open_transaction_waits_for_its_end_and_loads_
     spark: SparkSession,
 ) -> None:
     noon_ms = 1_769_860_800_000
-    pipeline = make_pipeline(
-        partitions=2, source={"start": {"timestamp": "2026-01-31T12:00:00+00:00"}}
-    )
+    pipeline = make_pipeline(partitions=2, source={"starting_offsets": "2026-01-31T12:00:00+00:00"})
     with contextlib.ExitStack() as closing:
         bootstrap = pipeline.cluster.bootstrap
         late = closing.enter_context(
@@ -317,7 +315,7 @@ def test_partitions_and_topics_that_appear_later_are_read_from_their_first_recor
     pipeline: Pipeline,
 ) -> None:
     pipeline.settings = {
-        "source": {"topics": {"allow": [f"{pipeline.topic}.*"], "deny": [".*-private"]}}
+        "source": {"topics": [f"{pipeline.topic}.*"], "exclude_topics": [".*-private"]}
     }
     pipeline.produce(400)
     pipeline.ran()
@@ -381,7 +379,7 @@ def test_a_plan_without_ranges_reaches_a_table_with_features_that_only_spark_can
     make_pipeline: Callable[..., Pipeline],
     spark: SparkSession,
 ) -> None:
-    pipeline = make_pipeline(source={"start": "latest"})
+    pipeline = make_pipeline(source={"starting_offsets": "latest"})
     pipeline.produce(400)
     spark.sql(
         f"CREATE TABLE delta.`{pipeline.table}` ({spark_schema()}) USING delta CLUSTER BY (topic)"
@@ -395,13 +393,15 @@ def test_a_plan_without_ranges_is_not_stored_for_a_transform_that_does_not_work(
     make_pipeline: Callable[..., Pipeline],
     spark: SparkSession,
 ) -> None:
-    pipeline = make_pipeline(source={"start": "latest"}, transform="no_such_module_of_tests:shaped")
+    pipeline = make_pipeline(
+        source={"starting_offsets": "latest"}, transform="no_such_module_of_tests:shaped"
+    )
     pipeline.produce(400)
     spark.sql(
         f"CREATE TABLE delta.`{pipeline.table}` ({spark_schema()}) USING delta CLUSTER BY (topic)"
     )
     assert pipeline.run().code == 2
-    pipeline.settings = {"source": {"start": "latest"}}
+    pipeline.settings = {"source": {"starting_offsets": "latest"}}
     assert pipeline.ran().outcomes == ["kept the start"]
 
 

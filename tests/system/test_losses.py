@@ -369,7 +369,7 @@ def stored(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pipel
     """
     pipeline = make_pipeline()
     pipeline.cluster.create_topic(f"{pipeline.topic}-kept", 1)
-    pipeline.settings["source"] = {"topics": {"allow": [f"{pipeline.topic}(-kept)?"]}}
+    pipeline.settings["source"] = {"topics": [f"{pipeline.topic}(-kept)?"]}
     pipeline.produce(400)
     pipeline.ran()
     pipeline.produce(400)
@@ -489,7 +489,7 @@ def test_what_was_planned_of_a_deleted_topic_is_recorded_also_where_the_conf_nam
     """
     delete_topic(stored)
     assert_lost_offsets_recorded(superseded(stored), stored, "topic deleted")
-    stored.settings["source"] = {"topics": {"allow": [stored.topic]}}
+    stored.settings["source"] = {"topics": [stored.topic]}
     refused(stored.door("run", "--strict"), 2, "the topic is not there", "take it out of the list")
     assert written(stored) == planned(stored, "topic deleted")
     assert stored.door("verify").code == 0

@@ -1,4 +1,4 @@
-"""Runs under `ownership.mode: join` on real servers: they own what the group gives them, and the
+"""Runs under `group.mode: join` on real servers: they own what the group gives them, and the
 group's offsets move with the plan.
 """
 
@@ -21,7 +21,7 @@ def test_a_run_beside_a_registered_consumer_reads_its_share_and_names_what_the_o
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline(
-        ownership={"mode": "join", "member_id": "a", "backoff_s": 0.2, "stay": "share"}
+        group={"mode": "join", "join": {"instance_id": "a", "leave_after": "commit"}}
     )
     pipeline.produce(80)
     paths = GroupPaths(pipeline.group)
@@ -72,7 +72,7 @@ def test_a_position_is_set_by_a_member_in_one_step_and_not_in_a_partition_of_ano
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline(
-        ownership={"mode": "join", "member_id": "a", "backoff_s": 0.2, "stay": "share"}
+        group={"mode": "join", "join": {"instance_id": "a", "leave_after": "commit"}}
     )
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["ingested"]
@@ -141,7 +141,7 @@ def test_a_pipeline_takes_over_from_another_of_its_group_behind_what_others_read
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline(
-        ownership={"mode": "join", "member_id": "a", "backoff_s": 0.2, "stay": "share"}
+        group={"mode": "join", "join": {"instance_id": "a", "leave_after": "commit"}}
     )
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["ingested"]

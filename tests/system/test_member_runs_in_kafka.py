@@ -83,7 +83,7 @@ def test_beside_a_consumer_that_is_not_ours_each_record_is_read_by_one_of_us_and
 def static(member: Pipeline, strategy: str = "range", session_timeout_s: int = 25) -> None:
     """Make the pipeline's runs a static member."""
     keys = {"member_id": "driver", "session_timeout_s": session_timeout_s, "strategy": strategy}
-    member.settings = {"ownership": {**MEMBER["ownership"], **keys}}
+    member.settings = {"group": {**MEMBER["group"], **keys}}
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
@@ -109,14 +109,14 @@ def test_a_static_run_that_comes_back_loads_a_topic_that_was_made_between_the_ru
     pipeline = make_pipeline(partitions=1)
     pipeline.everywhere = MEMBER
     static(pipeline)
-    pipeline.settings["source"] = {"topics": {"allow": [f"{pipeline.topic}.*"]}}
+    pipeline.settings["source"] = {"topics": [f"{pipeline.topic}.*"]}
     pipeline.produce(20, partitions=1)
     assert pipeline.ran().outcomes == ["ingested"]
     pipeline.cluster.create_topic(f"{pipeline.topic}-more", 1)
     later = replace(pipeline, topic=f"{pipeline.topic}-more", produced=0)
     later.produce(10, partitions=1)
     assert pipeline.ran().outcomes == ["ingested"]
-    pipeline.settings["source"] = {"topics": {"allow": [f"{pipeline.topic}-more"]}}
+    pipeline.settings["source"] = {"topics": [f"{pipeline.topic}-more"]}
     later.produce(10, partitions=1)
     assert pipeline.ran().outcomes == ["ingested"], "a conf with fewer topics, within the session"
     assert pipeline.in_table().total() == 40
@@ -137,7 +137,7 @@ def test_a_run_that_dies_before_its_commit_is_told_by_the_offsets(member: Pipeli
 def test_nobody_waits_for_the_session_of_a_run_that_was_killed(member: Pipeline, step: str) -> None:
     """Its membership, of a session longer than a run waits for its share, is ended by the next run."""
     member.settings = {
-        "ownership": {**MEMBER["ownership"], "session_timeout_s": 120, "join_timeout_s": 60}
+        "group": {**MEMBER["group"], "join": {"session_timeout_s": 120, "join_timeout_s": 60}}
     }
     member.produce(80)
     assert member.killed_before(step) == -signal.SIGKILL
@@ -192,10 +192,10 @@ def test_where_nobody_can_tell_a_person_says_who_read_what_the_dead_run_planned(
 def test_brokers_that_are_named_are_joined_too_and_keys_of_newer_ones_are_refused_with_their_release(
     member: Pipeline,
 ) -> None:
-    member.settings = {"source": {"bootstrap": [member.cluster.bootstrap]}}
+    member.settings = {"source": {"bootstrap_servers": [member.cluster.bootstrap]}}
     member.produce(80)
     assert member.ran().outcomes == ["ingested"] and member.is_whole()
-    member.settings = {"ownership": {"protocol": "consumer"}}
+    member.settings = {"group": {"join": {"protocol": "consumer"}}}
     refused(
         member.run(),
         2,

@@ -20,7 +20,7 @@ def test_positions_are_seen_in_a_group_of_kafkas_own_and_those_of_others_stay(
     pipeline: Pipeline,
 ) -> None:
     mirrored = f"{pipeline.group}-lag"
-    pipeline.settings = {"mirror_group": mirrored}
+    pipeline.settings = {"group": {"mirror_group": mirrored}}
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["ingested"]
     assert offsets_of(pipeline, mirrored) == {
@@ -44,12 +44,12 @@ def test_positions_are_seen_in_a_group_of_kafkas_own_and_those_of_others_stay(
     with contextlib.closing(consumer):
         consumer.assign([TopicPartition(pipeline.topic, 1)])
         consumer.commit({TopicPartition(pipeline.topic, 1): OffsetAndMetadata(7, "mine", -1)})
-    pipeline.settings = {"mirror_group": f"{mirrored}-2"}
+    pipeline.settings = {"group": {"mirror_group": f"{mirrored}-2"}}
     assert pipeline.ran().outcomes == ["nothing new", "not mirrored"]
     written = {partition: (40, f"etl:{pipeline.group}/clicks:2") for partition in range(4)}
     assert offsets_of(pipeline, f"{mirrored}-2") == {**written, 1: (7, "mine")}
 
-    pipeline.settings = {"mirror_group": mirrored}
+    pipeline.settings = {"group": {"mirror_group": mirrored}}
     with consuming(pipeline, mirrored, partitions=4):
         lines = {line["name"]: line for line in pipeline.door("doctor").document["lines"]}
         assert (

@@ -174,7 +174,7 @@ def test_what_can_be_told_of_a_run_before_its_table_is_made_leaves_none_behind(
         ("table", {"writer": "arrow", "partition_by": ["timestamp"]}, 2, "table.writer"),
         ("table", {"store": {"region": "eu-central-1"}}, 2, "table.store.region"),
         ("table", {"name": "nowhere.table"}, 2, "no schema to make it in"),
-        ("source", {"topics": {"allow": ["not-there"]}}, 2, "not-there"),
+        ("source", {"topics": ["not-there"]}, 2, "not-there"),
     ):
         named.settings |= {section: {**(meant if section == "table" else {}), **changed}}
         refused(named.door("run"), code, said)

@@ -21,7 +21,7 @@ def test_a_run_with_nothing_new_starts_no_process_and_loads_neither_spark_nor_th
     every = {
         "table": {"writer": "auto"},
         "transform": "os.path:join",
-        "metrics_path": str(pipeline.folder / "etl.prom"),
+        "metrics": {"path": str(pipeline.folder / "etl.prom")},
     }
     for settings in ({}, every):
         pipeline.settings = settings

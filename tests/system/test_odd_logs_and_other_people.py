@@ -135,7 +135,7 @@ def test_a_range_of_aborted_records_and_markers_alone_gives_no_row_and_is_done(
 def test_read_uncommitted_takes_aborted_and_open_records_too(
     make_pipeline: Callable[..., Pipeline], spark: SparkSession
 ) -> None:
-    pipeline = make_pipeline(source={"isolation": "read_uncommitted"})
+    pipeline = make_pipeline(source={"isolation_level": "read_uncommitted"})
     with KafkaProducer(
         bootstrap_servers=pipeline.cluster.bootstrap, transactional_id=f"open-{pipeline.topic}"
     ) as producer:
@@ -160,7 +160,7 @@ def test_a_start_by_time_begins_at_the_first_record_of_that_time_in_each_partiti
     spark: SparkSession,
 ) -> None:
     pipeline = make_pipeline(
-        partitions=3, source={"start": {"timestamp": "2023-11-14T22:13:25+00:00"}}
+        partitions=3, source={"starting_offsets": "2023-11-14T22:13:25+00:00"}
     )  # 1,700,000,005,000
     with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
         for partition, seconds in ((0, (0, 4, 5, 9)), (1, (1, 2))):

@@ -1,4 +1,4 @@
-"""`offsets.storage: kafka` and `dual` on real servers: a group's offsets where its coordinator
+"""`group.offsets_storage: kafka` and `dual` on real servers: a group's offsets where its coordinator
 keeps them, moved by what stands there.
 """
 
@@ -25,7 +25,7 @@ PARTITIONS = range(4)
 @pytest.fixture
 def kept(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
     """A pipeline whose offsets are in Kafka, and which has loaded 20 records of each partition."""
-    pipeline = make_pipeline(offsets={"storage": "kafka"})
+    pipeline = make_pipeline(group={"offsets_storage": "kafka"})
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["ingested"]
     return pipeline
@@ -93,7 +93,7 @@ def test_a_group_that_kafka_forgot_goes_on_at_its_positions_and_says_so(kept: Pi
     kept.produce(80)
     kept.ran()
     forget_group(kept)
-    kept.settings = {**kept.settings, "source": {"start": "latest"}}
+    kept.settings = {**kept.settings, "source": {"starting_offsets": "latest"}}
     kept.produce(80)
     said = kept.ran()
     assert said.outcomes == ["repaired", "repaired", "ingested"]
@@ -126,7 +126,7 @@ def test_offsets_in_both_places_go_from_one_to_the_other_and_neither_is_set_back
     pipeline = make_pipeline()
     pipeline.produce(80)
     pipeline.ran()
-    pipeline.settings = {"offsets": {"storage": "dual"}}
+    pipeline.settings = {"group": {"offsets_storage": "dual"}}
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["repaired", "ingested"]
     assert offsets(pipeline) == pipeline.committed() == all_at(40)
@@ -149,7 +149,7 @@ def test_offsets_in_both_places_go_from_one_to_the_other_and_neither_is_set_back
         == 0
     )
     pipeline.ran()
-    pipeline.settings = {"offsets": {"storage": "kafka"}}
+    pipeline.settings = {"group": {"offsets_storage": "kafka"}}
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["ingested"]
     assert (offsets(pipeline), pipeline.committed()) == (

@@ -24,11 +24,10 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
 
 def settings_of(old: EmbeddedCluster, folder: Path, **source: object) -> Settings:
     return plain_settings(
-        cluster="old",
         zookeeper={"connect": old.zookeeper_connect},
         group=f"group-{uuid.uuid4().hex}",
         table={"path": str(folder / "table")},
-        source={"topics": {"allow": ["clicks"]}, **source},
+        source={"assume_cluster_id": "old", "topics": ["clicks"], **source},
         report={"path": str(folder / "reports")},
     )
 
@@ -40,7 +39,7 @@ def test_a_broker_version_above_the_brokers_own_is_told_as_that_setting(
         with pytest.raises(
             OtherRelease, match=f"spoken to as Kafka {said}.*answers as Kafka 0.8 does"
         ) as refused:
-            preview(settings_of(old, tmp_path, broker_version=said, timeout_s=5))
+            preview(settings_of(old, tmp_path, broker_version=said, request_timeout_s=5))
         assert (refused.value.exit_code, refused.value.where["key"]) == (2, "source.broker_version")
     assert (
         preview(settings_of(old, tmp_path, broker_version="0.8")).says

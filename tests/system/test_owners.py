@@ -440,7 +440,7 @@ def test_owned_partitions_are_skipped_told_previewed_and_read_once_they_are_free
 ) -> None:
     pipeline.produce(80)
     consumer(2)
-    pipeline.settings = {"ownership": {"on_owned": "skip"}}
+    pipeline.settings = {"group": {"on_owned": "skip"}}
     left = f"{pipeline.topic} 2: left to {FOREIGN}"
     assert pipeline.door("plan").document["left_to_owners"] == [left]
     assert left in pipeline.door("plan", json_too=False).out
@@ -464,7 +464,7 @@ def test_among_live_consumers_a_run_takes_what_none_of_them_owns_where_the_conf_
             f"/consumers/{pipeline.group}/ids/group_host-1", b"{}", ephemeral=True, makepath=True
         )
         assert pipeline.run().code == 4
-        pipeline.settings = {"ownership": {"on_active_members": "unowned"}}
+        pipeline.settings = {"group": {"on_active_members": "skip"}}
         assert pipeline.ran().outcomes == ["left to its owner", "ingested"]
     assert partitions_in(pipeline) == {1, 2, 3}
 
@@ -479,7 +479,7 @@ def test_an_owner_who_comes_after_the_look_stops_the_run_and_the_next_one_replay
         run.run(load_settings(pipeline.conf), around=Before("claiming", lambda: consumer(2)))
     assert caught.value.exit_code == 4
     assert keys_owned(pipeline) == {"2"} and not pipeline.table.joinpath("_delta_log").exists()
-    pipeline.settings = {"ownership": {"on_owned": "skip"}}
+    pipeline.settings = {"group": {"on_owned": "skip"}}
     said = pipeline.run()
     assert said.code == 4 and "plan 1 is stored and must be executed first" in said.err
     assert pipeline.door("plan").code == 4
@@ -494,7 +494,7 @@ def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(
 ) -> None:
     pipeline.produce(80)
     consumer(2)
-    pipeline.settings = {"ownership": {"on_owned": "wait", "lock_timeout_s": 60}}
+    pipeline.settings = {"group": {"on_owned": "wait"}, "ledger": {"lock_timeout_s": 60}}
     said: list[Any] = []
     waits = threading.Event()
 

@@ -153,7 +153,9 @@ def test_a_log_of_the_ledger_is_paused_and_resumed_while_no_broker_answers(
     ledger = PlanLedger(zookeeper, "group", "clicks")
     zookeeper.ensure(ledger.paths.root)
     write_pauses(ledger, (A,), None)
-    settings = plain_settings(zookeeper={"connect": connect}, source={"bootstrap": "127.0.0.1:1"})
+    settings = plain_settings(
+        zookeeper={"connect": connect}, source={"bootstrap_servers": "127.0.0.1:1"}
+    )
     assert pause(settings, ["clicks:1"], "again").document["changed"] is False
     assert (
         resume(settings, ["clicks:1"], "mended").document["paused"] == []
@@ -165,7 +167,7 @@ def test_a_log_of_the_ledger_is_paused_and_resumed_while_no_broker_answers(
 def test_a_partition_that_is_paused_at_the_first_run_under_latest_loads_what_comes_later_whatever_its_timestamps(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
-    pipeline = make_pipeline(config={"retention.ms": "-1"}, source={"start": "latest"})
+    pipeline = make_pipeline(config={"retention.ms": "-1"}, source={"starting_offsets": "latest"})
     say(pipeline, "pause", f"{pipeline.topic}:1")
     pipeline.produce(80)
     pipeline.ran()

@@ -142,14 +142,14 @@ def test_two_pipelines_that_both_have_loaded_one_topic_are_led_out_by_retiring_o
 @pytest.mark.parametrize(
     ("settings", "code"),
     [
-        ({"source": {"topics": {"allow": ["no-such-topic"]}}}, 2),
+        ({"source": {"topics": ["no-such-topic"]}}, 2),
         ({"transform": "no_such_module:rows"}, 2),
         ({"table": {"partition_by": ["no_such_column"]}}, 2),
         (
             {
                 "source": {
-                    "start": {"timestamp": "2026-01-31T00:00:00+00:00"},
-                    "bootstrap": "127.0.0.1:1",
+                    "starting_offsets": "2026-01-31T00:00:00+00:00",
+                    "bootstrap_servers": "127.0.0.1:1",
                 }
             },
             6,

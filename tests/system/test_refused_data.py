@@ -72,11 +72,8 @@ def test_an_offset_that_somebody_moved_is_named_and_followed_where_policy_says_s
         assert pipeline.run().code == 0 and pipeline.committed()[1] == 20
         pipeline.produce(80)
         client.set(path, b"27")
-    refused(pipeline.run(), 5, "it is 27, ours is 20", "partition 1", "source.on_offset_changed")
-    pipeline.settings = {
-        "source": {"on_offset_changed": "follow"},
-        "ownership": {"on_owned": "skip"},
-    }
+    refused(pipeline.run(), 5, "it is 27, ours is 20", "partition 1", "group.on_offset_changed")
+    pipeline.settings = {"source": {"on_offset_changed": "follow"}, "group": {"on_owned": "skip"}}
     owner = f"/consumers/{pipeline.group}/owners/{pipeline.topic}/1"
     with pipeline.zookeeper() as client:
         client.set(path, b"41")
@@ -192,7 +189,7 @@ def test_a_topic_that_would_have_no_name_in_the_table_is_refused_before_any_plan
     broker.append("__HIVE_DEFAULT_PARTITION__", 0, encode(Batch(0, RECORDS)))
     pipeline.settings |= {
         "table": {"partition_by": ["topic"]},
-        "source": {**pipeline.settings["source"], "topics": {"allow": [".*"]}},
+        "source": {**pipeline.settings["source"], "topics": [".*"]},
     }
     refused(pipeline.run(), 2, "__HIVE_DEFAULT_PARTITION__", "table.partition_by")
     doctor = pipeline.door("doctor")

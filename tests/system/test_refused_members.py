@@ -31,13 +31,11 @@ def made(broker: FakeCoordinator, make_pipeline: Callable[..., Pipeline]) -> Mad
 
     def make(protocol: str) -> Pipeline:
         pipeline = make_pipeline(
-            source={"bootstrap": f"{broker.host}:{broker.port}", "timeout_s": 3},
-            offsets={"storage": "kafka"},
-            ownership={
+            source={"bootstrap_servers": f"{broker.host}:{broker.port}", "request_timeout_s": 3},
+            group={
+                "offsets_storage": "kafka",
                 "mode": "join",
-                "membership": "coordinator",
-                "protocol": protocol,
-                "join_timeout_s": 10,
+                "join": {"protocol": protocol, "join_timeout_s": 10},
             },
         )
         broker.append(

@@ -161,8 +161,8 @@ def test_the_wrong_family_in_the_conf_is_told_with_the_right_one(
 ) -> None:
     with pytest.raises(SettingsError, match="broker 1 under .* is of Jafka or Kafka 0.7") as caught:
         read_brokers(zookeeper)
-    assert (caught.value.exit_code, caught.value.where["key"]) == (2, "source.dialect")
-    assert "source.dialect: jafka" in caught.value.action
+    assert (caught.value.exit_code, caught.value.where["key"]) == (2, "source.broker_type")
+    assert "source.broker_type: jafka" in caught.value.action
 
 
 def test_the_wrong_family_is_told_the_other_way_round(
@@ -171,7 +171,7 @@ def test_the_wrong_family_is_told_the_other_way_round(
     client.create("/brokers/ids/1", KAFKA, makepath=True)
     with pytest.raises(SettingsError, match="is of Kafka 0.8 or later") as caught:
         read_physical_cluster(zookeeper)
-    assert "source.dialect: kafka" in caught.value.action
+    assert "source.broker_type: kafka" in caught.value.action
 
 
 def test_two_families_under_one_chroot_are_refused_whichever_is_meant(
@@ -179,7 +179,7 @@ def test_two_families_under_one_chroot_are_refused_whichever_is_meant(
 ) -> None:
     jafka.create("/brokers/ids/2", KAFKA)
     for read in (read_brokers, read_physical_brokers):
-        with pytest.raises(SettingsError, match="source.dialect is"):
+        with pytest.raises(SettingsError, match="source.broker_type is"):
             read(zookeeper)
 
 

@@ -1,4 +1,4 @@
-"""Runs under `hand_over: after_append` on real servers: a commit is of the plan's membership or
+"""Runs under `commit_when: after_append` on real servers: a commit is of the plan's membership or
 refused; what is left is moved later.
 """
 
@@ -17,11 +17,11 @@ from tests.system.other_members import MEMBER, another_member, at_first
 pytestmark = pytest.mark.without_spark
 BEHIND: dict[str, Any] = {
     **MEMBER,
-    "ownership": {**MEMBER["ownership"], "hand_over": "after_append"},
+    "group": {**MEMBER["group"], "join": {"commit_when": "after_append"}},
 }
 IN_ZOOKEEPER: dict[str, Any] = {
     **{key: value for key, value in MEMBER.items() if key != "offsets"},
-    "ownership": {"mode": "join", "hand_over": "after_append"},
+    "group": {"mode": "join", "join": {"commit_when": "after_append"}},
 }
 
 

@@ -35,11 +35,10 @@ the executors get the same.
 """
 PARTITIONS, RECORDS = 4, 2_000
 CONF = """
-version: 1
 pipeline: clicks
 group: etl-{topic}
 zookeeper: {{connect: "{zookeeper}"}}
-source: {{topics: {{allow: ["{topic}"]}}}}
+source: {{topics: ["{topic}"]}}
 table: {{path: "{folder}/table", partition_by: [event_date]}}
 limits: {{target_task_bytes: 1024}}
 report: {{path: "{folder}/reports"}}

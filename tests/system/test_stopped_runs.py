@@ -58,10 +58,12 @@ def test_a_zookeeper_that_is_down_and_a_broker_that_is_down_are_named(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     no_zookeeper = make_pipeline(
-        zookeeper={"connect": f"127.0.0.1:{port}/kafka", "connect_timeout_s": 1}
+        zookeeper={"connect": f"127.0.0.1:{port}/kafka", "session_timeout_s": 1}
     )
     refused(no_zookeeper.run(), 6, f"127.0.0.1:{port}", "retry")
-    no_broker = make_pipeline(source={"bootstrap": f"127.0.0.1:{port}", "timeout_s": 2})
+    no_broker = make_pipeline(
+        source={"bootstrap_servers": f"127.0.0.1:{port}", "request_timeout_s": 2}
+    )
     refused(no_broker.run(), 6, f"127.0.0.1:{port}", "retry")
 
 
@@ -81,13 +83,13 @@ def test_a_zookeeper_that_goes_away_in_the_middle_is_named_and_the_next_run_comp
             "zookeeper": {
                 "connect": f"{proxy.connect}/{chroot}",
                 "session_timeout_s": 1,
-                "connect_timeout_s": 1,
+                "session_timeout_s": 1,
             }
         }
         with pytest.raises(Unreachable) as caught:
             run.run(load_settings(pipeline.conf), around=Before(verb, proxy.cut))
     assert (caught.value.exit_code, bool(caught.value.action)) == (6, True)
-    pipeline.settings = {"ownership": {"lock_timeout_s": 30}}
+    pipeline.settings = {"ledger": {"lock_timeout_s": 30}}
     pipeline.produce(40)
     assert pipeline.ran().outcomes == then
     pipeline.ran()

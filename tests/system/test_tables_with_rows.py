@@ -254,7 +254,7 @@ def test_a_topic_that_is_added_to_the_conf_later_is_not_loaded_over_rows_from_be
     first = replace(heir, topic=topic(4), produced=0)
     first.produce(40)
     first.ran()
-    both = {**heir.settings, "source": {"topics": {"allow": [first.topic, of_it]}, "timeout_s": 20}}
+    both = {**heir.settings, "source": {"topics": [first.topic, of_it], "request_timeout_s": 20}}
     refused(replace(first, settings=both).run(), 5, f"the table holds 100 rows of {of_it}:0")
 
 
@@ -271,7 +271,7 @@ def test_rows_of_a_topic_that_is_added_later_are_gone_on_behind_or_said_to_be_ot
         first,
         settings={
             **heir.settings,
-            "source": {"topics": {"allow": [first.topic, heir.topic]}, "timeout_s": 20},
+            "source": {"topics": [first.topic, heir.topic], "request_timeout_s": 20},
         },
     )
     refused(
@@ -303,7 +303,7 @@ def test_a_topic_that_the_conf_left_out_of_a_restore_by_rows_is_not_loaded_over_
         one.produce(40)
     both = replace(
         pipeline,
-        settings={"source": {"topics": {"allow": [pipeline.topic, other.topic]}, "timeout_s": 20}},
+        settings={"source": {"topics": [pipeline.topic, other.topic], "request_timeout_s": 20}},
     )
     both.ran()
     clean_log(pipeline.table)

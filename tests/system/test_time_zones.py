@@ -129,7 +129,10 @@ def test_a_transform_of_arrow_batches_sees_utc_wherever_the_tasks_run(
 ) -> None:
     found = []
     for pipeline, zone in zip(pipelines, ("America/New_York", "Asia/Tokyo"), strict=True):
-        pipeline.settings |= {"arrow_transform": f"{MODULE}:local_hours", "limits": small}
+        pipeline.settings |= {
+            "limits": small,
+            "transform": {"record_batch": f"{MODULE}:local_hours"},
+        }
         pipeline.settings["table"] = {
             **pipeline.settings.get("table", {}),
             "writer": "arrow",
@@ -173,7 +176,7 @@ def test_rows_of_another_time_zone_are_told_by_the_next_run_a_replay_its_preview
     spark: SparkSession,
 ) -> None:
     pipeline = pipelines[0]
-    pipeline.settings |= {"transform": f"{MODULE}:hours", "source": {"start": "latest"}}
+    pipeline.settings |= {"transform": f"{MODULE}:hours", "source": {"starting_offsets": "latest"}}
     pipeline.ran()
     produce_at(pipeline, MOMENT)
     assert pipeline.ran().outcomes == ["ingested"]

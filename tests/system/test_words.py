@@ -111,7 +111,7 @@ def test_a_stored_plan_of_a_topic_that_was_deleted_is_superseded_by_name(
     pipeline: Pipeline, topic: Callable[..., str]
 ) -> None:
     gone = topic(1)
-    pipeline.settings = {"source": {"topics": {"allow": [pipeline.topic, gone]}}}
+    pipeline.settings = {"source": {"topics": [pipeline.topic, gone]}}
     pipeline.produce(20)
     replace(pipeline, topic=gone).produce(20, partitions=1)
     broken_off_before("fetch", pipeline)

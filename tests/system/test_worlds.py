@@ -64,9 +64,9 @@ class RealStage:
             group=group,
             zookeeper={"connect": connect},
             table={"path": str(self._table)},
-            source={"topics": {"allow": [topic]}, "timeout_s": 20, "bootstrap": bootstrap},
+            source={"topics": [topic], "request_timeout_s": 20, "bootstrap_servers": bootstrap},
             report={"path": str(folder / "reports")},
-            ownership={"lock_timeout_s": 0},
+            ledger={"lock_timeout_s": 0},
         )
         self._ours = opened.enter_context(ZooKeeper(connect))
         self._ledger = PlanLedger(self._ours, group, PIPELINE)

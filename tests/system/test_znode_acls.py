@@ -80,7 +80,7 @@ def test_no_acl_is_set_while_a_backfill_is_at_work(connect: str, zookeeper: ZooK
         group="g",
         pipeline="p",
         zookeeper={"connect": connect},
-        source={"bootstrap": ["127.0.0.1:1"]},
+        source={"bootstrap_servers": ["127.0.0.1:1"]},
     )
     with pytest.raises(Owned, match="a backfill of the pipeline is at work"):
         set_acl(settings)

@@ -26,7 +26,7 @@ class JafkaTraffic(OldTraffic):
     """Messages are plain, in gzip, or in gzip in gzip; they have no keys."""
 
     place = ("broker_id", "partition", "offset", "message_index")
-    conf: Mapping[str, object] = {"cluster": "jafka", "source": {"dialect": "jafka"}}
+    conf: Mapping[str, object] = {"source": {"assume_cluster_id": "jafka", "broker_type": "jafka"}}
 
     def create_topic(
         self,

@@ -27,7 +27,7 @@ class Kafka08Traffic(OldTraffic):
     """
 
     place = ("partition", "offset")
-    conf: Mapping[str, object] = {"cluster": "kafka-0-8"}
+    conf: Mapping[str, object] = {"source": {"assume_cluster_id": "kafka-0-8"}}
 
     def logs(self, cluster: EmbeddedCluster, topic: str) -> list[OldLog]:
         brokers, path = (

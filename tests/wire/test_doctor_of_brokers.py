@@ -47,7 +47,10 @@ def test_topics_whose_cleaning_the_brokers_do_not_tell_are_named(
         broker.world.configs = configs
         findings = Findings(
             plain_settings(
-                source={"assume_compacted": said, "bootstrap": f"{broker.host}:{broker.port}"}
+                source={
+                    "assume_compacted": said,
+                    "bootstrap_servers": f"{broker.host}:{broker.port}",
+                }
             ),
             closing,
         )
@@ -67,7 +70,9 @@ def test_of_topics_on_brokers_of_byte_positions_it_says_what_is_not_known_and_wh
         PartitionMetadata(away, None, None),
     )
     with contextlib.ExitStack() as closing:
-        findings = Findings(plain_settings(cluster="old", source={"dialect": "jafka"}), closing)
+        findings = Findings(
+            plain_settings(source={"assume_cluster_id": "old", "broker_type": "jafka"}), closing
+        )
         findings.zookeeper = NOTHING_KEPT
         findings.metadata = ClusterMetadata(
             None,
@@ -89,7 +94,10 @@ def test_brokers_that_cannot_tell_how_topics_are_cleaned_up_ask_for_no_acl(
     with OldBroker(release).listening() as broker, contextlib.ExitStack() as closing:
         broker.log("clicks")
         findings = Findings(
-            plain_settings(cluster="old", source={"bootstrap": f"127.0.0.1:{broker.port}"}), closing
+            plain_settings(
+                source={"assume_cluster_id": "old", "bootstrap_servers": f"127.0.0.1:{broker.port}"}
+            ),
+            closing,
         )
         findings.zookeeper = NOTHING_KEPT
         with Cluster([("127.0.0.1", broker.port)]) as cluster:

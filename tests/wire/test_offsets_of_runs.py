@@ -1,4 +1,4 @@
-"""Where a run reads and moves its group's offsets, by `offsets.storage`; and which confs and
+"""Where a run reads and moves its group's offsets, by `group.offsets_storage`; and which confs and
 brokers cannot.
 """
 
@@ -34,7 +34,7 @@ def offsets_on(broker: FakeBroker, storage: str) -> GroupOffsets:
         open_cluster=lambda: Cluster([(broker.host, broker.port)], timeout_s=5)
     )
     return GroupOffsets(
-        plain_settings(offsets={"storage": storage}), cast(Any, None), cast(Any, discovery)
+        plain_settings(group={"offsets_storage": storage}), cast(Any, None), cast(Any, discovery)
     )
 
 
@@ -89,7 +89,7 @@ def test_brokers_that_keep_no_offsets_are_refused_with_what_they_are(storage: st
     ):
         offsets_on(broker, storage).committed([LOG])
     assert (
-        refused.value.where == {"key": "offsets.storage"}
+        refused.value.where == {"key": "group.offsets_storage"}
         and "by what it speaks" in refused.value.message
     )
     assert "from 0.8.2 on" in refused.value.action
@@ -99,15 +99,21 @@ def test_brokers_that_keep_no_offsets_are_refused_with_what_they_are(storage: st
     ("sections", "what"),
     [
         (
-            {"offsets": {"storage": "kafka"}, "cluster": "c", "source": {"dialect": "jafka"}},
+            {
+                "group": {"offsets_storage": "kafka"},
+                "source": {"broker_type": "jafka", "assume_cluster_id": "c"},
+            },
             "such brokers keep no offsets of groups",
         ),
         (
-            {"offsets": {"storage": "dual"}, "ownership": {"on_active_members": "unowned"}},
-            "does not go with ownership.on_active_members: unowned",
+            {"group": {"offsets_storage": "dual", "on_active_members": "skip"}},
+            "does not go with on_active_members: skip",
         ),
-        ({"offsets": {"storage": "kafka"}, "mirror_group": "group"}, "the pipeline's own group"),
-        ({"offsets": {"storage": "both"}}, "zookeeper, kafka or dual"),
+        (
+            {"group": {"offsets_storage": "kafka", "mirror_group": "group"}},
+            "the pipeline's own group",
+        ),
+        ({"group": {"offsets_storage": "both"}}, "zookeeper, kafka or dual"),
     ],
 )
 def test_a_conf_whose_offsets_cannot_be_there_is_refused_by_the_key(

@@ -85,7 +85,7 @@ def jafka(monkeypatch: pytest.MonkeyPatch) -> Iterator[JafkaBroker]:
         def open_cluster(settings: Settings) -> Iterator[Cluster]:
             with Cluster(
                 [(me.host, me.port)],
-                timeout_s=settings.source.timeout_s,
+                timeout_s=settings.source.request_timeout_s,
                 registry=registered,
                 generation="jafka",
             ) as cluster:
@@ -98,10 +98,15 @@ def jafka(monkeypatch: pytest.MonkeyPatch) -> Iterator[JafkaBroker]:
 def settings_of(broker: FakeBroker | OldBroker | JafkaBroker, **source: Any) -> Settings:
     if isinstance(broker, JafkaBroker):
         return plain_settings(
-            cluster="old", source={"dialect": "jafka", "wait_for_leader_s": 0, **source}
+            source={
+                "assume_cluster_id": "old",
+                "broker_type": "jafka",
+                "wait_for_leader_s": 0,
+                **source,
+            }
         )
     return plain_settings(
-        source={"bootstrap": f"127.0.0.1:{broker.port}", "wait_for_leader_s": 0, **source}
+        source={"bootstrap_servers": f"127.0.0.1:{broker.port}", "wait_for_leader_s": 0, **source}
     )
 
 
@@ -208,7 +213,7 @@ def test_an_end_that_holds_no_records_any_more_ends_by_the_time(kafka: FakeBroke
 def test_under_read_committed_it_ends_at_the_last_stable_offset(kafka: FakeBroker) -> None:
     kafka.log("clicks").last_stable = 20
     assert peeked(kafka)[0] == numbers(0, 20)
-    assert peeked(kafka, source={"isolation": "read_uncommitted"})[0] == numbers(0, 50)
+    assert peeked(kafka, source={"isolation_level": "read_uncommitted"})[0] == numbers(0, 50)
 
 
 # Every dialect
@@ -335,7 +340,9 @@ def test_a_partition_of_a_jafka_needs_its_broker_and_one_that_is_away_is_hinted_
     jafka: JafkaBroker,
 ) -> None:
     jafka.append("clicks", 0, entry(b"hello"))
-    with pytest.raises(SettingsError, match="BROKER-PARTITION, e.g. 0-3, for source.dialect jafka"):
+    with pytest.raises(
+        SettingsError, match="BROKER-PARTITION, e.g. 0-3, for source.broker_type jafka"
+    ):
         peeked(jafka, "0")
     with pytest.raises(
         SettingsError,
@@ -351,7 +358,7 @@ def test_a_broker_that_stops_answering_is_given_up_at_the_deadline(kafka: FakeBr
     kafka.script[FETCH].extend([never] * 10)
     began = time.monotonic()
     with pytest.raises(BrokerUnreachable, match="deadline") as raised:
-        peeked(kafka, source={"timeout_s": 0.4}, timeout_s=10)
+        peeked(kafka, source={"request_timeout_s": 0.4}, timeout_s=10)
     assert time.monotonic() - began < 4 and raised.value.exit_code == 6
 
 
@@ -365,7 +372,7 @@ def test_a_refusal_that_does_not_pass_is_told_at_the_deadline_and_a_final_one_at
 ) -> None:
     kafka.log("clicks").refusals.extend([6] * 100)
     with pytest.raises(BrokerError, match="NOT_LEADER"):
-        peeked(kafka, source={"timeout_s": 0.3}, timeout_s=10)
+        peeked(kafka, source={"request_timeout_s": 0.3}, timeout_s=10)
     kafka.log("clicks").refusals.clear()
     kafka.log("clicks").refusals.append(29)
     with pytest.raises(EtlError, match="TOPIC_AUTHORIZATION_FAILED"):

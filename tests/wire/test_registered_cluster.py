@@ -72,7 +72,7 @@ def test_the_registry_is_asked_instead_of_the_brokers(broker: Broker) -> None:
 def test_logs_of_a_broker_that_is_away_are_told_at_once_and_the_others_read(broker: Broker) -> None:
     began = time.monotonic()
     with cluster_of(Registry(broker)) as cluster:
-        described = chosen_topics(cluster.describe(None), TopicFilter(allow=("stones",)))
+        described = chosen_topics(cluster.describe(None), TopicFilter(topics=("stones",)))
         found = cluster.extents(
             [HERE, AWAY], isolation=UNCOMMITTED, wait_for_leader_s=60, metadata=described
         )

@@ -162,9 +162,9 @@ def test_a_question_that_the_broker_hangs_up_on_is_told_with_the_setting(
 
 def told_by_doctor(broker: FakeBroker, told: str, isolation: Isolation) -> Line:
     source = {
-        "bootstrap": f"{broker.host}:{broker.port}",
+        "bootstrap_servers": f"{broker.host}:{broker.port}",
         "broker_version": told,
-        "isolation": isolation.value,
+        "isolation_level": isolation.value,
     }
     with contextlib.ExitStack() as closing:
         findings = Findings(plain_settings(source=source), closing)

@@ -83,7 +83,7 @@ def test_a_topic_that_was_read_and_is_kept_from_us_now_is_refused_and_does_not_w
 ) -> None:
     broker.append("late", 0, encode(Batch(0, [Rec(0)])))
     broker.world.kept_from_us.add("late")
-    every = TopicFilter(allow=("[a-z]+",))
+    every = TopicFilter(topics=("[a-z]+",))
     told = cluster.describe(None)
     assert chosen_topics(told, every).topics.keys() == {"early"}
     with pytest.raises(
@@ -107,13 +107,13 @@ def test_a_leader_without_our_listener_is_no_partition_without_a_leader(
 ) -> None:
     broker.world.refused_leaders["early", 0] = 72
     with pytest.raises(SettingsError, match="is there, and has no listener") as error:
-        chosen_topics(cluster.describe(None), TopicFilter(allow=("early",)))
+        chosen_topics(cluster.describe(None), TopicFilter(topics=("early",)))
     assert error.value.where["key"] == "source.listener" and (
         error.value.where["topic"],
         error.value.where["partition"],
     ) == ("early", 0)
     broker.world.refused_leaders["early", 0] = 5
-    assert chosen_topics(cluster.describe(None), TopicFilter(allow=("early",))).leaderless
+    assert chosen_topics(cluster.describe(None), TopicFilter(topics=("early",))).leaderless
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
@@ -125,7 +125,7 @@ def test_a_topic_that_is_kept_from_us_while_it_is_paused_keeps_no_run_from_the_o
 ) -> None:
     broker.world.kept_from_us.add("late")
     settings = plain_settings(
-        source={"bootstrap": [f"{broker.host}:{broker.port}"], "topics": {"allow": ["[a-z]+"]}}
+        source={"bootstrap_servers": [f"{broker.host}:{broker.port}"], "topics": ["[a-z]+"]}
     )
     discovery = Discovery(settings, cast(ZooKeeper, SimpleNamespace(read=lambda path: None)))
     monkeypatch.setattr(
@@ -152,8 +152,11 @@ def test_doctor_meets_a_topic_that_is_kept_from_us_where_a_run_would(
 ) -> None:
     broker.world.kept_from_us.add("late")
     settings = plain_settings(
-        source={"bootstrap": [f"{broker.host}:{broker.port}"], "topics": {"allow": allow}},
-        cluster="of-the-test",
+        source={
+            "assume_cluster_id": "of-the-test",
+            "bootstrap_servers": [f"{broker.host}:{broker.port}"],
+            "topics": allow,
+        }
     )
     zookeeper = cast(ZooKeeper, SimpleNamespace(read=lambda path: None))
     monkeypatch.setattr(Discovery, "pauses", lambda self: (Pause(paused, None, "", "us@here", 0),))

@@ -222,13 +222,13 @@ def test_a_worker_that_ends_by_itself_is_not_tried_again_and_its_last_words_are_
         ProcessLost, match="ended by itself: exit code 1; it said: no module of that name"
     ) as lost:
         again.write(FileOptions(str(tmp_path), COLUMNS))
-    assert "arrow_transform" not in lost.value.action
+    assert "transform.record_batch" not in lost.value.action
     shaped = replace(
         asked[1], transform=ArrowTransform("shaping:decoded", arrow_schema(), arrow_schema())
     )
     with pytest.raises(ProcessLost) as lost:
         FilesOfWorkers(asked[0], shaped, None, workers=2).write(FileOptions(str(tmp_path), COLUMNS))
-    assert "shaping:decoded (arrow_transform), which works in it" in lost.value.action
+    assert "shaping:decoded (transform.record_batch), which works in it" in lost.value.action
 
 
 def test_what_a_library_prints_as_a_worker_starts_is_no_answer(

@@ -59,7 +59,7 @@ def called_until(
             f"{name} raised {type(failure[0]).__name__} at {_place(failure[0])}, and gave no token"
         )
     else:
-        message = f"{name} gave no token in {time.monotonic() - began:.1f} s, which were left of source.timeout_s"
+        message = f"{name} gave no token in {time.monotonic() - began:.1f} s, which were left of source.request_timeout_s"
     raise BrokerUnreachable(
         message, key=key, broker=address, action="that function, and whom it asks"
     ) from None
@@ -371,7 +371,7 @@ class _Proof:
         """Return the error of a rejection. It does not tell a wrong name from a wrong password."""
         keys = {
             Mechanism.OAUTHBEARER: "source.security.sasl.token",
-            Mechanism.GSSAPI: "source.security.sasl.service",
+            Mechanism.GSSAPI: "source.security.sasl.kerberos_service_name",
         }
         key = keys.get(self._login.mechanism, "source.security.sasl.password")
         message = (
@@ -403,7 +403,7 @@ class _Proof:
         cannot sign with it.
         """
         message = f"the login by {self._login.mechanism.value} came to nothing: {self._masked(str(error) or type(error).__name__)}"
-        action = "that the address is the broker's; with GSSAPI a ticket (klist) and source.security.sasl.service"
+        action = "that the address is the broker's; with GSSAPI a ticket (klist) and source.security.sasl.kerberos_service_name"
         return PermissionDenied(message, key=_MECHANISM, broker=self._address, action=action)
 
     def _masked(self, text: str) -> str:

@@ -307,7 +307,7 @@ def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetad
         if (
             refused[0] not in names.literal_names
         ):  # brokers say the same of one that is not there, or they would tell who asks that it is
-            action += "; where it was deleted with them, since this pipeline has read it: source.topics.deny with it"
+            action += "; where it was deleted with them, since this pipeline has read it: source.exclude_topics with it"
         raise PermissionDenied(message, topic=refused[0], action=action)
     for partition in (each for told in chosen.values() for each in told.partitions):
         if (

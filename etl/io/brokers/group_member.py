@@ -596,7 +596,7 @@ class CoordinatedMember:
         if unknown := [name for name in self._terms.strategies if name not in STRATEGIES]:
             raise SettingsError(
                 f"how the strategy {unknown[0]} divides a group's logs is not known, and we may be the group's leader",
-                action=f"ownership.strategy: {', '.join(STRATEGIES)}",
+                action=f"group.join.assignment_strategy: {', '.join(STRATEGIES)}",
                 group=self._terms.group,
             )
         if self._lives is None:

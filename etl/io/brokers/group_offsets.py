@@ -164,7 +164,7 @@ class StoredOffsets:
         for log, found in sorted(there.items()):
             if is_anothers(found, before[log], after[log]):
                 message = f"somebody else moved the offset during the run: it is {found.offset}, ours is {after[log].offset}"
-                action = "which other consumer of this group runs; the rows are in the table, the next run decides by source.on_offset_changed"
+                action = "which other consumer of this group runs; the rows are in the table, the next run decides by group.on_offset_changed"
                 raise OffsetMoved(message, **log.place, offset=found.offset, action=action)
 
     def _requests(

@@ -282,7 +282,8 @@ class CoordinatorConnection:
     ) -> None:
         if not bootstrap:
             raise SettingsError(
-                "there is no broker to ask", action="source.bootstrap, or the brokers in ZooKeeper"
+                "there is no broker to ask",
+                action="source.bootstrap_servers, or the brokers in ZooKeeper",
             )
         self._bootstrap, self._group, self._generation = tuple(bootstrap), group, generation
         self._answers_in_s, self._longest_s, self._security = answers_in_s, longest_s, security

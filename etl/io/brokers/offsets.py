@@ -95,7 +95,8 @@ class Brokers:
     ) -> None:
         if not bootstrap:
             raise SettingsError(
-                "there is no broker to ask", action="source.bootstrap, or the brokers in ZooKeeper"
+                "there is no broker to ask",
+                action="source.bootstrap_servers, or the brokers in ZooKeeper",
             )
         self._bootstrap = tuple(bootstrap)
         self._connect_timeout_s = connect_timeout_s

@@ -586,9 +586,11 @@ def choose_writer(
     """
     if plan.ranges:
         return _of_rows(plan, settings, look, columns)
-    needs_spark = settings.transform is not None if plan.table_id is None else _is_unknown(look())
+    needs_spark = (
+        settings.transform.dataframe is not None if plan.table_id is None else _is_unknown(look())
+    )
     if needs_spark:
-        return Chosen(SparkWriter(settings.table.codec), "delta-rs cannot make this commit")
+        return Chosen(SparkWriter(settings.table.compression), "delta-rs cannot make this commit")
     return Chosen(EmptyCommit(columns()), "there are no rows")
 
 
@@ -602,7 +604,7 @@ def _of_rows(
     look: Callable[[], DeltaTable | None],
     columns: Callable[[], pyarrow.Schema],
 ) -> Chosen:
-    wanted, codec = settings.table.writer, settings.table.codec
+    wanted, codec = settings.table.writer, settings.table.compression
     if wanted is WriterName.SPARK:
         return Chosen(SparkWriter(codec), "table.writer says so")
     if plan.kind is PlanKind.REPLAY:
@@ -611,7 +613,7 @@ def _of_rows(
         )
     refusal = error_of_arrow_writer(settings, look, columns, is_new=plan.table_id is None)
     if refusal is None:
-        table, made = settings.table, columns() if settings.arrow_transform else None
+        table, made = settings.table, columns() if settings.transform.record_batch else None
         arrow = ArrowWriter(
             settings.source.is_physical,
             codec or DEFAULT_CODEC,
@@ -643,7 +645,9 @@ def error_of_arrow_writer(
         "action": "table.writer: spark, or auto, which takes spark where it must",
     }
     made = (
-        {field.name: str(field.type) for field in columns()} if settings.arrow_transform else None
+        {field.name: str(field.type) for field in columns()}
+        if settings.transform.record_batch
+        else None
     )
     why = why_not_arrow(settings, is_new=is_new, made=made)
     if why:

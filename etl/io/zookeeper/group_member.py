@@ -160,7 +160,7 @@ class WatchedGroup:
             and isinstance(found.reads, FilteredTopics)
         ):
             message = f"a consumer of the group is registered in a form that those of {self._dialect.value} cannot read: {payload[:80]!r}"
-            action = "that consumer, and source.dialect; while it is there the group's old consumers fail to rebalance"
+            action = "that consumer, and source.broker_type; while it is there the group's old consumers fail to rebalance"
             raise SettingsError(message, znode=path, action=action)
         return found
 

@@ -229,7 +229,7 @@ class ConsumerGroup:
             now = found.get(log, NOTHING_COMMITTED)
             if now not in (ours, plan.seen[log]):
                 message = f"somebody else moved the offset during the run: it is {now.offset}, ours is {ours.offset}"
-                action = "which other consumer of this group runs; the rows are in the table, the next run decides by source.on_offset_changed"
+                action = "which other consumer of this group runs; the rows are in the table, the next run decides by group.on_offset_changed"
                 raise OffsetMoved(
                     message, **log.place, offset=now.offset, action=action
                 ) from reason

@@ -653,7 +653,9 @@ class DriverLock:
         ):
             node = self._zookeeper.read(self._paths.driver)
             other = registrations.parse_driver(node[0]) if node else None
-            action = "whether that run is meant to be; a second one waits ownership.lock_timeout_s for it"
+            action = (
+                "whether that run is meant to be; a second one waits ledger.lock_timeout_s for it"
+            )
             raise Owned(
                 f"another driver is at work on this pipeline: {other or 'unknown'}",
                 znode=self._paths.driver,

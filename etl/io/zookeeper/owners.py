@@ -321,7 +321,7 @@ class Owners:
         )
         if isinstance(reason, NoAuthError):
             message = "ZooKeeper does not let us claim partitions"
-            action = "the znodes' ACLs, or set ownership.mode: observe"
+            action = "the znodes' ACLs, or set group.mode: observe"
             raise PermissionDenied(
                 message, znode=self._paths.owner(logs[0]), action=action
             ) from reason

@@ -87,7 +87,7 @@ def read_brokers(zookeeper: ZooKeeper, security: Security = OPEN) -> tuple[Broke
     if not brokers and not registrations:
         message, action = (
             "no broker is registered",
-            "that the brokers run, or give source.bootstrap",
+            "that the brokers run, or give source.bootstrap_servers",
         )
         raise ZooKeeperUnreachable(message, connect=zookeeper.connect, action=action)
     if not brokers:
@@ -103,7 +103,7 @@ def _no_listener(
     there = sorted(
         {listener for payload in registrations.values() for listener in parse_listeners(payload)}
     )
-    action = f"source.security.protocol and source.listener; registered are {', '.join(there) or 'none'}; or give source.bootstrap"
+    action = f"source.security.protocol and source.listener; registered are {', '.join(there) or 'none'}; or give source.bootstrap_servers"
     return SettingsError(
         message,
         key="source.listener" if security.listener else "source.security.protocol",
@@ -131,7 +131,7 @@ def read_registrations(zookeeper: ZooKeeper, dialect: BrokerFamily) -> dict[str,
         message = f"there is no Kafka cluster under {zookeeper.chroot or '/'}: no {BROKER_IDS}"
         action = "the chroot at the end of zookeeper.connect"
         if dialect is BrokerFamily.KAFKA:
-            action += "; for a cluster without ZooKeeper give source.bootstrap"
+            action += "; for a cluster without ZooKeeper give source.bootstrap_servers"
         raise WrongChroot(message, connect=zookeeper.connect, action=action)
     payloads = zookeeper.read_all([f"{BROKER_IDS}/{i}" for i in ids])
     found = {i: p[0] for i, p in sorted(zip(ids, payloads, strict=True)) if p}
@@ -142,9 +142,11 @@ def read_registrations(zookeeper: ZooKeeper, dialect: BrokerFamily) -> dict[str,
     }
     if others:
         broker, there = min(others.items())
-        message = f"broker {broker} under {zookeeper.chroot or '/'} is of {_FAMILIES[there]}, and source.dialect is {dialect.value}"
-        action = f"source.dialect: {there.value}, or the chroot at the end of zookeeper.connect"
-        raise SettingsError(message, key="source.dialect", connect=zookeeper.connect, action=action)
+        message = f"broker {broker} under {zookeeper.chroot or '/'} is of {_FAMILIES[there]}, and source.broker_type is {dialect.value}"
+        action = f"source.broker_type: {there.value}, or the chroot at the end of zookeeper.connect"
+        raise SettingsError(
+            message, key="source.broker_type", connect=zookeeper.connect, action=action
+        )
     return found
 
 

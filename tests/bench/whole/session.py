@@ -168,11 +168,10 @@ class Session:
         conf.write_text(
             yaml.safe_dump(
                 {
-                    "version": 1,
                     "pipeline": name,
                     "group": name,
                     "zookeeper": {"connect": self._zookeeper},
-                    "source": {"topics": {"allow": [job["topic"]]}},
+                    "source": {"topics": [job["topic"]]},
                     "limits": {**limits, **more.get("limits", {})},
                     "table": {"path": str(self._table), "codec": self._codec, **more["table"]},
                     "report": {"path": str(self._folder / "reports")},

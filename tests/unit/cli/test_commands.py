@@ -55,7 +55,7 @@ def test_a_change_that_cannot_be_is_an_error_of_the_arguments(
 ) -> None:
     conf = tmp_path / "clicks.yaml"
     conf.write_text(
-        "{version: 1, pipeline: p, group: g, zookeeper: {connect: 'a:1'}, source: {topics: {allow: [t]}}, table: {path: t}}"
+        "{pipeline: p, group: g, zookeeper: {connect: 'a:1'}, source: {topics: [t]}, table: {path: t}}"
     )
     assert main(["plan", str(conf), said, "--json"]) == 2
     assert said.removeprefix("--set=").partition("=")[0] in json.dumps(

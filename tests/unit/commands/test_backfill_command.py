@@ -27,7 +27,7 @@ from tests.fakes.outside import APP_ID
 from tests.fakes.stories import LOGS, new_report, outside_of, run, settings_of
 from tests.fakes.world import FakeWorld
 
-LATEST = settings_of(start="latest")
+LATEST = settings_of(starting_offsets="latest")
 LOG = BrokerPartition("clicks", 0)
 CLAIM = Reservation(
     "old",
@@ -122,9 +122,9 @@ def test_a_topic_or_partition_of_a_backfill_that_is_none_is_refused(
 
 
 def test_a_backfill_has_settings_of_its_own_that_no_conf_can_have() -> None:
-    conf = plain_settings(mirror_group="watched", metrics_path="/metrics")
+    conf = plain_settings(group={"mirror_group": "watched"}, metrics={"path": "/metrics"})
     own = settings_of_backfill(conf, "old")
-    assert (own.pipeline, own.mirror_group, own.metrics_path, own.ownership.mode) == (
+    assert (own.pipeline, own.group.mirror_group, own.metrics_file, own.group.mode) == (
         "clicks@old",
         None,
         None,

@@ -37,8 +37,12 @@ def test_the_conf_is_taken_and_names_places_as_its_own_folder_sees_them(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     found = load_settings(written(tmp_path))
-    assert (found.pipeline, found.group, found.cluster) == ("clicks", "etl-clicks", None)
-    assert (found.zookeeper.connect, found.source.bootstrap, found.source.topics.allow) == (
+    assert (found.pipeline, found.group.id, found.source.assume_cluster_id) == (
+        "clicks",
+        "etl-clicks",
+        None,
+    )
+    assert (found.zookeeper.connect, found.source.bootstrap_servers, found.source.topics) == (
         "zk:2181/kafka",
         None,
         ("clicks",),
@@ -87,10 +91,13 @@ def test_brokers_without_a_cluster_id_get_a_name_and_those_with_one_need_none(
 ) -> None:
     seen = replace(SEEN, dialect=BrokerFamily.JAFKA, cluster_id=None)
     found = load_settings(written(tmp_path, ASKED, seen))
-    assert (found.cluster, found.source.dialect) == ("clicks", BrokerFamily.JAFKA)
+    assert (found.source.assume_cluster_id, found.source.broker_type) == (
+        "clicks",
+        BrokerFamily.JAFKA,
+    )
     assert (
-        "must stay" in why(ASKED, seen)["cluster"]
-        and "1,000 bytes" in why(ASKED, seen)["source.start"]
+        "must stay" in why(ASKED, seen)["source.assume_cluster_id"]
+        and "1,000 bytes" in why(ASKED, seen)["source.starting_offsets"]
     )
     with pytest.raises(SettingsError, match="an-id"):
         choose(replace(ASKED, cluster="mine"), SEEN)
@@ -115,7 +122,7 @@ def test_a_text_that_yaml_would_read_as_something_else_comes_back_as_it_was(tmp_
         ASKED, topics=("no", "2026-01-31", "a: *b", "#x"), table="/a 'b' \"c\" é", pipeline="0x1f"
     )
     found = yaml.safe_load(conf_text(choose(asked, SEEN)))
-    assert (found["source"]["topics"]["allow"], found["table"]["path"], found["pipeline"]) == (
+    assert (found["source"]["topics"], found["table"]["path"], found["pipeline"]) == (
         list(asked.topics),
         asked.table,
         asked.name,
@@ -135,7 +142,7 @@ def test_a_file_that_is_there_is_not_written_over_and_nobody_is_asked(tmp_path: 
     [
         (("--bootstrap", "127.0.0.1:1"), "--zookeeper"),
         (("--zookeeper", "nowhere"), "zookeeper.connect"),
-        (("--zookeeper", "127.0.0.1:1", "--topic", "["), "source.topics.allow"),
+        (("--zookeeper", "127.0.0.1:1", "--topic", "["), "source.topics"),
         (("--zookeeper", "127.0.0.1:1", "--group", "a b"), "group"),
     ],
     ids=["no ledger", "no port", "no expression", "no name"],
@@ -193,7 +200,7 @@ def test_keys_that_were_said_are_written_into_their_sections_with_files_as_the_c
 @pytest.mark.parametrize(
     ("word", "says"),
     [
-        ("source.start=latest", "it is found out, or has an option"),
+        ("source.starting_offsets=latest", "it is found out, or has an option"),
         ("limits.max_records_per_plan=1", "only keys of source, zookeeper and table"),
         ("source.security.sasl.password=hunter2", "must be a reference and nothing else"),
         ("source.nothing=1", "a conf has no such key"),

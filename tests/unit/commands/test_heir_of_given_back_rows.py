@@ -21,7 +21,7 @@ from tests.fakes.outside import Outside
 from tests.fakes.stories import LOGS, run, settings_of
 
 LOG = LOGS[0]
-CAPPED = settings_of(start="latest", limits={"max_records_per_plan": 15})
+CAPPED = settings_of(starting_offsets="latest", limits={"max_records_per_plan": 15})
 
 
 def ledger_of(outside: Outside) -> Any:

@@ -178,7 +178,7 @@ def test_the_least_headroom_of_all_partitions_is_told_in_all() -> None:
 
 def test_a_physical_log_lags_in_bytes_and_has_neither_records_nor_a_time() -> None:
     log = BrokerPartition("clicks", 0, 1)
-    settings = plan_settings(dialect="jafka")
+    settings = plan_settings(broker_type="jafka")
     snapshot = plain_snapshot({log: (100, 400)}, bytes_per_offset={log: 1.0})
     found = lags_of(snapshot, settings, {}, now_ms=NOW_MS)
     [row] = found.as_json()["partitions"]

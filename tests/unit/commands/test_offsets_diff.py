@@ -24,6 +24,7 @@ from etl.errors import (
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.snapshot import Acknowledgement, Retirement, Snapshot
 from etl.settings.sections import Settings
+from tests.builders import with_keys
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     LOGS,
@@ -220,7 +221,7 @@ def test_an_offset_that_another_client_moved_on_is_followed_where_policy_says_so
     found = diff(outside, FOLLOWING)
     assert told(found) == [(0, 8, 5, 5, "moved by another client")]
     assert (
-        next_runs(found) == {"goes on at the offset, as source.on_offset_changed says"}
+        next_runs(found) == {"goes on at the offset, as group.on_offset_changed says"}
         and found.refusal is None
     )
 
@@ -228,13 +229,7 @@ def test_an_offset_that_another_client_moved_on_is_followed_where_policy_says_so
 def test_an_offset_of_a_topic_that_is_read_no_longer_is_left_where_another_client_put_it() -> None:
     outside, narrow = (
         loaded(),
-        FOLLOWING.model_copy(
-            update={
-                "source": FOLLOWING.source.model_copy(
-                    update={"topics": settings_of(topics={"allow": ["others.*"]}).source.topics}
-                )
-            }
-        ),
+        with_keys(FOLLOWING, source={"topics": ("others.*",)}),
     )
     outside.move_offset(LOGS[0], 8)
     [row] = diff(outside, narrow).document["rows"]

@@ -19,6 +19,7 @@ from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.settings.choices import WriterName
 from etl.settings.sections import Settings
+from tests.builders import with_keys
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
     LOGS,
@@ -161,7 +162,7 @@ def test_what_the_table_knows_better_is_said_to_be_taken_over_first() -> None:
 
 
 def stored_in_another_shape() -> tuple[Outside, Settings]:
-    return stored_and_grown(), settings_of(isolation="read_uncommitted")
+    return stored_and_grown(), settings_of(isolation_level="read_uncommitted")
 
 
 def with_offsets_gone() -> tuple[Outside, Settings]:
@@ -229,8 +230,8 @@ def by_transform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
         table = SETTINGS.table.model_copy(
             update={"written_path": str(tmp_path / "table"), "partition_by": partition_by}
         )
-        return SETTINGS.model_copy(
-            update={"transform": function.replace("shaping", name), "table": table}
+        return with_keys(
+            SETTINGS, transform={"dataframe": function.replace("shaping", name)}, table=table
         )
 
     return made
@@ -257,7 +258,7 @@ def test_plan_refuses_a_transform_that_the_run_would_not_find(
 ) -> None:
     with pytest.raises(SettingsError, match=why) as refused:
         seen_by(by_transform(function), outside_of(5, 3, 4))
-    assert refused.value.where["key"] == "transform"
+    assert refused.value.where["key"] == "transform.dataframe"
 
 
 def test_plan_says_that_what_a_transform_makes_was_not_looked_at_and_starts_no_spark(
@@ -322,10 +323,13 @@ def test_plan_refuses_an_arrow_transform_that_the_run_would_not_store_a_plan_for
     settings = by_transform(function)
     with pytest.raises(SettingsError, match=why) as refused:
         seen_by(
-            settings.model_copy(update={"transform": None, "arrow_transform": settings.transform}),
+            with_keys(
+                settings,
+                transform={"dataframe": None, "record_batch": settings.transform.dataframe},
+            ),
             outside_of(5, 3, 4),
         )
-    assert refused.value.where["key"] == "arrow_transform"
+    assert refused.value.where["key"] == "transform.record_batch"
 
 
 def test_plan_refuses_a_writer_that_the_run_would_not_find(

@@ -32,7 +32,7 @@ from tests.fakes.stories import LOGS, run, settings_of
 
 LOG = LOGS[0]
 HERE = AuditedLog(LOG)
-CAPPED = settings_of(start="earliest", limits={"max_records_per_plan": 10})
+CAPPED = settings_of(starting_offsets="earliest", limits={"max_records_per_plan": 10})
 
 
 @pytest.fixture

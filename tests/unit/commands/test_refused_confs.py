@@ -16,11 +16,10 @@ from tests.builders import plain_settings
 from tests.said import refused, run_etl
 
 LEAST: dict[str, Any] = {
-    "version": 1,
     "pipeline": "clicks",
-    "group": "group",
+    "group": {"id": "group"},
     "zookeeper": {"connect": "127.0.0.1:1"},
-    "source": {"topics": {"allow": ["clicks"]}},
+    "source": {"topics": ["clicks"]},
     "table": {"path": "clicks"},
 }
 
@@ -30,13 +29,17 @@ LEAST: dict[str, Any] = {
     [
         ("source", {"strat": "latest"}, ("unknown key", "source.strat")),
         ("limits", {"max_records_per_plan": "many"}, ("limits.max_records_per_plan", "many")),
-        ("source", {"start": "yesterday"}, ("source.start", "earliest, latest")),
         (
             "source",
-            {"start": {"timestamp": "2026-01-31T00:00:00"}},
-            ("source.start.timestamp", "UTC offset"),
+            {"starting_offsets": "yesterday"},
+            ("source.starting_offsets", "earliest, latest"),
         ),
-        ("ownership", {"mode": "share"}, ("ownership.mode", "claim")),
+        (
+            "source",
+            {"starting_offsets": "2026-01-31T00:00:00"},
+            ("source.starting_offsets", "UTC offset"),
+        ),
+        ("group", {"mode": "share"}, ("group.mode", "claim")),
     ],
 )
 def test_a_wrong_key_is_named_with_its_path(

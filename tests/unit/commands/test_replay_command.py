@@ -198,7 +198,7 @@ def test_a_place_that_is_another_than_was_meant_or_belongs_to_another_table_is_r
     into: str, why: str, tmp_path: Path
 ) -> None:
     (tmp_path / "clicks.yaml").write_text(
-        "{version: 1, pipeline: clicks, group: g, zookeeper: {connect: '127.0.0.1:1/x'}, source: {topics: {allow: [clicks]}}, "
+        "{pipeline: clicks, group: g, zookeeper: {connect: '127.0.0.1:1/x'}, source: {topics: [clicks]}, "
         "table: {path: tables/clicks}}"
     )
     settings = load_settings(tmp_path / "clicks.yaml")

@@ -16,11 +16,10 @@ from tests.reports import document_of, loaded, new_report
 from tests.said import refused, run_etl
 
 CONF = """\
-version: 1
 pipeline: clicks
 group: etl-clicks
 zookeeper: {connect: "127.0.0.1:1"}
-source: {topics: {allow: clicks}}
+source: {topics: clicks}
 table: {path: warehouse}
 report: {path: reports}
 """

@@ -86,5 +86,8 @@ def test_a_run_that_never_learned_where_its_table_is_has_a_report_and_metrics_al
     report.finished(report.started_at_ms + 1)
     assert report.as_json()["table"] == "lake.clicks" and report.as_json()["exit_code"] == 2
     assert metrics_of(
-        report, now_ms=report.started_at_ms + 1, per=settings.metrics_per, last_success_s=None
+        report,
+        now_ms=report.started_at_ms + 1,
+        per_partition=settings.metrics.per_partition,
+        last_success_s=None,
     )

@@ -35,11 +35,10 @@ RUN = cast(Any, typer.main.get_command(app)).commands["run"]
 
 def conf(folder: Path, name: str, **keys: Any) -> Path:
     document = {
-        "version": 1,
         "pipeline": name,
         "group": "g",
-        "zookeeper": {"connect": "127.0.0.1:1", "connect_timeout_s": 0.1},
-        "source": {"topics": {"allow": ["t"]}},
+        "zookeeper": {"connect": "127.0.0.1:1", "session_timeout_s": 1},
+        "source": {"topics": ["t"]},
         "table": {"path": name},
         **keys,
     }
@@ -177,7 +176,7 @@ def test_the_command_runs_a_folder_with_what_was_said_and_tells_each_conf_by_its
     said = run_etl(
         "run",
         "--set",
-        "zookeeper.connect_timeout_s=0.2",
+        "zookeeper.session_timeout_s=1",
         str(tmp_path),
         "--quiet",
         "--strict",
@@ -189,7 +188,7 @@ def test_the_command_runs_a_folder_with_what_was_said_and_tells_each_conf_by_its
         ("b.yaml", 2),
     ]
     assert said.document["runs"][1]["error"]["where"]["path"] == str(tmp_path / "b.yaml")
-    assert said.document["runs"][1]["error"]["where"]["set"] == "zookeeper.connect_timeout_s"
+    assert said.document["runs"][1]["error"]["where"]["set"] == "zookeeper.session_timeout_s"
     (tmp_path / "a.yaml").unlink()
     shown = run_etl("run", str(tmp_path), "--quiet")
     assert shown.code == 2 and "b.yaml" in shown.out and "exit code" in shown.out

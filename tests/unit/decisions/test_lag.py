@@ -18,6 +18,7 @@ from etl.report.lag import Lags
 from etl.run.ingest import ingest
 from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings
+from tests.builders import with_keys
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
 from tests.fakes.planning import A, B, onward, snapshot_of
@@ -34,7 +35,7 @@ from tests.fakes.stories import (
 )
 from tests.fakes.world import Crash, FakeWorld, When
 
-AT_NOON = {"timestamp": "2026-01-31T12:00:00+00:00"}
+AT_NOON = "2026-01-31T12:00:00+00:00"
 NOON_MS = 1_769_860_800_000
 OTHER = BrokerPartition("clicks-2", 7)
 Situation = tuple[Outside, Settings, dict[int, int | None]]
@@ -45,7 +46,7 @@ def of_a_first_run(start: Any, *lags: int) -> Situation:
     outside = outside_of(5, 3, 4)
     outside.logs[LOGS[0]].log_start = 1
     outside.logs[LOGS[2]].later = {3: NOON_MS}
-    return outside, settings_of(start=start), dict(enumerate(lags))
+    return outside, settings_of(starting_offsets=start), dict(enumerate(lags))
 
 
 def of_a_group_with_offsets() -> Situation:
@@ -94,7 +95,10 @@ def of_a_partition_without_a_leader() -> Situation:
 
 
 def of_a_start_that_waits() -> Situation:
-    outside, settings = outside_of(5, 3, 4), settings_of(on_no_leader="skip", start="latest")
+    outside, settings = (
+        outside_of(5, 3, 4),
+        settings_of(on_no_leader="skip", starting_offsets="latest"),
+    )
     outside.logs[LOGS[0]].has_leader = False
     run(outside, settings)
     outside.logs[LOGS[0]] = FakeLog(8, later={7: NOON_MS})
@@ -104,8 +108,8 @@ def of_a_start_that_waits() -> Situation:
 def of_an_owned_partition() -> Situation:
     outside = loaded()
     outside.owners = {LOGS[0]: "group_host-1-0"}
-    owned = SETTINGS.ownership.model_copy(update={"on_owned": OnOwned.SKIP})
-    return outside, SETTINGS.model_copy(update={"ownership": owned}), {0: 2, 1: 0, 2: 1}
+    skipping = with_keys(SETTINGS, group={"on_owned": OnOwned.SKIP})
+    return outside, skipping, {0: 2, 1: 0, 2: 1}
 
 
 def of_a_followed_offset() -> Situation:

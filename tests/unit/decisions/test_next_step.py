@@ -25,6 +25,7 @@ from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings
+from tests.builders import with_keys
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
@@ -190,8 +191,7 @@ def deleted(outside: Outside) -> Outside:
 def owned() -> Situation:
     outside = loaded(2, 3, 1)
     outside.owners = {A: "group_host-1-0"}
-    skipping = SETTINGS.ownership.model_copy(update={"on_owned": OnOwned.SKIP})
-    return Situation(outside, SETTINGS.model_copy(update={"ownership": skipping}))
+    return Situation(outside, with_keys(SETTINGS, group={"on_owned": OnOwned.SKIP}))
 
 
 def leaderless(settings: Settings = SETTINGS) -> Outside:
@@ -205,7 +205,7 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
     "none | no table, or no D": {
         "a first run": lambda: Situation(outside_of(5, 3, 4)),
         "a first run from the latest": lambda: Situation(
-            outside_of(5, 3, 4), settings_of(start="latest")
+            outside_of(5, 3, 4), settings_of(starting_offsets="latest")
         ),
         "a first run under a cap": lambda: Situation(
             outside_of(5, 3, 4), settings_of(limits={"max_records_per_plan": 4})
@@ -261,7 +261,7 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
         "and is followed": lambda: Situation(moved_to(6), FOLLOWING, finishes=(Outcome.FOLLOWED,)),
         "and its topic is not read": lambda: Situation(
             unnamed_and_moved(),
-            settings_of(on_offset_changed="follow", topics={"allow": ["clicks"]}),
+            settings_of(on_offset_changed="follow", topics=["clicks"]),
             finishes=(Outcome.NOT_FOLLOWED,),
         ),
         "and above the end": lambda: Situation(moved_to(99), FOLLOWING, stops=OffsetMoved),

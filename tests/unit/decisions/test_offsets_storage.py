@@ -257,10 +257,10 @@ def test_a_stored_plan_moves_offsets_where_it_saw_them_so_the_key_changes_behind
     plan = plan_at(ZOOKEEPER, in_zookeeper(500))
     reject_other_offsets_storage(plan, ZOOKEEPER)
     with pytest.raises(
-        SettingsError, match="was made for offsets in zookeeper; offsets.storage is kafka now"
+        SettingsError, match="was made for offsets in zookeeper; group.offsets_storage is kafka now"
     ) as raised:
         reject_other_offsets_storage(plan, KAFKA)
-    assert "with offsets.storage: zookeeper `etl run CONF` finishes it" in raised.value.action
+    assert "with group.offsets_storage: zookeeper `etl run CONF` finishes it" in raised.value.action
     reject_other_offsets_storage(replace(plan, moves_offsets=False), KAFKA)
 
 

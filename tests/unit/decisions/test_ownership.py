@@ -40,8 +40,8 @@ FOREIGN = "group_host-1-0"
 At = Callable[[str, When], None]
 
 
-def settings_of(**ownership: Any) -> Settings:
-    return plain_settings(ownership=ownership)
+def settings_of(**group: Any) -> Settings:
+    return plain_settings(group=group)
 
 
 def snapshot_of(owners: dict[BrokerPartition, str] | None = None, *live: str) -> Snapshot:
@@ -123,12 +123,12 @@ def test_an_owned_log_is_refused_and_named(on_owned: str) -> None:
     assert caught.value.where == {"topic": "clicks", "partition": 1}
 
 
-@pytest.mark.parametrize("ownership", [{"on_owned": "skip"}, {"on_active_members": "unowned"}])
-def test_what_somebody_owns_is_left_out_and_the_rest_is_taken(ownership: dict[str, str]) -> None:
-    live = ("group_host-1",) if "on_active_members" in ownership else ()
+@pytest.mark.parametrize("group", [{"on_owned": "skip"}, {"on_active_members": "skip"}])
+def test_what_somebody_owns_is_left_out_and_the_rest_is_taken(group: dict[str, str]) -> None:
+    live = ("group_host-1",) if "on_active_members" in group else ()
     left = leave_to_owners(
         replace(snapshot_of({B: FOREIGN}, *live), leaderless=frozenset({B})),
-        settings_of(**ownership),
+        settings_of(**group),
     )
     assert (set(left.extents), left.owners, left.leaderless) == ({A, C}, {B: FOREIGN}, frozenset())
 
@@ -136,12 +136,12 @@ def test_what_somebody_owns_is_left_out_and_the_rest_is_taken(ownership: dict[st
 def test_only_under_wait_is_an_owner_waited_for() -> None:
     owned = snapshot_of({B: FOREIGN})
     assert owners_to_wait_for(owned, settings_of(on_owned="wait")) == {B: FOREIGN}
-    for ownership in (
+    for group in (
         {},
         {"on_owned": "skip"},
-        {"on_owned": "wait", "on_active_members": "unowned"},
+        {"on_owned": "wait", "on_active_members": "skip"},
     ):
-        assert owners_to_wait_for(owned, settings_of(**ownership)) == {}
+        assert owners_to_wait_for(owned, settings_of(**group)) == {}
 
 
 def test_a_driver_of_this_pipeline_is_nobody_to_leave_alone_and_one_of_another_pipeline_is() -> (
@@ -153,7 +153,7 @@ def test_a_driver_of_this_pipeline_is_nobody_to_leave_alone_and_one_of_another_p
 
 
 @pytest.mark.parametrize(
-    ("member_id", "consumer"),
+    ("instance_id", "consumer"),
     [
         (None, driver_of("clicks").removesuffix("-0")),
         ("etl", driver_of("clicks").removesuffix("-0")),
@@ -162,13 +162,13 @@ def test_a_driver_of_this_pipeline_is_nobody_to_leave_alone_and_one_of_another_p
     ],
 )
 def test_a_registration_of_this_pipeline_is_no_live_consumer_and_what_it_owns_is_nobodys_to_leave_alone(
-    member_id: str | None,
+    instance_id: str | None,
     consumer: str,
 ) -> None:
     """A member that was killed stays registered until its session ends, and a command may look
     while a run is a member.
     """
-    settings = settings_of(mode="join", member_id=member_id)
+    settings = settings_of(mode="join", join={"instance_id": instance_id})
     snapshot = snapshot_of({B: f"{consumer}-3"}, consumer)
     assert leave_to_owners(snapshot, settings) == replace(snapshot, owners={})
     with pytest.raises(Owned, match=r"group: group_host-1\. "):
@@ -178,10 +178,10 @@ def test_a_registration_of_this_pipeline_is_no_live_consumer_and_what_it_owns_is
 @pytest.mark.parametrize(
     "settings",
     [
-        settings_of(member_id="etl"),
+        settings_of(join={"instance_id": "etl"}),
         settings_of(mode="join"),
-        settings_of(mode="join", member_id="etl-1"),
-        settings_of(mode="join", member_id="et"),
+        settings_of(mode="join", join={"instance_id": "etl-1"}),
+        settings_of(mode="join", join={"instance_id": "et"}),
     ],
 )
 def test_a_consumer_of_another_name_is_somebody_else(settings: Settings) -> None:
@@ -201,15 +201,14 @@ def test_a_member_leaves_what_is_not_of_its_share_and_asks_no_live_consumer_but_
         leave_to_owners(in_kafka, settings_of(mode="join"))
     assert caught.value.exit_code == 4
     assert (
-        leave_to_owners(in_kafka, settings_of(mode="join", on_active_members="unowned")).owners
+        leave_to_owners(in_kafka, settings_of(mode="join", on_active_members="skip")).owners
         == left.owners
     )
 
 
-def joining(membership: Membership, **ownership: Any) -> Settings:
+def joining(membership: Membership, **group: Any) -> Settings:
     storage = "kafka" if membership is Membership.COORDINATOR else "zookeeper"
-    keys = {"mode": "join", "membership": membership.value, **ownership}
-    return plain_settings(ownership=keys, offsets={"storage": storage})
+    return plain_settings(group={"mode": "join", "offsets_storage": storage, **group})
 
 
 STATIC = "driver-6f1a0c52-0d3b-4a51-9f0e-0123456789ab at 10.0.0.7"
@@ -248,7 +247,7 @@ def test_the_static_member_of_this_pipeline_is_no_other_consumer_between_its_run
     consumer: str, is_ours: bool
 ) -> None:
     named, unnamed = (
-        joining(Membership.COORDINATOR, member_id="driver"),
+        joining(Membership.COORDINATOR, join={"instance_id": "driver"}),
         joining(Membership.COORDINATOR),
     )
     assert foreign_consumers([consumer], named) == (() if is_ours else (consumer,))
@@ -343,15 +342,15 @@ def test_where_all_is_owned_at_the_first_run_its_plan_keeps_where_the_logs_start
 
 def test_live_consumers_are_lived_with_where_the_conf_says_so() -> None:
     outside = outside_of(owners={B: FOREIGN}, live_consumers=("group_host-1",))
-    run(outside, settings_of(on_active_members="unowned"))
+    run(outside, settings_of(on_active_members="skip"))
     assert {log for log, _ in outside.rows()} == {A, C}
 
 
-@pytest.mark.parametrize("ownership", [{}, {"on_owned": "wait"}, {"on_owned": "skip"}])
+@pytest.mark.parametrize("group", [{}, {"on_owned": "wait"}, {"on_owned": "skip"}])
 def test_a_stored_plan_waits_for_the_owner_of_a_log_that_it_reads(
-    ownership: dict[str, str],
+    group: dict[str, str],
 ) -> None:
-    outside, settings = outside_of(), settings_of(**ownership)
+    outside, settings = outside_of(), settings_of(**group)
     with pytest.raises(Crash):
         run(outside, settings, crash_before("fetch"))
     stored = dict(outside.plans)
@@ -364,11 +363,11 @@ def test_a_stored_plan_waits_for_the_owner_of_a_log_that_it_reads(
     assert outside.owners == {} and len(outside.rows()) == 12
 
 
-@pytest.mark.parametrize("ownership", [{}, {"on_owned": "skip"}])
+@pytest.mark.parametrize("group", [{}, {"on_owned": "skip"}])
 def test_an_owner_who_comes_before_the_claim_stops_the_run_and_the_plan_stays(
-    ownership: dict[str, str],
+    group: dict[str, str],
 ) -> None:
-    outside, settings = outside_of(), settings_of(**ownership)
+    outside, settings = outside_of(), settings_of(**group)
     with pytest.raises(Owned, match=FOREIGN):
         run(outside, settings, then("claim", lambda: outside.owners.update({C: FOREIGN})))
     assert (set(outside.plans), outside.table, outside.owners) == ({1}, None, {C: FOREIGN})

@@ -30,6 +30,7 @@ from etl.model.partitions import BrokerPartition, Committed, Leader, PartitionOf
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind
 from etl.model.snapshot import FirstRun, Ledger, Replay, Snapshot, Supersede, Table, UpToDate
 from etl.settings.sections import Settings
+from tests.builders import with_keys
 from tests.fakes.planning import (
     BROKER,
     CAPS,
@@ -93,12 +94,12 @@ def test_the_next_plan_goes_on_where_the_last_one_ended_and_names_it() -> None:
 
 
 def test_starting_at_the_latest_makes_a_plan_without_ranges_that_keeps_the_start() -> None:
-    plan = planned(snapshot_of({A: (3, 10)}), settings=settings_of(start="latest"))
+    plan = planned(snapshot_of({A: (3, 10)}), settings=settings_of(starting_offsets="latest"))
     assert (plan.kind, plan.ranges, plan.positions) == (PlanKind.START, (), {A: 10})
 
 
 def test_starting_at_a_time_is_where_the_first_record_that_late_lies() -> None:
-    at_noon = settings_of(start={"timestamp": "2026-01-31T12:00:00+00:00"})
+    at_noon = settings_of(starting_offsets="2026-01-31T12:00:00+00:00")
     plan = planned(
         snapshot_of({A: (3, 10), B: (3, 10), C: (3, 10)}, starts={A: 6, B: 1, C: 10}),
         settings=at_noon,
@@ -108,16 +109,14 @@ def test_starting_at_a_time_is_where_the_first_record_that_late_lies() -> None:
 
 
 def test_a_start_by_time_that_came_after_the_end_was_read_starts_at_the_end() -> None:
-    at_noon = settings_of(start={"timestamp": "2026-01-31T12:00:00+00:00"})
+    at_noon = settings_of(starting_offsets="2026-01-31T12:00:00+00:00")
     assert planned(snapshot_of({A: (3, 10)}, starts={A: 12}), settings=at_noon).positions == {A: 10}
 
 
-@pytest.mark.parametrize(
-    "start", ["earliest", "latest", {"timestamp": "2026-01-31T12:00:00+00:00"}]
-)
+@pytest.mark.parametrize("start", ["earliest", "latest", "2026-01-31T12:00:00+00:00"])
 def test_what_an_older_consumer_committed_wins_over_the_start_policy(start: Any) -> None:
     snapshot = snapshot_of({A: (3, 10)}, committed={A: Committed(8, 17)}, starts={A: 5})
-    plan = planned(snapshot, settings=settings_of(start=start))
+    plan = planned(snapshot, settings=settings_of(starting_offsets=start))
     assert offsets_of(plan) == {A: [(8, 10)]}
     assert plan.seen == {A: Committed(8, 17)}
 
@@ -128,14 +127,16 @@ def test_a_new_topic_starts_by_its_own_policy(
 ) -> None:
     snapshot = snapshot_of({A: (0, 10), OTHER: (2, 9)})
     plan = planned(
-        snapshot, onward({A: 10}), settings_of(start="latest", new_topics_starting_offsets=policy)
+        snapshot,
+        onward({A: 10}),
+        settings_of(starting_offsets="latest", new_topics_starting_offsets=policy),
     )
     assert offsets_of(plan).get(OTHER) == position
     assert plan.positions == {A: 10, OTHER: 9}
 
 
 def test_a_new_partition_of_a_known_topic_starts_at_its_first_record() -> None:
-    latest = settings_of(start="latest", new_topics_starting_offsets="latest")
+    latest = settings_of(starting_offsets="latest", new_topics_starting_offsets="latest")
     plan = planned(snapshot_of({A: (0, 10), B: (2, 9)}), onward({A: 10}), latest)
     assert offsets_of(plan) == {B: [(2, 9)]}
 
@@ -308,12 +309,12 @@ def test_a_topic_that_is_not_there_is_told_with_those_that_are_like_it() -> None
 def test_expressions_that_match_nothing_are_told_with_what_there_is() -> None:
     with pytest.raises(TopicMissing) as caught:
         reject_missing_topics(
-            settings_of(topics={"allow": ["x.*"]}), [], lambda: ["__consumer_offsets", *"gfedcba"]
+            settings_of(topics=["x.*"]), [], lambda: ["__consumer_offsets", *"gfedcba"]
         )
     assert caught.value.action.endswith("; the cluster has a, b, c, d, e and 2 more")
 
 
-DOTTED = settings_of(topics={"allow": ["clicks", "my.topic"]})
+DOTTED = settings_of(topics=["clicks", "my.topic"])
 
 
 def test_a_name_with_a_dot_is_told_as_missing_where_no_topic_matches_it() -> None:
@@ -327,9 +328,7 @@ def test_a_name_with_a_dot_is_told_as_missing_where_no_topic_matches_it() -> Non
 
 
 def test_an_expression_that_is_no_name_may_match_nothing_where_another_one_does() -> None:
-    reject_missing_topics(
-        settings_of(topics={"allow": ["clicks", "new-.*", "my[.]topic"]}), ["clicks"]
-    )
+    reject_missing_topics(settings_of(topics=["clicks", "new-.*", "my[.]topic"]), ["clicks"])
 
 
 @pytest.mark.parametrize(
@@ -344,28 +343,28 @@ def test_an_expression_that_is_no_name_may_match_nothing_where_another_one_does(
 def test_topics_that_are_allowed_and_denied_are_told_as_denied(
     allow: list[str], deny: list[str], there: list[str]
 ) -> None:
-    with pytest.raises(SettingsError, match="source.topics.deny keeps it out") as caught:
+    with pytest.raises(SettingsError, match="source.exclude_topics excludes it") as caught:
         reject_missing_topics(
-            settings_of(topics={"allow": allow, "deny": deny}),
+            settings_of(topics=allow, exclude_topics=deny),
             there,
             lambda: ["clicks", "calls", "orders"],
         )
     assert (
         caught.value.where["topic"] in {"clicks", "calls"}
-        and caught.value.where["key"] == "source.topics.deny"
+        and caught.value.where["key"] == "source.exclude_topics"
     )
 
 
 def test_where_deny_keeps_out_nothing_that_is_allowed_it_is_not_named() -> None:
     with pytest.raises(TopicMissing, match="no topic matches"):
         reject_missing_topics(
-            settings_of(topics={"allow": ["x.*"], "deny": ["clicks"]}), [], lambda: ["clicks"]
+            settings_of(topics=["x.*"], exclude_topics=["clicks"]), [], lambda: ["clicks"]
         )
 
 
 def test_expressions_must_match_something() -> None:
     with pytest.raises(TopicMissing, match="no topic matches"):
-        reject_missing_topics(settings_of(topics={"allow": ["x.*"]}), [])
+        reject_missing_topics(settings_of(topics=["x.*"]), [])
 
 
 def test_a_topic_whose_name_a_partition_cannot_hold_is_refused_where_the_table_is_partitioned_by_it() -> (
@@ -386,9 +385,9 @@ def test_a_topic_whose_name_a_partition_cannot_hold_is_refused_where_the_table_i
 @pytest.mark.parametrize(
     "changed",
     [
-        settings_of(isolation="read_uncommitted"),
+        settings_of(isolation_level="read_uncommitted"),
         settings_of(table={"partition_by": ["topic"]}),
-        SETTINGS.model_copy(update={"transform": "a:b"}),
+        with_keys(SETTINGS, transform={"dataframe": "a:b"}),
     ],
 )
 def test_a_stored_plan_of_another_shape_is_not_replayed(changed: Settings) -> None:
@@ -403,12 +402,12 @@ def test_a_stored_plan_of_another_shape_is_not_replayed(changed: Settings) -> No
     "of_then, now, expected",
     [
         (SETTINGS, SETTINGS, False),
-        (SETTINGS, SETTINGS.model_copy(update={"transform": "a:b"}), False),
-        (settings_of(isolation="read_uncommitted"), SETTINGS, False),
-        (SETTINGS.model_copy(update={"transform": "a:b"}), SETTINGS, True),
+        (SETTINGS, with_keys(SETTINGS, transform={"dataframe": "a:b"}), False),
+        (settings_of(isolation_level="read_uncommitted"), SETTINGS, False),
+        (with_keys(SETTINGS, transform={"dataframe": "a:b"}), SETTINGS, True),
         (
-            SETTINGS.model_copy(update={"transform": "a:b"}),
-            SETTINGS.model_copy(update={"transform": "c:d"}),
+            with_keys(SETTINGS, transform={"dataframe": "a:b"}),
+            with_keys(SETTINGS, transform={"dataframe": "c:d"}),
             True,
         ),
     ],
@@ -442,7 +441,9 @@ def worlds(draw: st.DrawFn) -> tuple[Snapshot, FirstRun | UpToDate, Settings]:
     }
     state = onward(positions, number=draw(st.integers(1, 50))) if positions else FirstRun()
     policy = settings_of(
-        draw(LIMITS), start=draw(st.sampled_from(["earliest", "latest"])), on_data_loss="skip"
+        draw(LIMITS),
+        starting_offsets=draw(st.sampled_from(["earliest", "latest"])),
+        on_data_loss="skip",
     )
     return snapshot_of(extents, bytes_per_offset=draw(COSTS)), state, policy
 

@@ -36,7 +36,7 @@ from tests.fakes.stories import (
 from tests.fakes.world import Crash, When
 
 A, B, C = LOGS
-LATEST = settings_of(start="latest")
+LATEST = settings_of(starting_offsets="latest")
 
 
 def rows_of(outside: Outside, log: BrokerPartition = A) -> list[int]:
@@ -294,10 +294,10 @@ def test_a_ledger_restored_from_a_copy_of_before_a_position_went_back_doubles_an
         {name: getattr(outside, name) for name in ("plans", "plan_versions", "applied", "offsets")}
     )
     set_to(outside, LATEST, a=4)
-    run(outside, settings_of(start="latest", limits={"max_records_per_plan": 3}))
+    run(outside, settings_of(starting_offsets="latest", limits={"max_records_per_plan": 3}))
     assert rows_of(outside) == [4, 5, 6]
     vars(outside).update(kept)
-    run(outside, settings_of(start="latest", on_offset_changed=policy))
+    run(outside, settings_of(starting_offsets="latest", on_offset_changed=policy))
     assert rows_of(outside) == list(range(4, 15)) and not outside.losses
 
 

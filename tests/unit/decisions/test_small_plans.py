@@ -48,11 +48,10 @@ def test_records_of_a_size_that_nobody_tells_are_taken_for_large_ones() -> None:
 
 def test_a_limit_that_has_no_effect_under_sparks_writer_is_refused() -> None:
     conf = {
-        "version": 1,
         "pipeline": "clicks",
         "group": "g",
         "zookeeper": {"connect": "127.0.0.1:2181"},
-        "source": {"topics": {"allow": ["clicks"]}},
+        "source": {"topics": ["clicks"]},
         "table": {"path": "t"},
         "limits": {"local_below_bytes": 1},
     }

@@ -34,7 +34,7 @@ from tests.fakes.stories import (
 from tests.fakes.world import Crash, When
 
 NOON_MS = 1_769_860_800_000
-AT_NOON = {"timestamp": "2026-01-31T12:00:00+00:00"}
+AT_NOON = "2026-01-31T12:00:00+00:00"
 FIRST_RUN_MS = 1_700_000_000_000
 """The fake world's clock at a first run."""
 
@@ -64,7 +64,7 @@ def leads_again(
 
 
 def test_the_latest_record_of_a_partition_without_a_leader_is_that_of_the_first_run() -> None:
-    outside, settings = without_a_leader(later={5: FIRST_RUN_MS - 1}, start="latest")
+    outside, settings = without_a_leader(later={5: FIRST_RUN_MS - 1}, starting_offsets="latest")
     run(outside, settings)
     leads_again(outside, later=(FIRST_RUN_MS, FIRST_RUN_MS + 5))
     assert outcomes(run(outside, settings)) == [Outcome.INGESTED]
@@ -77,7 +77,7 @@ def test_the_latest_record_of_a_partition_without_a_leader_is_that_of_the_first_
 def test_a_partition_without_a_leader_that_starts_at_the_latest_has_no_row_where_nothing_came_since() -> (
     None
 ):
-    outside, settings = without_a_leader(later={}, start="latest")
+    outside, settings = without_a_leader(later={}, starting_offsets="latest")
     run(outside, settings)
     leads_again(outside)
     assert outcomes(run(outside, settings)) == [Outcome.STARTED]
@@ -86,10 +86,12 @@ def test_a_partition_without_a_leader_that_starts_at_the_latest_has_no_row_where
 
 
 def test_a_start_by_time_holds_for_a_partition_that_had_no_leader_then() -> None:
-    outside, settings = without_a_leader(later={4: NOON_MS, 5: NOON_MS + 1}, start=AT_NOON)
+    outside, settings = without_a_leader(
+        later={4: NOON_MS, 5: NOON_MS + 1}, starting_offsets=AT_NOON
+    )
     run(outside, settings)
     leads_again(outside)
-    run(outside, settings_of(on_no_leader="skip", start="earliest"))
+    run(outside, settings_of(on_no_leader="skip", starting_offsets="earliest"))
     assert its_rows(outside) == [4, 5], "the conf of the first run counts"
 
 
@@ -107,17 +109,17 @@ def behind_a_transaction(later: dict[int, int], **source: Any) -> tuple[Outside,
 def test_a_start_by_time_behind_an_open_transaction_waits_and_loads_no_older_record(
     later: dict[int, int], rows: list[int]
 ) -> None:
-    outside, settings = behind_a_transaction(later, start=AT_NOON)
+    outside, settings = behind_a_transaction(later, starting_offsets=AT_NOON)
     for _ in range(2):
         run(outside, settings)
         assert its_rows(outside) == []
     outside.logs[LOGS[0]].held_back = 0
-    run(outside, settings_of(start="earliest"))
+    run(outside, settings_of(starting_offsets="earliest"))
     assert its_rows(outside) == rows, "the conf of the first run counts"
 
 
 def test_a_start_by_time_before_an_open_transaction_does_not_wait_for_it() -> None:
-    outside, settings = behind_a_transaction({1: NOON_MS}, start=AT_NOON)
+    outside, settings = behind_a_transaction({1: NOON_MS}, starting_offsets=AT_NOON)
     run(outside, settings)
     assert its_rows(outside) == [1]
 
@@ -125,7 +127,7 @@ def test_a_start_by_time_before_an_open_transaction_does_not_wait_for_it() -> No
 def test_the_latest_record_is_the_readable_end_and_what_becomes_readable_after_it_is_loaded() -> (
     None
 ):
-    outside, settings = behind_a_transaction({}, start="latest")
+    outside, settings = behind_a_transaction({}, starting_offsets="latest")
     run(outside, settings)
     outside.logs[LOGS[0]].held_back = 0
     run(outside, settings)
@@ -142,7 +144,7 @@ UNREAD_SOURCE: dict[str, Any] = {"new_topics_starting_offsets": "latest", "on_no
 def skipping_owners(**source: Any) -> Settings:
     settings = settings_of(**{**UNREAD_SOURCE, **source})
     return settings.model_copy(
-        update={"ownership": settings.ownership.model_copy(update={"on_owned": OnOwned.SKIP})}
+        update={"group": settings.group.model_copy(update={"on_owned": OnOwned.SKIP})}
     )
 
 
@@ -168,7 +170,7 @@ def test_a_topic_of_which_the_first_run_could_read_nothing_is_no_new_topic_later
     outside, settings = beside_an_unread_topic(why, *ends), skipping_owners()
     run(outside, settings)
     can_be_read(outside)
-    run(outside, skipping_owners(start="latest"))
+    run(outside, skipping_owners(starting_offsets="latest"))
     reject_unfinished(outside)
 
 
@@ -195,14 +197,14 @@ def test_the_start_of_a_topic_that_could_not_be_read_survives_another_plan_in_th
 ):
     outside, settings = (
         beside_an_unread_topic("no leader", 5),
-        skipping_owners(on_data_loss="skip", start="earliest"),
+        skipping_owners(on_data_loss="skip", starting_offsets="earliest"),
     )
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at("store plan", When.AFTER))
     outside.logs[LOGS[0]].log_start = 2
     can_be_read(outside)
     assert Outcome.SUPERSEDED in outcomes(
-        run(outside, skipping_owners(on_data_loss="skip", start="latest"))
+        run(outside, skipping_owners(on_data_loss="skip", starting_offsets="latest"))
     )
     assert its_rows(outside, UNREAD) == [0, 1, 2, 3]
 
@@ -220,20 +222,20 @@ def test_a_topic_that_is_denied_for_a_time_keeps_the_start_that_the_first_run_de
     outside = beside_an_unread_topic("no leader", 5)
     run(outside, skipping_owners())
     can_be_read(outside)
-    run(outside, skipping_owners(topics={"allow": ["clicks.*"], "deny": ["clicks-2"]}))
+    run(outside, skipping_owners(exclude_topics=["clicks-2"]))
     run(outside, skipping_owners())
     reject_unfinished(outside)
 
 
 def test_a_topic_that_the_conf_names_only_later_starts_as_a_new_one() -> None:
     outside = beside_an_unread_topic("", 5)
-    run(outside, skipping_owners(topics={"allow": ["clicks.*"], "deny": ["clicks-2"]}))
+    run(outside, skipping_owners(exclude_topics=["clicks-2"]))
     run(outside, skipping_owners())
     assert its_rows(outside) == [0, 1, 2, 3, 4] and not its_rows(outside, UNREAD)
 
 
 def test_a_first_run_without_any_leader_keeps_its_start_all_the_same() -> None:
-    outside, settings = without_a_leader(later={5: FIRST_RUN_MS}, start="latest")
+    outside, settings = without_a_leader(later={5: FIRST_RUN_MS}, starting_offsets="latest")
     for log in LOGS:
         outside.logs[log].has_leader = False
     assert outcomes(run(outside, settings)) == [Outcome.NO_LEADER, Outcome.STARTED]
@@ -263,9 +265,9 @@ def test_a_new_topic_that_starts_at_the_latest_does_so_where_nobody_leads_it_at_
 
 
 def test_a_partition_that_somebody_owned_at_the_first_run_starts_where_that_run_decided() -> None:
-    outside, settings = outside_of(6, 3, 0), settings_of(start="latest")
+    outside, settings = outside_of(6, 3, 0), settings_of(starting_offsets="latest")
     skipping = settings.model_copy(
-        update={"ownership": settings.ownership.model_copy(update={"on_owned": OnOwned.SKIP})}
+        update={"group": settings.group.model_copy(update={"on_owned": OnOwned.SKIP})}
     )
     outside.owners = {LOGS[0]: "group_host-1-0"}
     run(outside, skipping)
@@ -276,7 +278,7 @@ def test_a_partition_that_somebody_owned_at_the_first_run_starts_where_that_run_
 
 
 def test_an_owner_that_commits_before_it_goes_is_followed_where_it_stopped() -> None:
-    outside, settings = without_a_leader(later={}, start="latest")
+    outside, settings = without_a_leader(later={}, starting_offsets="latest")
     run(outside, settings)
     leads_again(outside)
     outside.move_offset(LOGS[0], 2)
@@ -286,7 +288,7 @@ def test_an_owner_that_commits_before_it_goes_is_followed_where_it_stopped() -> 
 
 @pytest.mark.parametrize("step", ["store plan", "append", "record", "commit from 0"])
 def test_what_is_decided_survives_a_crash_of_the_first_run(step: str) -> None:
-    outside, settings = without_a_leader(later={5: FIRST_RUN_MS}, start="latest")
+    outside, settings = without_a_leader(later={5: FIRST_RUN_MS}, starting_offsets="latest")
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at(step, When.AFTER))
     leads_again(outside)
@@ -295,7 +297,7 @@ def test_what_is_decided_survives_a_crash_of_the_first_run(step: str) -> None:
 
 
 def test_what_is_decided_survives_the_loss_of_the_ledger() -> None:
-    outside, settings = without_a_leader(later={5: FIRST_RUN_MS}, start="latest")
+    outside, settings = without_a_leader(later={5: FIRST_RUN_MS}, starting_offsets="latest")
     run(outside, settings)
     outside.uid, outside.plans, outside.applied, outside.offsets = None, {}, {}, {}
     leads_again(outside)
@@ -306,7 +308,7 @@ def test_what_is_decided_survives_the_loss_of_the_ledger() -> None:
 # -- the pure part
 # -----------------------------------------------------------------------------------------------------
 
-SKIP = plan_settings(on_no_leader="skip", start="latest")
+SKIP = plan_settings(on_no_leader="skip", starting_offsets="latest")
 
 
 def kept_after_a_first_run(**source: Any) -> Plan:
@@ -319,7 +321,7 @@ def kept_after_a_first_run(**source: Any) -> Plan:
 
 
 def test_a_moment_is_kept_in_the_plans_document_and_shown() -> None:
-    plan = kept_after_a_first_run(start="latest")
+    plan = kept_after_a_first_run(starting_offsets="latest")
     assert plan.pending_starts == {A: NOW_MS}
     assert parse_plan(render_plan(plan), path="p").pending_starts == {A: NOW_MS}
     assert describe_plan(plan, None)["pending_starts"] == [
@@ -362,26 +364,26 @@ def test_a_partition_that_is_led_and_not_read_starts_at_the_end_that_its_log_had
 
 
 def test_only_logs_that_start_at_a_moment_are_asked_for_it() -> None:
-    first = plan_settings(start=AT_NOON)
+    first = plan_settings(starting_offsets=AT_NOON)
     assert timestamps_to_look_up([A, OTHER], None, first, {}) == {A: NOON_MS, OTHER: NOON_MS}
     assert timestamps_to_look_up([A, OTHER], None, SKIP, {}) == {}
     assert timestamps_to_look_up(
-        [A, B, OTHER], kept_after_a_first_run(start="latest"), first, {}
+        [A, B, OTHER], kept_after_a_first_run(starting_offsets="latest"), first, {}
     ) == {A: NOW_MS}
 
 
 def test_a_log_with_a_committed_offset_is_not_asked_for_its_moment() -> None:
-    last = kept_after_a_first_run(start="latest")
+    last = kept_after_a_first_run(starting_offsets="latest")
     committed = {A: Committed(3), B: NOTHING_COMMITTED}
-    assert timestamps_to_look_up([A, B], None, plan_settings(start=AT_NOON), committed) == {
-        B: NOON_MS
-    }
+    assert timestamps_to_look_up(
+        [A, B], None, plan_settings(starting_offsets=AT_NOON), committed
+    ) == {B: NOON_MS}
     assert timestamps_to_look_up([A, B], last, SKIP, committed) == {}
     assert timestamps_to_look_up([A, B], last, SKIP, {A: NOTHING_COMMITTED}) == {A: NOW_MS}
 
 
 def test_a_start_that_nobody_was_asked_for_waits_for_a_run_that_asks() -> None:
-    last = kept_after_a_first_run(start="latest")
+    last = kept_after_a_first_run(starting_offsets="latest")
     state = onward({B: 5}, pending_starts=last.pending_starts)
     plan = planned(snapshot_of({A: (0, 9), B: (0, 7)}), state, SKIP)
     assert (plan.positions, plan.pending_starts) == ({B: 7}, {A: NOW_MS})
@@ -393,7 +395,7 @@ def test_under_fail_a_partition_whose_leader_went_away_while_it_was_asked_stops_
     with pytest.raises(BrokerUnreachable):
         planned(
             snapshot_of({B: (0, 5)}, leaderless=frozenset({A})),
-            settings=plan_settings(start=AT_NOON),
+            settings=plan_settings(starting_offsets=AT_NOON),
         )
 
 
@@ -405,7 +407,10 @@ def test_a_start_at_the_first_record_is_kept_in_the_plans_document_and_shown() -
     assert describe_plan(plan, None)["pending_starts"] == [
         {"topic": "clicks", "partition": 0, "first_record_at": None}
     ]
-    assert timestamps_to_look_up([A, B, OTHER], plan, plan_settings(start=AT_NOON), {}) == {}
+    assert (
+        timestamps_to_look_up([A, B, OTHER], plan, plan_settings(starting_offsets=AT_NOON), {})
+        == {}
+    )
 
 
 def test_owners_of_partitions_that_are_not_there_keep_nothing() -> None:

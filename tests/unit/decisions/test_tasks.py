@@ -18,7 +18,7 @@ from etl.decide.tasks import (
 )
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import OffsetRange
-from etl.settings.sections import Limits
+from etl.settings.sections import LimitsSettings
 from tests.fakes.planning import BROKER, CAPS, COSTS, EXTENTS, TURNS, A, B
 
 
@@ -38,7 +38,7 @@ def test_caps_are_kept_but_for_one_record_that_is_larger(
 ) -> None:
     given_ = read_by(
         divide_caps(
-            logs, costs, Limits(max_records_per_plan=records, max_bytes_per_plan=size), turn
+            logs, costs, LimitsSettings(max_records_per_plan=records, max_bytes_per_plan=size), turn
         ),
         logs,
     )
@@ -60,14 +60,18 @@ def test_without_caps_everything_is_read(
     costs: dict[BrokerPartition, float],
     turn: int,
 ) -> None:
-    assert divide_caps(logs, costs, Limits(), turn) == {log: end for log, (_, end) in logs.items()}
+    assert divide_caps(logs, costs, LimitsSettings(), turn) == {
+        log: end for log, (_, end) in logs.items()
+    }
 
 
 @given(EXTENTS, st.integers(1, 400), TURNS)
 def test_a_cap_of_records_is_used_up_and_shared_evenly(
     logs: dict[BrokerPartition, tuple[int, int]], records: int, turn: int
 ) -> None:
-    given_ = read_by(divide_caps(logs, {}, Limits(max_records_per_plan=records), turn), logs)
+    given_ = read_by(
+        divide_caps(logs, {}, LimitsSettings(max_records_per_plan=records), turn), logs
+    )
     wanted = {log: end - start for log, (start, end) in logs.items()}
     assert sum(given_.values()) == min(records, sum(wanted.values()))
     short = [given_[log] for log in logs if given_[log] < wanted[log]]
@@ -82,7 +86,7 @@ def test_a_larger_cap_of_records_covers_no_log_less(
     turn: int,
 ) -> None:
     less_, more_ = (
-        divide_caps(logs, {}, Limits(max_records_per_plan=cap), turn)
+        divide_caps(logs, {}, LimitsSettings(max_records_per_plan=cap), turn)
         for cap in (records, records + more)
     )
     assert all(less_[log] <= more_[log] for log in logs)
@@ -97,7 +101,7 @@ def test_a_larger_cap_of_bytes_takes_at_most_the_odd_offset_from_a_log(
     turn: int,
 ) -> None:
     less_, more_ = (
-        divide_caps(logs, costs, Limits(max_bytes_per_plan=cap), turn)
+        divide_caps(logs, costs, LimitsSettings(max_bytes_per_plan=cap), turn)
         for cap in (size, size + more)
     )
     assert all(less_[log] <= more_[log] + 1 for log in logs)
@@ -112,7 +116,7 @@ def test_no_log_starves_over_as_many_turns_as_there_are_logs(
     turn: int,
 ) -> None:
     """The others grow meanwhile as fast as they are read, which is when one would starve."""
-    limits = Limits(max_records_per_plan=records, max_bytes_per_plan=size)
+    limits = LimitsSettings(max_records_per_plan=records, max_bytes_per_plan=size)
     read = dict.fromkeys(logs, 0)
     for now in range(turn, turn + len(logs)):
         for log, count in read_by(divide_caps(logs, costs, limits, now), logs).items():
@@ -124,7 +128,7 @@ def test_a_log_with_large_records_is_read_in_its_turn_beside_one_with_small_ones
     logs, costs, limits = (
         {A: (0, 10), B: (0, 10**6)},
         {A: 1000.0, B: 1.0},
-        Limits(max_bytes_per_plan=500),
+        LimitsSettings(max_bytes_per_plan=500),
     )
     assert divide_caps(logs, costs, limits, turn=1) == {A: 0, B: 251}
     assert divide_caps(logs, costs, limits, turn=2) == {A: 1, B: 0}
@@ -133,7 +137,10 @@ def test_a_log_with_large_records_is_read_in_its_turn_beside_one_with_small_ones
 def test_both_caps_hold_together() -> None:
     logs = {A: (0, 100), B: (0, 100)}
     assert divide_caps(
-        logs, {A: 10.0, B: 10.0}, Limits(max_records_per_plan=50, max_bytes_per_plan=200), turn=2
+        logs,
+        {A: 10.0, B: 10.0},
+        LimitsSettings(max_records_per_plan=50, max_bytes_per_plan=200),
+        turn=2,
     ) == {A: 10, B: 10}
 
 

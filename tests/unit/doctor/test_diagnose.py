@@ -301,16 +301,16 @@ def test_a_folder_of_metrics_is_tried_in_the_same_way_and_only_where_there_is_to
     assert said(doctor_machine.metrics_folder) == []
     assert (
         "will be made in"
-        in said(doctor_machine.metrics_folder, metrics_path=str(tmp_path / "a" / "b"))[0].found
+        in said(doctor_machine.metrics_folder, metrics={"path": str(tmp_path / "a" / "b")})[0].found
     )
-    assert said(doctor_machine.metrics_folder, metrics_path=str(tmp_path / "own.prom"))[
+    assert said(doctor_machine.metrics_folder, metrics={"path": str(tmp_path / "own.prom")})[
         0
     ].found == str(tmp_path)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    (line,) = said(doctor_machine.metrics_folder, metrics_path=str(tmp_path / "file" / "b"))
+    (line,) = said(doctor_machine.metrics_folder, metrics={"path": str(tmp_path / "file" / "b")})
     assert (line.verdict, line.exit_code) == (Verdict.ADVICE, 0), "a run goes on without"
-    assert "metrics_path" in line.to_do and str(tmp_path / "file" / "b") in line.found
+    assert "metrics.path" in line.to_do and str(tmp_path / "file" / "b") in line.found
 
 
 # -- servers

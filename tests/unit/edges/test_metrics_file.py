@@ -37,7 +37,7 @@ def ran(folder: Path, settings: Settings, *, fails: bool = False) -> Report:
 
 
 def settings_at(path: Path) -> Settings:
-    return plain_settings(metrics_path=str(path))
+    return plain_settings(metrics={"path": str(path)})
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def settings_at(path: Path) -> Settings:
 def test_the_file_is_the_one_that_is_named_or_one_of_the_pipelines_name_in_the_folder(
     tmp_path: Path, metrics_path: str, file: str
 ) -> None:
-    ran(tmp_path, plain_settings(metrics_path=f"{tmp_path}/{metrics_path}"))
+    ran(tmp_path, plain_settings(metrics={"path": f"{tmp_path}/{metrics_path}"}))
     assert "offset_range_etl_run_success" in (tmp_path / file).read_text()
     assert [path.name for path in (tmp_path / file).parent.iterdir()] == [(tmp_path / file).name], (
         "nothing half written is left"

@@ -73,7 +73,7 @@ def test_one_that_hangs_is_left_behind_at_the_deadline() -> None:
     ended = threading.Event()
     try:
         with pytest.raises(
-            BrokerUnreachable, match=r"gave no token in 0\.\d s, .* source\.timeout_s"
+            BrokerUnreachable, match=r"gave no token in 0\.\d s, .* source\.request_timeout_s"
         ):
             called(ended.wait, seconds=0.05)
     finally:

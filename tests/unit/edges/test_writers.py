@@ -98,7 +98,7 @@ def test_tasks_write_the_files_where_the_conf_says_so_and_the_table_is_plain(
     settings = plain_settings(
         **conf(
             writer=writer,
-            codec="snappy",
+            compression="snappy",
             target_file_bytes=2**21,
             row_group_bytes=2**20,
             write_buffer_bytes=2**22,
@@ -232,7 +232,7 @@ MADE = pa.schema(
 @pytest.mark.parametrize("by", [[], ["day", "topic"], ["event_date"]])
 def test_an_arrow_transform_says_which_columns_files_and_a_new_table_have(by: list[str]) -> None:
     settings = plain_settings(
-        arrow_transform="module:function", **conf(writer="arrow", partition_by=by)
+        **conf(writer="arrow", partition_by=by), transform={"record_batch": "module:function"}
     )
     chosen = choose_writer(plan_of(*RANGES), settings, unasked, lambda: MADE)
     assert isinstance(chosen.writer, ArrowWriter) and chosen.writer.made == MADE
@@ -247,7 +247,7 @@ def test_what_has_no_one_text_for_a_partition_is_left_to_sparks_writer(
     by: str, made: pa.Schema
 ) -> None:
     settings = plain_settings(
-        arrow_transform="module:function", **conf(writer="auto", partition_by=[by])
+        **conf(writer="auto", partition_by=[by]), transform={"record_batch": "module:function"}
     )
     assert isinstance(
         choose_writer(plan_of(*RANGES), settings, unasked, lambda: made).writer, SparkWriter

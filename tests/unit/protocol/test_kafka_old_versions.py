@@ -408,7 +408,7 @@ def test_a_broker_with_transactions_is_not_of_a_release_without_them_where_only_
     refused = told_itself.is_not_of(f"kafka-{said}", Isolation.READ_COMMITTED)
     assert refused and refused.where == {"key": "source.broker_version", "broker": "b:1"}
     assert "aborted or are still open" in refused.message and "as Kafka 1.1 does" in refused.message
-    assert "'1.1' fits" in refused.action and "isolation: read_uncommitted" in refused.action
+    assert "'1.1' fits" in refused.action and "isolation_level: read_uncommitted" in refused.action
     assert told_itself.is_not_of(f"kafka-{said}") is None
     assert (
         KafkaDialect(versions.releases()["0.10.2"], "me", "b:1").is_not_of(

@@ -177,7 +177,7 @@ def test_what_goes_wrong_on_rows_is_told_as_the_functions_with_what_to_do(
     shaped(shape)
     with pytest.raises(SettingsError) as raised:
         made(rows(1))
-    assert words in raised.value.message and raised.value.where["key"] == "arrow_transform"
+    assert words in raised.value.message and raised.value.where["key"] == "transform.record_batch"
     assert "etl plans supersede" in raised.value.action
 
 
@@ -217,7 +217,7 @@ def test_what_is_wrong_without_rows_is_known_before_there_are_any(
     shaped(shape)
     with pytest.raises(SettingsError) as raised:
         load_arrow_transform(NAME)
-    assert words in raised.value.message and raised.value.where["key"] == "arrow_transform"
+    assert words in raised.value.message and raised.value.where["key"] == "transform.record_batch"
 
 
 def test_a_function_that_is_not_there_is_told_with_the_key() -> None:

@@ -14,7 +14,6 @@ from etl.model.plans import Requests
 from etl.model.snapshot import Pause
 from etl.report.lag import Resting
 from etl.report.metrics import HELP, PREFIX, metrics_of
-from etl.settings.choices import MetricsPer
 from tests.builders import plain_settings
 from tests.reports import BEGAN_MS, loaded
 
@@ -38,7 +37,7 @@ def written() -> str:
         RebalanceStatistics(1, 0.5, heartbeat_age_s=1.0),
     )
     report.paused = (Resting((Pause("clicks", log, "broken", "kim@host", 5),), (log,), 50, 7.0),)
-    return metrics_of(report, now_ms=BEGAN_MS + 60_000, per=MetricsPer.TOPIC, last_success_s=None)
+    return metrics_of(report, now_ms=BEGAN_MS + 60_000, per_partition=False, last_success_s=None)
 
 
 def test_a_run_that_leaves_some_has_a_sample_of_every_metric() -> None:

@@ -20,7 +20,7 @@ from etl.report.run_state import Outcome
 from tests.builders import plain_settings
 from tests.reports import loaded
 
-SOMEWHERE = {"lineage_namespace": "shop", "table": {"path": "/data/clicks"}}
+SOMEWHERE = {"table": {"path": "/data/clicks"}, "openlineage": {"namespace": "shop"}}
 
 
 def test_a_run_that_has_loaded_rows_tells_topics_table_rows_and_version() -> None:
@@ -41,7 +41,7 @@ def test_a_run_that_has_loaded_rows_tells_topics_table_rows_and_version() -> Non
 
 
 def test_the_start_knows_no_topic_yet_and_an_object_store_is_named_by_its_bucket() -> None:
-    source = {"topics": {"allow": ["clicks"]}, "bootstrap": "b1:9092,b2:9092"}
+    source = {"topics": ["clicks"], "bootstrap_servers": "b1:9092,b2:9092"}
     settings = plain_settings(source=source, table={"path": "s3://lake/raw/clicks"})
     assert {place for place, _ in lineage_of(loaded(), settings, "shop").inputs} == {
         "kafka://b1:9092"

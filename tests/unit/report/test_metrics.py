@@ -16,7 +16,6 @@ from etl.report.lag import Resting
 from etl.report.metrics import HELP, PREFIX, metrics_of
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
-from etl.settings.choices import MetricsPer
 from tests.builders import plain_settings, plain_snapshot
 from tests.reports import BEGAN_MS, SECONDS, failed, loaded, new_report
 
@@ -26,12 +25,16 @@ SETTINGS = plain_settings()
 
 
 def told(
-    report: Report, per: MetricsPer = MetricsPer.TOPIC, last_success_s: float | None = None
+    report: Report, per_partition: bool = False, last_success_s: float | None = None
 ) -> dict[str, dict[str, float]]:
     """Metric -> what its labels are besides pipeline and group -> value."""
     report.settings = report.settings or SETTINGS
     found: dict[str, dict[str, float]] = {}
-    for sample in parsed(metrics_of(report, now_ms=NOW_MS, per=per, last_success_s=last_success_s)):
+    for sample in parsed(
+        metrics_of(
+            report, now_ms=NOW_MS, per_partition=per_partition, last_success_s=last_success_s
+        )
+    ):
         name, labels, value = sample
         assert (labels.pop("pipeline"), labels.pop("group")) == (report.pipeline, report.group)
         assert " ".join(labels.values()) not in found.get(name, {}), "no series is there twice"
@@ -142,7 +145,7 @@ def test_what_lags_is_told_by_topic_with_its_oldest_record_and_the_least_headroo
 
 
 def test_what_lags_is_told_by_partition_where_that_is_wanted() -> None:
-    found = told(looked({A: (0, 10), B: (5, 25), C: (0, 3)}), MetricsPer.PARTITION)
+    found = told(looked({A: (0, 10), B: (5, 25), C: (0, 3)}), True)
     assert found["lag_records"] == {"clicks 0": 10, "clicks 1": 20, "orders 0": 3}
 
 
@@ -157,19 +160,19 @@ def test_a_partition_whose_lag_nobody_knows_is_counted_as_that() -> None:
 def test_lag_of_physical_logs_is_bytes_and_no_records() -> None:
     found = told(
         looked({BrokerPartition("clicks", 0, 1): (0, 10), BrokerPartition("clicks", 0, 2): (0, 5)}),
-        MetricsPer.PARTITION,
+        True,
     )
     assert found["lag_bytes"] == {"clicks 1-0": 10, "clicks 2-0": 5} and "lag_records" not in found
 
 
-@pytest.mark.parametrize("per", MetricsPer)
+@pytest.mark.parametrize("per_partition", [False, True])
 def test_however_many_topics_there_are_series_are_few_and_their_sum_is_right(
-    monkeypatch: pytest.MonkeyPatch, per: MetricsPer
+    monkeypatch: pytest.MonkeyPatch, per_partition: bool
 ) -> None:
     monkeypatch.setattr(metrics, "MOST_SERIES", 3)
-    found = told(looked({BrokerPartition(f"t{n}", 0): (0, n) for n in range(10)}), per)
-    named = ["t9", "t8", "t7"] if per is MetricsPer.TOPIC else ["t9 0", "t8 0", "t7 0"]
-    others = "(others)" if per is MetricsPer.TOPIC else "(others) "
+    found = told(looked({BrokerPartition(f"t{n}", 0): (0, n) for n in range(10)}), per_partition)
+    named = ["t9 0", "t8 0", "t7 0"] if per_partition else ["t9", "t8", "t7"]
+    others = "(others) " if per_partition else "(others)"
     assert found["lag_records"] == {**{name: int(name[1]) for name in named}, others: 21}
     assert sum(found["partitions"].values()) == 10
 

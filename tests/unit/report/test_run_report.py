@@ -277,9 +277,7 @@ def test_a_run_that_failed_after_its_append_has_the_lag_of_the_table() -> None:
 
 def test_a_run_that_failed_before_it_saw_anything_has_no_lag() -> None:
     report = new_report()
-    report.failed(
-        SettingsError("the conf file is not there", key="source.topics.allow", path=Path("x"))
-    )
+    report.failed(SettingsError("the conf file is not there", key="source.topics", path=Path("x")))
     report.finished(1_700_000_001_000)
     document = document_of(report)
     assert (document["exit_code"], document["lag"]) == (2, [])
@@ -310,11 +308,11 @@ def test_a_log_that_lost_records_lags_from_its_start() -> None:
     [
         ([LossReason.EXPIRED], "source.on_data_loss"),
         ([LossReason.MISSING], "source.on_data_loss"),
-        ([LossReason.MOVED], "source.on_offset_changed"),
+        ([LossReason.MOVED], "group.on_offset_changed"),
         ([LossReason.SKIPPED], "an operator"),
         (
             [LossReason.MISSING, LossReason.MOVED, LossReason.EXPIRED],
-            "source.on_data_loss and source.on_offset_changed",
+            "source.on_data_loss and group.on_offset_changed",
         ),
     ],
 )

@@ -517,7 +517,9 @@ def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None
     outside.logs[LOGS[0]].log_start = 2
     with pytest.raises(DataLoss):
         filled(outside)
-    skipping = settings_of(start="latest", on_data_loss="skip", limits={"max_records_per_plan": 4})
+    skipping = settings_of(
+        starting_offsets="latest", on_data_loss="skip", limits={"max_records_per_plan": 4}
+    )
     filled(outside, settings=skipping)
     reject_twice(outside)
     assert {(LOGS[0], at) for at in (2, 3, 4)} <= set(outside.rows())
@@ -532,7 +534,9 @@ def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None
 
 
 def test_offsets_that_are_missing_are_let_go_by_policy_in_a_plan_of_the_backfill() -> None:
-    skipping = settings_of(start="latest", on_data_loss="skip", limits={"max_records_per_plan": 4})
+    skipping = settings_of(
+        starting_offsets="latest", on_data_loss="skip", limits={"max_records_per_plan": 4}
+    )
     outside = live(5, 5, 5, settings=skipping)
     outside.logs[LOGS[0]].lost = {1}
     filled(outside, settings=skipping)
@@ -612,7 +616,7 @@ def test_what_was_loaded_into_another_table_is_claimed_of_nobody(is_whole: bool)
 
 
 def test_physical_logs_are_backfilled_by_offsets_at_which_a_message_begins() -> None:
-    settings = settings_of(dialect="jafka", start="latest")
+    settings = settings_of(broker_type="jafka", starting_offsets="latest")
     outside = physical_outside_of(5, 5)
     run(outside, settings)
     ends = {log: found.end for log, found in outside.logs.items()}
@@ -656,7 +660,7 @@ def test_what_a_plan_in_the_place_of_another_leaves_out_is_not_free_before_it_is
     None
 ):
     """Whoever works on the other one may find the missing records again, and append them."""
-    settings = settings_of(start="latest", on_data_loss="skip")
+    settings = settings_of(starting_offsets="latest", on_data_loss="skip")
     outside = outside_of(5, 5, 5)
     run(outside, settings)
     grow(outside, 4, 0, 0)

@@ -135,7 +135,9 @@ def test_a_position_may_be_set_back_over_what_was_given_back() -> None:
 
 
 def test_offsets_that_never_had_a_row_are_not_given_back_where_nothing_was_deleted() -> None:
-    skipping = settings_of(start="latest", on_data_loss="skip", limits={"max_records_per_plan": 4})
+    skipping = settings_of(
+        starting_offsets="latest", on_data_loss="skip", limits={"max_records_per_plan": 4}
+    )
     outside = live(5, 5, 5, settings=skipping)
     outside.logs[LOGS[0]].lost = {1}
     filled(outside, settings=skipping)
@@ -171,7 +173,7 @@ def test_of_two_who_give_back_at_one_moment_the_second_is_refused() -> None:
 
 
 def test_of_physical_logs_a_stretch_is_given_back_where_none_of_its_rows_is_left() -> None:
-    settings = settings_of(dialect="jafka", start="latest")
+    settings = settings_of(broker_type="jafka", starting_offsets="latest")
     outside = physical_outside_of(5, 5)
     run(outside, settings)
     one, other = list(outside.logs)[:2]

@@ -52,7 +52,7 @@ def ids_of(
     bootstrap: bool = True,
     nodes: dict[str, bytes] | None = None,
 ) -> dict[str, str]:
-    settings = plain_settings(source={"bootstrap": ["kafka-1:9092"]} if bootstrap else {})
+    settings = plain_settings(source={"bootstrap_servers": ["kafka-1:9092"]} if bootstrap else {})
     zookeeper = cast(ZooKeeper, Kept(REGISTERED if nodes is None else nodes))
     told = ClusterMetadata(
         cluster_id,

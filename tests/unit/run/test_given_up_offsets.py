@@ -337,7 +337,7 @@ def test_no_run_gives_up_offsets_with_a_plan_that_another_table_takes_the_place_
             lambda outside: setattr(outside.logs[OTHER], "has_leader", False),
             settings_of(on_no_leader="skip"),
         ),
-        (nothing, settings_of(topics={"allow": ["clicks"]})),
+        (nothing, settings_of(topics=["clicks"])),
     ],
     ids=["no leader", "the conf does not name the topic any more"],
 )

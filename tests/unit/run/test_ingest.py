@@ -424,7 +424,7 @@ def test_a_run_with_nothing_new_only_looks() -> None:
 
 def test_an_empty_log_gets_a_plan_that_keeps_its_start() -> None:
     outside = outside_of(0)
-    settings = settings_of(start="latest")
+    settings = settings_of(starting_offsets="latest")
     report = run(outside, settings)
     assert outcomes(report) == [Outcome.STARTED]
     assert report.plan is not None and report.plan.kind is PlanKind.START
@@ -436,7 +436,7 @@ def test_an_empty_log_gets_a_plan_that_keeps_its_start() -> None:
 
 def test_a_start_at_the_latest_record_is_decided_once() -> None:
     outside = outside_of(5, 3, 4)
-    settings = settings_of(start="latest")
+    settings = settings_of(starting_offsets="latest")
     run(outside, settings)
     assert not outside.rows()
     grow(outside, 2, 0, 1)

@@ -71,7 +71,7 @@ def test_a_group_that_is_forgotten_behind_a_crash_is_read_on_at_the_positions(
     with pytest.raises(Crash):
         run(outside, at=crash_at(step, when))
     outside.kept.clear()
-    report = run(outside, settings_of(start="latest"))
+    report = run(outside, settings_of(starting_offsets="latest"))
     reject_unfinished(outside)
     assert {Outcome.REPAIRED, Outcome.REPLAYED} & {*outcomes(report)}, (
         "and that something was mended is told"

@@ -38,7 +38,7 @@ A, B, C = LOGS
 
 def joining(settings: Settings) -> Settings:
     return settings.model_copy(
-        update={"ownership": settings.ownership.model_copy(update={"mode": OwnershipMode.JOIN})}
+        update={"group": settings.group.model_copy(update={"mode": OwnershipMode.JOIN})}
     )
 
 

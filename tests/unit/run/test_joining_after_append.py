@@ -12,7 +12,7 @@ import pytest
 
 from etl.decide.next_step import Action, plan_superseding, steps_ahead
 from etl.errors import BrokerUnreachable, NeedsDecision, OffsetMoved
-from etl.model.partitions import BrokerPartition, Membership, OffsetsStorage
+from etl.model.partitions import BrokerPartition, OffsetsStorage
 from etl.model.plans import Loss, LossReason, ReadByOthers
 from etl.model.snapshot import Supersede
 from etl.report.run_report import Report
@@ -20,6 +20,7 @@ from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.settings.choices import CommitWhen, OwnershipMode
 from etl.settings.sections import Settings
+from tests.builders import with_keys
 from tests.fakes import fake_ledger
 from tests.fakes.members import FakeMember, Others, member_with
 from tests.fakes.outside import Outside
@@ -47,16 +48,16 @@ both_places = pytest.mark.parametrize("place", [ZOOKEEPER, KAFKA])
 
 def member_of(
     place: OffsetsStorage,
-    hand_over: CommitWhen = CommitWhen.APPEND,
+    commit_when: CommitWhen = CommitWhen.AFTER_APPEND,
     settings: Settings | None = None,
 ) -> Settings:
     settings = settings or settings_of()
-    membership = Membership.COORDINATOR if place is KAFKA else Membership.ZOOKEEPER
-    keys = {"mode": OwnershipMode.JOIN, "membership": membership, "hand_over": hand_over}
-    offsets = settings.offsets.model_copy(update={"storage": place})
-    return settings.model_copy(
-        update={"ownership": settings.ownership.model_copy(update=keys), "offsets": offsets}
-    )
+    keys = {
+        "mode": OwnershipMode.JOIN,
+        "offsets_storage": place,
+        "join": {"commit_when": commit_when},
+    }
+    return with_keys(settings, group=keys)
 
 
 def group_of(place: OffsetsStorage, *ends: int) -> Outside:
@@ -236,7 +237,7 @@ def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_wh
         *(
             (place, between)
             for place in (ZOOKEEPER, KAFKA)
-            for between in ("a run that does not own it", "one of at_plan")
+            for between in ("a run that does not own it", "one of before_read")
         ),
         (ZOOKEEPER, "a command"),
     ],
@@ -257,7 +258,8 @@ def test_what_a_refused_commit_left_is_moved_whoever_made_a_plan_of_other_logs_s
         outside,
         [B],
         settings=member_of(
-            place, CommitWhen.PLAN if between == "one of at_plan" else CommitWhen.APPEND
+            place,
+            CommitWhen.BEFORE_READ if between == "one of before_read" else CommitWhen.AFTER_APPEND,
         ),
     )
     outside.owners.clear()
@@ -289,7 +291,9 @@ def test_the_key_may_be_changed_behind_a_run_that_died(
     outside = group_of(place, 5, 3)
     others = Others(outside)
     before = member_of(place, was)
-    after = member_of(place, CommitWhen.PLAN if was is CommitWhen.APPEND else CommitWhen.APPEND)
+    after = member_of(
+        place, CommitWhen.BEFORE_READ if was is CommitWhen.AFTER_APPEND else CommitWhen.AFTER_APPEND
+    )
     with pytest.raises(Crash):
         run(outside, [A, B], at=crash_at(step, BEFORE), settings=before)
     outside.owners.clear()
@@ -308,9 +312,7 @@ def test_back_in_another_mode_what_was_left_is_finished(place: OffsetsStorage) -
     outside.owners.clear()
     outside.group.members.clear()
     settings = settings_of()
-    claiming = settings.model_copy(
-        update={"offsets": settings.offsets.model_copy(update={"storage": place})}
-    )
+    claiming = with_keys(settings, group={"offsets_storage": place})
     ingest(FakeWorld(outside, claiming), claiming, new_report())
     assert [offset_of(outside, log) for log in (A, B)] == [5, 3] and len(outside.rows()) == 8
 

@@ -45,6 +45,7 @@ from etl.run.ingest import ingest
 from etl.settings.choices import OwnershipMode
 from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
+from tests.builders import with_keys
 from tests.fakes.backfill_stories import asked, filled
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.members import Others, member_with
@@ -68,7 +69,7 @@ A, B, C = LOGS
 
 def member_of(settings: Settings) -> Settings:
     return settings.model_copy(
-        update={"ownership": settings.ownership.model_copy(update={"mode": OwnershipMode.JOIN})}
+        update={"group": settings.group.model_copy(update={"mode": OwnershipMode.JOIN})}
     )
 
 
@@ -253,7 +254,7 @@ def test_offsets_that_others_moved_on_are_restored_by_a_member_alone() -> None:
     reject_rewinding_other_members(newest, committed, SETTINGS)
     with pytest.raises(NeedsDecision, match="clicks:0 is at 7, ours is 5") as refused:
         reject_rewinding_other_members(newest, committed, settings_of())
-    assert refused.value.action and "ownership.mode: join" in refused.value.action
+    assert refused.value.action and "group.mode: join" in refused.value.action
 
 
 def test_a_replay_moves_no_offset_of_others() -> None:
@@ -473,9 +474,7 @@ def test_what_expired_of_a_plan_that_was_handed_over_may_be_skipped_by_hand() ->
 def test_among_members_of_kafkas_own_group_a_command_that_moves_offsets_waits_until_nobody_is_in_it() -> (
     None
 ):
-    in_kafka = SETTINGS.model_copy(
-        update={"offsets": SETTINGS.offsets.model_copy(update={"storage": OffsetsStorage.KAFKA})}
-    )
+    in_kafka = with_keys(SETTINGS, group={"offsets_storage": OffsetsStorage.KAFKA})
     outside = outside_of(5, 3)
     seen = FakeWorld(outside, SETTINGS).observe()
     reject_active_members(seen, in_kafka)

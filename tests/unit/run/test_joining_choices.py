@@ -10,6 +10,7 @@ from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.settings.choices import LeaveAfter, OwnershipMode
 from etl.settings.sections import Settings
+from tests.builders import with_keys
 from tests.fakes.members import FakeMember, Others, member_with
 from tests.fakes.stories import LOGS, grow, new_report, outcomes, outside_of, settings_of
 from tests.fakes.world import FakeWorld
@@ -17,15 +18,9 @@ from tests.fakes.world import FakeWorld
 A, B, C = LOGS
 
 
-def member_of(stay: LeaveAfter = LeaveAfter.RUN) -> Settings:
-    settings = settings_of()
-    return settings.model_copy(
-        update={
-            "ownership": settings.ownership.model_copy(
-                update={"mode": OwnershipMode.JOIN, "stay": stay}
-            )
-        }
-    )
+def member_of(leave_after: LeaveAfter = LeaveAfter.RUN) -> Settings:
+    keys = {"mode": OwnershipMode.JOIN, "join": {"leave_after": leave_after}}
+    return with_keys(settings_of(), group=keys)
 
 
 def test_a_paused_log_of_our_share_gets_no_range_and_its_offset_is_not_handed_over_until_it_is_resumed() -> (
@@ -85,7 +80,7 @@ def test_what_others_read_of_a_log_that_we_paused_is_theirs_once_we_own_it_again
 
 def test_a_run_that_stays_for_its_share_leaves_once_that_is_handed_over() -> None:
     members, left = list[FakeMember](), []
-    outside, settings = outside_of(5), member_of(LeaveAfter.SHARE)
+    outside, settings = outside_of(5), member_of(LeaveAfter.COMMIT)
     world = FakeWorld(
         outside,
         settings,

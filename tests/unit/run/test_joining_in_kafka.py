@@ -21,7 +21,7 @@ from etl.decide.reconcile import plan_in_force
 from etl.decide.restore_ledger import what_is_lost
 from etl.errors import NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import BrokerPartition, Membership, OffsetsStorage
+from etl.model.partitions import BrokerPartition, OffsetsStorage
 from etl.model.plans import ReadByOthers
 from etl.model.snapshot import Table
 from etl.report.run_report import Report
@@ -29,6 +29,7 @@ from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.settings.choices import OwnershipMode
 from etl.settings.sections import Settings
+from tests.builders import with_keys
 from tests.fakes import fake_ledger
 from tests.fakes.members import FakeMember, Others, member_with
 from tests.fakes.outside import Outside
@@ -53,11 +54,9 @@ BEFORE, AFTER = When.BEFORE, When.AFTER
 
 
 def joining(settings: Settings) -> Settings:
-    ownership = settings.ownership.model_copy(
-        update={"mode": OwnershipMode.JOIN, "membership": Membership.COORDINATOR}
+    return with_keys(
+        settings, group={"mode": OwnershipMode.JOIN, "offsets_storage": OffsetsStorage.KAFKA}
     )
-    offsets = settings.offsets.model_copy(update={"storage": OffsetsStorage.KAFKA})
-    return settings.model_copy(update={"ownership": ownership, "offsets": offsets})
 
 
 SETTINGS = joining(settings_of())
@@ -221,12 +220,11 @@ def test_offsets_that_are_looked_for_elsewhere_by_now_tell_nothing_of_it() -> No
     outside = group_of(5, 3)
     left_behind(outside, "hand over", AFTER)
     outside.offsets_in = OffsetsStorage.ZOOKEEPER
-    ownership = SETTINGS.ownership.model_copy(update={"membership": Membership.ZOOKEEPER})
-    moved = settings_of().model_copy(update={"ownership": ownership})
+    moved = with_keys(SETTINGS, group={"offsets_storage": OffsetsStorage.ZOOKEEPER})
     plans = dict(outside.plans)
     with pytest.raises(SettingsError, match="was made for offsets in kafka") as caught:
         run(outside, [A, B], settings=moved)
-    assert caught.value.where["key"] == "offsets.storage" and outside.plans == plans
+    assert caught.value.where["key"] == "group.offsets_storage" and outside.plans == plans
 
 
 def test_a_void_plan_whose_word_stands_beside_the_offsets_all_the_same_was_handed_over() -> None:
@@ -453,7 +451,8 @@ def test_where_offsets_were_kept_elsewhere_before_nobody_is_said_to_have_moved_t
     plan = outside.newest_plan()
     assert plan
     with pytest.raises(
-        OffsetMoved, match="offsets.storage is kafka now, and was zookeeper when plan 1 was made"
+        OffsetMoved,
+        match="group.offsets_storage is kafka now, and was zookeeper when plan 1 was made",
     ) as elsewhere:
         stand_as_member(
             replace(plan, offsets_in=OffsetsStorage.ZOOKEEPER),
@@ -464,7 +463,7 @@ def test_where_offsets_were_kept_elsewhere_before_nobody_is_said_to_have_moved_t
         )
     assert (
         elsewhere.value.action
-        and "a last run with offsets.storage: zookeeper" in elsewhere.value.action
+        and "a last run with group.offsets_storage: zookeeper" in elsewhere.value.action
     )
 
 
@@ -495,7 +494,7 @@ def test_another_mode_finishes_what_was_handed_over_and_refuses_what_is_not_know
                 SettingsError, match="nobody wrote down that it was handed over"
             ) as caught:
                 ingest(FakeWorld(outside, claiming), claiming, new_report())
-            assert caught.value.where["key"] == "ownership.mode"
+            assert caught.value.where["key"] == "group.mode"
 
 
 def test_the_document_of_a_plan_tells_what_became_of_its_hand_over_and_its_id_does_not() -> None:

@@ -38,7 +38,7 @@ K, BARE = Request("K", Bounds(until=Bound("T", at_ms=T))), Request("K")
 SKIPS = settings_of(on_no_leader="skip")
 CAPPED = settings_of(limits={"max_records_per_plan": 3}, on_no_leader="skip")
 LEAVES = plain_settings(
-    cluster="cluster-1", source={"topics": {"allow": ["clicks.*"]}}, ownership={"on_owned": "skip"}
+    source={"assume_cluster_id": "cluster-1", "topics": ["clicks.*"]}, group={"on_owned": "skip"}
 )
 AWAY = LOGS[2]
 

@@ -8,10 +8,11 @@ import pytest
 
 from etl.kafka.kafka_family import KafkaDialect
 from etl.kafka.messages import SpokenMembership
-from etl.model.partitions import GroupProtocol, Membership
+from etl.model.partitions import GroupProtocol, OffsetsStorage
 from etl.run.live import session_of, unspoken
 from etl.settings.choices import OwnershipMode
-from etl.settings.sections import OwnershipSettings
+from etl.settings.sections import GroupSettings, JoinSettings
+from tests.builders import with_keys
 from tests.fakes.stories import settings_of
 
 
@@ -46,23 +47,24 @@ def test_what_members_of_groups_a_release_understands(
 @pytest.mark.parametrize(
     ("release", "keys", "key"),
     [
-        ("0.8.2", {}, "ownership.membership"),
+        ("0.8.2", {}, "group.offsets_storage"),
         ("0.9", {}, None),
-        ("3.9", {"protocol": GroupProtocol.CONSUMER}, "ownership.protocol"),
-        ("4.0", {"protocol": GroupProtocol.CONSUMER}, None),
-        ("2.2", {"member_id": "us"}, "ownership.member_id"),
-        ("2.3", {"member_id": "us"}, None),
+        ("3.9", {"join": {"protocol": GroupProtocol.CONSUMER}}, "group.join.protocol"),
+        ("4.0", {"join": {"protocol": GroupProtocol.CONSUMER}}, None),
+        ("2.2", {"join": {"instance_id": "us"}}, "group.join.instance_id"),
+        ("2.3", {"join": {"instance_id": "us"}}, None),
     ],
 )
 def test_a_key_that_the_brokers_are_too_old_for_is_refused_with_their_release(
     release: str, keys: dict[str, Any], key: str | None
 ) -> None:
     settings = settings_of()
-    joining = {"mode": OwnershipMode.JOIN, "membership": Membership.COORDINATOR, **keys}
-    refusal = unspoken(
-        settings.model_copy(update={"ownership": settings.ownership.model_copy(update=joining)}),
-        spoken_by(release),
-    )
+    joining = {
+        "mode": OwnershipMode.JOIN,
+        **keys,
+        "offsets_storage": OffsetsStorage.KAFKA,
+    }
+    refusal = unspoken(with_keys(settings, group=joining), spoken_by(release))
     assert (refusal and refusal.where["key"]) == key
     assert (
         refusal is None
@@ -76,12 +78,9 @@ def test_of_members_in_zookeeper_no_broker_needs_to_know() -> None:
     assert unspoken(settings, SpokenMembership()) is None
     assert "these brokers keep no groups" in str(
         unspoken(
-            settings.model_copy(
-                update={
-                    "ownership": settings.ownership.model_copy(
-                        update={"mode": OwnershipMode.JOIN, "membership": Membership.COORDINATOR}
-                    )
-                }
+            with_keys(
+                settings,
+                group={"mode": OwnershipMode.JOIN, "offsets_storage": OffsetsStorage.KAFKA},
             ),
             SpokenMembership(),
         )
@@ -90,7 +89,8 @@ def test_of_members_in_zookeeper_no_broker_needs_to_know() -> None:
 
 def test_a_session_that_nobody_named_is_no_longer_than_brokers_of_the_release_take() -> None:
     assert (
-        session_of(OwnershipSettings(), spoken_by("0.10.0")) == 30
-        and session_of(OwnershipSettings(), spoken_by("0.10.1")) == 45
+        session_of(GroupSettings(id="g"), spoken_by("0.10.0")) == 30
+        and session_of(GroupSettings(id="g"), spoken_by("0.10.1")) == 45
     )
-    assert session_of(OwnershipSettings(session_timeout_s=44), spoken_by("0.9")) == 44
+    patient = GroupSettings(id="g", join=JoinSettings(session_timeout_s=44))
+    assert session_of(patient, spoken_by("0.9")) == 44

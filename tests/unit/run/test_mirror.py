@@ -87,7 +87,7 @@ def test_offsets_of_somebody_else_are_left_as_they_are(
 
 PLAN = plain_plan(3, positions={A: 5, OTHER: 9})
 RECORDED = Ledger("u", PLAN, CommitResult(3, "", 8, "t", ()))
-MIRRORED = plain_settings(mirror_group="lag")
+MIRRORED = plain_settings(group={"mirror_group": "lag"})
 
 
 def mirrored(
@@ -109,7 +109,7 @@ def test_positions_of_the_topics_that_the_conf_names_are_written(
 ) -> None:
     group = Group()
     assert not mirrored(monkeypatch, RECORDED, group).outcomes and group.committed == [
-        ({A: 5}, f"etl:{MIRRORED.group}/clicks:3")
+        ({A: 5}, f"etl:{MIRRORED.group.id}/clicks:3")
     ]
 
 
@@ -168,10 +168,13 @@ def test_a_refusal_is_told_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"mirror_group": "group"}, "the pipeline's own group"),
-        ({"mirror_group": ".."}, "mirror_group"),
+        ({"group": {"mirror_group": "group"}}, "the pipeline's own group"),
+        ({"group": {"mirror_group": ".."}}, "mirror_group"),
         (
-            {"mirror_group": "lag", "cluster": "c", "source": {"dialect": "jafka"}},
+            {
+                "group": {"mirror_group": "lag"},
+                "source": {"assume_cluster_id": "c", "broker_type": "jafka"},
+            },
             "keep no offsets of groups",
         ),
     ],
@@ -182,4 +185,4 @@ def test_a_group_that_cannot_be_or_must_not_be_written_is_refused_by_its_key(
 ) -> None:
     with pytest.raises(SettingsError) as refused:
         plain_settings(**changes)
-    assert what in str(refused.value) and refused.value.where["key"] == "mirror_group"
+    assert what in str(refused.value) and refused.value.where["key"] == "group.mirror_group"

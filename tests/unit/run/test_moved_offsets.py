@@ -57,7 +57,7 @@ def test_an_offset_above_the_end_of_its_log_is_not_followed_whoever_has_the_log_
         settings_of(on_offset_changed="follow", on_no_leader="skip"),
     )
     settings = settings.model_copy(
-        update={"ownership": settings.ownership.model_copy(update={"on_owned": OnOwned.SKIP})}
+        update={"group": settings.group.model_copy(update={"on_owned": OnOwned.SKIP})}
     )
     run(outside, settings)
     outside.owners = {LOGS[1]: owner} if owner else {}
@@ -84,7 +84,7 @@ def test_an_offset_of_a_topic_that_is_not_named_any_longer_is_left_alone_until_i
     outside, both = outside_of(5, 3, 4), settings_of(on_offset_changed="follow")
     outside.logs[orders] = FakeLog(2)
     run(outside, both)
-    one = settings_of(on_offset_changed="follow", topics={"allow": ["clicks"]})
+    one = settings_of(on_offset_changed="follow", topics=["clicks"])
     outside.logs[orders].end = 9
     outside.move_offset(orders, moved_to)
     found = outside.offsets[orders]
@@ -124,7 +124,7 @@ def test_an_offset_that_was_left_alone_and_is_set_back_is_ours_again() -> None:
     outside.logs[orders] = FakeLog(2)
     run(outside, both)
     outside.move_offset(orders, 50)
-    one = settings_of(on_offset_changed="follow", topics={"allow": ["clicks"]})
+    one = settings_of(on_offset_changed="follow", topics=["clicks"])
     assert outcomes(run(outside, one)) == [Outcome.NOT_FOLLOWED, Outcome.NOTHING_NEW]
     outside.move_offset(orders, 2)
     assert outcomes(run(outside, one)) == [Outcome.NOTHING_NEW]

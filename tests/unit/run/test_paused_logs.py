@@ -196,7 +196,7 @@ def test_what_became_of_a_paused_log_that_a_stored_plan_reads_decides_over_the_p
 def test_a_topic_that_is_paused_before_the_first_run_keeps_the_start_that_was_decided_then() -> (
     None
 ):
-    outside, latest = outside_of(5, 3, 4), settings_of(start="latest")
+    outside, latest = outside_of(5, 3, 4), settings_of(starting_offsets="latest")
     outside.pauses = (WHOLE,)
     report = run(outside, latest)
     assert report.plan and report.plan.kind is PlanKind.START and not report.plan.positions

@@ -287,7 +287,7 @@ def test_a_conf_that_shapes_rows_in_another_way_stops_a_stored_replay_with_the_c
     with pytest.raises(Crash):
         replayed(outside, at=crash_at("store plan", When.AFTER))
     with pytest.raises(NeedsDecision, match="the rows stay as they are, and another `etl replay`"):
-        run(outside, settings_of(isolation="read_uncommitted"))
+        run(outside, settings_of(isolation_level="read_uncommitted"))
 
 
 def test_fewer_rows_come_than_went_where_the_log_was_compacted_and_the_ledger_knows_it() -> None:

@@ -250,9 +250,8 @@ def test_a_key_that_had_nothing_to_read_but_a_log_of_another_owner_is_not_kept()
     out, leaves = (
         outside(),
         plain_settings(
-            cluster="cluster-1",
-            source={"topics": {"allow": ["clicks.*"]}},
-            ownership={"on_owned": "skip"},
+            source={"assume_cluster_id": "cluster-1", "topics": ["clicks.*"]},
+            group={"on_owned": "skip"},
         ),
     )
     load(out, None)
@@ -406,7 +405,7 @@ def test_a_first_run_does_not_begin_so_many_offsets_before_the_end_and_what_to_s
         and refused.value.where == {"key": "--from-time"}
         and not out.plans
     )
-    assert "source.start" in (refused.value.action or "")
+    assert "source.starting_offsets" in (refused.value.action or "")
     load(out, Request(None, Bounds(until=Bound("-3", back=3))))
     with pytest.raises(NeedsDecision, match="offsets before -2 are not loaded yet"):
         load(out, interval)

@@ -287,7 +287,7 @@ def test_a_transform_that_stops_spark_is_told(
     name = module(tmp_path, monkeypatch, f"stops_{len(more)}", text)
     with pytest.raises(SettingsError, match="the transform stopped Spark") as caught:
         apply_transform(name, rows_of(object()))
-    assert caught.value.where["key"] == "transform"
+    assert caught.value.where["key"] == "transform.dataframe"
 
 
 def test_a_table_that_was_made_without_what_names_a_record_is_gone_on_with(

@@ -33,12 +33,10 @@ from etl.settings.load import load_settings
 
 ROOT = Path(__file__).parents[3]
 CONF = """
-version: 1
 pipeline: clicks
 group: g
-cluster: c
 zookeeper: {connect: "${env:NOT_SET_HERE}"}
-source: {topics: {allow: [clicks]}%s}
+source: {topics: [clicks], assume_cluster_id: c%s}
 table: {path: "%s"}
 """
 
@@ -54,7 +52,7 @@ def test_a_dag_knows_the_same_of_a_conf_file_as_the_command_that_it_starts(conf:
     pipeline, settings = pipeline_of(conf), load_settings(conf)
     assert (pipeline.name, pipeline.group, pipeline.is_physical) == (
         settings.pipeline,
-        settings.group,
+        settings.group.id,
         settings.source.is_physical,
     )
     assert pipeline.table == Path(settings.table.path).as_uri() and pipeline.conf == str(conf)

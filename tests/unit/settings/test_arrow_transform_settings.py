@@ -1,4 +1,4 @@
-"""The key `arrow_transform`: beside which other one it cannot be, and what becomes of plans that
+"""The key `transform.record_batch`: beside which other one it cannot be, and what becomes of plans that
 were stored under another.
 """
 
@@ -17,17 +17,18 @@ NAMES = st.sampled_from([None, "m:f", "m:g"])
 
 def test_a_conf_has_one_transform_at_most() -> None:
     with pytest.raises(
-        SettingsError, match="is a second one beside transform.*key arrow_transform"
+        SettingsError, match="excludes transform.dataframe.*key transform.record_batch"
     ):
-        plain_settings(transform="m:f", arrow_transform="m:g")
-    assert plain_settings(transform=None, arrow_transform="m:g").either_transform == "m:g"
+        plain_settings(transform={"dataframe": "m:f", "record_batch": "m:g"})
+    both = plain_settings(transform={"dataframe": None, "record_batch": "m:g"})
+    assert both.transform.function == "m:g"
 
 
 @pytest.mark.parametrize("name", ["shaped", "m:", ":f", "m:f()", "a b:c", 7])
 def test_a_name_of_another_form_is_refused_with_the_one_that_it_has(name: object) -> None:
     with pytest.raises(SettingsError, match="package.module:function") as raised:
-        plain_settings(arrow_transform=name)
-    assert raised.value.where["key"] == "arrow_transform"
+        plain_settings(transform={"record_batch": name})
+    assert raised.value.where["key"] == "transform.record_batch"
 
 
 @given(NAMES, NAMES)
@@ -36,21 +37,23 @@ def test_rows_of_a_stored_plan_are_those_of_the_same_function_of_the_same_kind(
 ) -> None:
     if transform and arrow:
         return
-    here = plain_settings(transform=transform, arrow_transform=arrow)
+    here = plain_settings(transform={"dataframe": transform, "record_batch": arrow})
     plan = plain_plan(shape=shape_of_rows(here))
-    assert may_be_transformed(plan, here) is (here.either_transform is not None)
+    assert may_be_transformed(plan, here) is (here.transform.function is not None)
     for other in (
         plain_settings(),
         plain_settings(transform="m:f"),
-        plain_settings(arrow_transform="m:f"),
+        plain_settings(transform={"record_batch": "m:f"}),
     ):
-        is_same = (other.transform, other.arrow_transform) == (transform, arrow)
+        is_same = (other.transform.dataframe, other.transform.record_batch) == (transform, arrow)
         assert (shape_of_rows(other) == plan.shape) is is_same
 
 
 def test_plans_that_were_stored_before_there_were_arrow_transforms_go_on() -> None:
     """Their hash is in ZooKeeper."""
-    assert [shape_of_rows(plain_settings(transform=name)) for name in (None, "m:f")] == BEFORE
+    assert [
+        shape_of_rows(plain_settings(transform={"dataframe": name})) for name in (None, "m:f")
+    ] == BEFORE
 
 
 BEFORE = ["e185f091c68f8a68", "4acda0c7ebba8d6d"]

@@ -15,7 +15,10 @@ from tests.builders import plain_settings
 
 NOW = 1_769_817_600_000
 """2026-01-31T00:00:00Z."""
-KAFKA, JAFKA = plain_settings(), plain_settings(cluster="c", source={"dialect": "jafka"})
+KAFKA, JAFKA = (
+    plain_settings(),
+    plain_settings(source={"assume_cluster_id": "c", "broker_type": "jafka"}),
+)
 
 
 def asked(
@@ -138,7 +141,10 @@ def test_a_pipeline_that_has_no_plan_yet_begins_at_the_bound_and_its_rows_have_t
     None
 ):
     begun = starting_by(KAFKA, asked(start="2026-01-31T00:00:00Z"))
-    assert isinstance(begun.source.start, Timestamp) and begun.source.start.ms == NOW
+    assert (
+        isinstance(begun.source.starting_offsets, Timestamp)
+        and begun.source.starting_offsets.ms == NOW
+    )
     assert begun.model_copy(update={"source": KAFKA.source}) == KAFKA
     for start in (None, "-5", "since-last-success"):
         assert starting_by(KAFKA, asked(start=start, key="k")) is KAFKA

@@ -14,11 +14,10 @@ from etl.settings.load import changed, describe_overrides, load_settings, parse_
 from etl.settings.schema import MEANINGS
 
 LEAST = {
-    "version": 1,
     "pipeline": "clicks",
     "group": "etl-clicks",
     "zookeeper": {"connect": "a:2181/kafka"},
-    "source": {"topics": {"allow": ["clicks"]}, "start": "latest"},
+    "source": {"topics": ["clicks"], "starting_offsets": "latest"},
     "table": {"path": "../warehouse/clicks"},
 }
 
@@ -36,7 +35,7 @@ def conf(tmp_path: Path) -> Path:
     [
         ("limits.max_records_per_plan=1000", 1000),
         ("limits.max_records_per_plan=", None),
-        ("source.topics.allow=[a, 'b-.*']", ["a", "b-.*"]),
+        ("source.topics=[a, 'b-.*']", ["a", "b-.*"]),
         ("source.topics={allow: [a]}", {"allow": ["a"]}),
         ("group=7", 7),
         ("group='7'", "7"),
@@ -53,7 +52,7 @@ def test_the_value_of_a_change_is_what_yaml_makes_of_it(word: str, value: object
         ("limits.max_record_per_run=1", "limits.max_records_per_plan"),
         ("max_records_per_plan=1", "limits.max_records_per_plan"),
         ("nothing=1", "etl schema"),
-        ("source.start.day=1", "source.start"),
+        ("source.starting_offsets.day=1", "source.starting_offsets"),
         ("group", "KEY=VALUE"),
         ("=1", "KEY=VALUE"),
         ("group=[", "as in a conf file"),
@@ -85,7 +84,7 @@ def test_a_change_is_as_if_it_stood_in_the_file_and_the_last_of_two_holds(
     said = [
         parse_change(word)
         for word in (
-            "source.start.timestamp=2026-01-31T00:00:00+00:00",
+            "source.starting_offsets=2026-01-31T00:00:00+00:00",
             "limits.max_records_per_plan=1",
             "limits.max_records_per_plan=2",
             "table.path=../${env:SAID}/clicks",
@@ -95,10 +94,10 @@ def test_a_change_is_as_if_it_stood_in_the_file_and_the_last_of_two_holds(
     ]
     found = load_settings(conf, said)
     assert found.limits.max_records_per_plan == 2
-    assert found.source.start.ms == 1_769_817_600_000  # type: ignore[union-attr]
+    assert found.source.starting_offsets.ms == 1_769_817_600_000  # type: ignore[union-attr]
     assert found.table.path == str(tmp_path / "elsewhere" / "clicks")
     assert found.spark == {"spark.driver.memory": "2g", "spark.master": "local[2]"}
-    assert LEAST["source"] == {"topics": {"allow": ["clicks"]}, "start": "latest"}
+    assert LEAST["source"] == {"topics": ["clicks"], "starting_offsets": "latest"}
 
 
 def test_a_wrong_value_of_a_change_is_told_with_the_file_and_the_change(conf: Path) -> None:
@@ -120,7 +119,7 @@ def test_a_report_tells_changes_and_none_that_may_be_a_secret() -> None:
         "spark.hadoop.fs.s3a.secret.key=s3cret",
         "spark={spark.x: s3cret}",
         "zookeeper.connect=host:2181",
-        "source.bootstrap=host:9092",
+        "source.bootstrap_servers=host:9092",
     )
     assert describe_overrides([parse_change(word) for word in said]) == {
         "limits.max_records_per_plan": "1000",
@@ -128,7 +127,7 @@ def test_a_report_tells_changes_and_none_that_may_be_a_secret() -> None:
         "spark.hadoop.fs.s3a.secret.key": None,
         "spark": None,
         "zookeeper.connect": None,
-        "source.bootstrap": None,
+        "source.bootstrap_servers": None,
     }
 
 

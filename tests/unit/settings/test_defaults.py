@@ -16,17 +16,16 @@ from etl.settings.conf_file import over
 from etl.settings.load import load_settings, parse_change
 
 SHARED: dict[str, Any] = {
-    "version": 1,
     "group": "etl",
     "zookeeper": {"connect": "a:2181/kafka", "session_timeout_s": 20},
-    "source": {"on_data_loss": "skip", "topics": {"deny": [".*-test"]}},
+    "source": {"on_data_loss": "skip", "exclude_topics": [".*-test"]},
     "report": {"path": "reports"},
     "spark": {"spark.master": "local[2]", "spark.driver.memory": "2g"},
 }
 OWN: dict[str, Any] = {
     "defaults": "../shared/defaults.yaml",
     "pipeline": "clicks",
-    "source": {"topics": {"allow": ["clicks"]}},
+    "source": {"topics": ["clicks"]},
     "table": {"path": "../warehouse/clicks"},
     "spark": {"spark.driver.memory": "4g"},
 }
@@ -43,12 +42,12 @@ def test_a_key_of_the_defaults_holds_where_the_conf_has_none_and_each_file_sees_
     tmp_path: Path,
 ) -> None:
     found = load_settings(written(tmp_path))
-    assert (found.group, found.zookeeper.session_timeout_s, found.source.on_data_loss) == (
+    assert (found.group.id, found.zookeeper.session_timeout_s, found.source.on_data_loss) == (
         "etl",
         20,
         OnDataLoss.SKIP,
     )
-    assert (found.source.topics.allow, found.source.topics.deny) == (("clicks",), (".*-test",))
+    assert (found.source.topics, found.source.exclude_topics) == (("clicks",), (".*-test",))
     assert found.spark == {"spark.master": "local[2]", "spark.driver.memory": "4g"}
     assert found.report.path == str(tmp_path / "shared" / "reports")
     assert found.table.path == str(tmp_path / "warehouse" / "clicks")
@@ -58,11 +57,11 @@ def test_every_place_in_the_defaults_is_seen_from_their_own_folder(tmp_path: Pat
     places = {
         "table": {"path": "rows", "losses_path": "gone"},
         "report": {"path": "told"},
-        "metrics_path": "measured",
+        "metrics": {"path": "measured"},
     }
     own = {key: value for key, value in OWN.items() if key != "table"}
     found = load_settings(written(tmp_path, {**SHARED, **places}, own))
-    seen = (found.table.path, found.table.losses_path, found.report.path, found.metrics_path)
+    seen = (found.table.path, found.table.losses_path, found.report.path, found.metrics.path)
     assert seen == tuple(
         str(tmp_path / "shared" / name) for name in ("rows", "gone", "told", "measured")
     )
@@ -72,9 +71,9 @@ def test_a_change_on_the_command_line_is_over_both_and_may_name_other_defaults_o
     tmp_path: Path,
 ) -> None:
     conf = written(tmp_path)
-    assert load_settings(conf, [parse_change("group=mine")]).group == "mine"
+    assert load_settings(conf, [parse_change("group=mine")]).group.id == "mine"
     (tmp_path / "other.yaml").write_text(yaml.safe_dump({**SHARED, "group": "other"}))
-    assert load_settings(conf, [parse_change("defaults=../other.yaml")]).group == "other"
+    assert load_settings(conf, [parse_change("defaults=../other.yaml")]).group.id == "other"
     with pytest.raises(SettingsError, match="a key is missing"):
         load_settings(conf, [parse_change("defaults=null")])
 

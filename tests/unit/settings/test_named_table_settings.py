@@ -17,11 +17,10 @@ from etl.settings.table import store_of
 
 def conf_of(table: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {
-        "version": 1,
         "pipeline": "p",
         "group": "g",
         "zookeeper": {"connect": "h:2181"},
-        "source": {"topics": {"allow": "clicks"}},
+        "source": {"topics": "clicks"},
         "table": table,
         **more,
     }

@@ -16,12 +16,15 @@ from etl.settings.sections import Settings
 
 def document(**source: Any) -> dict[str, Any]:
     return {
-        "version": 1,
         "pipeline": "clicks",
         "group": "etl-clicks",
-        "cluster": "old",
         "zookeeper": {"connect": "127.0.0.1:2181"},
-        "source": {"dialect": "jafka", "topics": {"allow": ["clicks"]}, **source},
+        "source": {
+            "assume_cluster_id": "old",
+            "broker_type": "jafka",
+            "topics": ["clicks"],
+            **source,
+        },
         "table": {"path": "warehouse/clicks"},
     }
 
@@ -36,25 +39,28 @@ def refusal(asked: dict[str, Any]) -> SettingsError:
 
 def test_the_least_conf_for_jafka_asks_for_nothing_that_its_brokers_lack() -> None:
     source = parse_settings(document()).source
-    assert (source.dialect, source.is_physical) == (BrokerFamily.JAFKA, True)
-    assert (source.isolation, source.on_no_leader) == (Isolation.READ_UNCOMMITTED, OnNoLeader.SKIP)
+    assert (source.broker_type, source.is_physical) == (BrokerFamily.JAFKA, True)
+    assert (source.isolation_level, source.on_no_leader) == (
+        Isolation.READ_UNCOMMITTED,
+        OnNoLeader.SKIP,
+    )
 
 
 def test_logs_of_kafka_are_logical() -> None:
-    assert not parse_settings({**document(dialect="kafka")}).source.is_physical
+    assert not parse_settings({**document(broker_type="kafka")}).source.is_physical
 
 
 def test_the_example_conf_for_jafka_is_one() -> None:
     found: Settings = load_settings(Path(__file__).parents[3] / "conf" / "jafka.yaml")
-    assert (found.source.is_physical, found.source.start) == (True, StartAt.EARLIEST)
+    assert (found.source.is_physical, found.source.starting_offsets) == (True, StartAt.EARLIEST)
 
 
 @pytest.mark.parametrize(
     ("key", "value", "why"),
     [
-        ("bootstrap", "a:9092", "registered in ZooKeeper"),
-        ("start", {"timestamp": "2026-01-31T00:00:00+00:00"}, "one too old"),
-        ("isolation", "read_committed", "no transactions"),
+        ("bootstrap_servers", "a:9092", "registered in ZooKeeper"),
+        ("starting_offsets", "2026-01-31T00:00:00+00:00", "one too old"),
+        ("isolation_level", "read_committed", "no transactions"),
         ("on_no_leader", "fail", "one broker only"),
         ("assume_compacted", ["clicks"], "no compaction"),
     ],
@@ -69,20 +75,23 @@ def test_what_brokers_of_byte_positions_cannot_do_is_refused_with_the_reason(
 
 def test_the_same_keys_are_taken_where_they_ask_for_what_there_is() -> None:
     said: dict[str, Any] = {
-        "bootstrap": None,
-        "start": "latest",
-        "isolation": "read_uncommitted",
+        "bootstrap_servers": None,
+        "starting_offsets": "latest",
+        "isolation_level": "read_uncommitted",
         "on_no_leader": "skip",
         "assume_compacted": [],
     }
-    assert parse_settings(document(**said)).source.start is StartAt.LATEST
+    assert parse_settings(document(**said)).source.starting_offsets is StartAt.LATEST
 
 
 def test_a_cluster_without_an_id_must_be_named() -> None:
     asked = document()
-    del asked["cluster"]
+    del asked["source"]["assume_cluster_id"]
     error = refusal(asked)
-    assert (error.where["key"], "no cluster id" in error.message) == ("cluster", True)
+    assert (error.where["key"], "no cluster id" in error.message) == (
+        "source.assume_cluster_id",
+        True,
+    )
 
 
 def test_records_cannot_be_counted_from_byte_positions() -> None:
@@ -113,14 +122,14 @@ def test_a_date_of_the_record_needs_a_transform_that_gives_one() -> None:
 def test_all_that_does_not_fit_is_told_at_once() -> None:
     error = refusal(
         {
-            **document(bootstrap="a:9092", isolation="read_committed"),
+            **document(bootstrap_servers="a:9092", isolation_level="read_committed"),
             "limits": {"max_records_per_plan": 10},
         }
     )
     first, *more = error.message.splitlines()
-    assert first == "3 keys do not fit where source.dialect is jafka:"
+    assert first == "3 keys do not fit where source.broker_type is jafka:"
     assert [line.split()[0] for line in more] == [
-        "source.bootstrap",
-        "source.isolation",
+        "source.bootstrap_servers",
+        "source.isolation_level",
         "limits.max_records_per_plan",
     ]

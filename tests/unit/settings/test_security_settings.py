@@ -43,11 +43,10 @@ SCRAM = {"mechanism": "SCRAM-SHA-512", "username": "etl", "password": "${file:se
 
 def conf(security: Any, **source: Any) -> dict[str, Any]:
     return {
-        "version": 1,
         "pipeline": "clicks",
         "group": "etl-clicks",
         "zookeeper": {"connect": "a:2181/kafka"},
-        "source": {"topics": {"allow": ["clicks"]}, "security": security, **source},
+        "source": {"topics": ["clicks"], "security": security, **source},
         "table": {"path": "warehouse/clicks"},
     }
 
@@ -153,12 +152,12 @@ def test_keys_that_do_not_fit_one_another_are_refused_with_what_fits(
 
 def test_a_listener_is_chosen_where_brokers_register_and_not_beside_addresses() -> None:
     with pytest.raises(SettingsError, match="leave one of the two out"):
-        parse_settings(conf({}, listener="INSIDE", bootstrap="a:9093"))
+        parse_settings(conf({}, listener="INSIDE", bootstrap_servers="a:9093"))
 
 
 def test_old_brokers_have_neither_encryption_nor_logins_nor_listeners() -> None:
     with pytest.raises(SettingsError, match="know neither encryption nor logins"):
-        parse_settings({**conf({"protocol": "SSL"}, dialect="jafka"), "cluster": "old"})
+        parse_settings(conf({"protocol": "SSL"}, broker_type="jafka", assume_cluster_id="old"))
 
 
 @pytest.mark.parametrize(

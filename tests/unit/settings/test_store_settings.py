@@ -25,11 +25,10 @@ KEYS = {"access_key": "${env:KEY}", "secret_key": "${file:/run/secrets/s3}"}
 def conf(path: str = "s3://lake/clicks", **store: Any) -> Settings:
     return parse_settings(
         {
-            "version": 1,
             "pipeline": "p",
             "group": "g",
             "zookeeper": {"connect": "h:1"},
-            "source": {"topics": {"allow": ["a"]}},
+            "source": {"topics": ["a"]},
             "table": {"path": path, "store": store},
         }
     )
@@ -111,7 +110,7 @@ def test_a_path_of_azure_names_its_account() -> None:
 def test_both_tables_carry_the_store_and_are_their_paths_to_all_else(tmp_path: Path) -> None:
     file = tmp_path / "conf.yaml"
     file.write_text(
-        "{version: 1, pipeline: p, group: g, zookeeper: {connect: h:1}, source: {topics: {allow: [a]}}, table: {path: s3://lake/t/, "
+        "{pipeline: p, group: g, zookeeper: {connect: h:1}, source: {topics: [a]}, table: {path: s3://lake/t/, "
         "store: {region: eu-central-1}}}"
     )
     table = load_settings(file).table

@@ -31,11 +31,10 @@ SASL_LOGIN = {"scheme": "sasl", "username": "etl", "password": "${env:ZOOKEEPER_
 
 def conf(**zookeeper: Any) -> dict[str, Any]:
     return {
-        "version": 1,
         "pipeline": "clicks",
         "group": "g",
         "zookeeper": {"connect": "a:2181/kafka", **zookeeper},
-        "source": {"topics": {"allow": ["clicks"]}},
+        "source": {"topics": ["clicks"]},
         "table": {"path": "warehouse/clicks"},
     }
 

@@ -23,7 +23,7 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerPartition, Leader, PartitionOffsets
 from etl.model.plans import Loss, LossReason, OffsetRange
 from etl.model.snapshot import FirstRun, Snapshot, Supersede
-from etl.settings.sections import Limits
+from etl.settings.sections import LimitsSettings
 from tests.fakes.planning import (
     BROKER,
     NOW_MS,
@@ -80,7 +80,7 @@ def test_a_capped_log_is_read_up_to_a_boundary_and_some_log_moves(
     turn: int,
 ) -> None:
     bounds, logs = found
-    stops = divide_caps(logs, {}, Limits(max_bytes_per_plan=size), turn, bounds)
+    stops = divide_caps(logs, {}, LimitsSettings(max_bytes_per_plan=size), turn, bounds)
     assert all(
         start <= stops[log] <= end and legal(log, start, stops[log], bounds)
         for log, (start, end) in logs.items()
@@ -96,7 +96,7 @@ def test_a_cap_is_passed_by_one_stretch_of_one_log_at_most(
     turn: int,
 ) -> None:
     bounds, logs = found
-    stops = divide_caps(logs, {}, Limits(max_bytes_per_plan=size), turn, bounds)
+    stops = divide_caps(logs, {}, LimitsSettings(max_bytes_per_plan=size), turn, bounds)
     moved = {log: stops[log] - start for log, (start, _) in logs.items() if stops[log] > start}
     if sum(moved.values()) > size:
         [(log, far)] = moved.items()
@@ -112,7 +112,7 @@ def test_no_physical_log_starves_over_as_many_turns_as_there_are_logs(
     bounds, logs = found
     read = dict.fromkeys(logs, 0)
     for now in range(turn, turn + len(logs)):
-        stops = divide_caps(logs, {}, Limits(max_bytes_per_plan=size), now, bounds)
+        stops = divide_caps(logs, {}, LimitsSettings(max_bytes_per_plan=size), now, bounds)
         read = {log: read[log] + stops[log] - logs[log][0] for log in logs}
     assert all(read[log] for log, (start, end) in logs.items() if end > start)
 
@@ -156,20 +156,28 @@ def test_run_after_run_a_capped_pipeline_reads_each_log_to_its_end_and_no_offset
         if all(positions[log] == end for log, (_, end) in logs.items()):
             return
         left = {log: (positions[log], end) for log, (_, end) in logs.items()}
-        positions = divide_caps(left, {}, Limits(max_bytes_per_plan=size), now, bounds)
+        positions = divide_caps(left, {}, LimitsSettings(max_bytes_per_plan=size), now, bounds)
     raise AssertionError("it makes no progress")
 
 
 def test_where_no_boundary_is_known_a_physical_log_is_not_cut_at_all() -> None:
     whole = OffsetRange(A, 10, 1000)
     assert list(split_range(whole, {}, 50)) == [whole]
-    assert divide_caps({A: (10, 1000)}, {}, Limits(max_bytes_per_plan=50), turn=1) == {A: 1000}
+    assert divide_caps({A: (10, 1000)}, {}, LimitsSettings(max_bytes_per_plan=50), turn=1) == {
+        A: 1000
+    }
 
 
 def test_the_share_of_a_log_whose_first_boundary_lies_beyond_it_goes_to_the_others() -> None:
     bounds, logs = {A: (0, 100, 200), B: (0, 900)}, {A: (0, 200), B: (0, 900)}
-    assert divide_caps(logs, {}, Limits(max_bytes_per_plan=250), 2, bounds) == {A: 200, B: 0}
-    assert divide_caps(logs, {}, Limits(max_bytes_per_plan=250), 3, bounds) == {A: 0, B: 900}
+    assert divide_caps(logs, {}, LimitsSettings(max_bytes_per_plan=250), 2, bounds) == {
+        A: 200,
+        B: 0,
+    }
+    assert divide_caps(logs, {}, LimitsSettings(max_bytes_per_plan=250), 3, bounds) == {
+        A: 0,
+        B: 900,
+    }
 
 
 @given(st.lists(st.integers(0, 400), max_size=6), BOUNDS)
@@ -203,7 +211,7 @@ def test_a_range_may_end_at_its_own_end_and_at_the_boundaries_before_it(
 # -------------------------------------------------------------------------------------------------------------
 
 PHYSICAL = settings_of(
-    limits={"max_bytes_per_plan": 300, "target_task_bytes": 100}, dialect="jafka"
+    limits={"max_bytes_per_plan": 300, "target_task_bytes": 100}, broker_type="jafka"
 )
 
 
@@ -237,7 +245,7 @@ def test_a_position_between_two_boundaries_is_where_the_next_range_begins() -> N
 
 def test_where_retention_took_the_position_a_physical_log_goes_on_at_its_first_segment() -> None:
     snapshot = physical({A: (120, 260, 431)})
-    skipping = settings_of(dialect="jafka", on_data_loss="skip")
+    skipping = settings_of(broker_type="jafka", on_data_loss="skip")
     plan = planned(snapshot, onward({A: 60}), skipping)
     assert offsets_of(plan)[A][0][0] == 120 and plan.losses == (
         Loss(A, 60, 120, LossReason.EXPIRED),
@@ -246,7 +254,7 @@ def test_where_retention_took_the_position_a_physical_log_goes_on_at_its_first_s
 
 def test_what_an_operator_skips_ends_the_plan_at_a_boundary_behind_it() -> None:
     snapshot = physical({A: (0, 120, 260, 431)})
-    small = settings_of(limits={"max_bytes_per_plan": 100}, dialect="jafka")
+    small = settings_of(limits={"max_bytes_per_plan": 100}, broker_type="jafka")
     stored = with_id(replace(planned(snapshot, FirstRun(), small), number=5))
     skip = Loss(A, 31, 62, LossReason.SKIPPED)
     plan = replacement_plan(Supersede(stored, "poisoned", (skip,)), snapshot, small, now_ms=NOW_MS)

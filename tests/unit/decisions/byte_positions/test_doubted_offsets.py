@@ -34,7 +34,7 @@ from tests.fakes.stories import (
 from tests.fakes.world import FakeWorld
 
 ONE, TWO, _ = PHYSICAL_LOGS
-FOLLOWING = settings_of(dialect="jafka", on_offset_changed="follow")
+FOLLOWING = settings_of(broker_type="jafka", on_offset_changed="follow")
 EXTENT = PartitionOffsets(0, 100, boundaries=(0, 40, 100))
 
 

@@ -15,7 +15,7 @@ from etl.errors import NeedsDecision, SettingsError
 from etl.ledger.plan_document import parse_plan, render_plan, with_id
 from etl.model.plans import Plan
 from etl.report.run_state import Outcome
-from tests.builders import plain_plan
+from tests.builders import plain_plan, with_keys
 from tests.fakes.outside import CLUSTER, Outside
 from tests.fakes.stories import SETTINGS, crash_at, grow, outcomes, outside_of, run
 from tests.fakes.takeovers import ENDED, loaded_by_another, old_pipeline, snapshot_of
@@ -183,7 +183,7 @@ def test_a_pipeline_of_the_name_before_the_upgrade_is_taken_over_by_one_of_the_i
     """
     snapshot = replace(snapshot_of(loaded_by_another(6, 6, 6)), cluster=ID)
     assert predecessor_of(old_pipeline(cluster=CLUSTER), {}, snapshot, SETTINGS).positions == ENDED
-    unnamed = SETTINGS.model_copy(update={"cluster": None})
+    unnamed = with_keys(SETTINGS, source={"assume_cluster_id": None})
     assert (
         predecessor_of(
             old_pipeline(cluster=CLUSTER, cluster_id=ID), {}, snapshot, unnamed

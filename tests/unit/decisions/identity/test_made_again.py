@@ -268,7 +268,7 @@ def test_a_log_of_which_nothing_tells_must_be_named_itself_and_whoever_does_is_b
             accept(outside, "clicks", is_same_log=is_same_log)
     accept(outside, "clicks:2-0", is_same_log=is_kept)
     accept(outside, "clicks")
-    run(outside, settings_of(dialect="jafka", on_data_loss="skip"))
+    run(outside, settings_of(broker_type="jafka", on_data_loss="skip"))
     reject_unfinished(outside)
 
 
@@ -491,7 +491,7 @@ def test_a_log_that_is_made_again_while_it_is_read_stops_the_run_before_the_appe
 def test_a_log_under_a_stored_plan_that_was_made_again_stops_the_run_also_where_the_plan_would_give_way(
     policy: str,
 ) -> None:
-    outside, settings = loaded(), settings_of(dialect="jafka", on_data_loss=policy)
+    outside, settings = loaded(), settings_of(broker_type="jafka", on_data_loss=policy)
     grow(outside, 3, 3, 3)
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at("store plan", When.AFTER))
@@ -562,7 +562,7 @@ def test_a_stored_plan_whose_log_lost_its_end_gives_its_place_and_the_log_is_rea
 def test_a_log_that_a_cap_did_not_let_begin_may_be_made_again_as_often_as_its_broker_likes() -> (
     None
 ):
-    capped = settings_of(dialect="jafka", limits={"max_bytes_per_plan": 1})
+    capped = settings_of(broker_type="jafka", limits={"max_bytes_per_plan": 1})
     outside = physical_outside_of(9, 9)
     run(outside, capped)
     plan = outside.newest_plan()
@@ -591,7 +591,7 @@ def test_a_log_that_was_cut_inside_a_stored_plan_may_have_been_made_again_so_a_p
 
 
 def test_a_log_that_a_cap_left_in_its_middle_is_known_again_by_what_lies_before_its_end() -> None:
-    capped = settings_of(dialect="jafka", limits={"max_bytes_per_plan": 1})
+    capped = settings_of(broker_type="jafka", limits={"max_bytes_per_plan": 1})
     outside = physical_outside_of(9)
     run(outside, capped)
     plan = outside.newest_plan()

@@ -51,7 +51,7 @@ from tests.fakes.world import Crash, FakeWorld, When
 
 ONE, TWO, ALSO_ONE = PHYSICAL_LOGS
 """Partition 0 of broker 1, partition 0 of broker 2, partition 1 of broker 1."""
-SKIPPING = settings_of(dialect="jafka", on_data_loss="skip")
+SKIPPING = settings_of(broker_type="jafka", on_data_loss="skip")
 
 
 def of(outside: Outside, log: BrokerPartition) -> PhysicalLog:
@@ -121,7 +121,7 @@ def test_a_stored_plan_over_a_broker_that_went_away_does_not_hold_up_the_others(
 def test_capped_runs_read_every_log_to_its_end_in_whole_entries(most_bytes: int) -> None:
     outside = physical_outside_of(11, 3, 7)
     settings = settings_of(
-        dialect="jafka", limits={"max_bytes_per_plan": most_bytes, "target_task_bytes": 25}
+        broker_type="jafka", limits={"max_bytes_per_plan": most_bytes, "target_task_bytes": 25}
     )
     while Outcome.INGESTED in outcomes(run(outside, settings)):
         reject_broken(outside)
@@ -131,7 +131,7 @@ def test_capped_runs_read_every_log_to_its_end_in_whole_entries(most_bytes: int)
 def test_what_a_cap_leaves_is_told_in_bytes() -> None:
     outside, settings = (
         physical_outside_of(6),
-        settings_of(dialect="jafka", limits={"max_bytes_per_plan": 1}),
+        settings_of(broker_type="jafka", limits={"max_bytes_per_plan": 1}),
     )
     left = of(outside, ONE).end - of(outside, ONE).extent.boundaries[1]  # type: ignore[index]
     assert run(outside, settings).outcomes[-1] == (
@@ -200,7 +200,7 @@ def test_an_offset_that_another_consumer_moved_is_followed_and_what_lies_before_
     with pytest.raises(OffsetMoved) as refused:
         run(outside)
     assert refused.value.where["broker_id"] == 1
-    report = run(outside, settings_of(dialect="jafka", on_offset_changed="follow"))
+    report = run(outside, settings_of(broker_type="jafka", on_offset_changed="follow"))
     assert outcomes(report) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.INGESTED]
     assert f"{log.entries[7][0] - start} bytes" in report.outcomes[1][1]
     assert outside.offsets[ONE][0] == log.end
@@ -209,7 +209,10 @@ def test_an_offset_that_another_consumer_moved_is_followed_and_what_lies_before_
 def test_a_physical_log_that_cannot_be_read_when_its_start_is_decided_starts_at_its_first_record() -> (
     None
 ):
-    latest, logical = settings_of(dialect="jafka", start="latest"), settings_of(start="latest")
+    latest, logical = (
+        settings_of(broker_type="jafka", starting_offsets="latest"),
+        settings_of(starting_offsets="latest"),
+    )
     assert pending_starts([ONE], {}, None, latest, now_ms=NOW_MS) == {ONE: None}
     assert pending_starts([A], {}, None, logical, now_ms=NOW_MS) == {A: NOW_MS}
     outside = physical_outside_of(5, 3, 4)
@@ -223,7 +226,10 @@ def test_a_physical_log_that_cannot_be_read_when_its_start_is_decided_starts_at_
 
 
 def test_starting_at_the_latest_record_is_starting_at_the_flushed_end() -> None:
-    outside, latest = physical_outside_of(5, 3, 4), settings_of(dialect="jafka", start="latest")
+    outside, latest = (
+        physical_outside_of(5, 3, 4),
+        settings_of(broker_type="jafka", starting_offsets="latest"),
+    )
     ends = {log: found.end for log, found in outside.logs.items()}
     run(outside, latest)
     grow(outside, 1, 1, 1)
@@ -245,10 +251,10 @@ def test_a_pipeline_whose_conf_names_another_family_of_brokers_is_refused_and_no
     run(outside)
     grow(outside, 1, 1, 1)
     before = replace(outside, plans=dict(outside.plans), offsets=dict(outside.offsets))
-    says = f"and the conf says {settings.source.dialect.value}: offsets of one mean nothing on the other"
+    says = f"and the conf says {settings.source.broker_type.value}: offsets of one mean nothing on the other"
     with pytest.raises(SettingsError, match=says) as refused:
         run(outside, settings)
-    assert refused.value.where["key"] == "source.dialect" and outside == before
+    assert refused.value.where["key"] == "source.broker_type" and outside == before
 
 
 def test_where_only_the_table_knows_the_pipeline_another_family_of_brokers_is_refused_too() -> None:
@@ -330,7 +336,7 @@ def test_offsets_are_shown_with_the_broker_and_the_boundaries_and_their_lag_is_b
 
 
 def test_another_driver_in_the_middle_of_a_capped_run_doubles_no_message() -> None:
-    settings = settings_of(dialect="jafka", limits={"max_bytes_per_plan": 40})
+    settings = settings_of(broker_type="jafka", limits={"max_bytes_per_plan": 40})
     outside = physical_outside_of(9, 3, 4)
 
     def at(reached: str, side: When) -> None:

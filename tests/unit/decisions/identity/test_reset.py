@@ -271,7 +271,10 @@ def test_a_log_that_is_cut_while_it_is_read_stops_the_run_before_the_append() ->
 
 
 def test_a_start_that_waits_for_its_partition_waits_through_a_reset() -> None:
-    outside, settings = outside_of(15, 3), settings_of(start="latest", on_no_leader="skip")
+    outside, settings = (
+        outside_of(15, 3),
+        settings_of(starting_offsets="latest", on_no_leader="skip"),
+    )
     outside.logs[B].has_leader = False
     run(outside, settings)
     outside.logs[A].cut(at=9)

@@ -83,7 +83,6 @@ def test_a_zookeeper_that_goes_away_in_the_middle_is_named_and_the_next_run_comp
             "zookeeper": {
                 "connect": f"{proxy.connect}/{chroot}",
                 "session_timeout_s": 1,
-                "session_timeout_s": 1,
             }
         }
         with pytest.raises(Unreachable) as caught:

@@ -15,7 +15,7 @@ severity if several errors occurred.
     │   ├── PermissionDenied
     │   ├── MessageTooLarge              a record batch exceeds the largest fetch size
     │   └── NotOurTable
-    ├── DataLost                    3    with --strict: policy allowed a loss
+    ├── DataLost                    3    with --fail-on-loss: policy allowed a loss
     ├── Owned                       4    retriable: another driver or consumer is active
     ├── NeedsDecision               5    an operator must decide
     │   ├── LedgersDisagree
@@ -142,7 +142,7 @@ class NotOurTable(SettingsError):
 
 
 class DataLost(EtlError):
-    """Records were lost by policy, and `--strict` is set."""
+    """Records were lost by policy, and `--fail-on-loss` is set."""
 
     exit_code = 3
 

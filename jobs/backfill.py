@@ -1,4 +1,4 @@
-"""spark-submit jobs/backfill.py CONF --name ...: the command `etl backfill`, inside the session
+"""spark-submit jobs/backfill.py CONF ...: the command `etl backfills run`, inside the session
 that spark-submit made.
 """
 
@@ -7,4 +7,4 @@ import sys
 from etl.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main(["backfill", *sys.argv[1:]]))
+    sys.exit(main(["backfills", "run", *sys.argv[1:]]))

@@ -1,4 +1,4 @@
-"""spark-submit jobs/maintain.py CONF --yes: the command `etl maintain`, inside the session that
+"""spark-submit jobs/maintain.py CONF --yes: the command `etl table maintain`, inside the session that
 spark-submit made.
 """
 
@@ -7,4 +7,4 @@ import sys
 from etl.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main(["maintain", *sys.argv[1:]]))
+    sys.exit(main(["table", "maintain", *sys.argv[1:]]))

@@ -59,19 +59,19 @@ IN_ORDER: dict[str, Runs] = {
 _DEMO = Runs(
     "tests/brokers/test_demos.py",
     "test_the_demo_ends_with_every_record_in_its_table_once",
-    "demo --dialect",
+    "demo --broker-type",
 )
 _SUBMIT = "spark-submit --master {master} --py-files dist/offset-range-etl-0.1.0.zip --packages io.delta:delta-spark_4.2_2.13:4.4.0 {job}"
 _CUT = Runs(
     "tests/system/test_cut_logs.py",
     "test_a_cut_log_is_told_by_every_door_accepted_and_gone_on_with",
-    "plans accept-log",
+    "topics accept-changes",
 )
 _JAFKA = "tests/system/test_jafka_made_again.py"
 _PACKED = Runs(
     _WHEEL,
     "test_that_environment_is_packed_and_reads_on_workers_that_have_nothing_by_the_very_command_that_is_printed",
-    "package --environment",
+    "package --include-dependencies",
 )
 _CHECKED = Runs(
     "tests/on_airflow/test_checked_names.py",
@@ -84,40 +84,40 @@ _TOOLS = Runs(
 )
 ELSEWHERE: dict[str, Runs] = {
     "etl demo": _DEMO,
-    ".venv/bin/etl demo --dialect jafka": _DEMO,
-    "etl plan CONF | head -1": Runs(
+    ".venv/bin/etl demo --broker-type jafka": _DEMO,
+    "etl run CONF --dry-run | head -1": Runs(
         "tests/unit/cli/test_output.py",
         "test_the_real_command_leaves_no_trace_of_a_reader_that_is_gone",
     ),
     "etl package": _ON_CLUSTER,
-    "etl package --environment": _PACKED,
+    "etl package --include-dependencies": _PACKED,
     _SUBMIT.format(master="MASTER", job="dist/etl_job.py run CONF"): _ON_CLUSTER,
     "PYSPARK_PYTHON=/opt/venv/bin/python "
     + _SUBMIT.format(master="MASTER", job="dist/etl_job.py run CONF"): _ON_CLUSTER,
     "PYSPARK_PYTHON=/opt/venv/bin/python "
     + _SUBMIT.format(master="spark://HOST:7077", job="jobs/ingest.py CONF"): _ON_CLUSTER,
     "pip install 'offset-range-etl[package]'": _PACKED,
-    "etl table resolve CONF": Runs(
+    "etl table lookup-path CONF": Runs(
         "tests/system/test_named_tables.py",
         "test_a_table_that_is_dropped_and_made_again_elsewhere_stops_runs_until_somebody_accepts_it",
-        "table resolve",
+        "table lookup-path",
     ),
-    "etl table resolve CONF --make": Runs(
+    "etl table lookup-path CONF --create-empty": Runs(
         "tests/system/test_named_tables.py",
         "test_a_table_that_is_gone_for_good_is_made_by_its_catalog_as_the_message_says_and_gone_on_with_once_it_is_accepted",
-        "table resolve --make",
+        "table lookup-path --create-empty",
     ),
-    "etl plans accept-log CONF TOPIC:PARTITION --reason ...": _CUT,
-    "etl plans accept-log CONF LOG... --reason ...": _CUT,
-    "etl plans accept-log CONF TOPIC --reason ...": Runs(
+    "etl topics accept-changes CONF -p TOPIC:PARTITION --reason ...": _CUT,
+    "etl topics accept-changes CONF -p PARTITION --reason ...": _CUT,
+    "etl topics accept-changes CONF -p TOPIC --reason ...": Runs(
         _JAFKA,
         "test_a_topic_is_made_again_on_one_broker_while_the_other_is_away_and_each_log_is_decided_for_itself",
-        "plans accept-log",
+        "topics accept-changes",
     ),
-    "etl plans accept-log CONF TOPIC:BROKER-PARTITION --at OFFSET --reason ...": Runs(
+    "etl topics accept-changes CONF -p TOPIC:BROKER-PARTITION --truncated-at OFFSET --reason ...": Runs(
         _JAFKA,
         "test_a_topic_is_made_again_on_one_broker_while_the_other_keeps_it_and_its_longer_log_is_told",
-        "plans accept-log --at",
+        "topics accept-changes --truncated-at",
     ),
     "etl plans supersede CONF N --skip TOPIC:BROKER-PARTITION:FROM-UNTIL --reason ...": Runs(
         "tests/system/test_jafka_discovery.py",

@@ -58,7 +58,7 @@ def programs(page: Path) -> list[str]:
 
 def sentences(page: Path) -> Iterator[Written]:
     """What a sentence names between backticks and begins with a program; also a mere name, such as
-    `etl plans accept-log`.
+    `etl topics accept-changes`.
     """
     section = ""
     for part in re.split(r"^(#+ .*)$", _without_blocks(page.read_text()), flags=re.MULTILINE):
@@ -121,7 +121,7 @@ def meant_by(text: str) -> str:
 
 
 def family(text: str) -> str:
-    """The name of a command of ours: `plans accept-log`."""
+    """The name of a command of ours: `topics accept-changes`."""
     words, found = shlex.split(text)[1:], COMMAND
     named = list[str]()
     while words and hasattr(found, "commands") and words[0] in found.commands:

@@ -36,7 +36,7 @@ from etl.airflow.submit import (
     on_failure,
     table_asset,
 )
-from etl.decide.run_requests import backfill_arguments, range_arguments, run_arguments
+from etl.decide.run_requests import backfill_arguments, replay_arguments, run_arguments
 from etl.errors import SettingsError
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -64,7 +64,7 @@ def ingest_dag(
     a pool of Airflow, of one slot, for pipelines that must not run beside each other; it must be
     there (`etl.airflow.pipeline`) dag      anything else that a DAG takes
 
-    By hand it is started with both params, from_time and until_time.
+    By hand it is started with both params, from and until.
     """
     pipeline, toolkit = pipeline_of(conf), toolkit or toolkit_from_environment()
     made = _dag(
@@ -76,7 +76,7 @@ def ingest_dag(
             "schedule": CronDataIntervalTimetable(schedule, timezone="UTC"),
             "start_date": start_date,
             "description": f"loads new records of {pipeline.group}/{pipeline.name}, exactly once",
-            "params": {"from_time": Param(None, **_A_TIME), "until_time": Param(None, **_A_TIME)},
+            "params": {"from": Param(None, **_A_TIME), "until": Param(None, **_A_TIME)},
             **dag,
         },
     )
@@ -112,10 +112,10 @@ def replay_dag(
         "replay",
         pipeline,
         {
-            "topic": Param(type="string", minLength=1),
-            "partition": Param(None, type=["null", "integer", "string"]),
+            "partitions": Param(type="array", minItems=1, items={"type": "string"}),
             "from": Param(type=["string", "integer"]),
             "until": Param(type=["string", "integer"]),
+            "reason": Param(type="string", minLength=1),
         },
         dag,
     )
@@ -125,7 +125,7 @@ def replay_dag(
             "replay",
             pipeline,
             toolkit,
-            lambda context: [pipeline.conf, *range_arguments(context["params"]), "--yes", "--json"],
+            lambda context: replay_arguments(pipeline.conf, context["params"]),
             pool=pool,
         )
     return made
@@ -138,19 +138,18 @@ def backfill_dag(
     its runs.
 
     from and until are offsets, or times. A retry goes on where the try before it ended; with
-    `missing` only what nobody has loaded or will load is loaded.
+    `only_unloaded` only offsets that nobody has loaded or will load are loaded.
     """
     pipeline, toolkit = pipeline_of(conf), toolkit or toolkit_from_environment()
     made = _by_hand(
         "backfill",
         pipeline,
         {
-            "name": Param(type="string", pattern="^[A-Za-z0-9._-]+$"),
+            "name": Param(type="string", pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$"),
             "from": Param(type=["string", "integer"]),
             "until": Param(type=["string", "integer"]),
-            "topic": Param(None, type=["null", "string"]),
-            "partition": Param(None, type=["null", "integer", "string"]),
-            "missing": Param(False, type="boolean"),
+            "partitions": Param([], type=["null", "array"], items={"type": "string"}),
+            "only_unloaded": Param(False, type="boolean"),
         },
         dag,
     )
@@ -178,7 +177,7 @@ def maintenance_dag(
     **dag: Any,
 ) -> DAG:
     """`maintain_CONF`: proves that each record of every plan is in the table once, then keeps its
-    house (`etl maintain`).
+    house (`etl table maintain`).
 
     It also proves that no interval of the time `back` lacks any, but for those that ended less than
     `behind` ago: let that be longer than the pipeline's runs are apart. A table that lacks

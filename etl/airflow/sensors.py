@@ -1,6 +1,6 @@
 """Is an interval complete, and is it in the table?
 
-The sensor waits for complete partitions, deferred, by one `etl complete` per poke in the toolkit's
+The sensor waits for complete partitions, deferred, by one `etl topics ready` per poke in the toolkit's
 environment, which the triggerer needs, too. The operator compares intervals with the table: a run
 in Airflow does not prove that its interval was loaded.
 """
@@ -26,13 +26,15 @@ from etl.airflow.pipeline import (
     told_of,
 )
 from etl.airflow.submit import interval_of, raise_unless_done
-from etl.decide.run_requests import Verdict, intervals_looked_back_at, length, verdict_of
+from etl.decide.run_requests import Verdict, duration, intervals_looked_back_at, verdict_of
 from etl.errors import SettingsError
 
 
 def words_of(pipeline: Pipeline, until: str, grace_s: float) -> list[str]:
     """Return the arguments of the command."""
-    return ["complete", pipeline.conf, "--until-time", until, "--grace-s", f"{grace_s:g}", "--json"]
+    ready_after = f"{round(grace_s)}s"
+    words = ["topics", "ready", pipeline.conf, "--until", until]
+    return [*words, "--assume-ready-after", ready_after, "--json"]
 
 
 class LogCompleteSensor(BaseSensorOperator):
@@ -218,12 +220,12 @@ class MissingIntervalsOperator(BaseOperator):
             interval_of(context).end,
             behind=self._behind,
             back=self._back,
-            every=length(self._every),
+            every=duration(self._every, "every"),
         )
         words = [
-            "--from-time",
+            "--from",
             whole.start.isoformat(),
-            "--until-time",
+            "--until",
             whole.end.isoformat(),
             "--every",
             self._every,
@@ -231,7 +233,7 @@ class MissingIntervalsOperator(BaseOperator):
         try:
             code, document = ask(
                 self._toolkit,
-                ["intervals", self._pipeline.conf, *words, "--json"],
+                ["table", "gaps", self._pipeline.conf, *words, "--json"],
                 within_s=_WITHIN_S,
             )
         except SettingsError as error:

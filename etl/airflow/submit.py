@@ -68,8 +68,8 @@ def interval_of(context: Mapping[str, Any]) -> TimeInterval:
     params = context.get("params") or {}
     try:
         return interval_of_run(
-            params.get("from_time"),
-            params.get("until_time"),
+            params.get("from"),
+            params.get("until"),
             (context.get("data_interval_start"), context.get("data_interval_end")),
             context.get("logical_date"),
         )

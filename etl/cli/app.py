@@ -24,7 +24,7 @@ from etl.cli.common_options import (
     Commands,
     Conf,
     ConfOrFolder,
-    FromTime,
+    DryRun,
     Output,
     Quiet,
     RunKey,
@@ -43,10 +43,10 @@ from etl.cli.common_options import (
     unwritable,
     wants_json_lines,
 )
-from etl.cli.load_commands import backfill, compact, maintain, replay, table
-from etl.cli.operator_commands import offsets, pipelines, plans
-from etl.cli.record_commands import peek, tail
-from etl.cli.setup_commands import complete, init, intervals, package, report, schema
+from etl.cli.load_commands import backfills, replay
+from etl.cli.operator_commands import ledger, offsets, pipelines, plans, table, topics
+from etl.cli.record_commands import records
+from etl.cli.setup_commands import conf, init, package, report
 from etl.errors import DataLost, EtlError, SettingsError, Stopped, VerificationFailed
 from etl.model.partitions import BrokerFamily
 
@@ -56,14 +56,18 @@ app = Commands(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Exactly-once batches from Kafka into Delta Lake.",
+    help="Load Kafka topics into Delta tables in batches, exactly once.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(backfills, name="backfills")
+app.add_typer(records, name="records")
 app.add_typer(offsets, name="offsets")
 app.add_typer(plans, name="plans")
-app.add_typer(pipelines, name="pipelines")
-app.add_typer(backfill, name="backfill")
+app.add_typer(topics, name="topics")
 app.add_typer(table, name="table")
+app.add_typer(ledger, name="ledger")
+app.add_typer(pipelines, name="pipelines")
+app.add_typer(conf, name="conf")
 
 
 def _print_version(wanted: bool) -> None:
@@ -76,43 +80,44 @@ def _print_version(wanted: bool) -> None:
 def common(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Say which version this is."
-        ),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Exactly-once batches from Kafka into Delta Lake."""
+    """Load Kafka topics into Delta tables in batches, exactly once."""
 
 
 @app.command()
 def demo(
-    as_json: AsJson = False,
     records: Annotated[
-        int, typer.Option(min=8, help="How many click events to produce at first.")
+        int, typer.Option(min=8, help="Number of records to load at first.")
     ] = 1_000_000,
     folder: Annotated[
         Path | None,
         typer.Option(
-            help="Where the table, its conf and logs go; a new temporary folder by default."
+            metavar="DIR",
+            help="For the table, its conf and logs. Default: temporary.",
+            show_default=False,
         ),
     ] = None,
-    dialect: Annotated[
-        BrokerFamily, typer.Option(help="Whose brokers: kafka, one of 3.9.1; jafka, two of 3.0.6.")
+    broker_type: Annotated[
+        BrokerFamily, typer.Option(help="kafka: one broker of 3.9.1; jafka: two of 3.0.6.")
     ] = BrokerFamily.KAFKA,
+    as_json: AsJson = False,
 ) -> None:
-    """Real ZooKeeper, Kafka or Jafka, Spark and Delta on this machine: load a million records, kill
-    a run, prove nothing is lost.
-    """
+    """Run servers and a pipeline here, kill it, and verify."""
     from etl.demo.story import run_demo
 
-    told = run_demo(records=records, folder=folder, quiet=as_json, dialect=dialect)
+    document = run_demo(records=records, folder=folder, quiet=as_json, dialect=broker_type)
     if as_json:
-        print_json(told)
+        print_json(document)
+
+
+app.command()(init)
 
 
 @app.command()
 def doctor(conf: Conf, as_json: AsJson = False) -> None:
-    """Look at everything a run needs, a line each: ok, or what to do; nothing is changed."""
+    """Check everything that a run needs."""
     from etl.cli.screens import show_doctor
     from etl.commands.doctor import diagnose
 
@@ -122,68 +127,26 @@ def doctor(conf: Conf, as_json: AsJson = False) -> None:
         raise diagnosis.worst
 
 
-app.command()(init)
-
-
-@app.command()
-def lag(conf: Conf, as_json: AsJson = False) -> None:
-    """How far the table is behind: records, bytes, time, and how long until retention takes what is
-    not read; nothing is changed.
-    """
-    from etl.cli.screens import show_lag
-    from etl.commands import lag as looking
-
-    found = looking.lag(table_settings_of(conf))
-    show(as_json, found.as_json(), lambda: show_lag(found))
-    if found.refusal:
-        raise found.refusal
-
-
-app.command()(compact)
-app.command()(maintain)
-app.command()(package)
-app.command()(peek)
-app.command()(complete)
-app.command()(intervals)
-app.command()(schema)
-app.command()(replay)
-app.command()(tail)
-
-
-@app.command()
-def plan(
-    conf: Conf,
-    as_json: AsJson = False,
-    until_time: UntilTime = None,
-    from_time: FromTime = None,
-    run_key: RunKey = None,
-) -> None:
-    """Say what the next run would do, with numbers; nothing is stored or moved."""
-    from etl.cli.screens import show_preview
-    from etl.commands import plans as previewing
-
-    settings = table_settings_of(conf)
-    preview = previewing.preview(settings, request_of(settings, until_time, from_time, run_key))
-    show(as_json, preview.as_json(), lambda: show_preview(preview))
-
-
-app.command()(report)
-
-
 @app.command()
 def run(
     context: typer.Context,
     conf: ConfOrFolder,
-    as_json: AsJson = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 3 when policy let records go.")
-    ] = False,
-    quiet: Quiet = False,
-    until_time: UntilTime = None,
-    from_time: FromTime = None,
+    until: UntilTime = None,
     run_key: RunKey = None,
+    dry_run: DryRun = False,
+    fail_on_loss: Annotated[
+        bool, typer.Option("--fail-on-loss", help="Exit 3 if records were lost.")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Read what is new and append it to the table, exactly once."""
+    """Load new records into the table.
+
+    Finishes a stored plan, then makes one new plan; with a key as many as its end needs. Exit 8:
+    --until is in the future.
+    """
+    if dry_run:
+        return _show_next_run(conf, until, run_key, as_json=as_json)
     if conf.is_dir():
         from etl.cli.run_folder import run_folder
 
@@ -193,27 +156,44 @@ def run(
     from etl.report.describe import describe_who_skipped
 
     settings = settings_of(conf)
-    request = request_of(settings, until_time, from_time, run_key)
     report = run(
         settings,
         run_context(quiet=quiet, as_json=as_json),
         conf=str(conf),
-        strict=strict,
-        request=request,
+        strict=fail_on_loss,
+        request=request_of(settings, until, run_key),
     )
     show(as_json, report.as_json(), lambda: show_report(report), is_done=True)
-    if strict and report.lost_records:
+    if fail_on_loss and report.lost_records:
         who, look_at = describe_who_skipped(report.why_lost)
         raise DataLost(
             f"records were lost, and {who} let them go", action=f"the gaps named above; {look_at}"
         )
 
 
+def _show_next_run(conf: Path, until: str | None, run_key: str | None, *, as_json: bool) -> None:
+    """Show what the next run would do; nothing is stored or committed."""
+    from etl.cli.screens import show_preview
+    from etl.commands import plans as previewing
+
+    if conf.is_dir():
+        raise SettingsError(
+            "--dry-run takes one conf, and this is a directory",
+            path=conf,
+            key="--dry-run",
+            action="the same with each of its confs",
+        )
+    settings = table_settings_of(conf)
+    preview = previewing.preview(settings, request_of(settings, until, run_key))
+    show(as_json, preview.as_json(), lambda: show_preview(preview))
+
+
+app.command()(replay)
+
+
 @app.command()
 def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
-    """Prove from the table's rows and the ledger that every record of every applied plan is there
-    once.
-    """
+    """Prove that each planned record is in the table once. Exit 9: rows are missing or duplicated."""
     from etl.cli.screens import show_proof
     from etl.commands import verify as proving
 
@@ -221,6 +201,22 @@ def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
     show(as_json, proof.as_json(), lambda: show_proof(proof))
     if not proof.is_right:
         raise VerificationFailed(proof.first_finding, action=proof.action)
+
+
+@app.command()
+def lag(conf: Conf, as_json: AsJson = False) -> None:
+    """Show how far the table is behind the topics."""
+    from etl.cli.screens import show_lag
+    from etl.commands import lag as looking
+
+    found = looking.lag(table_settings_of(conf))
+    show(as_json, found.as_json(), lambda: show_lag(found))
+    if found.refusal:
+        raise found.refusal
+
+
+app.command()(report)
+app.command()(package)
 
 
 _STOPPED = 130

@@ -13,6 +13,7 @@ import inspect
 import json
 import os
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -236,104 +237,91 @@ def _given(reason: str) -> str:
 
 Conf = Annotated[
     Path,
-    typer.Argument(
-        metavar="CONF", help="The pipeline's file, e.g. conf/clicks.yaml.", show_default=False
-    ),
+    typer.Argument(metavar="CONF", help="A YAML file.", show_default=False),
 ]
 ConfOrFolder = Annotated[
     Path,
-    typer.Argument(
-        metavar="CONF",
-        help="The pipeline's file, e.g. conf/clicks.yaml; or a folder of such files: each is run.",
-        show_default=False,
-    ),
+    typer.Argument(metavar="CONF", help="A YAML file, or a directory of them.", show_default=False),
 ]
 Name = Annotated[
     str | None,
     typer.Argument(
-        metavar="NAME",
-        help="Another pipeline of the same group; the conf's own by default.",
-        show_default=False,
+        metavar="NAME", help="Pipeline of the group. Default: the conf's.", show_default=False
     ),
 ]
 Reason = Annotated[
-    str, typer.Option(callback=_given, help="Why, for whoever reads it later.", show_default=False)
+    str, typer.Option(callback=_given, help="Why; stored with the decision.", show_default=False)
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
-Yes = Annotated[
-    bool, typer.Option("--yes", help="Do it without asking; needed where there is no terminal.")
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress output.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
+OnlyRetained = Annotated[
+    bool, typer.Option("--only-retained", help="Leave out records that retention deleted.")
 ]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", help="Say nothing on standard error while it goes on.")
+From = Annotated[str, typer.Option("--from", metavar="POSITION", help="Start.", show_default=False)]
+Until = Annotated[str, typer.Option("--until", metavar="POSITION", help="End.", show_default=False)]
+UntilRequired = Annotated[
+    str, typer.Option("--until", metavar="TIME", help="End.", show_default=False)
 ]
-From = Annotated[
-    str,
+PartitionOption = Annotated[
+    list[str],
     typer.Option(
-        "--from",
-        metavar="OFFSET|TIME",
-        help="The first offset, or the first record at a time.",
+        "--partition",
+        "-p",
+        metavar="PARTITION",
+        help="clicks:3, on Jafka clicks:1-3; clicks: all its partitions. Repeatable.",
         show_default=False,
     ),
 ]
-Until = Annotated[
-    str,
-    typer.Option(
-        "--until",
-        metavar="OFFSET|TIME",
-        help="Up to this offset or time, without it.",
-        show_default=False,
-    ),
-]
-Partitions = Annotated[
+OptionalPartitions = Annotated[
     list[str] | None,
     typer.Option(
         "--partition",
         "-p",
         metavar="PARTITION",
-        help="One partition of it, 3 or (Jafka) 0-3; may be given again. Default: all.",
+        help="Only these; repeatable. Default: all of the conf.",
+        show_default=False,
     ),
 ]
-
 UntilTime = Annotated[
     str | None,
     typer.Option(
+        "--until",
         metavar="TIME",
         show_default=False,
-        help="Read up to the first record at or after this time: 2026-01-31T00:00:00Z, milliseconds since "
-        "the epoch, -1h, or -10000 offsets before the end.",
-    ),
-]
-FromTime = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME",
-        show_default=False,
-        help="Where the first run of all begins; later: refuse to run where anything before it is not "
-        "loaded yet. As --until-time, or since-last-success.",
+        help="Stop before the first record at or after this time: 2026-01-31T13:00Z, -1h.",
     ),
 ]
 RunKey = Annotated[
     str | None,
     typer.Option(
         metavar="KEY",
-        help="Names what is asked for: run again under it, nothing is loaded again.",
+        help="Idempotency key: load nothing if this key is done.",
         show_default=False,
     ),
 ]
 
 
-def request_of(
-    settings: Settings, until_time: str | None, from_time: str | None, run_key: str | None
-) -> Request | None:
-    """Return the request of a run. Raises SettingsError, and NotYetReadable for an interval that is
-    not over.
+def single(partitions: Sequence[str]) -> str:
+    """Return the one partition of a command that takes one only. Raises SettingsError."""
+    if len(partitions) != 1:
+        raise SettingsError(
+            f"{len(partitions)} partitions are named, and this command takes one",
+            key="--partition",
+            action="the command once for each of them",
+        )
+    return partitions[0]
+
+
+def request_of(settings: Settings, until: str | None, run_key: str | None) -> Request | None:
+    """Return the request of a run. Raises SettingsError, and NotYetReadable for an end in the
+    future.
     """
     from etl.run.services import now_ms
     from etl.settings import load
 
-    return load.request_of(
-        settings, run_key=run_key, from_time=from_time, until_time=until_time, now_ms=now_ms()
-    )
+    return load.request_of(settings, run_key=run_key, until=until, now_ms=now_ms())
 
 
 Changes = Annotated[
@@ -342,7 +330,7 @@ Changes = Annotated[
         "--set",
         metavar="KEY=VALUE",
         show_default=False,
-        help="A key of the conf for this time, its value as in YAML: limits.max_records_per_plan=1000. May be said several times.",
+        help="Set a conf key for this command; repeatable. VALUE is YAML.",
     ),
 ]
 _changes: ContextVar[tuple[Change, ...]] = ContextVar("changes", default=())
@@ -461,7 +449,7 @@ def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
 
 
 _FLAG = "--log-format"
-_HELP = "What standard error is: text, or json: one object a line, with time, level, message, pipeline, run_id, verb and plan."
+_HELP = "Format of standard error."
 
 
 class LogFormat(str, Enum):
@@ -471,14 +459,55 @@ class LogFormat(str, Enum):
     JSON = "json"
 
 
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "Start": ("demo", "init", "doctor"),
+    "Load": ("run", "replay", "backfills"),
+    "Check": ("verify", "lag", "report", "records"),
+    "Manage": ("offsets", "plans", "topics", "table", "ledger", "pipelines"),
+    "Set up": ("conf", "package"),
+}
+"""The commands as `etl --help` lists them."""
+_EXAMPLES = """
+  Load Kafka topics into Delta tables in batches, exactly once.
+
+    etl demo                        servers, a pipeline, a crash and a proof
+    etl init --zookeeper zk1:2181 --topic clicks --table lake/clicks
+    etl doctor conf/clicks.yaml     then: etl run conf/clicks.yaml
+"""
+_HELP_WIDTH, _NAME_WIDTH = 79, 12
+
+
 class CommandGroup(TyperGroup):
-    """The commands; each of them, and of their families, takes the option."""
+    """The commands; each of them, and of their groups, takes the option."""
+
+    def format_help(self, context: Any, formatter: Any) -> None:
+        """Write the help of `etl` by sections, on one screen."""
+        formatter.write(f"Usage: etl COMMAND [ARGS]...\n{_EXAMPLES}\n")
+        for section, names in SECTIONS.items():
+            formatter.write(f"{section}\n")
+            for name in names:
+                formatter.write(_help_lines(name, self.commands[name]))
+        formatter.write("\n  --version   Show the version.\n")
+        formatter.write("  -h, --help  Show help; also after a command.\n")
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         option = _option()
         for command in _leaves(self):
             command.params.append(option)
+
+
+def _help_lines(name: str, command: Any) -> str:
+    """Return what a command does; of a group its commands, too."""
+    summary = str(command.help).partition("\n")[0]
+    inner = getattr(command, "commands", None)
+    if inner:
+        summary = f"{summary.rstrip('.')}: {', '.join(inner)}"
+    indent = " " * (_NAME_WIDTH + 2)
+    lines = textwrap.wrap(
+        summary, _HELP_WIDTH, initial_indent=f"  {name:<{_NAME_WIDTH}}", subsequent_indent=indent
+    )
+    return "\n".join(lines) + "\n"
 
 
 def _option() -> Any:

@@ -1,23 +1,23 @@
-"""Which arguments do the commands take that change the table?
+"""Which arguments do `etl replay` and `etl backfills` take?
 
-backfill, replay, compact, maintain, table. A command that removes rows or files shows what it would
-do and asks first.
+A command that removes rows shows what it would do and asks first.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from etl.cli.common_options import (
     AsJson,
     Commands,
     Conf,
+    DryRun,
     From,
-    Partitions,
+    OnlyRetained,
+    OptionalPartitions,
+    PartitionOption,
     Quiet,
     Reason,
     Until,
@@ -26,7 +26,6 @@ from etl.cli.common_options import (
     confirm,
     is_attended,
     run_context,
-    settings_of,
     show,
     table_settings_of,
 )
@@ -41,110 +40,90 @@ if TYPE_CHECKING:
     from etl.settings.sections import Settings
 
 
-DEFAULT = "begin"
-"""The command that is meant where the first word is none."""
-
-
-class BackfillGroup(TyperGroup):
-    """`etl backfill CONF ...` is `etl backfill begin CONF ...`."""
-
-    default_command = DEFAULT
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As click's, with a default for the optional word."""
-        is_named = not args or args[0] in self.commands or args[0] in ("--help", "-h")
-        return super().parse_args(ctx, args if is_named else [DEFAULT, *args])
-
-
-backfill = Commands(
-    cls=BackfillGroup,
-    rich_markup_mode=None,
-    help=(
-        "Load what the pipeline never loaded, beside it, in bounded plans. `etl backfill CONF ...` is `etl backfill begin CONF ...`."
-    ),
-)
+backfills = Commands(rich_markup_mode=None, help="Load offsets that were never loaded.")
 BackfillName = Annotated[
     str,
-    typer.Option("--name", metavar="NAME", help="What the backfill is called.", show_default=False),
+    typer.Argument(metavar="NAME", help="Name of the backfill.", show_default=False),
 ]
 
 
-@backfill.command(DEFAULT)
-def backfill_begin(
+@backfills.command("run")
+def backfills_run(
     conf: Conf,
-    name: Annotated[
-        str,
-        typer.Option(
-            help="Names this backfill: said again under it, it goes on where it ended.",
-            show_default=False,
-        ),
-    ],
-    from_: From,
-    until: Until,
-    topic: Annotated[
-        str | None, typer.Option(help="One topic of the conf. Default: all.", show_default=False)
+    name: BackfillName,
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", metavar="POSITION", help="Start.", show_default=False),
     ] = None,
-    partition: Partitions = None,
-    missing: Annotated[
-        bool,
-        typer.Option("--missing", help="Of the interval what nobody else has loaded or will load."),
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="POSITION", help="End.", show_default=False),
+    ] = None,
+    partition: OptionalPartitions = None,
+    only_unloaded: Annotated[
+        bool, typer.Option("--only-unloaded", help="Leave out loaded offsets.")
     ] = False,
-    only_retained: Annotated[
-        bool, typer.Option("--only-retained", help="Where retention took a part, load the rest.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be loaded; nothing is stored.")
-    ] = False,
-    yes: Annotated[
-        bool,
-        typer.Option(
-            "--yes", "-y", help="Do it without asking; where there is no terminal nobody is asked."
-        ),
-    ] = False,
+    only_retained: OnlyRetained = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Load an interval that the pipeline never loaded; killed anywhere, the same command goes on.
-    The pipeline's position does not move.
+    """Load offsets that were never loaded. To continue, run it again without interval. Exit 8: the
+    interval is not over.
     """
     from etl.commands.backfill import parse_asked, run_backfill
 
     settings, context = table_settings_of(conf), run_context(quiet=quiet, as_json=as_json)
+    if from_ is None and until is None:
+        _reject_without_interval(partition, only_unloaded, only_retained, dry_run)
+        report = run_backfill(settings, name, None, context, conf=str(conf))
+        _show_run(report, as_json=as_json)
+        return
+    if from_ is None or until is None:
+        missing = "--from" if from_ is None else "--until"
+        raise SettingsError(
+            f"a backfill begins with an interval, and {missing} is missing",
+            key=missing,
+            action="both of --from and --until; neither, to continue one that has begun",
+        )
     asked = parse_asked(
         from_,
         until,
-        topic,
         tuple(partition or ()),
         only_retained=only_retained,
-        only_missing=missing,
+        only_missing=only_unloaded,
     )
     is_asked = not yes and is_attended(as_json=as_json)
     if (dry_run or is_asked) and not _confirm_backfill(
         settings, name, asked, context, dry_run=dry_run, as_json=as_json
     ):
         return
-    _tell(run_backfill(settings, name, asked, context, conf=str(conf)), as_json=as_json)
+    _show_run(run_backfill(settings, name, asked, context, conf=str(conf)), as_json=as_json)
 
 
-@backfill.command("resume")
-def backfill_resume(
-    conf: Conf, name: BackfillName, as_json: AsJson = False, quiet: Quiet = False
+def _reject_without_interval(
+    partition: list[str] | None, only_unloaded: bool, only_retained: bool, dry_run: bool
 ) -> None:
-    """Go on with a backfill where it ended; one that is whole already stays as it is."""
-    from etl.commands.backfill import run_backfill
+    """Reject options that belong to the interval of a new backfill. Raises SettingsError."""
+    given = {
+        "--partition": bool(partition),
+        "--only-unloaded": only_unloaded,
+        "--only-retained": only_retained,
+        "--dry-run": dry_run,
+    }
+    for option, is_given in given.items():
+        if is_given:
+            raise SettingsError(
+                f"{option} belongs to the interval of a new backfill",
+                key=option,
+                action="--from and --until; to continue a backfill, its name alone",
+            )
 
-    settings = table_settings_of(conf)
-    _tell(
-        run_backfill(
-            settings, name, None, run_context(quiet=quiet, as_json=as_json), conf=str(conf)
-        ),
-        as_json=as_json,
-    )
 
-
-@backfill.command("list")
-def backfill_list(conf: Conf, as_json: AsJson = False) -> None:
-    """The backfills of the pipeline: state, how much is loaded, and when it may be done."""
+@backfills.command("list")
+def backfills_list(conf: Conf, as_json: AsJson = False) -> None:
+    """List backfills and their state."""
     from etl.cli.screens import show_backfills
     from etl.commands.backfill import list_backfills
 
@@ -152,9 +131,9 @@ def backfill_list(conf: Conf, as_json: AsJson = False) -> None:
     show(as_json, rows, lambda: show_backfills(rows))
 
 
-@backfill.command("show")
-def backfill_show(conf: Conf, name: BackfillName, as_json: AsJson = False) -> None:
-    """One backfill, with what it claims of each partition and its plans."""
+@backfills.command("show")
+def backfills_show(conf: Conf, name: BackfillName, as_json: AsJson = False) -> None:
+    """Show intervals, plans and what is left."""
     from etl.cli.screens import show_backfill_whole
     from etl.commands.backfill import show_backfill
 
@@ -162,8 +141,8 @@ def backfill_show(conf: Conf, name: BackfillName, as_json: AsJson = False) -> No
     show(as_json, document, lambda: show_backfill_whole(document))
 
 
-@backfill.command("abandon")
-def backfill_abandon(
+@backfills.command("delete")
+def backfills_delete(
     conf: Conf,
     name: BackfillName,
     reason: Reason,
@@ -171,9 +150,9 @@ def backfill_abandon(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Give a backfill up: what it has loaded stays in the table, and the rest is free for others.
-    One that has loaded all, or was given up before, gives back what the table has no row of: rows
-    that somebody deleted."""
+    """Delete a backfill; loaded rows stay. Offsets that it has not loaded, or whose rows are gone,
+    are free for others.
+    """
     from etl.cli.screens import show_sentence
     from etl.commands.backfill import abandon_backfill, show_backfill
 
@@ -194,12 +173,10 @@ def backfill_abandon(
 
 
 def _once_more(found: dict[str, Any]) -> str:
-    """Return the command to repeat for a backfill that loads no more."""
-    return (
-        ", and those that the table has no row of"
-        if found["state"] in ("whole", "given up")
-        else ""
-    )
+    """Return what a second deletion gives back, for a backfill that loads no more."""
+    if found["state"] in ("whole", "given up"):
+        return ", and those that the table has no row of"
+    return ""
 
 
 def _confirm_backfill(
@@ -231,7 +208,7 @@ def _confirm_backfill(
     return True
 
 
-def _tell(report: Report, *, as_json: bool) -> None:
+def _show_run(report: Report, *, as_json: bool) -> None:
     from etl.cli.screens import show_report
 
     show(as_json, report.as_json(), lambda: show_report(report), is_done=True)
@@ -239,65 +216,41 @@ def _tell(report: Report, *, as_json: bool) -> None:
 
 def replay(
     conf: Conf,
-    topic: Annotated[
-        str, typer.Option(help="The topic whose rows are read again.", show_default=False)
-    ],
+    partition: PartitionOption,
     from_: From,
     until: Until,
-    partition: Partitions = None,
+    reason: Reason,
     into: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH", help="Make the rows in another table; this one stays as it is."
-        ),
+        str | None, typer.Option(metavar="PATH", help="Write to this table instead.")
     ] = None,
-    only_retained: Annotated[
-        bool,
-        typer.Option(
-            "--only-retained",
-            help="Where retention took a part, replay the rest; rows of what is gone stay.",
-        ),
-    ] = False,
-    reason: Annotated[
-        str | None, typer.Option(help="Why, for whoever reads the plan later.", show_default=False)
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Show what would go and come; nothing is stored or replaced."
-        ),
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    only_retained: OnlyRetained = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Read offsets again that are in the table, and replace exactly their rows, in one commit; the
-    pipeline's position does not move.
-    """
+    """Read loaded records again and replace their rows."""
     from etl.commands.replay import parse_wanted
 
     settings, context = table_settings_of(conf), run_context(quiet=quiet, as_json=as_json)
-    wanted = parse_wanted(topic, tuple(partition or ()), from_, until, only_retained=only_retained)
+    wanted = parse_wanted(tuple(partition), from_, until, only_retained=only_retained)
     if dry_run and into is not None:
         message = "--into takes no row out of the pipeline's table: there is nothing to show before"
         raise SettingsError(message, key="--dry-run", action="--into without it")
     if not (dry_run or yes or into):
         _reject_unattended(as_json)
-    shown = (
-        _confirm_replay(settings, wanted, context, dry_run=dry_run, as_json=as_json)
-        if dry_run or not (yes or into)
-        else None
-    )
+    shown = None
+    if dry_run or not (yes or into):
+        shown = _confirm_replay(settings, wanted, context, dry_run=dry_run, as_json=as_json)
     if dry_run:
         return
     if into is not None:
         _into(settings, wanted, into, context, as_json=as_json)
         return
-    from etl.cli.screens import show_report
     from etl.commands.replay import replay_rows
 
     report = replay_rows(settings, wanted, context, reason=reason, shown=shown, conf=str(conf))
-    show(as_json, report.as_json(), lambda: show_report(report), is_done=True)
+    _show_run(report, as_json=as_json)
 
 
 def _reject_unattended(as_json: bool) -> None:
@@ -333,86 +286,3 @@ def _into(
 
     copied = replay_into(settings, wanted, path, context)
     show(as_json, copied.as_json(), lambda: show_sentence(copied.says), is_done=True)
-
-
-def compact(
-    conf: Conf,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done; nothing is changed.")
-    ] = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """Make large files of small ones; nothing is removed, and where there are none no Spark starts."""
-    from etl.cli.screens import show_sentences
-    from etl.commands import maintain as putting_together
-
-    done = putting_together.compact(
-        table_settings_of(conf), run_context(quiet=quiet, as_json=as_json), dry_run=dry_run
-    )
-    show(as_json, done.as_json(), lambda: show_sentences(done.says), is_done=not dry_run)
-
-
-def maintain(
-    conf: Conf,
-    keep_days: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="How long files stay that no version of the table needs; a week, or what the table's property says, by default.",
-            show_default=False,
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done; nothing is changed.")
-    ] = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
-    """Make large files of small ones, remove those that no version needs, write a checkpoint, fold
-    old plans; no row is moved.
-    """
-    from etl.cli.screens import show_sentences
-    from etl.commands import maintain as keeping_house
-
-    settings, context = table_settings_of(conf), run_context(quiet=quiet, as_json=as_json)
-    keep = None if keep_days is None else timedelta(days=keep_days)
-    if dry_run or not yes:
-        foreseen = keeping_house.foresee(settings, context, keep=keep)
-        if dry_run:
-            show(as_json, foreseen.as_json(), lambda: show_sentences(foreseen.says))
-            return
-        confirm(foreseen.says, yes=yes, as_json=as_json)
-    done = keeping_house.maintain(settings, context, keep=keep)
-    show(as_json, done.as_json(), lambda: show_sentences(done.says), is_done=True)
-
-
-Make = Annotated[
-    bool,
-    typer.Option(
-        "--make",
-        help=(
-            "Where the catalog has no such table, have it make an empty one. Rows of one that was dropped are not in it."
-        ),
-    ),
-]
-
-table = Commands(rich_markup_mode=None)
-
-
-@table.command("resolve")
-def table_resolve(conf: Conf, make: Make = False, as_json: AsJson = False) -> None:
-    """Ask Spark where the table is that the conf names, and go by that from now on. Nothing of a
-    table that is there is changed.
-    """
-    from etl.cli.screens import show_decision
-    from etl.commands.operator_decisions import resolve
-
-    ruling = resolve(settings_of(conf), run_context(quiet=True, as_json=as_json), is_made=make)
-    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
-
-
-@table.callback()
-def family() -> None:
-    """The table that the conf names as a catalog of Spark's does (`table.name`)."""

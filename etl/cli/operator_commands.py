@@ -1,17 +1,13 @@
-"""Which arguments do `etl offsets`, `etl plans` and `etl pipelines` take?
+"""Which arguments do the operator commands take?
 
-`etl offsets`: look at offsets and positions, set them, restore them from the table, and leave
-logs alone for a while.
-
-`etl plans`: look at the numbered plans of a pipeline, and decide where a run cannot.
-
-`etl pipelines`: look at the pipelines of a group, take one out of service, and say who may
-change what one keeps.
+`etl offsets`, `etl plans`, `etl topics`, `etl table`, `etl ledger` and `etl pipelines`: they show
+where a pipeline stands, and store decisions that a run cannot make.
 """
 
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,30 +16,35 @@ from etl.cli.common_options import (
     AsJson,
     Commands,
     Conf,
+    DryRun,
     Name,
+    PartitionOption,
+    Quiet,
     Reason,
+    UntilRequired,
     Yes,
     confirm,
     run_context,
     settings_of,
     show,
+    single,
     table_settings_of,
 )
+from etl.decide.run_requests import duration, point_in_time
 from etl.errors import SettingsError
 
 if TYPE_CHECKING:
-    from etl.commands.set_offsets import BeforeEnd
     from etl.settings.choices import StartAt
-    from etl.settings.source import Timestamp
+    from etl.settings.source import BeforeEnd, Timestamp
 
 
-offsets = Commands(rich_markup_mode=None, help="Look at offsets and positions, and set them.")
-WHERE = "earliest, latest, an offset, or a time with its UTC offset: 2026-01-31T00:00:00+00:00"
+offsets = Commands(rich_markup_mode=None, help="Where the pipeline stands.")
+POSITION = "an offset, earliest, latest, or a time: 2026-01-31T13:00Z, or -1h (before now)"
 
 
 @offsets.command("show")
 def offsets_show(conf: Conf, as_json: AsJson = False) -> None:
-    """The committed offset of each partition beside the log and the pipeline's position."""
+    """Show log start, log end, committed and loaded-until offsets."""
     from etl.cli.screens import show_offsets
     from etl.commands.lag import offsets
 
@@ -56,18 +57,16 @@ def offsets_show(conf: Conf, as_json: AsJson = False) -> None:
 @offsets.command("diff")
 def offsets_diff(
     conf: Conf,
-    shows_all: Annotated[
-        bool, typer.Option("--all", help="Also the partitions of which all three tell the same.")
+    all_partitions: Annotated[
+        bool, typer.Option("--all-partitions", help="Also those that agree.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """ZooKeeper's offsets, the newest plan and the table side by side: where they differ, and what
-    the next run does about it.
-    """
+    """Show where committed offsets, newest plan and table differ. Exit 5: needs a decision."""
     from etl.cli.screens import show_offsets_diff
     from etl.commands.restore_ledger import offsets_diff
 
-    found = offsets_diff(table_settings_of(conf), shows_all=shows_all)
+    found = offsets_diff(table_settings_of(conf), shows_all=all_partitions)
     show(as_json, found.document, lambda: show_offsets_diff(found.document))
     if found.refusal:
         raise found.refusal
@@ -76,35 +75,21 @@ def offsets_diff(
 @offsets.command("set")
 def offsets_set(
     conf: Conf,
-    log: Annotated[
-        str,
-        typer.Argument(
-            metavar="TOPIC[:PARTITION]", help="A topic, or one partition of it.", show_default=False
-        ),
-    ],
-    to: Annotated[
-        str,
-        typer.Option(
-            metavar="WHERE",
-            help=f"{WHERE}; -1h: before now; -10000: offsets before the end of each partition.",
-            show_default=False,
-        ),
-    ],
+    partition: PartitionOption,
+    to: Annotated[str, typer.Option(metavar="POSITION", help=f"{POSITION}.", show_default=False)],
     reason: Reason,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set positions: forwards past what is then told lost, or back over what was never loaded. The
-    next run executes it.
+    """Set where the next run continues: ahead (skipped offsets are lost) or back (over offsets
+    never loaded). Exit 5: their rows are in the table.
     """
     from etl.cli.screens import show_decision
     from etl.commands import set_offsets as setting
     from etl.model.partitions import parse_named
 
-    settings, wanted = (
-        table_settings_of(conf),
-        setting.SetOffsetsRequest(parse_named(log), parse_position(to, "--to")),
-    )
+    settings = table_settings_of(conf)
+    wanted = setting.SetOffsetsRequest(parse_named(single(partition)), parse_position(to, "--to"))
     foreseen = setting.look(settings, wanted)
     if foreseen.moves:
         confirm(foreseen.says, yes=yes, as_json=as_json)
@@ -112,89 +97,21 @@ def offsets_set(
     show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
 
 
-@offsets.command("restore")
-def offsets_restore(
-    conf: Conf,
-    from_table: Annotated[
-        bool,
-        typer.Option(
-            "--from-table", help="From what the table tells, which is what there is to go by."
-        ),
-    ],
-    reason: Reason,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Positions and ledger from the table, where ZooKeeper lost them, an old copy was put back, or
-    another client moved offsets.
-    """
-    from etl.cli.screens import show_decision
-    from etl.commands import restore_ledger as restoring
-    from etl.decide.restore_ledger import Lost
-
-    if not from_table:
-        raise SettingsError(
-            "nothing but the table tells where a pipeline was",
-            key="--from-table",
-            action="the same with --from-table",
-        )
-    settings, context = table_settings_of(conf), run_context()
-    foreseen = restoring.look(settings, context)
-    if foreseen.lost is not Lost.NOTHING:
-        confirm(foreseen.says, yes=yes, as_json=as_json)
-    ruling = restoring.restore(settings, foreseen, reason, context)
-    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
-
-
-Logs = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="LOG...",
-        help="TOPIC, all its partitions and those to come; or TOPIC:PARTITION.",
-        show_default=False,
-    ),
-]
-
-
-@offsets.command("pause")
-def offsets_pause(conf: Conf, logs: Logs, reason: Reason, as_json: AsJson = False) -> None:
-    """Leave logs alone, from the next plan on: positions stay, nothing of them is read until they
-    are resumed.
-    """
-    from etl.cli.screens import show_decision
-    from etl.commands import set_offsets as pausing
-
-    ruling = pausing.pause(settings_of(conf), logs, reason)
-    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
-
-
-@offsets.command("resume")
-def offsets_resume(conf: Conf, logs: Logs, reason: Reason, as_json: AsJson = False) -> None:
-    """Read logs again that are paused: the next plan goes on from their positions."""
-    from etl.cli.screens import show_decision
-    from etl.commands import set_offsets as pausing
-
-    ruling = pausing.resume(settings_of(conf), logs, reason)
-    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
-
-
 def parse_position(text: str, option: str) -> StartAt | Timestamp | BeforeEnd | int:
-    """As `parse_where`, and positions counted back from now or from the end. Raises SettingsError."""
-    from etl.commands.set_offsets import BeforeEnd
+    """Parse POSITION, also one relative to now or, `-10000`, to the end. Raises SettingsError."""
     from etl.run.services import now_ms
     from etl.settings.load import parse_bound
-    from etl.settings.source import timestamp_of
+    from etl.settings.source import BeforeEnd, timestamp_of
 
-    if not re.fullmatch(r"-[0-9]+[smhd]?", text.strip(), re.ASCII):
-        return parse_where(text, option)
-    bound = parse_bound(text, now_ms(), key=option)
-    if bound.at_ms is not None:
-        return timestamp_of(bound.at_ms)
-    return BeforeEnd(bound.back or 0)
+    if found := re.fullmatch(r"-([0-9]{1,18})", text.strip(), re.ASCII):
+        return BeforeEnd(int(found[1]))
+    if re.fullmatch(r"-[0-9]+[smhd]", text.strip(), re.ASCII):
+        return timestamp_of(parse_bound(text, now_ms(), key=option).at_ms or 0)
+    return parse_where(text, option)
 
 
 def parse_where(text: str, option: str) -> StartAt | Timestamp | int:
-    """Parse a position option. Raises SettingsError."""
+    """Parse an absolute POSITION. Raises SettingsError."""
     from etl.settings.choices import StartAt
     from etl.settings.source import parse_timestamp
 
@@ -206,19 +123,16 @@ def parse_where(text: str, option: str) -> StartAt | Timestamp | int:
         return parse_timestamp(text)
     except ValueError as error:
         raise SettingsError(
-            f"{option} {text!r} is no place in a log: {error}", action=WHERE
+            f"{option} {text!r} is no position in a partition: {error}", action=POSITION
         ) from None
 
 
-plans = Commands(
-    rich_markup_mode=None,
-    help="Look at the numbered plans of a pipeline, and decide where a run cannot.",
-)
+plans = Commands(rich_markup_mode=None, help="Numbered batches, stored before they are read.")
 
 
 @plans.command("list")
 def plans_list(conf: Conf, as_json: AsJson = False) -> None:
-    """The stored plans, newest last."""
+    """List the stored plans."""
     from etl.cli.screens import show_plans
     from etl.commands.plans import list_plans
 
@@ -231,11 +145,11 @@ def plans_show(
     conf: Conf,
     number: Annotated[
         int | None,
-        typer.Argument(metavar="N", min=1, help="Number of the plan; the newest by default."),
+        typer.Argument(metavar="N", min=1, help="Number of the plan. Default: the newest."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """One plan with its ranges, positions and receipts."""
+    """Show a plan and its results."""
     from etl.cli import screens
     from etl.commands.plans import show_plan
 
@@ -246,146 +160,287 @@ def plans_show(
 @plans.command("supersede")
 def plans_supersede(
     conf: Conf,
-    number: Annotated[
-        int,
-        typer.Argument(
-            metavar="N", min=1, help="Number of the plan that is stored and not in the table."
-        ),
-    ],
+    number: Annotated[int, typer.Argument(metavar="N", min=1, help="Number of the plan.")],
     reason: Reason,
     skip: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TOPIC:PARTITION:FROM-UNTIL",
-            help="Offsets that the new plan leaves out and records as lost.",
-        ),
+        typer.Option(metavar="TOPIC:PARTITION:FROM-UNTIL", help="Record as lost; repeatable."),
     ] = None,
-    handed_over: Annotated[
+    assume_offsets_committed: Annotated[
         bool,
         typer.Option(
-            "--handed-over",
-            help="Of a plan of a member of the group, of which nobody can tell: no other member read its offsets.",
+            "--assume-offsets-committed",
+            help="Its in-doubt commit of offsets to the group is done.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give up a plan that cannot be finished: another one takes its number, and the next run
-    executes it.
-    """
+    """Replace a stored plan that cannot finish."""
     from etl.cli.screens import show_decision
     from etl.commands import operator_decisions
 
     ruling = operator_decisions.supersede(
-        table_settings_of(conf), number, reason, tuple(skip or ()), is_handed_over=handed_over
+        table_settings_of(conf),
+        number,
+        reason,
+        tuple(skip or ()),
+        is_handed_over=assume_offsets_committed,
     )
     show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
 
 
-@plans.command("take-over")
-def plans_take_over(
+topics = Commands(rich_markup_mode=None, help="What is read.")
+
+
+@topics.command("ready")
+def topics_ready(
     conf: Conf,
-    place: Annotated[
+    until: UntilRequired,
+    assume_ready_after: Annotated[
         str,
         typer.Option(
-            "--from",
-            metavar="GROUP/PIPELINE",
-            help="The pipeline that loaded into this table until now.",
+            metavar="DURATION",
+            help="A partition without such a record is ready this long after --until.",
         ),
-    ],
-    reason: Reason,
+    ] = "10m",
     as_json: AsJson = False,
 ) -> None:
-    """Take the place of another pipeline in this table (a group or pipeline renamed): go on where
-    it ended, and load nothing twice.
-    """
-    from etl.cli.screens import show_decision
-    from etl.commands import inherit_pipeline
+    """Check that each partition has a record at or after a time. Exit 8: not yet."""
+    from etl.cli.screens import show_complete
+    from etl.commands import lag as looking
+    from etl.decide.run_requests import milliseconds
+    from etl.run.services import now_ms
 
-    ruling = inherit_pipeline.take_over(table_settings_of(conf), place, reason, run_context())
+    found = looking.complete(
+        settings_of(conf),
+        until_ms=milliseconds(point_in_time(until, "--until", now_ms())),
+        grace_s=duration(assume_ready_after, "--assume-ready-after").total_seconds(),
+    )
+    show(as_json, found.as_json(), lambda: show_complete(found))
+    if found.refusal:
+        raise found.refusal
+
+
+@topics.command("pause")
+def topics_pause(
+    conf: Conf, partition: PartitionOption, reason: Reason, as_json: AsJson = False
+) -> None:
+    """Stop reading partitions until they are resumed."""
+    from etl.cli.screens import show_decision
+    from etl.commands import set_offsets as pausing
+
+    ruling = pausing.pause(settings_of(conf), partition, reason)
     show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
 
 
-@plans.command("acknowledge")
-def plans_acknowledge(
-    conf: Conf,
-    version: Annotated[
-        str,
-        typer.Argument(
-            metavar="VERSION", help="The table's version as you saw it, or none when it is gone."
-        ),
-    ],
-    reason: Reason,
-    as_json: AsJson = False,
+@topics.command("resume")
+def topics_resume(
+    conf: Conf, partition: PartitionOption, reason: Reason, as_json: AsJson = False
 ) -> None:
-    """Accept the table as it is, whatever others did to it, and go on from ZooKeeper's positions."""
+    """Read paused partitions again."""
     from etl.cli.screens import show_decision
-    from etl.commands import operator_decisions
+    from etl.commands import set_offsets as pausing
 
-    ruling = operator_decisions.acknowledge(table_settings_of(conf), version, reason)
+    ruling = pausing.resume(settings_of(conf), partition, reason)
     show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
 
 
-@plans.command("accept-log")
-def plans_accept_log(
+@topics.command("accept-changes")
+def topics_accept_changes(
     conf: Conf,
-    logs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="LOG...", help="TOPIC or TOPIC:PARTITION, as the message names them."
-        ),
-    ],
+    partition: PartitionOption,
     reason: Reason,
-    at: Annotated[
+    truncated_at: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            metavar="OFFSET",
-            help="Where one cut partition goes on, if its brokers cannot tell where it was cut.",
-        ),
+        typer.Option(min=0, metavar="OFFSET", help="Records below it are unchanged."),
     ] = None,
-    same_log: Annotated[
+    not_recreated: Annotated[
         bool,
         typer.Option(
-            "--same-log",
-            help="They are what they were: ZooKeeper's content was copied to another ensemble, or this broker (Jafka) kept its "
-            "log. Of a log that is another all records below our position would never be loaded.",
+            "--not-recreated",
+            help="All records are unchanged (if that is wrong, records are lost or doubled).",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with logs that were cut, or whose topics were made again; rows of records that are gone
-    stay, and are named.
-    """
+    """Continue with recreated topics or truncated partitions."""
     from etl.cli.screens import show_decision
     from etl.commands import operator_decisions
 
     ruling = operator_decisions.accept_log(
-        table_settings_of(conf), tuple(logs), reason, at=at, is_same_log=same_log
+        table_settings_of(conf),
+        tuple(partition),
+        reason,
+        at=truncated_at,
+        is_same_log=not_recreated,
     )
     show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
 
 
-pipelines = Commands(
-    rich_markup_mode=None,
-    help="Look at the pipelines of a group, take one out of service, and set who may change what one keeps.",
-)
+table = Commands(rich_markup_mode=None, help="Where rows are.")
+
+
+@table.command("gaps")
+def table_gaps(
+    conf: Conf,
+    start: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="Start.", show_default=False)
+    ],
+    until: UntilRequired,
+    every: Annotated[str, typer.Option(metavar="DURATION", help="Their length.")] = "1h",
+    as_json: AsJson = False,
+) -> None:
+    """List time intervals that are not fully loaded."""
+    from etl.cli.screens import show_intervals
+    from etl.commands import lag as looking
+    from etl.decide.run_requests import interval_between
+    from etl.run.services import now_ms
+
+    now = now_ms()
+    whole = interval_between(
+        point_in_time(start, "--from", now), point_in_time(until, "--until", now)
+    )
+    found = looking.intervals(table_settings_of(conf), whole, duration(every, "--every"))
+    show(as_json, found.as_json(), lambda: show_intervals(found))
+    if found.refusal:
+        raise found.refusal
+
+
+@table.command("compact")
+def table_compact(
+    conf: Conf, dry_run: DryRun = False, as_json: AsJson = False, quiet: Quiet = False
+) -> None:
+    """Combine small files (OPTIMIZE)."""
+    from etl.cli.screens import show_sentences
+    from etl.commands import maintain as compacting
+
+    done = compacting.compact(
+        table_settings_of(conf), run_context(quiet=quiet, as_json=as_json), dry_run=dry_run
+    )
+    show(as_json, done.as_json(), lambda: show_sentences(done.says), is_done=not dry_run)
+
+
+@table.command("maintain")
+def table_maintain(
+    conf: Conf,
+    retain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Keep unused files this long, in days. Default: 7d, or the table's property.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Combine small files, delete unused ones (VACUUM), write a checkpoint, prune plans."""
+    from etl.cli.screens import show_sentences
+    from etl.commands import maintain as maintaining
+
+    settings, context = table_settings_of(conf), run_context(quiet=quiet, as_json=as_json)
+    keep = None if retain is None else _retention(retain)
+    if dry_run or not yes:
+        foreseen = maintaining.foresee(settings, context, keep=keep)
+        if dry_run:
+            show(as_json, foreseen.as_json(), lambda: show_sentences(foreseen.says))
+            return
+        confirm(foreseen.says, yes=yes, as_json=as_json)
+    done = maintaining.maintain(settings, context, keep=keep)
+    show(as_json, done.as_json(), lambda: show_sentences(done.says), is_done=True)
+
+
+def _retention(text: str) -> timedelta:
+    keep = duration(text, "--retain")
+    if keep < timedelta(days=1):
+        raise SettingsError(
+            f"--retain {text} is less than a day", key="--retain", action="a day or more: 1d"
+        )
+    return keep
+
+
+@table.command("accept-changes")
+def table_accept_changes(
+    conf: Conf,
+    up_to_version: Annotated[
+        str,
+        typer.Argument(
+            metavar="UP_TO_VERSION", help="The table's version, or `none`: the table is gone."
+        ),
+    ],
+    reason: Reason,
+    as_json: AsJson = False,
+) -> None:
+    """Accept other writers' changes up to and including this version."""
+    from etl.cli.screens import show_decision
+    from etl.commands import operator_decisions
+
+    ruling = operator_decisions.acknowledge(table_settings_of(conf), up_to_version, reason)
+    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
+
+
+@table.command("lookup-path")
+def table_lookup_path(
+    conf: Conf,
+    create_empty: Annotated[
+        bool,
+        typer.Option("--create-empty", help="Create an empty table if there is none."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look the table's path up in its catalog and store it."""
+    from etl.cli.screens import show_decision
+    from etl.commands.operator_decisions import resolve
+
+    context = run_context(quiet=True, as_json=as_json)
+    ruling = resolve(settings_of(conf), context, is_made=create_empty)
+    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
+
+
+ledger = Commands(rich_markup_mode=None, help="What the pipeline remembers.")
+
+
+@ledger.command("restore")
+def ledger_restore(conf: Conf, reason: Reason, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Restore ledger and committed offsets from the table, after ZooKeeper lost them."""
+    from etl.cli.screens import show_decision
+    from etl.commands import restore_ledger as restoring
+    from etl.decide.restore_ledger import Lost
+
+    settings, context = table_settings_of(conf), run_context()
+    foreseen = restoring.look(settings, context)
+    if foreseen.lost is not Lost.NOTHING:
+        confirm(foreseen.says, yes=yes, as_json=as_json)
+    ruling = restoring.restore(settings, foreseen, reason, context)
+    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
+
+
+@ledger.command("apply-acl")
+def ledger_apply_acl(conf: Conf, as_json: AsJson = False) -> None:
+    """Apply zookeeper.acl to existing znodes."""
+    from etl.cli.screens import show_decision
+    from etl.commands.pipelines import set_acl
+
+    ruling = set_acl(settings_of(conf))
+    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
+
+
+pipelines = Commands(rich_markup_mode=None, help="Who loads.")
 
 
 @pipelines.command("list")
 def pipelines_list(
     conf: Conf,
-    shows_all: Annotated[
-        bool, typer.Option("--all", help="Those of every group of this ZooKeeper.")
-    ] = False,
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="Of all groups.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The pipelines of the conf's group: state, newest plan and its age, who drives it, topics and
-    table.
-    """
+    """List the pipelines of the group."""
     from etl.cli.screens import show_pipelines
     from etl.commands.pipelines import list_pipelines
 
-    rows = list_pipelines(table_settings_of(conf), shows_all=shows_all)
+    rows = list_pipelines(table_settings_of(conf), shows_all=all_groups)
     show(as_json, rows, lambda: show_pipelines(rows))
 
 
@@ -393,9 +448,7 @@ def pipelines_list(
 def pipelines_retire(
     conf: Conf, reason: Reason, name: Name = None, as_json: AsJson = False
 ) -> None:
-    """Take a pipeline out of service: it loads no more, and others may read its topics. Nothing is
-    deleted.
-    """
+    """Take a pipeline out of service; nothing is deleted."""
     from etl.cli.screens import show_decision
     from etl.commands.pipelines import retire
 
@@ -407,7 +460,7 @@ def pipelines_retire(
 def pipelines_resume(
     conf: Conf, reason: Reason, name: Name = None, as_json: AsJson = False
 ) -> None:
-    """Take a retired pipeline into service again; it goes on from its own positions."""
+    """Take a retired pipeline into service."""
     from etl.cli.screens import show_decision
     from etl.commands.pipelines import resume
 
@@ -415,13 +468,24 @@ def pipelines_resume(
     show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
 
 
-@pipelines.command("set-acl")
-def pipelines_set_acl(conf: Conf, as_json: AsJson = False) -> None:
-    """Give what the pipeline keeps in ZooKeeper the ACL that zookeeper.acl asks for: a conf counts
-    for new znodes alone.
-    """
+@pipelines.command("inherit")
+def pipelines_inherit(
+    conf: Conf,
+    predecessor: Annotated[
+        str,
+        typer.Option(
+            metavar="GROUP/NAME",
+            help="The pipeline that loaded into this table.",
+            show_default=False,
+        ),
+    ],
+    reason: Reason,
+    as_json: AsJson = False,
+) -> None:
+    """Continue where another pipeline of this table ended."""
     from etl.cli.screens import show_decision
-    from etl.commands.pipelines import set_acl
+    from etl.commands import inherit_pipeline
 
-    ruling = set_acl(settings_of(conf))
+    settings = table_settings_of(conf)
+    ruling = inherit_pipeline.take_over(settings, predecessor, reason, run_context())
     show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)

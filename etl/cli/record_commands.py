@@ -1,4 +1,4 @@
-"""Which arguments do `etl peek` and `etl tail` take?"""
+"""Which arguments do `etl records show` and `etl records consume` take?"""
 
 from __future__ import annotations
 
@@ -7,31 +7,44 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import typer
 
-from etl.cli.common_options import Conf, begun_document, raise_output_failure, say, settings_of
-from etl.cli.operator_commands import WHERE, parse_where
+from etl.cli.common_options import (
+    Commands,
+    Conf,
+    PartitionOption,
+    begun_document,
+    raise_output_failure,
+    say,
+    settings_of,
+    single,
+)
+from etl.cli.operator_commands import POSITION, parse_where
+from etl.decide.run_requests import duration
 from etl.errors import EtlError, Stopped
-from etl.model.partitions import Membership
 from etl.settings.choices import StartAt
 
 if TYPE_CHECKING:
     from etl.commands.peek import Ended, TailedGroup
 
 
-ValueDecoder = Annotated[
+ValueFormat = Annotated[
     str,
+    typer.Option(metavar="FORMAT", help="text, json, hex, base64, int or module:function."),
+]
+KeyFormat = Annotated[str, typer.Option(metavar="FORMAT", help="As --value-format.")]
+NoTruncate = Annotated[bool, typer.Option("--no-truncate", help="Print long values in full.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Wait for new records.")]
+Timeout = Annotated[
+    str | None,
     typer.Option(
-        metavar="NAME",
-        help="Who reads values: text, json, hex, base64, int, or package.module:function, a function of bytes.",
+        metavar="DURATION", show_default=False, help="Stop after this long without a record."
     ),
 ]
-KeyDecoder = Annotated[str, typer.Option(metavar="NAME", help="Who reads keys.")]
-Whole = Annotated[bool, typer.Option("--whole", help="Show long keys and values to their end.")]
 RecordsAsJson = Annotated[
     bool,
-    typer.Option(
-        "--json", help="Print one JSON document, a record in each line of it, nothing cut."
-    ),
+    typer.Option("--json", help="Print one JSON document, with a record per line."),
 ]
+
+records = Commands(rich_markup_mode=None, help="Print records of topics.")
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -86,143 +99,89 @@ def show_records(
     raise_output_failure()
 
 
-_MOST, _TIMEOUT_S = 10, 10.0
+_MAX_RECORDS, _TIMEOUT_S = 10, 10.0
+MaxRecords = Annotated[
+    int | None,
+    typer.Option(
+        "-n",
+        "--max-records",
+        min=1,
+        help=f"Default: {_MAX_RECORDS}; with --follow, and for consume: all.",
+        show_default=False,
+    ),
+]
 
 
-def peek(
+@records.command("show")
+def records_show(
     conf: Conf,
-    topic: Annotated[
-        str,
-        typer.Argument(
-            metavar="TOPIC", help="Any topic of the conf's cluster.", show_default=False
-        ),
-    ],
-    partition: Annotated[
-        str,
-        typer.Argument(
-            metavar="PARTITION",
-            help="A number; of a Jafka BROKER-PARTITION, e.g. 0-3.",
-            show_default=False,
-        ),
-    ],
-    start: Annotated[str, typer.Option("--from", metavar="WHERE", help=f"{WHERE}.")] = "earliest",
-    most: Annotated[
+    partition: PartitionOption,
+    start: Annotated[
+        str, typer.Option("--from", metavar="POSITION", help=f"Start: {POSITION}.")
+    ] = "earliest",
+    last: Annotated[
         int | None,
-        typer.Option(
-            "-n",
-            "--most",
-            min=1,
-            help=f"How many records; {_MOST} by default, all with --follow.",
-            show_default=False,
-        ),
+        typer.Option(min=1, help="The newest N, instead of --from.", show_default=False),
     ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option("--follow", "-f", help="Wait for what comes, until -n, --timeout or Ctrl-C."),
-    ] = False,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            min=0.1,
-            show_default=False,
-            help=f"Seconds to wait for the next record; {_TIMEOUT_S:g} by default, without end with --follow.",
-        ),
-    ] = None,
-    decoder: ValueDecoder = "text",
-    key_decoder: KeyDecoder = "text",
-    whole: Whole = False,
+    max_records: MaxRecords = None,
+    timeout: Timeout = None,
+    follow: Follow = False,
+    value_format: ValueFormat = "text",
+    key_format: KeyFormat = "text",
+    no_truncate: NoTruncate = False,
     as_json: RecordsAsJson = False,
 ) -> None:
-    """Show the records of one partition, from an offset or a time; nothing is stored or moved."""
+    """Print records of a partition."""
     from etl.cli.record_screens import Decoding, Document, Lines
     from etl.commands.peek import PeekRequest, decoder_of, open_peek
+    from etl.settings.source import BeforeEnd
 
-    decoding = Decoding(decoder_of(key_decoder), decoder_of(decoder), whole)
-    most = most or (None if follow else _MOST)
-    timeout_s = timeout or (None if follow else _TIMEOUT_S)
-    with open_peek(
-        settings_of(conf),
-        PeekRequest(topic, partition, parse_where(start, "--from"), most, follow, timeout_s),
-    ) as peeked:
+    decoding = Decoding(decoder_of(key_format), decoder_of(value_format), no_truncate)
+    timeout_s = None if timeout is None else duration(timeout, "--timeout").total_seconds()
+    if not follow:
+        max_records = max_records or last or _MAX_RECORDS
+        timeout_s = timeout_s or _TIMEOUT_S
+    position = parse_where(start, "--from") if last is None else BeforeEnd(last)
+    request = PeekRequest(single(partition), position, max_records, follow, timeout_s)
+    with open_peek(settings_of(conf), request) as peeked:
         screen = Document(decoding) if as_json else Lines(decoding, say)
         show_records(peeked, screen, as_json=as_json, stop=lambda: "nothing was changed")
 
 
-def tail(
+@records.command("consume")
+def records_consume(
     conf: Conf,
-    topics: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TOPIC]...",
-            help="Topics of the conf's cluster; those of the conf by default.",
-            show_default=False,
-        ),
-    ] = None,
     group: Annotated[
         str,
         typer.Option(
-            metavar="GROUP", help="The group to join; not the pipeline's own.", show_default=False
-        ),
-    ] = ...,  # type: ignore[assignment]
-    membership: Annotated[
-        Membership | None,
-        typer.Option(
+            metavar="GROUP",
+            help="Never the pipeline's own: it would take its partitions.",
             show_default=False,
-            help="Who says which member reads what; by default ZooKeeper where the brokers are found there, else their "
-            "coordinator.",
         ),
+    ],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC", help="Repeatable. Default: all of the conf."),
     ] = None,
-    strategy: Annotated[
-        str,
-        typer.Option(
-            help="How the group's members divide its partitions: as its other members do."
-        ),
-    ] = "range",
-    protocol: Annotated[
-        str, typer.Option(help="With a coordinator: classic, or consumer (KIP-848).")
-    ] = "classic",
-    start: Annotated[
-        StartAt, typer.Option(help="Where a partition begins of which the group has no offset.")
+    commit: Annotated[bool, typer.Option("--commit", help="Commit what was printed.")] = False,
+    offset_reset: Annotated[
+        StartAt, typer.Option(help="Start of partitions without a committed offset.")
     ] = StartAt.LATEST,
-    commit: Annotated[
-        bool,
-        typer.Option(
-            "--commit",
-            help="The group goes on behind what was shown; otherwise nothing is committed, and others read it again.",
-        ),
-    ] = False,
-    most: Annotated[
-        int | None,
-        typer.Option(
-            "-n",
-            "--most",
-            min=1,
-            help="How many records; without end by default.",
-            show_default=False,
-        ),
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            min=0.1,
-            show_default=False,
-            help="Seconds to wait for the next record; without end by default.",
-        ),
-    ] = None,
-    decoder: ValueDecoder = "text",
-    key_decoder: KeyDecoder = "text",
-    whole: Whole = False,
+    max_records: MaxRecords = None,
+    timeout: Timeout = None,
+    value_format: ValueFormat = "text",
+    key_format: KeyFormat = "text",
+    no_truncate: NoTruncate = False,
     as_json: RecordsAsJson = False,
 ) -> None:
-    """Join a group and show the records of the share that it gives, until -n, --timeout or Ctrl-C;
-    its other members lack them.
-    """
+    """Join a group and print the records assigned to it."""
     from etl.cli.record_screens import Decoding, TailDocument, TailLines
     from etl.commands.peek import TailRequest, decoder_of, open_tail
 
-    decoding = Decoding(decoder_of(key_decoder), decoder_of(decoder), whole)
+    decoding = Decoding(decoder_of(key_format), decoder_of(value_format), no_truncate)
+    timeout_s = None if timeout is None else duration(timeout, "--timeout").total_seconds()
     wanted = TailRequest(
-        group, tuple(topics or ()), membership, strategy, protocol, start, most, timeout, commit
+        group, tuple(topic or ()), offset_reset, max_records, timeout_s, commits=commit
     )
     with open_tail(settings_of(conf), wanted) as tailed:
         screen = TailDocument(decoding) if as_json else TailLines(decoding, say)

@@ -1,33 +1,21 @@
-"""Which arguments do the commands take that change no table?
+"""Which arguments do the commands take that write files and change no table?
 
-init, schema, package, report, complete, intervals.
+init, package, report, conf.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from etl.cli.common_options import (
-    AsJson,
-    Conf,
-    print_json,
-    say,
-    settings_of,
-    show,
-    table_settings_of,
-)
+from etl.cli.common_options import AsJson, Commands, Conf, print_json, say, settings_of, show
+from etl.errors import SettingsError
 
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="The file to write; conf/NAME.yaml by default. No file is written over.",
-        show_default=False,
-    ),
-]
+if TYPE_CHECKING:
+    from etl.settings.load import Change
+
 
 Keys = Annotated[
     list[str] | None,
@@ -35,111 +23,113 @@ Keys = Annotated[
         "--set",
         metavar="KEY=VALUE",
         show_default=False,
-        help="A key of source, zookeeper or table to ask by, and to write: source.security.protocol=SSL. May be said several times.",
+        help="Set a conf key, to connect and in the conf; repeatable. VALUE is YAML.",
     ),
 ]
 
 
 def init(
-    table: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH",
-            help="Where the rows go: a folder, or an object store's URL.",
-            show_default=False,
-        ),
-    ],
     zookeeper: Annotated[
         str,
-        typer.Option(
-            metavar="CONNECT",
-            help="host:port,host:port/chroot: where the brokers are registered; with --bootstrap where the ledger goes.",
-            show_default=False,
-        ),
-    ] = "",
-    bootstrap: Annotated[
+        typer.Option(metavar="CONNECT", help="Connect string for the ledger.", show_default=False),
+    ],
+    topic: Annotated[
+        list[str],
+        typer.Option(metavar="TOPIC", help="Name or expression; repeatable.", show_default=False),
+    ],
+    table: Annotated[str, typer.Option(metavar="PATH", help="Path or URL.", show_default=False)],
+    bootstrap_servers: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Brokers, where ZooKeeper does not have them (KRaft, all of 4.x).",
+            help="Default: the brokers in ZooKeeper; required where it has none (KRaft).",
             show_default=False,
         ),
     ] = None,
-    topic: Annotated[
-        list[str] | None,
+    output: Annotated[
+        Path | None,
         typer.Option(
-            metavar="TOPIC",
-            help="A topic, or a regular expression; may be said several times.",
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="Where to write. Default: conf/TOPIC.yaml.",
             show_default=False,
         ),
     ] = None,
-    pipeline: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The pipeline's name; else that of the file or the topic.",
-            show_default=False,
-        ),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="The consumer group; etl-PIPELINE by default.", show_default=False
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="A name for a cluster whose brokers tell no id.",
-            show_default=False,
-        ),
-    ] = None,
-    out: Out = None,
     keys: Keys = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask the brokers and write a first conf, each key with why it is so."""
+    """Write a first conf from what the brokers report."""
     from etl.cli.screens import show_first_conf
     from etl.commands.init import InitRequest, first_conf
     from etl.settings.load import parse_change
 
-    said = tuple(map(parse_change, keys or ()))
-    written = first_conf(
-        InitRequest(
-            zookeeper, bootstrap, tuple(topic or ()), table, out, pipeline, group, cluster, said
-        )
+    names: dict[str, str] = {}
+    changes = []
+    for change in map(parse_change, keys or ()):
+        if change.key in _NAMES:
+            names[_NAMES[change.key]] = _name(change)
+        else:
+            changes.append(change)
+    request = InitRequest(
+        zookeeper, bootstrap_servers, tuple(topic), table, output, keys=tuple(changes), **names
     )
+    written = first_conf(request)
     show(as_json, written.as_json(), lambda: show_first_conf(written), is_done=True)
 
 
-def schema(
-    for_defaults: Annotated[
-        bool, typer.Option("--defaults", help="That of a file of defaults.")
+_NAMES = {
+    "pipeline": "pipeline",
+    "group": "group",
+    "group.id": "group",
+    "source.assume_cluster_id": "cluster",
+}
+"""Keys whose values `etl init` would otherwise choose."""
+
+
+def _name(change: Change) -> str:
+    if not isinstance(change.value, str):
+        raise SettingsError(
+            f"--set {change.key}: must be a text", key=change.key, action="the value, in quotes"
+        )
+    return change.value
+
+
+conf = Commands(rich_markup_mode=None, help="Describe the keys of a conf.")
+
+
+@conf.command("schema")
+def conf_schema(
+    defaults_file: Annotated[
+        bool, typer.Option("--defaults-file", help="Of a file named by the key `defaults`.")
     ] = False,
 ) -> None:
-    """Print the JSON Schema of a conf, by which editors know its keys."""
-    from etl.settings.schema import conf_schema
+    """Print the JSON Schema of a conf."""
+    from etl.settings import schema
 
-    print_json(conf_schema(for_defaults=for_defaults))
+    print_json(schema.conf_schema(for_defaults=defaults_file))
+
+
+@conf.callback()
+def describe_conf() -> None:
+    """Describe the keys of a conf."""
 
 
 def package(
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where it is put.")] = Path("dist"),
-    environment: Annotated[
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="PATH", help="Where to write.")
+    ] = Path("dist"),
+    include_dependencies: Annotated[
         bool,
-        typer.Option(
-            "--environment",
-            help="Pack the whole Python environment besides, for workers that have no libraries.",
-        ),
+        typer.Option("--include-dependencies", help="Pack the Python environment, too."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make what brings this package to a cluster's workers, and say the command for spark-submit."""
+    """Build the files for spark-submit on a cluster."""
     from etl.cli.screens import show_package
     from etl.commands import package as packing
 
-    made = packing.package(out, with_environment=environment)
+    made = packing.package(output, with_environment=include_dependencies)
     show(as_json, made.as_json(), lambda: show_package(made), is_done=True)
 
 
@@ -147,106 +137,25 @@ def report(
     conf: Conf,
     run_id: Annotated[
         str | None,
-        typer.Option(
-            "--run",
-            metavar="RUN",
-            help="An earlier run, by its name as its report's file has it; the last one by default.",
-        ),
+        typer.Option("--run", metavar="RUN_ID", help="Default: the last.", show_default=False),
     ] = None,
-    out: Annotated[
+    output: Annotated[
         Path | None,
         typer.Option(
-            "--out",
-            metavar="FILE",
-            help="Where the page goes; beside the run's report by default.",
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="Where to write. Default: beside the run's report.",
             show_default=False,
         ),
     ] = None,
-    is_opened: Annotated[
-        bool, typer.Option("--open", help="Show it in a browser, where there is a display.")
-    ] = False,
+    is_opened: Annotated[bool, typer.Option("--open", help="Open in a browser.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The report of the last run as a page that stands alone, and where it is; nothing else is
-    changed.
-    """
+    """Write the HTML report of a run."""
     from etl.commands.report import has_display, open_in_browser, report_page
 
-    page = report_page(settings_of(conf), run_id, out)
+    page = report_page(settings_of(conf), run_id, output)
     show(as_json, page.as_json(), lambda: print(page.path), is_done=True)
     if is_opened and not (has_display() and open_in_browser(page.path)):
         say("there is no display here, or no browser: open the page where there is one")
-
-
-UntilTime = Annotated[
-    str,
-    typer.Option(
-        "--until-time",
-        metavar="TIME",
-        help="Such as 2026-01-31T05:00:00+00:00, exclusive.",
-        show_default=False,
-    ),
-]
-
-
-def complete(
-    conf: Conf,
-    until_time: UntilTime,
-    grace_s: Annotated[
-        float,
-        typer.Option(
-            "--grace-s",
-            min=0,
-            help="So many seconds after that time a partition counts as complete without a record of it.",
-        ),
-    ] = 600,
-    as_json: AsJson = False,
-) -> None:
-    """Say whether the logs are complete up to a time: exit code 0 if they are, 6 if not yet;
-    nothing is changed.
-    """
-    from etl.cli.screens import show_complete
-    from etl.commands import lag as looking
-    from etl.decide.run_requests import milliseconds, moment
-
-    found = looking.complete(
-        settings_of(conf),
-        until_ms=milliseconds(moment(until_time, "--until-time")),
-        grace_s=grace_s,
-    )
-    show(as_json, found.as_json(), lambda: show_complete(found))
-    if found.refusal:
-        raise found.refusal
-
-
-def intervals(
-    conf: Conf,
-    from_time: Annotated[
-        str,
-        typer.Option(
-            "--from-time",
-            metavar="TIME",
-            help="Where the first interval begins.",
-            show_default=False,
-        ),
-    ],
-    until_time: UntilTime,
-    every: Annotated[
-        str, typer.Option(metavar="LENGTH", help="How long each one is: 90s, 15m, 1h, 7d.")
-    ] = "1h",
-    as_json: AsJson = False,
-) -> None:
-    """Say which intervals of time are not whole in the table, whatever a scheduler has run; nothing
-    is changed.
-
-    Exit code 6 where a partition without a leader could not be asked."""
-    from etl.cli.screens import show_intervals
-    from etl.commands import lag as looking
-    from etl.decide.run_requests import interval_between, length
-
-    found = looking.intervals(
-        table_settings_of(conf), interval_between(from_time, until_time), length(every)
-    )
-    show(as_json, found.as_json(), lambda: show_intervals(found))
-    if found.refusal:
-        raise found.refusal

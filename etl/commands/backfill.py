@@ -1,14 +1,13 @@
 """How does an operator begin, resume, list and abandon backfills?
 
-`etl backfill` loads offsets that the pipeline never loaded, in bounded plans, after showing them.
-`etl backfill list` and `show` report progress without asking brokers.
+`etl backfills run` loads offsets that the pipeline never loaded, in bounded plans, after showing them.
+`etl backfills list` and `show` report progress without asking brokers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -24,7 +23,7 @@ from etl.io.delta.table import open_table
 from etl.io.spark.session import translating_spark_errors
 from etl.io.zookeeper.ledger import DriverLock, PlanLedger
 from etl.io.zookeeper.ledger_records import ClaimsBeside
-from etl.model.partitions import BrokerPartition, parse_named, parse_partition
+from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import Plan
 from etl.model.snapshot import Reservation, ReservationState, Table, backfill_pipeline
 from etl.report.describe import at, counted, describe_also_loaded
@@ -42,25 +41,13 @@ from etl.settings.sections import Settings
 def parse_asked(
     from_: str,
     until: str,
-    topic: str | None,
     partitions: tuple[str, ...],
     *,
     only_retained: bool = False,
     only_missing: bool = False,
 ) -> BackfillRequest:
     """Parse the options. Raises SettingsError."""
-    if partitions and topic is None:
-        raise SettingsError(
-            "a partition is one of a topic",
-            key="--partition",
-            action="--topic TOPIC --partition PARTITION",
-        )
-    whole = parse_named(topic) if topic is not None else None
-    if whole and whole.log is not None:
-        action = f"--topic {shlex.quote(whole.topic)} -p {whole.log.key}"
-        raise SettingsError(f"{topic!r} is a partition, and no topic", key="--topic", action=action)
-    each = {parse_partition(whole.topic, one) for one in partitions if whole}
-    named = tuple(sorted(each, key=str)) or ((whole,) if whole else ())
+    named = tuple(sorted(set(map(parse_named, partitions)), key=str))
     bounds = parse_bound(from_, key="--from"), parse_bound(until, key="--until")
     # so long before now is another moment an hour later: it is the same where it is said in the
     # same words
@@ -228,18 +215,20 @@ _SUPERSEDE = "plans supersede"
 
 
 def _check_of(error: EtlError, name: str) -> str:
-    give_up = f"`etl backfill abandon CONF --name {name} --reason ...` gives it up and keeps what it has loaded"
+    give_up = (
+        f"`etl backfills delete CONF {name} --reason ...` gives it up and keeps what it has loaded"
+    )
     if isinstance(
         error, SettingsError
     ):  # what stands before it is what a person can mend, here as there
         return f"{error.action.partition('; or give')[0]}; or {give_up}"
     if (
-        not error.action or _SUPERSEDE in error.action or "accept-log" in error.action
+        not error.action or _SUPERSEDE in error.action or "topics accept-changes" in error.action
     ):  # the pipeline's, once nothing is left of this
         return give_up
     return (
         error.action
-        if "backfill abandon" in error.action or "--missing" in error.action
+        if "backfills delete" in error.action or "--only-unloaded" in error.action
         else f"{error.action}; {give_up}"
     )
 
@@ -253,7 +242,7 @@ class State(str, Enum):
 
     AT_WORK = "at work"
     STOPPED = "stopped"
-    """Unfinished, and no driver is active: `etl backfill resume`."""
+    """Unfinished, and no driver is active: `etl backfills run`."""
     WHOLE = "whole"
     CLOSING = "being given up"
     GIVEN_UP = "given up"
@@ -288,7 +277,7 @@ def reject_unfinished(live: PlanLedger) -> None:
     for one in backfills_of_pipeline(live):
         if one["state"] not in (State.WHOLE.value, State.GIVEN_UP.value):
             message = f"backfill {one['name']} beside that pipeline is {one['state']}, and would load beside nobody"
-            action = f"with that pipeline's conf `etl backfill resume CONF --name {one['name']}`, or `etl backfill abandon`, and then this"
+            action = f"with that pipeline's conf `etl backfills run CONF {one['name']}`, or `etl backfills delete`, and then this"
             raise NeedsDecision(message, action=action)
 
 
@@ -318,8 +307,8 @@ def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
         if found is None:
             raise SettingsError(
                 "nobody has begun a backfill of this name",
-                key="--name",
-                action="`etl backfill list CONF`",
+                key="NAME",
+                action="`etl backfills list CONF`",
             )
         ledger = live.claims.beside.ledger_of(name)
         plans = [(plan, ledger.read_record_of(plan)) for plan in ledger.read_plans()]
@@ -355,7 +344,7 @@ def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
 
 
 def described(live: PlanLedger, beside: ClaimsBeside, claim: Reservation) -> dict[str, Any]:
-    """One backfill in the document of `etl backfill list`."""
+    """One backfill in the document of `etl backfills list`."""
     ledger = beside.ledger_of(claim.name)
     stored = _stored(ledger)
     driver = DriverLock(live.zookeeper, live.paths.group, ledger.pipeline).driver()

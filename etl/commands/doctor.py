@@ -92,13 +92,13 @@ def unfinished(name: str, findings: Findings) -> Iterator[Line]:
     for one in backfills_of_pipeline(ledger):
         said = f"{one['name']} is {one['state']}: {one['loaded']:,} of {one['offsets']:,} offsets are loaded"
         if one["state"] == State.STOPPED.value:
-            to_do = f"`etl backfill resume CONF --name {one['name']}`, or `etl backfill abandon`"
+            to_do = f"`etl backfills run CONF {one['name']}`, or `etl backfills delete`"
             yield advice(name, said, to_do)
         elif one["state"] == State.CLOSING.value:
             yield advice(
                 name,
                 said,
-                f"`etl backfill abandon CONF --name {one['name']} --reason ...`, which ends that",
+                f"`etl backfills delete CONF {one['name']} --reason ...`, which ends that",
             )
         elif one["state"] == State.AT_WORK.value:
             yield ok(name, said)
@@ -109,7 +109,7 @@ def unfinished(name: str, findings: Findings) -> Iterator[Line]:
 
 
 Foresee = Callable[[Snapshot, Settings], object]
-"""Decides all that `etl plan` decides of a snapshot, and raises what it raises."""
+"""Decides all that `etl run --dry-run` decides of a snapshot, and raises what it raises."""
 
 
 def state(name: str, findings: Findings, *, foresee: Foresee) -> Iterator[Line]:
@@ -168,7 +168,7 @@ def rested(name: str, snapshot: Snapshot) -> Iterator[Line]:
         yield advice(
             name,
             sentence,
-            "`etl offsets resume CONF LOG... --reason ...`, before its records expire",
+            "`etl topics resume CONF -p PARTITION --reason ...`, before its records expire",
         )
 
 

@@ -616,7 +616,7 @@ def _ours(findings: Findings, whole: ZooKeeper, path: str) -> list[str]:
 
 
 _SHOWN = 3
-_COMMAND = "`etl pipelines set-acl CONF`"
+_COMMAND = "`etl ledger apply-acl CONF`"
 
 
 def acls(name: str, findings: Findings) -> Iterator[Line]:

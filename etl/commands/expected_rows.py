@@ -107,7 +107,7 @@ def loaded_plans(
             raise LedgersDisagree(
                 message,
                 path=world.settings.table.path,
-                action="`etl plan CONF`; the next run takes over the table's",
+                action="`etl run CONF --dry-run`; the next run takes over the table's",
             )
         is_given_up = plan.number not in led.numbers or applied.table_id != table.id
         found.append(
@@ -275,7 +275,7 @@ def _naming(name: str) -> Iterator[None]:
     try:
         yield
     except LedgersDisagree as error:
-        command = f"`etl backfill resume CONF --name {name}`, or `etl backfill abandon` of it"
+        command = f"`etl backfills run CONF {name}`, or `etl backfills delete` of it"
         raise LedgersDisagree(
             f"of backfill {name} {error.message}",
             action=f"{command}, which goes by the table",

@@ -1,6 +1,6 @@
 """How does a pipeline inherit from its predecessor?
 
-`etl plans take-over`. While nobody drives the predecessor: close the number of its stored plan
+`etl pipelines inherit`. While nobody drives the predecessor: close the number of its stored plan
 (etl/run/close_plan.py), read its positions from the table, merge its loaded intervals, retire it,
 and store the plan that begins at its positions. Each step can be repeated; the next run executes
 the plan.

@@ -58,7 +58,7 @@ def conf_text(chosen: Sequence[Chosen]) -> str:
 
 def _lines(chosen: Sequence[Chosen]) -> Iterator[str]:
     yield f"# yaml-language-server: $schema={SCHEMA_FILE}"
-    yield "# Written by `etl init`. `etl schema` says what other keys there are; `etl doctor CONF` looks at all that a run needs."
+    yield "# Written by `etl init`. `etl conf schema` says what other keys there are; `etl doctor CONF` looks at all that a run needs."
     above: list[str] = []
     for one in chosen:
         *sections, name = one.key.split(".")
@@ -286,7 +286,7 @@ def _cluster(asked: InitRequest, seen: InitFindings) -> list[Chosen]:
         message = (
             f"the brokers tell the cluster's id, {seen.cluster_id}, and the pipeline goes by it"
         )
-        raise SettingsError(message, key="source.assume_cluster_id", action="leave --cluster out")
+        raise SettingsError(message, key="source.assume_cluster_id", action="the key: leave it out")
     return []
 
 
@@ -378,7 +378,7 @@ def first_conf(asked: InitRequest) -> FirstConf:
         raise SettingsError(
             "there is a file already, and none is written over",
             path=path,
-            action="--out: another file; or remove this one",
+            action="--output: another file; or remove this one",
         )
     chosen = choose(asked, look(asked))
     schema = path.parent / SCHEMA_FILE
@@ -388,7 +388,10 @@ def first_conf(asked: InitRequest) -> FirstConf:
         if not schema.exists():
             schema.write_text(json.dumps(conf_schema(), indent=2) + "\n")
     except OSError as error:
-        message, action = f"the conf cannot be written: {error.strerror}", "--out, and its folder"
+        message, action = (
+            f"the conf cannot be written: {error.strerror}",
+            "--output, and its folder",
+        )
         raise SettingsError(message, path=error.filename or path, action=action) from error
     return FirstConf(str(path), str(schema), chosen)
 

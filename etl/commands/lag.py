@@ -1,6 +1,6 @@
 """How far has each partition been loaded, by offset and by time, and what is missing?
 
-`etl lag`, `etl offsets show`, `etl complete` (can a run up to a time begin?) and `etl intervals`
+`etl lag`, `etl offsets show`, `etl topics ready` (can a run up to a time begin?) and `etl table gaps`
 (which time intervals are incomplete in the table?).
 """
 
@@ -205,7 +205,7 @@ class Complete:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The document of `etl complete`."""
+        """The document of `etl topics ready`."""
         return {
             "until_at": at(self.until_ms),
             "at": at(self.at_ms),
@@ -317,7 +317,7 @@ class Intervals:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The document of `etl intervals`. Of each interval the first partitions are named."""
+        """The document of `etl table gaps`. Of each interval the first partitions are named."""
         unled = [log.place for log in self.unled]
         told = {
             "let_go": self.excused.let_go,

@@ -1,7 +1,7 @@
 """How is a table compacted and cleaned up?
 
-`etl maintain` compacts small files, vacuums, writes a checkpoint and prunes old plans;
-`etl compact` only compacts. No row and no offset moves. The table is observed as by a run first:
+`etl table maintain` compacts small files, vacuums, writes a checkpoint and prunes old plans;
+`etl table compact` only compacts. No row and no offset moves. The table is observed as by a run first:
 changes of others that stop a run stop these commands, since the files might be needed to undo them;
 permitted changes are recorded before the log forgets them. Another driver may be active: Delta
 resolves conflicts. Spark starts only if there are files to compact or remove.

@@ -3,7 +3,7 @@
 Decisions are stored in the ledger with their reason, under the driver lock; the next run follows
 them (etl/decide/reconcile.py). Accepting a table concerns the newest plan of the pipeline and of
 each backfill; if no ledger tells whether such a plan is in the table, its rows are looked up. A
-command that moves offsets joins the group, if runs do. `etl table resolve` accepts the location
+command that moves offsets joins the group, if runs do. `etl table lookup-path` accepts the location
 that the catalog reports now.
 """
 
@@ -313,7 +313,7 @@ def _acknowledge_rows(world: LiveServices, version: str, reason: str) -> Ruling:
     table, topics = snapshot.table, topics_accepted(snapshot)
     if table is None or not topics:
         message = "this pipeline has made no plan yet, and the table holds no rows of its topics: there is nothing to acknowledge"
-        raise SettingsError(message, action="`etl plan CONF`")
+        raise SettingsError(message, action="`etl run CONF --dry-run`")
     _reject_another_version(version, table)
     place = world.settings.table
     commit = hash_of_commit(open_log(rust_path(place.path)), table.version)
@@ -455,8 +455,8 @@ def _settled(
         message = f"whether plan {plan.number} was handed over is known"
         raise SettingsError(
             message,
-            action="`etl run CONF`, which goes by it; leave --handed-over out",
-            key="--handed-over",
+            action="`etl run CONF`, which goes by it; leave --assume-offsets-committed out",
+            key="--assume-offsets-committed",
         )
     marked = replace(plan, handed_over=True)
     write_mark(world.ledger, marked)
@@ -477,7 +477,8 @@ def _reject_finished(number: int, state: PipelineState, table: Table | None) -> 
             else "was in a table that an operator gave up: the next plan goes on behind it"
         )
         raise NeedsDecision(
-            f"plan {number} {message}: there is nothing to supersede", action="`etl plan CONF`"
+            f"plan {number} {message}: there is nothing to supersede",
+            action="`etl run CONF --dry-run`",
         )
 
 
@@ -511,7 +512,7 @@ def accept_log(
         if isinstance(state, FirstRun):
             raise SettingsError(
                 "this pipeline has made no plan yet: there is nothing to accept",
-                action="`etl plan CONF`",
+                action="`etl run CONF --dry-run`",
             )
         if isinstance(state, RebuildFromTable):
             message = f"the table holds plan {state.plan.number}, which ZooKeeper does not have"
@@ -649,7 +650,7 @@ def told(before: NamedTable | None, found: NamedTable, ledger: Ledger, in_table:
         was = f"than plan {newest.number} was made for ({newest.table_id})"
         return (
             f"{says}. It is another table ({found.table_id}) {was}: the next run stops, until "
-            "`etl plans acknowledge CONF VERSION --reason ...` accepts it, and what it lacks of the plans until now is given up by that"
+            "`etl table accept-changes CONF VERSION --reason ...` accepts it, and what it lacks of the plans until now is given up by that"
         )
     if newest is None or not is_recorded(ledger, newest) or (in_table or 0) >= newest.number:
         return says

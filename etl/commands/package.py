@@ -193,7 +193,7 @@ def package(out: Path, *, with_environment: bool = False) -> Package:
     except OSError as error:
         raise SettingsError(
             f"it cannot be written: {error.strerror or error}",
-            key="--out",
+            key="--output",
             path=out,
             action="the folder",
         ) from error
@@ -246,7 +246,7 @@ def _write_environment(to: Path) -> Path:
     except ImportError as error:
         action = "pip install 'offset-range-etl[package]', which brings venv-pack2"
         raise SettingsError(
-            "venv-pack2 is not installed", key="--environment", action=action
+            "venv-pack2 is not installed", key="--include-dependencies", action=action
         ) from error
     try:
         pack(

@@ -1,8 +1,8 @@
 """How does a person view records?
 
-`etl peek` prints the records of one partition, `etl tail` those assigned to a group member. Nothing
-is stored, no Spark is needed, one response is in memory at a time. `peek` retries a leader that
-moved or is silent for `source.request_timeout_s`; with follow it uses a `Consumer`. `tail` takes its
+`etl records show` prints the records of one partition, `etl records consume` those assigned to a group member. Nothing
+is stored, no Spark is needed, one response is in memory at a time. `show` retries a leader that
+moved or is silent for `source.request_timeout_s`; with follow it uses a `Consumer`. `consume` takes its
 assignment from other members while it runs, and commits only on request.
 
 Decoders turn keys and values into JSON values. Bytes that a decoder cannot read are `Undecoded`,
@@ -47,13 +47,13 @@ from etl.model.partitions import (
     Membership,
     OffsetsStorage,
     PartitionOffsets,
-    parse_partition_key,
+    parse_named,
 )
 from etl.records.decode import DecodedRecord, Messages
 from etl.run.shell import open_cluster
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
-from etl.settings.source import SourceSettings, Timestamp
+from etl.settings.source import BeforeEnd, SourceSettings, Timestamp
 from etl.streams.conf import ConsumerConfig, Group, RebalanceListener
 from etl.streams.consumer import Consumer
 from etl.streams.records import Record
@@ -284,16 +284,15 @@ class PeekedLog:
         self._empty_answers += 1
 
 
-Start = StartAt | Timestamp | int
+Start = StartAt | Timestamp | BeforeEnd | int
 
 
 @dataclass(frozen=True, slots=True)
 class PeekRequest:
     """Which records of a partition to print."""
 
-    topic: str
     partition: str
-    """As people write it: `3`, or `0-3` on Jafka."""
+    """As people write it: `clicks:3`, or `clicks:0-3` on Jafka."""
     start: Start = StartAt.EARLIEST
     most: int | None = None
     """Records; None: all."""
@@ -361,17 +360,18 @@ def _kind(wanted: PeekRequest) -> type[PeekedLog]:
 
 
 def _log_of(settings: Settings, wanted: PeekRequest) -> BrokerPartition:
-    log = parse_partition_key(wanted.topic, wanted.partition)
-    if log is None or log.is_physical != settings.source.is_physical:
-        form = (
-            FORM_OF_PARTITION
-            if log is None
-            else "BROKER-PARTITION, e.g. 0-3, for source.broker_type jafka, else a number alone, e.g. 3"
+    log = parse_named(wanted.partition).log
+    if log is None:
+        raise SettingsError(
+            f"{wanted.partition} is a topic, and records are printed of one partition",
+            key="--partition",
+            action=f"the form TOPIC:PARTITION; {FORM_OF_PARTITION}",
         )
+    if log.is_physical != settings.source.is_physical:
         raise SettingsError(
             f"{wanted.partition!r} names no partition of this cluster",
-            action=form,
-            topic=wanted.topic,
+            key="--partition",
+            action="BROKER-PARTITION, e.g. 0-3, for source.broker_type jafka, else a number alone, e.g. 3",
         )
     return log
 
@@ -386,6 +386,14 @@ def _start_of(
         return found
     if isinstance(start, StartAt):
         return extent.log_start_offset if start is StartAt.EARLIEST else extent.end_offset
+    if isinstance(start, BeforeEnd):
+        if log.is_physical:
+            raise SettingsError(
+                "offsets are byte positions, from which no messages can be counted",
+                key="--last",
+                action="--from, with an offset of `etl offsets show CONF`",
+            )
+        return max(extent.log_start_offset, extent.end_offset - start.offsets)
     if not extent.log_start_offset <= start <= max(extent.end_offset, extent.high_watermark or 0):
         message = f"offset {start} is not in the log, which has {extent.log_start_offset} to {extent.end_offset}"
         raise SettingsError(message, **log.place, action="--from")
@@ -528,10 +536,6 @@ class TailRequest:
     group: str
     topics: tuple[str, ...] = ()
     """None: those of the conf that there are now."""
-    membership: Membership | None = None
-    """None: in ZooKeeper where the brokers are found there, else with their coordinator."""
-    strategy: str = "range"
-    protocol: str = "classic"
     start: StartAt = StartAt.LATEST
     """Start of partitions without a committed offset."""
     most: int | None = None
@@ -552,7 +556,9 @@ def open_tail(settings: Settings, wanted: TailRequest) -> Iterator[TailedGroup]:
         if wanted.group != settings.group.id:
             message = f"{wanted.group} is the group that the pipeline tells its offsets to (group.mirror_group)"
         raise SettingsError(
-            message, key="group", action="another group; `etl peek` shows records without any"
+            message,
+            key="group",
+            action="another group; `etl records show` prints records without a group",
         )
     topics = wanted.topics or _topics(settings)
     consumer = Consumer(
@@ -567,15 +573,15 @@ def open_tail(settings: Settings, wanted: TailRequest) -> Iterator[TailedGroup]:
 def conf_of(settings: Settings, wanted: TailRequest) -> ConsumerConfig:
     """Return the consumer settings for the conf's brokers and the group."""
     source = settings.source
-    membership = wanted.membership or (
-        Membership.ZOOKEEPER if source.bootstrap_servers is None else Membership.COORDINATOR
+    in_zookeeper = (
+        source.bootstrap_servers is None
+        and settings.group.offsets_storage is OffsetsStorage.ZOOKEEPER
     )
-    in_zookeeper = membership is Membership.ZOOKEEPER
     group = Group(
         wanted.group,
-        membership,
-        wanted.strategy,
-        wanted.protocol,
+        Membership.ZOOKEEPER if in_zookeeper else Membership.COORDINATOR,
+        settings.group.join.assignment_strategy[0].value,
+        settings.group.join.protocol.value,
         join_timeout_s=settings.group.join.join_timeout_s,
         rebalance_timeout_s=settings.group.join.rebalance_timeout_s,
     )
@@ -604,9 +610,7 @@ def _topics(settings: Settings) -> tuple[str, ...]:
             settings.source.topic_filter,
         ).topics
     if not found:
-        raise TopicMissing(
-            "none of the conf's topics is there", action="source.topics, or topics behind CONF"
-        )
+        raise TopicMissing("none of the conf's topics is there", action="source.topics, or --topic")
     return tuple(sorted(found))
 
 
@@ -653,11 +657,13 @@ class TailedGroup(RebalanceListener):
             return self._consumer.poll(_SLICE_S).values()
         except (ExpiredOffsets, RanOutBeforeUntil, CorruptData) as unread:
             action = (
-                "the topic's retention, and whether it was made again; `etl peek` shows what is left, and a group that has no offsets "
+                "the topic's retention, and whether it was made again; `etl records show` shows what is left, and a group that has no offsets "
                 "begins there with --start earliest"
             )
             if isinstance(unread, CorruptData):
-                action = "the broker's log; `etl peek --from OFFSET` shows what is behind it"
+                action = (
+                    "the broker's log; `etl records show --from OFFSET` shows what is behind it"
+                )
             raise type(unread)(unread.message, action=action, **unread.where) from None
 
     def commit(self) -> None:

@@ -1,7 +1,7 @@
 """Which pipelines does a group have, and which are retired?
 
 Two pipelines of one group cannot read one topic, because offsets belong to the group: one is
-retired, keeps its ledger and table, and loads no more. `etl pipelines set-acl` applies the conf's
+retired, keeps its ledger and table, and loads no more. `etl ledger apply-acl` applies the conf's
 ACL to existing znodes.
 """
 
@@ -134,7 +134,7 @@ def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
                 )
             if before.taken_over_by:
                 message = f"pipeline {chosen.pipeline} was taken over by {before.taken_over_by}, which went on from its positions"
-                action = f"that one; to go on with this one instead: `etl plans take-over CONF --from {before.taken_over_by} --reason ...`"
+                action = f"that one; to go on with this one instead: `etl pipelines inherit CONF --predecessor {before.taken_over_by} --reason ...`"
                 raise SettingsError(message, action=action)
             version, topics = world.ledger.pipelines_version(), sorted(world.ledger.topics())
             reject_shared_topics(topics, world.ledger.other_pipelines(), has_plans=True)

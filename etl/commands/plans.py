@@ -1,6 +1,6 @@
 """What would the next run do, and which plans are stored?
 
-`etl plan` uses the decisions of a run and does not start Spark, so a transform is checked as far as
+`etl run --dry-run` uses the decisions of a run and does not start Spark, so a transform is checked as far as
 possible without it. `etl plans list` and `etl plans show` read the ledger.
 """
 
@@ -37,7 +37,6 @@ from etl.report.plan_json import describe_done_before, describe_plan
 from etl.run.rows import check_rows, check_without_spark, writer_of
 from etl.run.services import ALONE, now_ms
 from etl.run.shell import open_services
-from etl.settings.load import starting_by
 from etl.settings.sections import Settings
 
 
@@ -130,7 +129,7 @@ class Preview:
         return tuple(r for plan in self.plans for r in plan.ranges)
 
     def as_json(self) -> dict[str, Any]:
-        """The document of `etl plan`."""
+        """The document of `etl run --dry-run`."""
         sizes, is_physical = (
             self.snapshot.bytes_per_offset,
             any(r.log.is_physical for r in self.ranges),
@@ -173,7 +172,6 @@ class Preview:
 
 def preview(settings: Settings, request: Request | None = None) -> Preview:
     """Return what the next run would do, by its own decisions; nothing is stored or moved."""
-    settings = starting_by(settings, request)
     with open_services(settings, ALONE, request=request) as world:
         return with_transform_checked(preview_of(world.observe(), settings), settings)
 

@@ -8,7 +8,7 @@ or replaces its rows of the same offsets, so the command can be repeated.
 from __future__ import annotations
 
 import json
-import shlex
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,7 +24,7 @@ from etl.io.delta.table import open_table
 from etl.io.delta.table_state import other_pipelines
 from etl.io.spark.session import translating_spark_errors
 from etl.ledger.plan_document import with_id
-from etl.model.partitions import cleanup_of, parse_named, parse_partition
+from etl.model.partitions import cleanup_of, parse_named
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
 from etl.report.lag import describe_paused_but_loaded
@@ -117,16 +117,11 @@ class ReplayPreview:
 
 
 def parse_wanted(
-    topic: str, partitions: tuple[str, ...], from_: str, until: str, *, only_retained: bool = False
+    partitions: tuple[str, ...], from_: str, until: str, *, only_retained: bool = False
 ) -> ReplayRequest:
     """Parse the options. Raises SettingsError."""
-    whole = parse_named(topic)
-    if whole.log is not None:
-        action = f"--topic {shlex.quote(whole.topic)} --partition {whole.log.key}"
-        raise SettingsError(f"{topic!r} is a partition, and no topic", key="--topic", action=action)
-    named = tuple(parse_partition(whole.topic, one) for one in partitions)
     return ReplayRequest(
-        named or (whole,),
+        tuple(map(parse_named, partitions)),
         parse_bound(from_, key="--from"),
         parse_bound(until, key="--until"),
         only_retained,
@@ -137,11 +132,8 @@ def parse_bound(text: str, *, key: str) -> Bound:
     """An offset, a time with its UTC offset, or so long before now (`-1h`). Raises SettingsError."""
     if text.isascii() and text.isdecimal():
         return int(text)
-    if (
-        text.startswith("-")
-        and (before_now := parse_relative(text, now_ms(), key=key).at_ms) is not None
-    ):
-        return timestamp_of(before_now)
+    if re.fullmatch(r"-[0-9]+[smhd]", text.strip(), re.ASCII):
+        return timestamp_of(parse_relative(text, now_ms(), key=key).at_ms or 0)
     try:
         return parse_timestamp(text)
     except ValueError as error:

@@ -49,7 +49,7 @@ def report_page(settings: Settings, run_id: str | None = None, out: Path | None 
         raise SettingsError(
             f"the page cannot be written: {error.strerror}",
             path=page,
-            action="--out, for a place that can be",
+            action="--output, for a place that can be",
         ) from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         message = f"the report is no report of a run: {type(error).__name__}: {error}"

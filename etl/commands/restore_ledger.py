@@ -1,6 +1,6 @@
 """How is the ledger compared with the table, and restored from it?
 
-`etl offsets restore` shows what is lost, then observes again under the driver lock and stores the
+`etl ledger restore` shows what is lost, then observes again under the driver lock and stores the
 plan that restores it. If only rows are left, it is the plan by which a pipeline inherits from
 itself (etl/decide/inherit_pipeline.py). `etl offsets diff` compares ZooKeeper's offsets, the newest
 plan and the table, and says what the next run does.

@@ -33,7 +33,7 @@ from etl.run.services import ALONE, RunContext, Services, now_ms
 from etl.run.shell import compact_when_due, mirror, open_services, place_table
 from etl.run.spark import Making
 from etl.settings.conf_file import confs_in
-from etl.settings.load import Change, load_settings, starting_by
+from etl.settings.load import Change, load_settings
 from etl.settings.sections import Settings
 from etl.settings.table import untried
 
@@ -57,7 +57,6 @@ def run(
     After a lost session nothing read before it is used: a new session takes the driver lock, and
     `reconcile` decides what is left.
     """
-    settings = starting_by(settings, request)
     return reported(
         settings,
         run_context,

@@ -1,7 +1,7 @@
 """How does an operator set or pause offsets?
 
 `etl offsets set` shows the moves, then observes again under the driver lock and stores a plan that
-the next run executes. `etl offsets pause` and `resume` change which partitions the next plan reads;
+the next run executes. `etl topics pause` and `resume` change which partitions the next plan reads;
 brokers are asked only for names that the ledger does not know.
 
 Not here: what may be set (etl/decide/set_offsets.py).
@@ -62,15 +62,7 @@ from etl.run.services import ALONE, now_ms
 from etl.run.shell import open_services
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
-from etl.settings.source import Timestamp
-
-
-@dataclass(frozen=True, slots=True)
-class BeforeEnd:
-    """So many offsets before the readable end of each log, or its start."""
-
-    offsets: int
-
+from etl.settings.source import BeforeEnd, Timestamp
 
 Where = StartAt | Timestamp | BeforeEnd | int
 """A position to set: log start, readable end, the first record at or after a time, or an offset."""
@@ -237,7 +229,7 @@ def _targets(
         raise SettingsError(
             message,
             key="--to",
-            action="an offset at which a message begins (etl peek), earliest or latest",
+            action="an offset at which a message begins (etl records show), earliest or latest",
         )
     for log in logs:
         position_now(log, stands, snapshot)
@@ -271,7 +263,7 @@ def _at_time(
         raise SettingsError(
             message,
             key="--to",
-            action="an offset at which a message begins (etl peek), earliest or latest",
+            action="an offset at which a message begins (etl records show), earliest or latest",
         )
     with Discovery(world.settings, world.zookeeper).open_cluster() as cluster:
         found = cluster.offsets_at(

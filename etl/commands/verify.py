@@ -68,7 +68,7 @@ def reject_lost_ledger(world: LiveServices) -> None:
     for other in other_pipelines(world.settings.table.path, ""):
         if other.app_id.endswith(us):
             message = f"the table holds plan {other.number} of {name_of(other.app_id)}, ZooKeeper knows none"
-            action = "that ZooKeeper was not emptied; `etl plan CONF`: the next run writes the ledger anew from the table"
+            action = "that ZooKeeper was not emptied; `etl run CONF --dry-run`: the next run writes the ledger anew from the table"
             raise LedgersDisagree(message, table_version=other.delta_version, action=action)
 
 
@@ -238,7 +238,8 @@ def _compared(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
             f"the table holds plan {state.plan.number} ({state.plan.id}), ZooKeeper knows {knows}"
         )
         raise LedgersDisagree(
-            message, action="`etl plan CONF`; the next run writes the ledger anew from the table"
+            message,
+            action="`etl run CONF --dry-run`; the next run writes the ledger anew from the table",
         )
     return state
 

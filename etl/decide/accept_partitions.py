@@ -2,15 +2,15 @@
 
     accepted                                  the pipeline continues
     ---------------------------------------   ------------------------------------------------------
-    a truncated partition                     where it was truncated, by its epochs, or at `--at`
+    a truncated partition                     where it was truncated, by its epochs, or at `--truncated-at`
     a recreated topic of Kafka                all its partitions: by `source.new_topics_starting_offsets`;
-                                              with `--same-log`: where it was
+                                              with `--not-recreated`: where it was
     an undecided Jafka partition              other bytes: by `source.new_topics_starting_offsets`
                                               the same bytes: where it was
                                               undecidable: as the operator says, who must name it
     the same, its broker is unavailable       not yet; it stays undecided
 
-`--same-log` is rejected for a partition that is known to be another, and its absence for one known
+`--not-recreated` is rejected for a partition that is known to be another, and its absence for one known
 to be the same: either mistake loses or doubles rows.
 
 The resulting plan has no ranges and moves positions. Offsets read from there on have a `log_epoch`
@@ -182,7 +182,7 @@ def _reject_unchanged_topics(
                 "the partition has no leader", **unread[0].place, action="its brokers"
             )
         message = f"nothing is wrong with {one}: it was neither cut nor made again"
-        action = "`etl plan CONF`, which names what is; a topic of Kafka 0.8 or later that was made again is named as a whole"
+        action = "`etl run CONF --dry-run`, which names what is; a topic of Kafka 0.8 or later that was made again is named as a whole"
         raise SettingsError(message, key="LOG", action=action)
 
 
@@ -209,7 +209,7 @@ def _reject_not_there(one: Named, snapshot: Snapshot) -> None:
 
 
 def _reject_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition, Cut]) -> None:
-    """Reject `--same-log` for recreated topics: only the znode may differ, and the log must reach
+    """Reject `--not-recreated` for recreated topics: only the znode may differ, and the log must reach
     our position.
     """
     for topic, now in sorted(again.items()):
@@ -217,9 +217,9 @@ def _reject_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition
             message = f"it is another topic: the brokers say that its id is {now}"
             raise SettingsError(
                 message,
-                key="--same-log",
+                key="--not-recreated",
                 topic=topic,
-                action="leave --same-log out to go on with the new one",
+                action="leave --not-recreated out to go on with the new one",
             )
     for log, cut in sorted(cuts.items()):
         message = (
@@ -227,9 +227,9 @@ def _reject_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition
             if cut.holds_others
             else f"it ends at {cut.left_until}, and we were at {cut.position}"
         )
-        action = "leave --same-log out to accept that"
+        action = "leave --not-recreated out to accept that"
         raise SettingsError(
-            f"it is not the same log: {message}", key="--same-log", **log.place, action=action
+            f"it is not the same log: {message}", key="--not-recreated", **log.place, action=action
         )
 
 
@@ -239,7 +239,7 @@ def _known_as_same(
     old: Plan,
     snapshot: Snapshot,
 ) -> Sequence[BrokerPartition]:
-    """Return the partitions of `--same-log`: none may be known to be another, and an undecidable
+    """Return the partitions of `--not-recreated`: none may be known to be another, and an undecidable
     one must be named itself.
     """
     for log in waiting:
@@ -248,9 +248,9 @@ def _known_as_same(
             message = "it is not the same log: the bytes that were read are not there any more"
             raise SettingsError(
                 message,
-                key="--same-log",
+                key="--not-recreated",
                 **log.place,
-                action="leave --same-log out to read it from its start",
+                action="leave --not-recreated out to read it from its start",
             )
         if told is None and not wanted.names_itself(log):
             raise _untold(log, old, snapshot)
@@ -266,7 +266,7 @@ def _continues(log: BrokerPartition, wanted: Accepting, old: Plan, snapshot: Sna
         raise _untold(log, old, snapshot)
     if told and wanted.names_itself(log):
         message = "it is the same log: the bytes that were read last are there, and read from its start its rows would be in the table twice"
-        action = "--same-log, which goes on where it was; if its messages are all alike and it is another all the same: --at OFFSET"
+        action = "--not-recreated, which goes on where it was; if its messages are all alike and it is another all the same: --truncated-at OFFSET"
         raise SettingsError(message, key="LOG", **log.place, action=action)
     return bool(told)
 
@@ -286,14 +286,16 @@ def _at_of_one(
     log, *others = waiting
     if others or cuts or not wanted.names_itself(log) or wanted.at is None:
         raise SettingsError(
-            "--at is for one partition",
-            key="--at",
-            action="`etl plan CONF`; name that partition alone, or leave --at out",
+            "--truncated-at is for one partition",
+            key="--truncated-at",
+            action="`etl run CONF --dry-run`; name that partition alone, or leave --truncated-at out",
         )
     if wanted.at > before[log]:
         message = f"offset {wanted.at} lies above {before[log]}, up to where the log was read"
-        raise SettingsError(message, key="--at", **log.place, action="`etl plan CONF`")
-    reject_misaligned_offset(log, wanted.at, snapshot, key="--at")
+        raise SettingsError(
+            message, key="--truncated-at", **log.place, action="`etl run CONF --dry-run`"
+        )
+    reject_misaligned_offset(log, wanted.at, snapshot, key="--truncated-at")
     return {log: wanted.at}
 
 
@@ -306,25 +308,29 @@ def _truncation_positions(
     """Return the positions of partitions that lost what the table has."""
     unknown = sorted(log for log, cut in cuts.items() if not cut.is_known)
     if wanted.at is not None and (len(unknown) != 1 or len(cuts) != 1):
-        message = "--at is for one partition of which the brokers do not tell where it was cut"
+        message = (
+            "--truncated-at is for one partition of which the brokers do not tell where it was cut"
+        )
         raise SettingsError(
             message,
-            key="--at",
-            action="`etl plan CONF`; name that partition alone, or leave --at out",
+            key="--truncated-at",
+            action="`etl run CONF --dry-run`; name that partition alone, or leave --truncated-at out",
         )
     if unknown and wanted.at is None:
         log, cut = unknown[0], cuts[unknown[0]]
         message = f"the brokers do not tell where the log was cut: at {cut.left_until} or below"
-        action = f"up to which offset its records are those in the table, and say --at that offset; {cut.left_until} if nothing came since"
+        action = f"up to which offset its records are those in the table, and say --truncated-at that offset; {cut.left_until} if nothing came since"
         if log.is_physical:
-            action = "up to which offset its records are those in the table (etl peek), and say --at that offset; 0 if it was made again"
-        raise SettingsError(message, key="--at", **log.place, action=action)
+            action = "up to which offset its records are those in the table (etl records show), and say --truncated-at that offset; 0 if it was made again"
+        raise SettingsError(message, key="--truncated-at", **log.place, action=action)
     for log in unknown:
         if wanted.at is not None and wanted.at > cuts[log].left_until:
             message = f"offset {wanted.at} lies above {cuts[log].left_until}, where what is left of the log ends at most"
-            raise SettingsError(message, key="--at", **log.place, action="`etl plan CONF`")
+            raise SettingsError(
+                message, key="--truncated-at", **log.place, action="`etl run CONF --dry-run`"
+            )
         if wanted.at is not None:
-            reject_misaligned_offset(log, wanted.at, snapshot, key="--at")
+            reject_misaligned_offset(log, wanted.at, snapshot, key="--truncated-at")
     until = {
         log: cut.left_until if cut.is_known or wanted.at is None else wanted.at
         for log, cut in cuts.items()
@@ -353,7 +359,7 @@ def _starts_anew(
 
 
 def told_of(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
-    """Describe the partitions that `plan` decides and those that stay undecided: a sentence for
+    """Describe the partitions that `run --dry-run` decides and those that stay undecided: a sentence for
     each kind.
     """
     undecided, left = undecided_logs(old, snapshot), undecided_logs(plan, snapshot)
@@ -585,7 +591,7 @@ def _lost_of(
     state: UpToDate | Replay, accepted: Accepted, snapshot: Snapshot, wanted: Accepting
 ) -> list[Loss]:
     """Return what a replaced stored plan reads and no log holds any more, also of partitions that
-    are not named. With `--same-log` a topic of which only the znode changed counts as unchanged.
+    are not named. With `--not-recreated` a topic of which only the znode changed counts as unchanged.
     """
     if isinstance(state, UpToDate):
         return []

@@ -3,7 +3,7 @@
     offsets of the interval                        decision
     --------------------------------------------   -------------------------------------------------
     never loaded, unreserved, in the log           reserved
-    the pipeline's, or another backfill's          SettingsError; left out with `--missing`
+    the pipeline's, or another backfill's          SettingsError; left out with `--only-unloaded`
     below the log start                            DataLoss; left out with `--retained`
     above the readable end                         SettingsError; NotYetReadable behind an open
                                                    transaction and for a time in the future
@@ -525,9 +525,9 @@ def _held(
             else f"{who} has loaded {low} to {high}"
         )
     free = ", ".join(f"{start} to {until}" for start, until in left) or "nothing of the interval"
-    action = f"`--missing` fills only what nobody else loads ({free})"
+    action = f"`--only-unloaded` fills only what nobody else loads ({free})"
     if who.startswith("backfill"):
-        action += "; rows of it that somebody deleted since: `etl backfill abandon` of that one gives them back"
+        action += "; rows of it that somebody deleted since: `etl backfills delete` of that one gives them back"
     else:
         action += "; what is loaded and is to be read again takes `etl replay`"
     return SettingsError(message, key="--from", **log.place, offset=low, action=action)
@@ -537,5 +537,5 @@ def reject_other_bounds(claim: Reservation, asked: str) -> None:
     """A name stands for one backfill. Raises SettingsError."""
     if claim.asked != asked:
         message = f"backfill {claim.name} was begun {claim.asked}, and now it is asked for {asked}"
-        action = f"another --name for another interval; `etl backfill resume CONF --name {claim.name}` goes on with that one"
-        raise SettingsError(message, key="--name", action=action)
+        action = f"another name for another interval; `etl backfills run CONF {claim.name}` goes on with that one"
+        raise SettingsError(message, key="NAME", action=action)

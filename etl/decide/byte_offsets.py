@@ -54,7 +54,7 @@ def unverified_offsets(
     extents: Mapping[BrokerPartition, PartitionOffsets],
     named: Named = none_named,
 ) -> tuple[UnverifiedOffset, ...]:
-    """Return the offsets to verify, sorted. `plan` is the current one."""
+    """Return the offsets to verify, sorted. `run --dry-run` is the current one."""
     is_left = plan is not None and plan.number > ((table.transaction_version or 0) if table else 0)
     kept = _kept_by(plan) if plan and is_left else {}
     found = list[UnverifiedOffset]()
@@ -176,9 +176,7 @@ def reject_misaligned_offset(
         before, after = _around(looked, extent)
         told = "nobody can tell whether a" if looked.is_entry is None else "no"
         message = f"{told} message begins at {offset}: {looked.wrong}"
-        action = (
-            f"where one begins (etl peek); the broker names {before} below it and {after} above it"
-        )
+        action = f"where one begins (etl records show); the broker names {before} below it and {after} above it"
         if looked.before is not None:
             message = (
                 f"no message begins at {offset}: it lies inside the one from {before} to {after}"
@@ -298,7 +296,7 @@ def _inside_entry(
             if ours is None and last.number > 1:
                 action += (
                     ". If nobody set it: where the log is another one, or lost its end and was written on since (compare its records with "
-                    f"the table's by etl peek), {accept_command([render_log(log)], '--at OFFSET')} goes on from up to where they are the "
+                    f"the table's by etl records show), {accept_command([render_log(log)], '--truncated-at OFFSET')} goes on from up to where they are the "
                     "same, from 0 if it was made again; where it is the same and damaged there, --skip leaves out what is"
                 )
     return MisalignedOffset(message, action=action, **log.place, offset=looked.offset)
@@ -307,13 +305,13 @@ def _inside_entry(
 def _of_a_reset(
     log: BrokerPartition, looked: LookedAt, extent: PartitionOffsets, plan: Plan
 ) -> str:
-    """Describe the way out if an earlier version stored a misaligned `accept-log --at`."""
+    """Describe the way out if an earlier version stored a misaligned `topics accept-changes --truncated-at`."""
     before, after = _around(looked, extent)
     skip = shlex.quote(render_intervals([(log, looked.offset, after)]))
     return (
-        f"up to where the log's records are those in the table (etl peek): if up to {after}, `etl plans supersede CONF {plan.number} "
+        f"up to where the log's records are those in the table (etl records show): if up to {after}, `etl plans supersede CONF {plan.number} "
         f"--skip {skip} --reason ...`; "
-        f"if up to {before} or below, `etl plans accept-log CONF {quoted_log(log)} --at OFFSET --reason ...`"
+        f"if up to {before} or below, `etl topics accept-changes CONF -p {quoted_log(log)} --truncated-at OFFSET --reason ...`"
     )
 
 

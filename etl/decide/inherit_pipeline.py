@@ -87,7 +87,7 @@ def predecessor_of(
         raise SettingsError(
             message,
             key="--from",
-            action="source.topics, and the pipelines that `etl plan CONF` names",
+            action="source.topics, and the pipelines that `etl run CONF --dry-run` names",
         )
     if other.plan and other.plan.dialect is not settings.source.broker_type:
         message = f"{name_of(other.app_id)} has loaded from {other.plan.dialect.value} brokers: its offsets and its rows' keys are others"

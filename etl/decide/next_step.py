@@ -8,7 +8,7 @@ cannot differ:
     repair      what an earlier run left unfinished                here
     plan        the stored plan, its replacement, or a new plan    plan, replacement
 
-A run executes one step, observes again, and repeats until a step is the last. `etl plan` and
+A run executes one step, observes again, and repeats until a step is the last. `etl run --dry-run` and
 `etl doctor` compute the same steps (`steps_ahead`); operator commands begin as a run does
 (`repair_of`, `plan_superseding`) and store their own plan.
 """

@@ -182,7 +182,7 @@ def reject_topics_recreated_since(
     if is_in_table:
         message = f"{message}; plan {plan.number} is in the table, and some of its rows may be records of the new topic"
         action = (
-            f"the plan's rows against the topic's records (etl plans show, etl peek), before anything else: {accept_command([topic])} "
+            f"the plan's rows against the topic's records (etl plans show, etl records show), before anything else: {accept_command([topic])} "
             "reads the new topic from its start, and those that are in the table already come twice"
         )
     raise TopicRecreated(message, topic=topic, action=action)
@@ -252,8 +252,8 @@ def reject_recreated_topics(plan: Plan, snapshot: Snapshot) -> None:
         action = "who did it; to go on with the new one: " + accept_command([topic])
         if is_creation_id(found):
             action += (
-                "; or, where ZooKeeper's content was copied to another ensemble and it is the same topic, add --same-log. Nothing "
-                "tells which of the two it is: of another topic --same-log would leave out all records below our positions"
+                "; or, where ZooKeeper's content was copied to another ensemble and it is the same topic, add --not-recreated. Nothing "
+                "tells which of the two it is: of another topic --not-recreated would leave out all records below our positions"
             )
         raise NeedsDecision(message, topic=topic, action=action)
     waiting = waiting_logs(plan, snapshot)
@@ -322,15 +322,15 @@ def ways_out(logs: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) ->
     if others:
         said.append(
             f"{named(others)}: the bytes that were read or planned are not there any more (where a broker kept its log, and its disk lost "
-            "the end of it alone, name the partition and say with --at up to which offset it kept it)."
+            "the end of it alone, name the partition and say with --truncated-at up to which offset it kept it)."
         )
     if same:
         said.append(f"{named(same)}: the bytes that were read or planned last are there.")
     if untold:
         names = [render_log(log) for log in untold[:_NAMED]]
         said.append(
-            f"{named(untold)}: nothing tells, as what was read last is not kept any more; compare records with the table's (etl peek). "
-            f"Where the broker lost its log: {accept_command(names)}; where it kept it: {accept_command(names, '--same-log')}."
+            f"{named(untold)}: nothing tells, as what was read last is not kept any more; compare records with the table's (etl records show). "
+            f"Where the broker lost its log: {accept_command(names)}; where it kept it: {accept_command(names, '--not-recreated')}."
         )
     if others or same:
         topics = sorted({log.topic for log in (*others, *same)})
@@ -349,9 +349,9 @@ def named(logs: Sequence[BrokerPartition]) -> str:
 
 def accept_command(names: Iterable[str], *options: str) -> str:
     """The command that leads out, as messages name it."""
-    return (
-        f"etl plans accept-log CONF {' '.join([*map(shlex.quote, names), *options])} --reason ..."
-    )
+    partitions = " -p ".join(map(shlex.quote, names))
+    words = " ".join([partitions, *options])
+    return f"etl topics accept-changes CONF -p {words} --reason ..."
 
 
 EPOCHS_KEPT = 16
@@ -381,7 +381,7 @@ class Cut:
         else:
             message, at = (
                 f"the log was cut at offset {self.left_until} or below, and we were at {self.position}{more}",
-                "--at OFFSET ",
+                "--truncated-at OFFSET ",
             )
         if self.holds_others:
             before = self.left_until + 1
@@ -393,7 +393,7 @@ class Cut:
                 "whether its broker lost the end of its disk, or the topic was deleted and made again on that broker alone; to go on "
                 "from where its records are those in the table, from 0 if it was made again: "
             )
-        action += f"etl plans accept-log CONF {named} {at}--reason ..."
+        action += f"etl topics accept-changes CONF -p {named} {at}--reason ..."
         return PartitionTruncated(message, **self.log.place, offset=self.position, action=action)
 
 

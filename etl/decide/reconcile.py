@@ -93,7 +93,7 @@ def reject_retired(ledger: Ledger) -> None:
         message = f"this pipeline was retired: {ledger.retired.reason}"
         taker = ledger.retired.taken_over_by
         back = (
-            f"`etl plans take-over CONF --from {taker} --reason ...`"
+            f"`etl pipelines inherit CONF --predecessor {taker} --reason ...`"
             if taker
             else "`etl pipelines resume CONF --reason ...`"
         )
@@ -365,7 +365,7 @@ def _which_table(table: Table | None, plan: Plan, *, is_done: bool = True) -> st
     """
     accept = (
         "that table.path is the table this pipeline wrote, and that it was not dropped, cloned or replaced; if what is there now is "
-        f"right, accept it: etl plans acknowledge CONF {table.version if table else 'none'} --reason ...; "
+        f"right, accept it: etl table accept-changes CONF {table.version if table else 'none'} --reason ...; "
     )
     if is_done:
         return f"{accept}what it lacks of the plans until now is then given up, and loading goes on behind them{_from(plan)}"
@@ -421,7 +421,9 @@ def _adopt(newest: Plan | None, in_table: int, table: Table) -> RebuildFromTable
 
 def _forgotten(newest: Plan | None) -> str:
     """Return what to do if the table's newest plan is unknown. `newest`: the ledger's."""
-    behind_the_rows = "go on behind the rows that the table holds: etl offsets restore CONF --from-table --reason ..."
+    behind_the_rows = (
+        "go on behind the rows that the table holds: etl ledger restore CONF --reason ..."
+    )
     if newest is None:
         behind_the_rows += f"; on Jafka, where {ROWS_DO_NOT_TELL}, {BEGIN_ANEW}"
     elif newest.is_physical:
@@ -432,7 +434,7 @@ def _forgotten(newest: Plan | None) -> str:
 def _go_on(
     ledger: Ledger, plan: Plan, table: Table | None, in_table: int
 ) -> Replay | Supersede | UpToDate:
-    """The state where an operator accepted the table as it is, or that there is none, after `plan`."""
+    """The state where an operator accepted the table as it is, or that there is none, after `run --dry-run`."""
     acknowledgement = ledger.acknowledged
     if in_table == plan.number or is_recorded(ledger, plan):
         return UpToDate(plan, plan.positions)
@@ -451,7 +453,7 @@ def _go_on(
             f"{gone}, and that was accepted: {acknowledgement.reason if acknowledgement else ''}",
         )
     message = f"nobody knows whether plan {plan.number} is in the table at this path: it has another history"
-    action = f"which table this is; to accept it, and have its rows looked at: etl plans acknowledge CONF {table.version} --reason ..."
+    action = f"which table this is; to accept it, and have its rows looked at: etl table accept-changes CONF {table.version} --reason ..."
     raise LedgersDisagree(message, table_version=table.version, action=action)
 
 
@@ -479,7 +481,7 @@ def reject_other_ledger(ledger: Ledger, table: Table | None) -> None:
             if is_forgotten
             else (
                 f"{_WHICH_LEDGER}, or table.path; to go on behind the rows that this table holds, and behind what this ledger's plans have "
-                f"loaded elsewhere, which is then given up here: etl plans take-over CONF --from "
+                f"loaded elsewhere, which is then given up here: etl pipelines inherit CONF --predecessor "
                 f"{names_in_command(metadata.app_id)} --reason ..."
             )
         )

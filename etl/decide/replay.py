@@ -225,8 +225,8 @@ def _reject_claimed(
             who = f"were loaded by backfill {claim.name}, or will be, and a replay is of what runs have loaded"
             message = f"offsets {start} to {until} of it {who}"
             action = (
-                "the parts around them, each by a replay of its own; rows of the backfill that somebody deleted: `etl backfill "
-                f"abandon CONF --name {claim.name} --reason ...` gives them back, for another backfill"
+                "the parts around them, each by a replay of its own; rows of the backfill that somebody deleted: `etl backfills "
+                f"delete CONF {claim.name} --reason ...` gives them back, for another backfill"
             )
             raise SettingsError(message, key="--from", **log.place, offset=start, action=action)
 
@@ -287,7 +287,7 @@ def plan_replay(
     )
     if table is None:
         raise NeedsDecision(
-            "there is no table whose rows could be replaced", action="`etl plan CONF`"
+            "there is no table whose rows could be replaced", action="`etl run CONF --dry-run`"
         )
     wholes = (
         OffsetRange(log, low, high, snapshot.leaders.get(log))

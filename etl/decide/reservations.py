@@ -93,14 +93,14 @@ def reject_claimed(plan: Plan, last: Plan | None, claims: Reservations) -> None:
             low, high = met[0]
             message = f"the pipeline would begin at offset {start}, and backfill {claim.name} has claimed {max(low, start)} to {high}"
             action = (
-                f"`etl backfill show CONF --name {claim.name}`; a position behind {met[-1][1]}; or {_abandon(claim.name)}, which "
+                f"`etl backfills show CONF {claim.name}`; a position behind {met[-1][1]}; or {_abandon(claim.name)}, which "
                 "gives back what it has not loaded, and what somebody deleted of it since"
             )
             raise NeedsDecision(message, **log.place, offset=start, action=action)
 
 
 def _abandon(name: str) -> str:
-    return f"`etl backfill abandon CONF --name {name} --reason ...`"
+    return f"`etl backfills delete CONF {name} --reason ...`"
 
 
 def _held_before(

@@ -29,7 +29,6 @@ Differences of one partition (`compare` names the state, etl/decide/next_step.py
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -74,6 +73,7 @@ from etl.model.partitions import (
     BrokerPartition,
     PartitionOffsets,
     in_order,
+    quoted_log,
     render_log,
 )
 from etl.model.plans import Plan
@@ -119,7 +119,9 @@ def what_is_lost(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | N
         return Lost.PLANS, None
     if isinstance(found, FirstRun):
         message = "the table holds no plan of this pipeline, and ZooKeeper knows none: there is nothing to restore"
-        action = "table.path, group and pipeline; `etl plan CONF` says what a first run does"
+        action = (
+            "table.path, group and pipeline; `etl run CONF --dry-run` says what a first run does"
+        )
         raise SettingsError(message, path=settings.table.path, action=action)
     if isinstance(found, RebuildFromTable):
         return Lost.LEDGER, found.plan
@@ -216,7 +218,7 @@ def describe_restored_rows(
     log = min(until)
     said.append(
         "of a topic that was deleted and made again since, and is longer by now, records before these offsets would be passed over: "
-        f"compare the last rows with what the logs hold there, e.g. `etl peek CONF {shlex.quote(log.topic)} {log.key} "
+        f"compare the last rows with what the logs hold there, e.g. `etl records show CONF -p {quoted_log(log)} "
         f"--from {until[log][1] - 1} -n 1`"
     )
     said.append(

@@ -25,7 +25,7 @@ The interval of a scheduler's run (Airflow 2.11 and 3.3):
 | by a plain cron string, a moment in Airflow 3 | an empty data interval |
 | by hand, an asset, or the REST API without a logical date | none |
 | by `airflow dags trigger` with a logical date | in some versions the last one before now |
-| with the params `from_time` and `until_time` | those |
+| with the params `from` and `until` | those |
 
 So both params count, else a data interval that is not empty, never the logical date.
 
@@ -36,7 +36,7 @@ count: a record of that time or later, or a grace period that has passed.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -337,8 +337,8 @@ def reject_start_by_offset_count(asked: ResolvedRequest | None, last: Plan | Non
     start = asked.request.bounds.start if asked else None
     if last is None and start is not None and start.back is not None:
         message = f"{start.said} is no start of a pipeline that has made no plan yet: it only says that nothing before it is unread"
-        action = "a time, e.g. --from-time -1h or 2026-01-31T00:00:00Z; or leave --from-time out, and source.starting_offsets says where it begins"
-        raise SettingsError(message, key="--from-time", action=action)
+        action = "source.starting_offsets, which says where the first run begins"
+        raise SettingsError(message, key="source.starting_offsets", action=action)
 
 
 def reject_unread_offsets_before(
@@ -368,7 +368,7 @@ def reject_unread_offsets_before(
         message = f"{sum(unread.values()):,} offsets before {start.said} are not loaded yet, and a run passes over none{more}"
         action = (
             f"what was to load them, from offset {known[log]} to {begins[log]} here: an earlier interval that failed or did not run yet. "
-            "Without --from-time a run goes on from where the pipeline is, and loads them, too"
+            "A run goes on from where the pipeline is, and loads them, too"
         )
         raise NeedsDecision(message, **log.place, offset=known[log], action=action)
 
@@ -501,17 +501,25 @@ def intervals_looked_back_at(
     return TimeInterval(last - back, last)
 
 
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def length(text: str) -> timedelta:
-    """`90s`, `15m`, `1h`, `7d`. Raises SettingsError."""
-    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text.strip())
+def duration(text: str, option: str) -> timedelta:
+    """Parse a DURATION: `500ms`, `90s`, `15m`, `1h`, `7d`. Raises SettingsError."""
+    found = re.fullmatch(r"([0-9]{1,9})(ms|[smhd])", text.strip(), re.ASCII)
     if not found:
         raise SettingsError(
-            f"--every is no length of time: {text}", action="its form: 90s, 15m, 1h or 7d"
+            f"{option} is no duration: {text}", key=option, action="its form: 90s, 15m, 1h or 7d"
         )
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def point_in_time(text: str, option: str, now_ms: int) -> datetime:
+    """Parse a TIME: ISO 8601 with a UTC offset, or `-1h` (before now). Raises SettingsError."""
+    if re.fullmatch(r"-[0-9]{1,9}[smhd]", text.strip(), re.ASCII):
+        now = _1970 + timedelta(milliseconds=now_ms)
+        return now - duration(text.strip()[1:], option)
+    return moment(text, option)
 
 
 def milliseconds(when: datetime) -> int:
@@ -528,7 +536,7 @@ def _compact(when: datetime) -> str:
 
 
 HOW_TO_SAY = (
-    "how the run was started: give both params, from_time and until_time; or by the REST API a logical date with data_interval_start and "
+    "how the run was started: give both params, from and until; or by the REST API a logical date with data_interval_start and "
     "data_interval_end; or leave it to the schedule, and old intervals to `airflow backfill create`"
 )
 DOCUMENT_FILE = "ETL_DOCUMENT_FILE"
@@ -551,9 +559,7 @@ def interval_of_run(
     """
     given = [told for told in (from_time, until_time) if told not in (None, "")]
     if len(given) == 1:
-        raise SettingsError(
-            f"of from_time and until_time only one is given: {given[0]}", action=HOW_TO_SAY
-        )
+        raise SettingsError(f"of from and until only one is given: {given[0]}", action=HOW_TO_SAY)
     start, end = (from_time, until_time) if given else data_interval
     if start is None or end is None:
         raise SettingsError(
@@ -580,24 +586,33 @@ def run_arguments(conf: str, interval: TimeInterval, *, is_physical: bool) -> li
     to the ends. The start is not passed: a run continues from the ledger, so a failed interval is
     loaded by the next run.
     """
-    until = [] if is_physical else ["--until-time", interval.end.isoformat()]
+    until = [] if is_physical else ["--until", interval.end.isoformat()]
     return [conf, "--run-key", interval.run_key, *until, "--json"]
 
 
 def range_arguments(params: Mapping[str, object]) -> list[str]:
-    """Return `--topic`, `--partition`, `--from` and `--until` of the params that are set."""
-    given = {
-        name: str(params[name]).strip()
-        for name in ("topic", "partition", "from", "until")
-        if params.get(name) is not None
-    }
-    return [word for name, told in given.items() if told for word in (f"--{name}", told)]
+    """Return `--partition`, `--from` and `--until` of the params that are set."""
+    arguments = []
+    partitions = params.get("partitions")
+    for partition in partitions if isinstance(partitions, Sequence) else ():
+        arguments += ["--partition", str(partition).strip()]
+    for name in ("from", "until"):
+        value = params.get(name)
+        if value is not None and str(value).strip():
+            arguments += [f"--{name}", str(value).strip()]
+    return arguments
+
+
+def replay_arguments(conf: str, params: Mapping[str, object]) -> list[str]:
+    """Return the arguments of `etl replay`."""
+    reason = ["--reason", str(params["reason"])]
+    return [conf, *range_arguments(params), *reason, "--yes", "--json"]
 
 
 def backfill_arguments(conf: str, params: Mapping[str, object]) -> list[str]:
-    """Return the arguments of `etl backfill`. Retries use the same name and continue."""
-    missing = ["--missing"] if params.get("missing") else []
-    return [conf, "--name", str(params["name"]), *range_arguments(params), *missing, "--json"]
+    """Return the arguments of `etl backfills run`. Retries use the same name and continue."""
+    only_unloaded = ["--only-unloaded"] if params.get("only_unloaded") else []
+    return [conf, str(params["name"]), *range_arguments(params), *only_unloaded, "--json"]
 
 
 class Verdict(str, Enum):

@@ -121,7 +121,7 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
         message = f"the table holds plan {state.plan.number}, which ZooKeeper does not have"
         raise NeedsDecision(
             message,
-            action="`etl offsets restore CONF --from-table --reason ...`; then say this again",
+            action="`etl ledger restore CONF --reason ...`; then say this again",
         )
     if isinstance(state, UpToDate):
         return Standing(state, {**state.last.positions, **state.passed})
@@ -251,7 +251,7 @@ def reject_loaded(
         message += f": read again from {move.to_offset}, their rows would be there twice"
         stretch = render_intervals([(move.log, move.to_offset, move.from_offset)])
         named = (
-            f"etl replay CONF --topic {shlex.quote(move.log.topic)} --partition {move.log.key} --from {move.to_offset} "
+            f"etl replay CONF -p {shlex.quote(move.log.topic)}:{move.log.key} --from {move.to_offset} "
             f"--until {move.from_offset}"
         )
         action = (

@@ -81,7 +81,7 @@ def acknowledging(
 ) -> Acknowledgement:
     """The decision that this table, or none at this place, is right.
 
-    `lacks_plan`: no row of the newest `plan` is in it. `commit`: the hash of the version's commit.
+    `lacks_plan`: no row of the newest `run --dry-run` is in it. `commit`: the hash of the version's commit.
     """
     return Acknowledgement(
         table.id if table else None,
@@ -228,7 +228,7 @@ def name_of(app_id: str) -> str:
 
 
 def take_over_command(app_id: str) -> str:
-    return f"stop that pipeline for good, then: etl plans take-over CONF --from {names_in_command(app_id)} --reason ..."
+    return f"stop that pipeline for good, then: etl pipelines inherit CONF --predecessor {names_in_command(app_id)} --reason ..."
 
 
 def names_in_command(app_id: str) -> str:
@@ -296,7 +296,7 @@ def error_of(done: Sequence[ForeignCommit], newest_version: int | None) -> Ledge
         )
         return LedgersDisagree(message, table_version=found.delta_version, action=action)
     message = f"since our last commit somebody else's {found.operation} {found.why}"
-    accept = f"etl plans acknowledge CONF {found.delta_version if newest_version is None else newest_version} --reason ..."
+    accept = f"etl table accept-changes CONF {found.delta_version if newest_version is None else newest_version} --reason ..."
     action = (
         "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it, and what is gone stays "
         f"gone: {accept}"

@@ -143,7 +143,7 @@ def _name_instead_of_bytes(name: str, path: str | None) -> str:
     if path is None:
         return column
     return (
-        f"{column}: write the table anew, partitioned by that one (overwrite with overwriteSchema), then `etl plans acknowledge`; what was "
+        f"{column}: write the table anew, partitioned by that one (overwrite with overwriteSchema), then `etl table accept-changes`; what was "
         f"no UTF-8 text in {name} is another one in this table for good, and a new table under another group and pipeline has it right"
     )
 
@@ -255,7 +255,7 @@ _IN_THE_WAY = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 _PLACE = re.compile(r"associated location \('([^']*)'\)")
 _HAD_BACK = (
     "have it back, by which nothing is lost: its folder from a copy, or what the catalog keeps of dropped tables (UNDROP), then "
-    "`etl table resolve CONF`; only where it is gone for good `etl table resolve CONF --make` has the catalog make an empty one (after "
+    "`etl table lookup-path CONF`; only where it is gone for good `etl table lookup-path CONF --create-empty` has the catalog make an empty one (after "
     "DROP TABLE, where the catalog still has the name), and says what the next run makes of it"
 )
 """No run makes a table again that was there: rows were in it."""
@@ -343,7 +343,7 @@ def reject_other_location(name: str, kept: str, now: str | None) -> None:
         else f"the catalog has the table {name} at {now} by now"
     )
     action = (
-        "whether it was moved, renamed, or dropped and made again; where that was meant: table.name, and `etl table resolve CONF`, by "
+        "whether it was moved, renamed, or dropped and made again; where that was meant: table.name, and `etl table lookup-path CONF`, by "
         "which the next run goes on where the table is the same, and stops where it is another one"
     )
     action += f"; else {_HAD_BACK}" if now is None else ""
@@ -392,7 +392,7 @@ def gone(name: str, path: str) -> NeedsDecision:
     """
     action = (
         "who dropped or moved it, and that what it lies on is mounted; where the catalog has it elsewhere by now: "
-        f"`etl table resolve CONF`; else {_HAD_BACK}"
+        f"`etl table lookup-path CONF`; else {_HAD_BACK}"
     )
     return NeedsDecision(
         f"no Delta table is at the place that the catalog had for {name}",
@@ -457,7 +457,7 @@ def by_its_name(action: str, name: str | None) -> str:
         return action
     meant = (
         f"table.name ({name}; nothing is lost where the catalog led to the right one before: set it back there, by ALTER TABLE ... SET "
-        "LOCATION or RENAME TO, and `etl table resolve CONF`)"
+        "LOCATION or RENAME TO, and `etl table lookup-path CONF`)"
     )
     return action.replace("table.path", meant, 1)
 
@@ -744,10 +744,10 @@ def _ways_out(one: HeldRows, table_version: int, to_add: str) -> str:
         "who wrote them (DESCRIBE HISTORY), and that it has stopped. Then (1) another table: table.path"
     ]
     if not one.log.is_physical:
-        said.append("(2) go on behind them: etl offsets restore CONF --from-table --reason ...")
+        said.append("(2) go on behind them: etl ledger restore CONF --reason ...")
     number = len(said) + 1
     said.append(
-        f"({number}) if they are of another cluster, or of another life of the topic: etl plans acknowledge CONF {table_version} "
+        f"({number}) if they are of another cluster, or of another life of the topic: etl table accept-changes CONF {table_version} "
         f"--reason ..., and offsets are loaded with log_epoch {one.log_epoch + 1}"
     )
     ways = "; or ".join(said)

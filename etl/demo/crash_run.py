@@ -1,6 +1,6 @@
 """`python -m etl.demo.crash_run CONF VERB [SIGNAL [COMMAND WORD...]]`: a command that kills itself.
 
-It runs `etl run`, `etl replay`, `etl backfill` or a command of `etl plans` ("plans supersede"),
+It runs `etl run`, `etl replay`, `etl backfills run` or a command of `etl plans` ("plans supersede"),
 which sends itself SIGKILL, or another signal of `signal.Signals` (INT, TERM, STOP), when it would
 begin VERB. VERB is a method of `services.Services` (observe, store, claiming, fetch, append,
 record, commit, tidy, ...), or `half_record` (losses are written, the result is not), `half_commit`

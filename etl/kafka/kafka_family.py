@@ -268,7 +268,7 @@ class KafkaDialect(BrokerProtocol):
             raise SettingsError(
                 "brokers before 0.10.1 cannot find the record of a time: they only know when whole segments were written",
                 action="where reading is to start or stop by a time: earliest, latest and offsets are what they can tell; of a run, "
-                "--until-time -10000: up to so many offsets before the end",
+                "--until -10000: up to so many offsets before the end",
                 broker=self._address,
             )
         if version < many_partitions.FIRST_LISTED:

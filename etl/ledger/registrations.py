@@ -223,7 +223,7 @@ def parse_offset(payload: bytes, *, path: str, log: BrokerPartition) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= MAX_OFFSET):
         message = f"the committed offset is no number: {text[:40]!r}"
         action = (
-            "who wrote that znode; where the pipeline has a plan `etl offsets restore CONF --from-table --reason ...` writes its "
+            "who wrote that znode; where the pipeline has a plan `etl ledger restore CONF --reason ...` writes its "
             "position there, before that set it to the next offset to read, as plain decimal text"
         )
         raise BadOffset(message, **log.place, znode=path, action=action)

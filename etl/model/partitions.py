@@ -556,7 +556,7 @@ def parse_named(text: str) -> Named:
     if not may_be_topic(text) or _MISSPELT.fullmatch(text):
         raise SettingsError(
             f"{text!r} names no log",
-            key="LOG",
+            key="--partition",
             action=f"the form TOPIC or TOPIC:PARTITION; {FORM_OF_PARTITION}",
         )
     return Named(text)

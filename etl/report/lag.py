@@ -28,7 +28,7 @@ from etl.report.describe import (
 from etl.report.run_state import time_in_words
 from etl.settings.sections import Settings
 
-PAUSES_LOST = "if logs were paused, they are not any more: what ZooKeeper lost of that, `etl offsets pause` says again"
+PAUSES_LOST = "if logs were paused, they are not any more: what ZooKeeper lost of that, `etl topics pause` says again"
 _WITHOUT_TIME = OldestRecord(why="messages of these brokers have no time")
 _SILENT = OldestRecord(why="its broker was not asked")
 

@@ -251,7 +251,7 @@ class Report:
     offsets_committed: int = 0
     error: EtlError | None = None
     strict: bool = False
-    """`--strict`: a loss that policy allowed is an exit code of its own."""
+    """`--fail-on-loss`: a loss that policy allowed is an exit code of its own."""
     why_lost: set[LossReason] = field(default_factory=set)
     """Reasons of the offsets lost or reported again in this run."""
     settings: Settings | None = None
@@ -461,7 +461,7 @@ class Report:
         return fetched_bytes_of(self.plans)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the run's document. What is known only at the end is null before. `plan` is the
+        """Return the run's document. What is known only at the end is null before. `run --dry-run` is the
         newest one, `earlier_plans` those finished before.
         """
         return document_of(self)

@@ -148,7 +148,7 @@ class Proof:
             return ""
         (start, until), topic = self.double_spans[audited], shlex.quote(audited.log.topic)
         replay = (
-            f"`etl replay CONF --topic {topic} --partition {audited.log.key} --from {start} --until {until}` reads them again and "
+            f"`etl replay CONF -p {topic}:{audited.log.key} --from {start} --until {until} --reason ...` reads them again and "
             "replaces all rows of these offsets by one for each record"
         )
         if not self.by_others:
@@ -161,7 +161,7 @@ class Proof:
         if not wrong.doubt.allowed:
             return (
                 "the transform: one that drops rows (limit, where, dropDuplicates) leaves a table that nobody can prove. Whether the topic "
-                "still has records at these offsets; if they are to be missing, accept the table as it is: etl plans acknowledge CONF "
+                "still has records at these offsets; if they are to be missing, accept the table as it is: etl table accept-changes CONF "
                 f"{self.delta_version} --reason ..."
             )
         return self._removes_doubles(wrong) or _WHO_WROTE

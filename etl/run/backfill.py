@@ -112,8 +112,8 @@ def estimate_backfill(
         message = f"the table holds plan {held_there} of a backfill of this name, and no ledger tells of it: ZooKeeper lost it"
         raise SettingsError(
             message,
-            key="--name",
-            action="another --name: of plans under this one the table takes none",
+            key="NAME",
+            action="another name: of plans under this one the table takes none",
         )
     newest = state.last if isinstance(state, UpToDate) else state.plan
     logs = logs_of(asked, newest, snapshot)
@@ -193,8 +193,8 @@ def backfill(
     if found is None and asked is None:
         raise SettingsError(
             "nobody has begun a backfill of this name",
-            key="--name",
-            action="`etl backfill list CONF`",
+            key="NAME",
+            action="`etl backfills list CONF`",
         )
     claim = found.claim if found else None
     if claim:
@@ -239,7 +239,7 @@ def backfill(
         raise BrokerUnreachable(
             message,
             **log.place,
-            action=f"its brokers; `etl backfill resume CONF --name {claim.name}` goes on",
+            action=f"its brokers; `etl backfills run CONF {claim.name}` goes on",
         )
     loaded = world.loaded()
     _reject_missing_rows(world, claim, own, loaded)
@@ -300,8 +300,8 @@ def _reject_missing_rows(
             "a state of it without them, an older copy, say, was accepted"
         )
         action = (
-            f"`etl backfill abandon CONF --name {claim.name} --reason ...` gives back what the table has no row of; "
-            "then a backfill of another --name, with --missing, loads it"
+            f"`etl backfills delete CONF {claim.name} --reason ...` gives back what the table has no row of; "
+            "then a backfill of another name, with --only-unloaded, loads it"
         )
         raise NeedsDecision(message, **log.place, offset=first, path=own.table.path, action=action)
 
@@ -353,10 +353,10 @@ def reject_abandoned_backfill(claim: Reservation) -> None:
     """
     if claim.state is not ReservationState.OPEN:
         message = f"backfill {claim.name} was given up: {claim.reason}"
-        action = "another --name, for what it had not loaded"
+        action = "another name, for what it had not loaded"
         if claim.state is ReservationState.CLOSING:
-            action = f"`etl backfill abandon CONF --name {claim.name} --reason ...`, which ends that first; then another --name"
-        raise SettingsError(message, key="--name", action=action)
+            action = f"`etl backfills delete CONF {claim.name} --reason ...`, which ends that first; then another name"
+        raise SettingsError(message, key="NAME", action=action)
 
 
 def _reject_closed_backfill(claim: Reservation, world: Services) -> None:
@@ -386,8 +386,8 @@ def abandon(world: Services, own: Settings, report: Report, reason: str) -> Rese
         if claim is None:
             raise SettingsError(
                 "nobody has begun a backfill of this name",
-                key="--name",
-                action="`etl backfill list CONF`",
+                key="NAME",
+                action="`etl backfills list CONF`",
             )
         if _can_never_be_there(world, snapshot, own):
             return _settled(world, claim, {}, reason)
@@ -473,8 +473,8 @@ def _ended(
     if claim.state is ReservationState.OPEN and kept == stretches:
         raise SettingsError(
             f"{describe_whole(claim, coverage)}: there is nothing to give up",
-            key="--name",
-            action="`etl backfill show`",
+            key="NAME",
+            action="`etl backfills show`",
         )
     return _settled(world, claim, kept, reason)
 
@@ -520,7 +520,7 @@ def _reject_unaccepted_table(snapshot: Snapshot, own: Settings) -> None:
         )
         action = (
             "table.path, and that what it lies on is mounted; where that table is gone for good: "
-            f"`etl plans acknowledge CONF {table.version if table else 'none'} --reason ...`, and then this again"
+            f"`etl table accept-changes CONF {table.version if table else 'none'} --reason ...`, and then this again"
             + (
                 ""
                 if table

@@ -108,7 +108,7 @@ def next_replay(
     if isinstance(state, FirstRun) or not isinstance(state, UpToDate):
         raise SettingsError(
             "this pipeline has loaded nothing yet: there is nothing to replay",
-            action="`etl plan CONF`",
+            action="`etl run CONF --dry-run`",
         )
     snapshot = with_paused(repaired(step.snapshot, step.repair))
     logs = wanted_logs(wanted, state.last, snapshot)

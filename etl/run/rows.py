@@ -143,7 +143,7 @@ def fitting_rows(settings: Settings, rows: DataFrame) -> DataFrame:
     if not settings.transform.dataframe:
         return rows
     made = apply_transform(settings.transform.dataframe, rows)
-    _reject_misfit(settings, made.dtypes, "transform")
+    _reject_misfit(settings, made.dtypes, "transform.dataframe")
     check_columns(
         settings.table.path, made.schema.json(), settings.table.partition_by, spark=settings.spark
     )
@@ -252,7 +252,7 @@ def apply_transform(name: str, rows: DataFrame) -> DataFrame:
             raise told from error
         raise SettingsError(
             f"the transform failed: {describe_failure_of(error)}",
-            key="transform",
+            key="transform.dataframe",
             line=line_of(error),
             action=action,
         ) from error
@@ -260,7 +260,7 @@ def apply_transform(name: str, rows: DataFrame) -> DataFrame:
     if not isinstance(transformed, DataFrame):
         raise SettingsError(
             f"the transform gave {type(transformed).__name__}, no DataFrame",
-            key="transform",
+            key="transform.dataframe",
             action=action,
         )
     return transformed
@@ -273,7 +273,7 @@ def _reject_stopped(rows: DataFrame, error: BaseException | None = None) -> None
     if is_stopped(rows.sparkSession):
         action = "the function: the session is the run's, and whoever made it stops it"
         raise SettingsError(
-            "the transform stopped Spark", key="transform", action=action
+            "the transform stopped Spark", key="transform.dataframe", action=action
         ) from error
 
 
@@ -297,7 +297,10 @@ def translating_transform_errors(name: str | None) -> Iterator[None]:
             "as it is then; or give the plan up: etl plans supersede CONF N --reason ..."
         )
         raise SettingsError(
-            f"the transform failed on a row: {said}", key="transform", line=line, action=action
+            f"the transform failed on a row: {said}",
+            key="transform.dataframe",
+            line=line,
+            action=action,
         ) from error
 
 
@@ -305,7 +308,7 @@ def load_transform(name: str) -> Callable[[DataFrame], DataFrame]:
     """The function `package.module:function`, from the Python path or the current folder. Raises
     SettingsError.
     """
-    return load_function(name, "transform")
+    return load_function(name, "transform.dataframe")
 
 
 _HERE = "127.0.0.1"

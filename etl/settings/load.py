@@ -5,13 +5,7 @@ reported at once), make paths absolute.
 
 Lives here, too: keys that are not supported on Jafka, and why; the path of a table that a catalog
 names; settings of a backfill, which owns no partitions, mirrors no offsets and always has caps,
-so that a driver that dies loses one bounded plan at most; run keys and bounds of the command line:
-
-    2026-01-31T00:00:00+00:00, ..Z   the first record at or after that time; UTC offset required
-    1769817600000                    the same, in milliseconds since the epoch
-    -90s -15m -1h -7d                that long before now
-    -10000                           that many offsets before the end; not for a first run's start
-    since-last-success               where the pipeline is, as any run; a start only
+so that a driver that dies loses one bounded plan at most; run keys and the end of a run.
 """
 
 from __future__ import annotations
@@ -58,7 +52,7 @@ from etl.settings.connection_security import SecuritySettings, WayInSettings
 from etl.settings.schema import MEANINGS, conf_mistake
 from etl.settings.secrets import PIPELINE_NAME
 from etl.settings.sections import Settings
-from etl.settings.source import Timestamp, parse_timestamp, timestamp_of
+from etl.settings.source import Timestamp, parse_timestamp
 from etl.settings.table import reject_unsupported_store_keys
 
 _SPARK = "spark"
@@ -123,7 +117,7 @@ def _near(key: str) -> str:
     return (
         f"did you mean `{like[0]}`?"
         if like
-        else "the keys of a conf, each with its section: `etl schema` tells them"
+        else "the keys of a conf, each with its section: `etl conf schema` tells them"
     )
 
 
@@ -381,7 +375,7 @@ def settings_of_backfill(settings: Settings, name: str) -> Settings:
     """
     if not re.fullmatch(PIPELINE_NAME, name):
         action = "a letter or digit, then letters, digits, `.`, `_` and `-`"
-        raise SettingsError(f"{name!r} is no name for a backfill", key="--name", action=action)
+        raise SettingsError(f"{name!r} is no name for a backfill", key="NAME", action=action)
     limits = settings.limits
     if limits.max_bytes_per_plan is None:
         limits = limits.model_copy(update={"max_bytes_per_plan": BACKFILL_PLAN_BYTES})
@@ -403,28 +397,20 @@ def settings_of_backfill(settings: Settings, name: str) -> Settings:
     )
 
 
-SINCE_LAST = "since-last-success"
 RUN_KEY_MAX = 200
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_FORMS = f"2026-01-31T00:00:00+00:00, milliseconds since the epoch, -1h (before now), -10000 (offsets before the end), {SINCE_LAST}"
+_FORMS = "2026-01-31T13:00Z, or -1h (before now)"
 
 
 def request_of(
-    settings: Settings,
-    *,
-    run_key: str | None,
-    from_time: str | None,
-    until_time: str | None,
-    now_ms: int,
+    settings: Settings, *, run_key: str | None, until: str | None, now_ms: int
 ) -> Request | None:
     """Return the request; None without one. Raises SettingsError, and NotYetReadable for a key
-    whose interval is not over.
+    whose end is in the future.
     """
-    start = parse_bound(from_time, now_ms, key="--from-time") if from_time is not None else None
-    until = parse_bound(until_time, now_ms, key="--until-time") if until_time is not None else None
+    end = parse_bound(until, now_ms, key="--until") if until is not None else None
     key = _run_key(run_key) if run_key is not None else None
-    _reject_no_interval(start, until)
-    if settings.source.is_physical and (start or until):
+    if settings.source.is_physical and end:
         message = (
             "Jafka and Kafka 0.7 keep no time of a message, and count bytes instead of messages"
         )
@@ -432,52 +418,28 @@ def request_of(
             "what they can do instead: --run-key alone (what is there when it is first asked for), and limits.max_bytes_per_plan for how "
             "much one run reads"
         )
-        raise SettingsError(message, key="--from-time" if start else "--until-time", action=action)
-    if key and until and until.at_ms is not None and until.at_ms > now_ms:
-        message = f"{until.said} is in the future by {(until.at_ms - now_ms) / 1000:,.0f} s, by the clock of this machine"
+        raise SettingsError(message, key="--until", action=action)
+    if key and end and end.at_ms is not None and end.at_ms > now_ms:
+        message = f"{end.said} is in the future by {(end.at_ms - now_ms) / 1000:,.0f} s, by the clock of this machine"
         action = "run it once the interval is over: under its key nothing would be loaded that comes until then"
-        raise NotYetReadable(message, key="--until-time", action=action)
-    return Request(key, Bounds(start, until)) if key or start or until else None
+        raise NotYetReadable(message, key="--until", action=action)
+    return Request(key, Bounds(None, end)) if key or end else None
 
 
 def parse_bound(text: str, now_ms: int, *, key: str) -> Bound:
-    """One end. Raises SettingsError."""
+    """Parse a TIME as a bound: ISO 8601 with a UTC offset, or `-1h` (before now). Raises
+    SettingsError.
+    """
     said = text.strip()
-    if said == SINCE_LAST:
-        if key != "--from-time":
-            raise SettingsError(
-                f"{SINCE_LAST} is where a run begins, and no end", key=key, action=_FORMS
-            )
-        return Bound(SINCE_LAST)
     if found := re.fullmatch(r"-([0-9]{1,9})([smhd])", said, re.ASCII):
         return Bound(
             said, at_ms=_moment(now_ms - int(found[1]) * _SECONDS[found[2]] * 1000, text, key)
         )
-    if found := re.fullmatch(r"-([0-9]{1,18})", said, re.ASCII):
-        return Bound(said, back=int(found[1]))
-    if re.fullmatch(r"[0-9]{1,18}", said, re.ASCII):
-        return _at(int(said), text, key)
     try:
         return _at(parse_timestamp(said).ms, text, key)
     except ValueError as error:
-        message = f"{text!r} is no time, and no form of a relative one: {error}"
+        message = f"{text!r} is no time: {error}"
         raise SettingsError(message, key=key, action=f"one of: {_FORMS}") from error
-
-
-def starting_by(settings: Settings, request: Request | None) -> Settings:
-    """Return the settings by which a new pipeline begins at the request's start; later
-    `source.starting_offsets` is not used. A start by offsets is rejected at the first plan (`ledger_records`).
-    """
-    start = request.bounds.start if request else None
-    if start is None or start.at_ms is None:
-        return settings
-    return settings.model_copy(
-        update={
-            "source": settings.source.model_copy(
-                update={"starting_offsets": timestamp_of(start.at_ms)}
-            )
-        }
-    )
 
 
 def _at(ms: int, text: str, key: str) -> Bound:
@@ -507,24 +469,6 @@ def _run_key(text: str) -> str:
             action="what the scheduler calls this run, the same in each of its retries",
         )
     return text.strip()
-
-
-def _reject_no_interval(start: Bound | None, until: Bound | None) -> None:
-    """Reject an interval that is empty or reversed, as far as the texts tell. Raises SettingsError."""
-    if start is None or until is None:
-        return
-    if start.at_ms is not None and until.at_ms is not None and start.at_ms >= until.at_ms:
-        how = "is empty" if start.at_ms == until.at_ms else "runs backwards"
-        message = f"the interval from {start.said} until {until.said} {how}"
-        action = "the schedule: Airflow 3 gives a plain cron string empty intervals, CronDataIntervalTimetable gives whole ones"
-        raise SettingsError(message, key="--until-time", action=action)
-    if start.back is not None and until.back is not None and start.back <= until.back:
-        message = f"the interval from {start.said} until {until.said} " + (
-            "is empty" if start.back == until.back else "runs backwards"
-        )
-        raise SettingsError(
-            message, key="--until-time", action="-10000 lies before -5000: both count from the end"
-        )
 
 
 def security_of(said: Security | Mapping[str, Any] | None) -> Security:

@@ -59,6 +59,13 @@ class Timestamp(Section):
         return round(self.timestamp.timestamp() * 1000)
 
 
+@dataclass(frozen=True, slots=True)
+class BeforeEnd:
+    """So many offsets before the readable end of each partition, or its log start."""
+
+    offsets: int
+
+
 def timestamp_of(ms: int) -> Timestamp:
     """Return the timestamp of ms since the epoch."""
     return Timestamp(timestamp=datetime.fromtimestamp(ms / 1000, UTC))

@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=5_000_000)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument(
-        "--most-seconds", type=float, default=20.0, help="of a run before it is killed"
+        "--max-records-seconds", type=float, default=20.0, help="of a run before it is killed"
     )
     asked = parser.parse_args()
     with (

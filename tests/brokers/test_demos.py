@@ -25,7 +25,7 @@ def test_the_demo_ends_with_every_record_in_its_table_once(
 ) -> None:
     said = run_etl(
         "demo",
-        "--dialect",
+        "--broker-type",
         dialect.value,
         "--records",
         "8000",

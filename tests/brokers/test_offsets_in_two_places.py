@@ -65,10 +65,9 @@ class TwoPlaces:
 
     def restored(self) -> Said:
         return run_etl(
-            "offsets",
+            "ledger",
             "restore",
             str(self.pipeline.conf),
-            "--from-table",
             "--reason",
             "seen",
             "--yes",

@@ -175,7 +175,7 @@ def nobody_can_tell(stage: Stage, *, commit_succeeded: bool) -> Told:
         other.has_read(_RECORDS if commit_succeeded else 2 * _RECORDS)
     after = held(pipeline)
     asked = stopped(pipeline.run(), 5, "etl plans supersede")
-    told = ["--handed-over"] if commit_succeeded else []
+    told = ["--assume-offsets-committed"] if commit_succeeded else []
     said = pipeline.door("plans", "supersede", after=["1", *told, "--reason", "seen"])
     assert said.code == 0, said.err
     pipeline.produce(_RECORDS)

@@ -66,8 +66,10 @@ def elected_uncleanly(stage: Stage, *, records: int, verb: str | None = None) ->
     pipeline.ran()
     rows, after = pipeline.in_table(), held(pipeline)
     unclean(pipeline, first, second, records)
-    said = stopped(pipeline.run(), 5, "cut at offset 60, and records up to 120", "plans accept-log")
-    stopped(pipeline.door("plan"), 5, "cut at offset 60")
+    said = stopped(
+        pipeline.run(), 5, "cut at offset 60, and records up to 120", "topics accept-changes"
+    )
+    stopped(pipeline.door("run", after=["--dry-run"]), 5, "cut at offset 60")
     stopped(pipeline.door("doctor"), 5, "cut at offset 60")
     assert held(pipeline) == after
     accepted(pipeline, pipeline.topic)
@@ -93,7 +95,9 @@ def elected_between_plan_and_fetch(stage: Stage) -> Told:
     broken_off_before("fetch", pipeline)
     rows, after = pipeline.in_table(), held(pipeline)
     unclean(pipeline, first, second, 480)
-    said = stopped(pipeline.run(), 5, "cut at offset 60, and records up to 120", "plans accept-log")
+    said = stopped(
+        pipeline.run(), 5, "cut at offset 60, and records up to 120", "topics accept-changes"
+    )
     accepted(pipeline, pipeline.topic)
     stopped(pipeline.run(), 0, "went on with another log", "records lost", "ingested")
     told = finish(
@@ -118,13 +122,13 @@ def tail_lost(stage: Stage) -> Told:
         5,
         f"cut at offset {ends[0]} or below, and we were at 120",
         "and 3 more partitions",
-        "--at OFFSET",
+        "--truncated-at OFFSET",
     )
     assert pipeline.accept_log(pipeline.topic).code == 2
-    accepted(pipeline, f"{pipeline.topic}:0", "--at", str(ends[0]))
+    accepted(pipeline, f"{pipeline.topic}:0", "--truncated-at", str(ends[0]))
     for partition in (1, 2, 3):
         stopped(pipeline.run(), 5, f"cut at offset {ends[partition]} or below")
-        accepted(pipeline, f"{pipeline.topic}:{partition}", "--at", str(ends[partition]))
+        accepted(pipeline, f"{pipeline.topic}:{partition}", "--truncated-at", str(ends[partition]))
     pipeline.produce(80)
     stopped(pipeline.run(), 0, "went on with another log", "ingested")
     return finish(

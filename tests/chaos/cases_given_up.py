@@ -89,7 +89,7 @@ def recreated(stage: Stage, *, command: str | None = None, run: str | None = Non
     pipeline.produce(40)
     stopped(pipeline.run(), 5, "made again")
     if command:
-        killed(pipeline, command, "plans accept-log", pipeline.topic, *_REASON)
+        killed(pipeline, command, "topics accept-changes", pipeline.topic, *_REASON)
     if command != "superseded":
         accepted(pipeline, pipeline.topic)
     return _finished(pipeline, rows, *_strict(pipeline, run, "topic recreated"), "topic recreated")
@@ -101,9 +101,9 @@ def _strict(pipeline: Pipeline, verb: str | None, why: str) -> tuple[str, Said]:
     Returns what the table held between, and what the second run said.
     """
     if verb:
-        killed(pipeline, verb, "run", "--strict")
+        killed(pipeline, verb, "run", "--fail-on-loss")
     after = held(pipeline)
-    said = pipeline.door("run", "--strict")
+    said = pipeline.door("run", "--fail-on-loss")
     assert said.code == (0 if verb in _RECORDED else 3), f"{said_in_short(said)}\n{said.err}"
     assert let_go(pipeline) == planned_and_lost(why), let_go(pipeline)
     return after, said
@@ -126,7 +126,11 @@ def _finished(pipeline: Pipeline, rows: Counter[Row], after: str, said: Said, wh
 
 _WAYS = {
     "deleted": ("the topic of a stored plan deleted, `supersede`: ", "supersede", deleted),
-    "recreated": ("the topic of a stored plan recreated, `accept-log`: ", "accept-log", recreated),
+    "recreated": (
+        "the topic of a stored plan recreated, `accept-changes`: ",
+        "accept-changes",
+        recreated,
+    ),
 }
 
 

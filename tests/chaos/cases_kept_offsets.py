@@ -186,9 +186,7 @@ def another_committed(stage: Stage, *, storage: str, by: int, during: bool) -> T
         said = pipeline.run()
     stopped(said, 5, "somebody else")
     after = held(pipeline)
-    restored = pipeline.door(
-        "offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]
-    )
+    restored = pipeline.door("ledger", "restore", after=["--reason", "seen", "--yes"])
     assert restored.code == 0, restored.err
     return finish_kept(stage, pipeline, after, both(said, pipeline.ran()))
 
@@ -201,9 +199,7 @@ def zookeeper_went_back(stage: Stage) -> Told:
         client.set(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/{_PARTITION}", b"7")
     said = stopped(pipeline.run(), 5, "somebody else")
     after = held(pipeline)
-    restored = pipeline.door(
-        "offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]
-    )
+    restored = pipeline.door("ledger", "restore", after=["--reason", "seen", "--yes"])
     assert restored.code == 0, restored.err
     return finish_kept(stage, pipeline, after, both(said, pipeline.ran()))
 

@@ -168,7 +168,7 @@ def paused_by_a_member(stage: Stage, *, verb: str | None) -> Told:
 
 
 def say(pipeline: Pipeline, word: str) -> Said:
-    """`etl offsets pause` or `resume`, of one log."""
+    """`etl topics pause` or `resume`, of one log."""
     return run_etl(
         "offsets",
         word,

@@ -104,8 +104,8 @@ def behind_a_transform(stage: Stage) -> Told:
     assert (
         main(
             [
-                "plans",
-                "acknowledge",
+                "table",
+                "accept-changes",
                 str(pipeline.conf),
                 version,
                 "--reason",

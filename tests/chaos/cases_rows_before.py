@@ -19,7 +19,7 @@ from tests.system.driving import Pipeline
 from tests.traffic.rows import Row, hash_of
 
 _BEFORE = 240
-_RESTORE = ("offsets", "restore"), ("--from-table", "--yes", "--reason", "a query wrote them")
+_RESTORE = ("ledger", "restore"), ("--yes", "--reason", "a query wrote them")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def next_life(stage: Stage, *, dies_at: str = "", verb: str = "") -> Told:
     """
     heir = _on_a_table_with_rows(stage)
     version = str(DeltaTable(str(heir.table)).version())
-    _say(heir, ("plans", "acknowledge"), (version, "--reason", "of another cluster"), dies_at)
+    _say(heir, ("table", "accept-changes"), (version, "--reason", "of another cluster"), dies_at)
     after, next_run = _killed_before(heir, verb), heir.ran()
     assert heir.door("verify").code == 0
     assert sum(heir.in_table().values()) == _BEFORE + heir.produced

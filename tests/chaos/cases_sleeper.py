@@ -44,8 +44,8 @@ def _sleeping(pipeline: Pipeline, verb: str) -> Iterator[Driver]:
 
 def _take_over(heir: Pipeline, old: Pipeline) -> list[str]:
     return [
-        "plans",
-        "take-over",
+        "pipelines",
+        "inherit",
         str(heir.conf),
         "--from",
         f"{old.group}/clicks",

@@ -53,7 +53,9 @@ def loaded(stage: Stage, runs: int = 2, **settings: Any) -> Pipeline:
 
 def _acknowledge(pipeline: Pipeline, version: str) -> None:
     """What the error tells to do."""
-    assert main(["plans", "acknowledge", str(pipeline.conf), version, "--reason", "it was us"]) == 0
+    assert (
+        main(["table", "accept-changes", str(pipeline.conf), version, "--reason", "it was us"]) == 0
+    )
 
 
 def between(change: Callable[[Pipeline, int], None]) -> Callable[[Stage], Told]:
@@ -68,7 +70,7 @@ def between(change: Callable[[Pipeline, int], None]) -> Callable[[Stage], Told]:
         after = held(pipeline)
         pipeline.produce(80)
         said = stopped(
-            pipeline.run(), 5, "since our last commit somebody else's", "plans acknowledge"
+            pipeline.run(), 5, "since our last commit somebody else's", "table accept-changes"
         )
         sql(f"RESTORE TABLE delta.`{pipeline.table}` TO VERSION AS OF {before}")
         _acknowledge(pipeline, str(table_of(pipeline).version()))
@@ -113,7 +115,7 @@ def dropped(stage: Stage) -> Told:
     shutil.rmtree(pipeline.table)
     gone = pipeline.in_topic()
     pipeline.produce(80)
-    said = stopped(pipeline.run(), 5, "there is no table", "plans acknowledge CONF none")
+    said = stopped(pipeline.run(), 5, "there is no table", "table accept-changes CONF none")
     _acknowledge(pipeline, "none")
     return stage.finish(
         pipeline, after="nothing", next_run=said, expected=pipeline.in_topic() - gone
@@ -128,7 +130,7 @@ def dropped_with_a_plan_stored(stage: Stage) -> Told:
         driver.wait()
     shutil.rmtree(pipeline.table)
     said = stopped(
-        pipeline.run(), 5, "the table holds no plan of ours", "plans acknowledge CONF none"
+        pipeline.run(), 5, "the table holds no plan of ours", "table accept-changes CONF none"
     )
     _acknowledge(pipeline, "none")
     again = pipeline.ran()
@@ -145,7 +147,7 @@ def replaced(stage: Stage) -> Told:
     DeltaTable.create(str(pipeline.table), DeltaTable(str(ours)).schema())
     after = held(pipeline)
     pipeline.produce(80)
-    said = stopped(pipeline.run(), 5, "the table at this path has id", "plans acknowledge")
+    said = stopped(pipeline.run(), 5, "the table at this path has id", "table accept-changes")
     shutil.rmtree(pipeline.table)
     ours.rename(pipeline.table)
     return stage.finish(pipeline, after=after, next_run=said)
@@ -158,7 +160,7 @@ def replaced_in_place(stage: Stage) -> Told:
         f"CREATE OR REPLACE TABLE delta.`{pipeline.table}` USING delta AS SELECT * FROM delta.`{pipeline.table}` WHERE offset < 3"
     )
     after = held(pipeline)
-    said = stopped(pipeline.run(), 5, "plans acknowledge")
+    said = stopped(pipeline.run(), 5, "table accept-changes")
     sql(f"RESTORE TABLE delta.`{pipeline.table}` TO VERSION AS OF {before}")
     _acknowledge(pipeline, str(table_of(pipeline).version()))
     pipeline.produce(80)
@@ -175,7 +177,7 @@ def copied(stage: Stage) -> Told:
     write_deltalake(str(pipeline.table), DeltaTable(str(ours)).to_pyarrow_table())
     after = held(pipeline)
     pipeline.produce(80)
-    said = stopped(pipeline.run(), 5, "plans acknowledge")
+    said = stopped(pipeline.run(), 5, "table accept-changes")
     _acknowledge(pipeline, str(table_of(pipeline).version()))
     return stage.finish(pipeline, after=after, next_run=said)
 
@@ -186,7 +188,7 @@ def cloned(stage: Stage) -> Told:
     pipeline.table.rename(ours)
     sql(f"CREATE TABLE delta.`{pipeline.table}` SHALLOW CLONE delta.`{ours}`")
     pipeline.produce(80)
-    said = stopped(pipeline.run(), 5, "plans acknowledge")
+    said = stopped(pipeline.run(), 5, "table accept-changes")
     _acknowledge(pipeline, str(table_of(pipeline).version()))
     pipeline.ran()
     rows = SparkSession.getActiveSession().read.format("delta").load(str(pipeline.table))  # type: ignore[union-attr]
@@ -276,7 +278,7 @@ def _put_back(stage: Stage, pipeline: Pipeline, said: Said, after: str) -> Told:
     ]
     if lost:
         write_deltalake(str(pipeline.table), first.take(pyarrow.array(lost)), mode="append")
-    stopped(pipeline.run(), 5, "plans acknowledge")
+    stopped(pipeline.run(), 5, "table accept-changes")
     _acknowledge(pipeline, str(table_of(pipeline).version()))
     return stage.finish(pipeline, after=after, next_run=said)
 

@@ -44,8 +44,8 @@ def taken_over(stage: Stage, *, verb: str) -> Told:
     assert (
         main(
             [
-                "plans",
-                "take-over",
+                "pipelines",
+                "inherit",
                 str(new.conf),
                 "--from",
                 f"{old.group}/clicks",
@@ -75,8 +75,8 @@ def renamed_twice(stage: Stage, *, verb: str) -> Told:
     assert (
         main(
             [
-                "plans",
-                "take-over",
+                "pipelines",
+                "inherit",
                 str(second.conf),
                 "--from",
                 f"{old.group}/clicks",
@@ -92,8 +92,8 @@ def renamed_twice(stage: Stage, *, verb: str) -> Told:
     assert (
         main(
             [
-                "plans",
-                "take-over",
+                "pipelines",
+                "inherit",
                 str(third.conf),
                 "--from",
                 f"{second.group}/clicks",
@@ -128,10 +128,11 @@ def old_copy(stage: Stage, *, verb: str) -> Told:
     shutil.rmtree(pipeline.table)
     copy.rename(pipeline.table)
     before, there = pipeline.in_topic(), pipeline.in_table()
-    stopped(pipeline.run(), 5, "now the table does not hold it", "plans acknowledge")
+    stopped(pipeline.run(), 5, "now the table does not hold it", "table accept-changes")
     version = str(DeltaTable(str(pipeline.table)).version())
     assert (
-        main(["plans", "acknowledge", str(pipeline.conf), version, "--reason", "all there is"]) == 0
+        main(["table", "accept-changes", str(pipeline.conf), version, "--reason", "all there is"])
+        == 0
     )
     pipeline.produce(80)
     _killed_at(pipeline, verb)
@@ -157,8 +158,10 @@ def made_by_ddl(stage: Stage) -> Told:
         mode="append",
     )
     DeltaTable(str(pipeline.table)).delete()
-    stopped(pipeline.run(), 5, "plan 1 was made when there was no table", "plans acknowledge")
-    assert main(["plans", "acknowledge", str(pipeline.conf), "2", "--reason", "made by hand"]) == 0
+    stopped(pipeline.run(), 5, "plan 1 was made when there was no table", "table accept-changes")
+    assert (
+        main(["table", "accept-changes", str(pipeline.conf), "2", "--reason", "made by hand"]) == 0
+    )
     return stage.finish(pipeline, after=held(pipeline), next_run=pipeline.ran())
 
 

@@ -83,7 +83,7 @@ def given_up(
 
 
 def accept_table(outside: Outside, *, settings: Settings = CAPPED) -> None:
-    """What `etl plans acknowledge` says of the table as it is, for the pipeline and for each
+    """What `etl table accept-changes` says of the table as it is, for the pipeline and for each
     backfill of that table.
     """
     beside = {

@@ -230,7 +230,7 @@ def accept(
     at: At | None = None,
     share: Collection[BrokerPartition] | None = None,
 ) -> Plan:
-    """What `etl plans accept-log` does with the outside; `share`: what it owns as a member of the
+    """What `etl topics accept-changes` does with the outside; `share`: what it owns as a member of the
     group.
     """
     world = _world_of_command(outside, settings, at, share)

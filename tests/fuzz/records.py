@@ -201,7 +201,7 @@ def entry_payload(content: bytes) -> None:
 
 def one_at_a_time(content: bytes) -> None:
     """The first byte says whether offsets are byte positions, the second what was asked for; the
-    rest is given as to `etl peek`.
+    rest is given as to `etl records show`.
     """
     is_physical, asked = (content[0] & 1 if content else 0), (content[1] if len(content) > 1 else 0)
     fetched = (

@@ -747,8 +747,8 @@ TARGETS: tuple[Target, ...] = (
     ),
     Target(
         "bound",
-        lambda c: parse_bound(_text(c), 1_700_000_000_000, key="--until-time"),
-        (b"2026-01-31T00:00:00Z", b"-1h", b"-10000", b"1700000000000"),
+        lambda c: parse_bound(_text(c), 1_700_000_000_000, key="--until"),
+        (b"2026-01-31T00:00:00Z", b"-1h"),
         (errors.SettingsError,),
     ),
     Target(

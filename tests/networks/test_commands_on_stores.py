@@ -65,7 +65,7 @@ def test_what_a_killed_run_let_go_is_in_the_losses_table_of_the_store_once_and_v
     with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
         admin.delete_records({TopicPartition(pipeline.topic, 1): 150})
     assert pipeline.killed_before("record") != 0
-    command_with(pipeline, ("run",), "--strict", code=3)
+    command_with(pipeline, ("run",), "--fail-on-loss", code=3)
     assert losses(pipeline) == [(pipeline.topic, 1, 100, 150, "expired", 2)]
     command(pipeline, "run")
     assert len(losses(pipeline)) == 1
@@ -81,7 +81,7 @@ def test_a_backfill_and_a_replay_write_a_store_and_each_row_is_there_once(
     pipeline.produce(100, partitions=2)
     command(pipeline, "run")
     assert sum(pipeline.in_table().values()) == 100
-    command_with(pipeline, ("backfill",), "--name", "old", "--from", "0", "--until", "100")
+    command_with(pipeline, ("backfill",), "old", "--from", "0", "--until", "100")
     assert pipeline.is_whole()
     command_with(
         pipeline, ("replay",), "--topic", pipeline.topic, "--from", "100", "--until", "130", "--yes"

@@ -76,7 +76,7 @@ def test_what_was_open_is_guarded_by_a_command_and_opened_again_by_it(
     secured: Secured, piped: MakePipeline
 ) -> None:
     pipeline = piped(secured.security("PLAINTEXT"), zookeeper=secured.zookeeper_by(None))
-    refused(pipeline.door("pipelines", "set-acl"), 2, "the group has no pipeline clicks")
+    refused(pipeline.door("ledger", "apply-acl"), 2, "the group has no pipeline clicks")
     loaded(pipeline)
     assert advised(pipeline)[0] == "ok"
     under(secured, pipeline, "sasl", acl="creator")
@@ -88,9 +88,9 @@ def test_what_was_open_is_guarded_by_a_command_and_opened_again_by_it(
     assert (
         verdict == "advice"
         and "can be changed by everybody, and zookeeper.acl is creator" in said
-        and "set-acl" in said
+        and "apply-acl" in said
     )
-    done = pipeline.door("pipelines", "set-acl")
+    done = pipeline.door("ledger", "apply-acl")
     assert (
         done.code == 0
         and done.document["acl"] == "creator"
@@ -107,9 +107,9 @@ def test_what_was_open_is_guarded_by_a_command_and_opened_again_by_it(
         "ZooKeeper does not let us",
         "znode",
         "nobody (zookeeper.auth.scheme is not set)",
-        "set-acl",
+        "apply-acl",
     )
-    refused(pipeline.door("pipelines", "set-acl"), 2, "ZooKeeper does not let us")
+    refused(pipeline.door("ledger", "apply-acl"), 2, "ZooKeeper does not let us")
     under(secured, pipeline, "sasl", acl="open")
     loaded(pipeline)
     verdict, said = advised(pipeline)
@@ -117,7 +117,7 @@ def test_what_was_open_is_guarded_by_a_command_and_opened_again_by_it(
         verdict == "advice"
         and "can be changed by sasl:etl alone, and zookeeper.acl is open" in said
     )
-    assert pipeline.door("pipelines", "set-acl").code == 0
+    assert pipeline.door("ledger", "apply-acl").code == 0
     assert rights(secured, pipeline) == ({EVERYBODY}, {EVERYBODY})
     under(secured, pipeline, None)
     loaded(pipeline)
@@ -142,9 +142,9 @@ def test_another_login_is_refused_by_every_verb_that_writes_and_let_in_by_two_co
     under(secured, pipeline, scheme, user="another", acl="creator")
     for words, after in (
         (("run",), ()),
-        (("pipelines", "set-acl"), ()),
+        (("ledger", "apply-acl"), ()),
         (("pipelines", "retire"), ("--reason", "seen")),
-        (("offsets", "pause"), (f"{pipeline.topic}:0", "--reason", "seen")),
+        (("topics", "pause"), (f"{pipeline.topic}:0", "--reason", "seen")),
     ):
         refused(pipeline.door(*words, after=after), 2, "ZooKeeper does not let us", as_other)
     doctor = pipeline.door("doctor", json_too=False)
@@ -152,9 +152,9 @@ def test_another_login_is_refused_by_every_verb_that_writes_and_let_in_by_two_co
     assert pipeline.door("lag").code == 0, "who only looks is let in"
 
     under(secured, pipeline, scheme, acl="open")
-    assert pipeline.door("pipelines", "set-acl").code == 0
+    assert pipeline.door("ledger", "apply-acl").code == 0
     under(secured, pipeline, scheme, user="another", acl="creator")
-    assert pipeline.door("pipelines", "set-acl").code == 0
+    assert pipeline.door("ledger", "apply-acl").code == 0
     pipeline.ran()
     assert pipeline.is_whole() and len(rights(secured, pipeline)[0]) == 1
     assert advised(pipeline)[0] == "ok"
@@ -170,7 +170,7 @@ def test_where_a_login_is_lost_the_superuser_opens_what_it_guarded(
     loaded(pipeline)
     assert (
         under(secured, pipeline, "digest", user="super", acl="open")
-        .door("pipelines", "set-acl")
+        .door("ledger", "apply-acl")
         .code
         == 0
     )
@@ -187,4 +187,4 @@ def test_no_run_is_at_work_while_acls_are_set(secured: Secured, piped: MakePipel
         ZooKeeper(way.connect, access=way.access) as other,
         DriverLock(other, pipeline.group, "clicks").driving(new_run_id(), wait_s=0),
     ):
-        refused(pipeline.door("pipelines", "set-acl"), 4, "another driver is at work")
+        refused(pipeline.door("ledger", "apply-acl"), 4, "another driver is at work")

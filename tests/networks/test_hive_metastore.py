@@ -95,7 +95,9 @@ def test_a_table_that_is_moved_stops_the_next_run_with_spark_and_is_gone_on_with
     command(pipeline, "run")
     said(pipeline, "ALTER TABLE lake.table RENAME TO lake.renamed")  # with its folder
     assert "no Delta table is at the place" in command(pipeline, "run", code=5)
-    assert "the catalog has no table lake.table" in command(pipeline, "table", "resolve", code=2)
+    assert "the catalog has no table lake.table" in command(
+        pipeline, "table", "lookup-path", code=2
+    )
     pipeline.settings["table"] |= {"name": "lake.renamed"}
     pipeline.produce(100, partitions=2)
     command(pipeline, "run")
@@ -120,7 +122,7 @@ def test_a_pipeline_that_went_by_a_path_goes_on_by_a_name_of_it_and_stops_where_
     )
     for words in (("verify",), ("doctor",)):
         told = command(pipeline, *words, code=5)
-        assert "elsewhere by now" in told and "etl table resolve CONF" in told
+        assert "elsewhere by now" in told and "etl table lookup-path CONF" in told
 
 
 def test_commands_that_need_spark_go_by_the_name_and_leave_each_row_once(

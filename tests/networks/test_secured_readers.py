@@ -1,5 +1,5 @@
 """Who reads without a pipeline enters by the same way: the data source alone, consumers of streams,
-`etl tail`.
+`etl records consume`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_tail_shows_what_its_group_is_given(secured: Secured, piped: MakePipelin
         "--start",
         "earliest",
     ]
-    said = pipeline.door("tail", after=[*group, "-n", "8", "--timeout", "60"])
+    said = pipeline.door("records", "consume", after=[*group, "-n", "8", "--timeout", "60s"])
     assert said.code == 0 and len(said.document["records"]) == 8, said.err + said.out
 
 
@@ -105,7 +105,7 @@ def test_a_first_conf_says_what_to_set_and_with_that_the_doctor_has_nothing_agai
         pipeline.topic,
         "--table",
         str(tmp_path / "table"),
-        "--out",
+        "--output",
         str(conf),
         "--json",
     ]

@@ -66,21 +66,21 @@ def test_every_command_goes_by_the_same_way_and_what_it_makes_is_guarded(
     loads(pipeline)
     pipeline.produce(40)
     for words, after in (
-        (("plan",), ()),
+        (("run", "--dry-run"), ()),
         (("lag",), ()),
-        (("complete",), ("--until-time", "2020-01-01T00:00:00+00:00")),
+        (("complete",), ("--until", "2020-01-01T00:00:00+00:00")),
         (("report",), ()),
         (("offsets", "show"), ()),
         (("offsets", "diff"), ()),
-        (("offsets", "pause"), (f"{topic}:1", *SAYS)),
+        (("topics", "pause"), (f"{topic}:1", *SAYS)),
         (("offsets", "set"), (f"{topic}:0", "--to", "latest", "--yes", *SAYS)),
         (("run",), ()),
-        (("offsets", "resume"), (topic, *SAYS)),
+        (("topics", "resume"), (topic, *SAYS)),
         (("run",), ()),
         (("plans", "list"), ()),
         (("plans", "show"), ("1",)),
         (("pipelines", "list"), ()),
-        (("backfill", "list"), ()),
+        (("backfills", "list"), ()),
         (("maintain",), ("--yes",)),
         (("verify",), ()),
         (

@@ -363,7 +363,7 @@ def test_each_command_says_it_in_the_same_way(servers: Servers, case: str, tmp_p
     )
     for words in (
         ("run",),
-        ("plan",),
+        ("run", "--dry-run"),
         ("lag",),
         ("verify",),
         ("offsets", "show"),
@@ -437,7 +437,7 @@ def test_a_first_conf_enters_by_the_keys_that_are_said_and_says_which_where_none
         "--table",
         str(tmp_path / "table"),
         "--json",
-        "--out",
+        "--output",
         str(tmp_path / "c.yaml"),
     ]
     strict, encrypted = (

@@ -37,9 +37,9 @@ WORDS = [
     "etl",
     "complete",
     str(CONF / "clicks.yaml"),
-    "--until-time",
+    "--until",
     SIX,
-    "--grace-s",
+    "--assume-ready-after",
     "600",
     "--json",
 ]

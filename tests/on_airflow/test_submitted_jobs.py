@@ -52,7 +52,7 @@ def test_a_run_submits_the_job_of_its_interval_and_returns_what_the_job_said(
     stand_in.spark_submit(DONE)
     ran = run("at_once", now(), BY_PARAMS)
     [asked] = stand_in.asked()
-    assert asked.job == ["ingest.py", CLICKS, "--run-key", KEY, "--until-time", SIX, "--json"]
+    assert asked.job == ["ingest.py", CLICKS, "--run-key", KEY, "--until", SIX, "--json"]
     assert str(ROOT / "jobs" / "ingest.py") in asked.words
     assert asked.after("--master") == ["local[2]"] and asked.after("--packages") == [
         "io.delta:delta-spark_4.2_2.13:4.4.0"
@@ -192,7 +192,6 @@ def test_a_backfill_has_a_name_by_which_a_retry_resumes_it(stand_in: StandIn) ->
     assert stand_in.asked()[0].job == [
         "backfill.py",
         CLICKS,
-        "--name",
         "old",
         "--from",
         FIVE,
@@ -208,9 +207,7 @@ def test_maintenance_verifies_the_table(stand_in: StandIn) -> None:
     assert run("maintain_clicks", now(), task="verify").state == "success"
     assert stand_in.asked()[0].job == ["verify.py", CLICKS, "--json"]
     [asked] = stand_in.asked("python")
-    times = [
-        datetime.fromisoformat(*asked.after(option)) for option in ("--from-time", "--until-time")
-    ]
+    times = [datetime.fromisoformat(*asked.after(option)) for option in ("--from-time", "--until")]
     assert all(time.utcoffset() == timedelta() for time in times) and times[1] - times[
         0
     ] == timedelta(days=7)
@@ -249,7 +246,7 @@ def test_intervals_that_the_table_lacks_fail_the_maintenance_by_their_names(
         CLICKS,
         "--from-time",
         "2026-11-03T04:00:00+00:00",
-        "--until-time",
+        "--until",
         "2026-11-10T04:00:00+00:00",
         "--every",
         "1h",

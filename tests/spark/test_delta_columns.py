@@ -106,7 +106,7 @@ def test_a_partition_of_bytes_comes_back_as_other_bytes(
         1: b"\xef\xbf\xbd\xef\xbf\xbd",
         2: None,
     }
-    with pytest.raises(SettingsError, match="etl plans acknowledge"):
+    with pytest.raises(SettingsError, match="etl table accept-changes"):
         check_columns(
             path, spark.createDataFrame([], "key binary, offset bigint").schema.json(), ["key"]
         )

@@ -112,7 +112,9 @@ class Pipeline:
 
     def accept_log(self, *words: str) -> Said:
         """What an operator says of logs that were cut or made again."""
-        return run_etl("plans", "accept-log", str(self.conf), *words, "--reason", "seen", "--json")
+        return run_etl(
+            "topics", "accept-changes", str(self.conf), *words, "--reason", "seen", "--json"
+        )
 
     def run(self) -> Said:
         return self.door("run")
@@ -296,7 +298,7 @@ def backfill_broken_off_before(
         run_backfill(
             load_settings(pipeline.conf),
             name,
-            parse_asked(from_, until, None, ()),
+            parse_asked(from_, until, ()),
             around=BeforeOneOf(verb, break_off, plan),
         )
 
@@ -313,7 +315,7 @@ def take_over(heir: Pipeline, before: Pipeline) -> None:
         f"take-over CONF --from {before.group}/clicks",
     )
     taken = heir.door(
-        "plans", "take-over", after=("--from", f"{before.group}/clicks", "--reason", "renamed")
+        "pipelines", "inherit", after=("--from", f"{before.group}/clicks", "--reason", "renamed")
     )
     assert taken.code == 0, taken.err
     heir.ran()

@@ -165,7 +165,7 @@ class PageWorld:
     def left_backfill(self) -> None:
         """A backfill of January that has claimed its offsets and loaded none."""
         self.begun_late("given-up")
-        asked = parse_asked("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z", None, ())
+        asked = parse_asked("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z", ())
         with _broken_off() as around:
             run_backfill(self.settings, "january", asked, around=around)
 

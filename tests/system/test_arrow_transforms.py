@@ -117,7 +117,7 @@ def test_what_the_function_does_wrong_is_told_before_a_plan_is_stored_by_plan_do
     ):
         decoding.settings["transform"]["record_batch"] = f"{MODULE}:{function}"
         refused(decoding.run(), 2, words, "transform.record_batch")
-        refused(decoding.door("plan"), 2, words, "transform.record_batch")
+        refused(decoding.door("run", after=["--dry-run"]), 2, words, "transform.record_batch")
     assert decoding.door("plans", "list").document == []
     assert decoding.door("doctor").code == 2
 
@@ -158,7 +158,7 @@ def test_a_table_of_other_columns_is_refused_before_a_plan_is_stored(decoding: P
     decoding.produce(40)
     decoding.settings["transform"]["record_batch"] = shaped
     refused(decoding.run(), 2, "the table has no column size")
-    refused(decoding.door("plan"), 2, "the table has no column size")
+    refused(decoding.door("run", after=["--dry-run"]), 2, "the table has no column size")
     assert [plan["number"] for plan in decoding.door("plans", "list").document] == [1]
 
 
@@ -208,8 +208,10 @@ def test_a_replay_makes_its_rows_by_the_function_too(
     said = decoding.door(
         "replay",
         after=(
-            "--topic",
+            "-p",
             decoding.topic,
+            "--reason",
+            "seen",
             "--from",
             "5",
             "--until",
@@ -224,7 +226,10 @@ def test_a_replay_makes_its_rows_by_the_function_too(
     into = decoding.folder / "beside"
     said = decoding.door(
         "replay",
-        after=("--topic", decoding.topic, "--from", "5", "--until", "15", "--into", str(into)),
+        after=(
+            *("-p", decoding.topic, "--from", "5", "--until", "15"),
+            *("--into", str(into), "--reason", "seen"),
+        ),
     )
     assert said.code == 0, said.err
     assert rows_in(into) == [row for row in before if 5 <= row["offset"] < 15]
@@ -236,7 +241,7 @@ def test_a_backfill_makes_its_rows_by_the_function_too(decoding: Pipeline) -> No
     decoding.produce(400)
     decoding.settings["source"] = {"start": "latest"}
     decoding.ran()
-    said = decoding.door("backfill", after=("--name", "old", "--from", "0", "--until", "100"))
+    said = decoding.door("backfills", "run", after=("old", "--from", "0", "--until", "100"))
     assert said.code == 0, said.err
     assert all(row["half"] * 2 == row["offset"] for row in rows_in(decoding.table))
     assert decoding.is_whole()

@@ -1,4 +1,4 @@
-"""`etl backfill` on real ZooKeeper, Kafka, Spark and Delta: what the pipeline never loaded is there
+"""`etl backfills run` on real ZooKeeper, Kafka, Spark and Delta: what the pipeline never loaded is there
 once, and all know it as ours.
 """
 
@@ -20,20 +20,20 @@ INTERVAL = ("--from", "0", "--until", "100")
 
 
 def backfill(pipeline: Pipeline, *words: str) -> Any:
-    return pipeline.door("backfill", after=words)
+    return pipeline.door("backfills", "run", after=words)
 
 
 def test_what_lies_before_the_start_is_loaded_once_in_bounded_plans_and_verify_and_the_next_run_know_it(
     late: Pipeline,
 ) -> None:
     pipeline, offsets = late, late.committed()
-    shown = backfill(pipeline, "--name", "old", *INTERVAL, "--dry-run")
+    shown = backfill(pipeline, "old", *INTERVAL, "--dry-run")
     assert (shown.code, shown.document["offsets"], len(shown.document["loads"])) == (0, 400, 4), (
         shown.err
     )
-    assert pipeline.door("backfill", "list").document == []
+    assert pipeline.door("backfills", "list").document == []
 
-    said = backfill(pipeline, "--name", "old", *INTERVAL)
+    said = backfill(pipeline, "old", *INTERVAL)
     assert said.code == 0, said.err
     assert said.outcomes == ["ingested", "ingested", "ingested", "backfilled"]
     assert (
@@ -41,11 +41,9 @@ def test_what_lies_before_the_start_is_loaded_once_in_bounded_plans_and_verify_a
         == "backfill old is whole: 400 offsets of 4 partitions"
     )
     assert pipeline.is_whole() and pipeline.committed() == offsets
-    assert backfill(pipeline, "--name", "old", *INTERVAL).outcomes == ["already applied"]
-    assert pipeline.door("backfill", "resume", after=("--name", "old")).outcomes == [
-        "already applied"
-    ]
-    [row] = pipeline.door("backfill", "list").document
+    assert backfill(pipeline, "old", *INTERVAL).outcomes == ["already applied"]
+    assert pipeline.door("backfills", "run", after=("old")).outcomes == ["already applied"]
+    [row] = pipeline.door("backfills", "list").document
     assert (row["state"], row["loaded"], row["left"], row["newest_plan"]) == ("whole", 400, 0, 3)
 
     assert pipeline.ran().outcomes == ["nothing new"]
@@ -67,13 +65,13 @@ def test_a_backfill_that_broke_off_goes_on_beside_runs_of_the_pipeline(
     late: Pipeline, verb: str
 ) -> None:
     backfill_broken_off_before(verb, late, "old", "0", "100")
-    assert late.door("backfill", "list").document[0]["state"] == "stopped"
+    assert late.door("backfills", "list").document[0]["state"] == "stopped"
     assert late.door("verify").code == 0
     [told] = [line for line in late.door("doctor").document["lines"] if line["name"] == "backfills"]
     assert told["verdict"] == "advice" and "old is stopped" in told["found"], told
     late.produce(40)
     assert late.ran().outcomes == ["ingested"]
-    assert late.door("backfill", "resume", after=("--name", "old")).code == 0
+    assert late.door("backfills", "run", after=("old")).code == 0
     assert late.is_whole() and late.door("verify").document["found_rows"] == 640
 
 
@@ -82,58 +80,52 @@ def test_one_that_is_given_up_keeps_what_it_loaded_and_another_one_fills_the_res
 ) -> None:
     backfill_broken_off_before("record", late, "old", "0", "100")
     rows = DeltaTable(str(late.table)).to_pyarrow_table(columns=["offset"]).num_rows
-    given_up = late.door(
-        "backfill", "abandon", after=("--name", "old", "--reason", "too slow", "--yes")
-    )
+    given_up = late.door("backfills", "delete", after=("old", "--reason", "too slow", "--yes"))
     assert given_up.code == 0, given_up.err
-    [row] = late.door("backfill", "list").document
+    [row] = late.door("backfills", "list").document
     assert (row["state"], row["loaded"], row["reason"]) == ("given up", rows - 200, "too slow")
-    refused(backfill(late, "--name", "old", *INTERVAL), 2, "was given up: too slow")
-    assert backfill(late, "--name", "rest", *INTERVAL, "--missing").code == 0
+    refused(backfill(late, "old", *INTERVAL), 2, "was given up: too slow")
+    assert backfill(late, "rest", *INTERVAL, "--only-unloaded").code == 0
     assert late.is_whole() and late.door("verify").document["found_rows"] == 600
 
 
 def test_what_cannot_be_backfilled_is_refused_with_what_to_do_and_nothing_is_claimed(
     late: Pipeline,
 ) -> None:
-    beyond = backfill(late, "--name", "a", "--from", "0", "--until", "120")
-    refused(beyond, 2, "the pipeline loads this partition from offset 100 on", "--missing")
+    beyond = backfill(late, "a", "--from", "0", "--until", "120")
+    refused(beyond, 2, "the pipeline loads this partition from offset 100 on", "--only-unloaded")
+    refused(backfill(late, "a", "--from", "10", "--until", "10"), 2, "the interval is empty")
     refused(
-        backfill(late, "--name", "a", "--from", "10", "--until", "10"), 2, "the interval is empty"
-    )
-    refused(
-        backfill(late, "--name", "a", "--from", "10", "--until", "9"),
+        backfill(late, "a", "--from", "10", "--until", "9"),
         2,
         "the interval runs backwards",
     )
     refused(
-        backfill(late, "--name", "a", "--from", "0", "--until", "999"),
+        backfill(late, "a", "--from", "0", "--until", "999"),
         2,
         "the interval ends at 999, and the log at ",
     )
     refused(
-        backfill(
-            late, "--name", "a", "--from", "2035-01-01T00:00:00Z", "--until", "2035-01-02T00:00:00Z"
-        ),
+        backfill(late, "a", "--from", "2035-01-01T00:00:00Z", "--until", "2035-01-02T00:00:00Z"),
         6,
         "is not over",
     )
-    refused(backfill(late, "--name", "a/b", *INTERVAL), 2, "is no name for a backfill")
-    refused(backfill(late, "--name", "a", *INTERVAL, "-p", "0"), 2, "a partition is one of a topic")
+    refused(backfill(late, "a/b", *INTERVAL), 2, "is no name for a backfill")
+    refused(backfill(late, "a", *INTERVAL, "-p", "0"), 2, "a partition is one of a topic")
     refused(
-        late.door("backfill", "resume", after=("--name", "a")),
+        late.door("backfills", "run", after=("a")),
         2,
         "nobody has begun a backfill of this name",
     )
-    assert late.door("backfill", "list").document == []
-    assert backfill(late, "--name", "b", "--from", "10", "--until", "20").code == 0
+    assert late.door("backfills", "list").document == []
+    assert backfill(late, "b", "--from", "10", "--until", "20").code == 0
     refused(
-        backfill(late, "--name", "b", "--from", "10", "--until", "21"),
+        backfill(late, "b", "--from", "10", "--until", "21"),
         2,
         "backfill b was begun from 10 until 20",
     )
     refused(
-        backfill(late, "--name", "c", "--from", "0", "--until", "15"),
+        backfill(late, "c", "--from", "0", "--until", "15"),
         2,
         "backfill b has loaded offsets 10 to 15, or will",
     )
@@ -142,36 +134,36 @@ def test_what_cannot_be_backfilled_is_refused_with_what_to_do_and_nothing_is_cla
 def test_what_somebody_deleted_of_a_whole_backfill_is_given_back_and_loaded_by_another_one(
     late: Pipeline,
 ) -> None:
-    pipeline, name = late, ("--name", "old", "--reason", "deleted by mistake")
-    assert backfill(pipeline, "--name", "old", *INTERVAL).code == 0
+    pipeline, name = late, ("old", "--reason", "deleted by mistake")
+    assert backfill(pipeline, "old", *INTERVAL).code == 0
     refused(
-        pipeline.door("backfill", "abandon", after=(*name, "--yes")),
+        pipeline.door("backfills", "delete", after=(*name, "--yes")),
         2,
         "there is nothing to give up",
     )
     DeltaTable(str(pipeline.table)).delete("partition = 1 and offset >= 20 and offset < 60")
     refused(
-        pipeline.door("backfill", "abandon", after=(*name, "--yes")),
+        pipeline.door("backfills", "delete", after=(*name, "--yes")),
         5,
         "removed rows",
-        "plans acknowledge",
+        "table accept-changes",
     )
     version = DeltaTable(str(pipeline.table)).version()
-    accepted = pipeline.door("plans", "acknowledge", after=(str(version), "--reason", "a test"))
+    accepted = pipeline.door("table", "accept-changes", after=(str(version), "--reason", "a test"))
     assert accepted.code == 0, accepted.err
     refused(
-        backfill(pipeline, "--name", "new", *INTERVAL),
+        backfill(pipeline, "new", *INTERVAL),
         2,
         "backfill old has loaded offsets 0 to 100",
-        "`etl backfill abandon`",
+        "`etl backfills delete`",
     )
-    given_up = pipeline.door("backfill", "abandon", after=(*name, "--yes"))
+    given_up = pipeline.door("backfills", "delete", after=(*name, "--yes"))
     assert given_up.code == 0, given_up.err
-    [row] = pipeline.door("backfill", "list").document
+    [row] = pipeline.door("backfills", "list").document
     assert (row["state"], row["loaded"]) == ("given up", 360)
     assert pipeline.door("verify").document["found_rows"] == 560
 
-    assert backfill(pipeline, "--name", "new", *INTERVAL, "--missing").code == 0
+    assert backfill(pipeline, "new", *INTERVAL, "--only-unloaded").code == 0
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["found_rows"]) == (0, 600), proof.err
     assert pipeline.is_whole() and pipeline.ran().outcomes == ["nothing new"]
@@ -180,35 +172,35 @@ def test_what_somebody_deleted_of_a_whole_backfill_is_given_back_and_loaded_by_a
 def test_what_an_older_copy_of_the_table_lacks_of_a_backfill_is_given_back_once_it_is_accepted_also_where_the_topic_is_gone(
     late: Pipeline,
 ) -> None:
-    assert backfill(late, "--name", "old", *INTERVAL).code == 0
+    assert backfill(late, "old", *INTERVAL).code == 0
     last = DeltaTable(str(late.table)).version()
     for kept in (late.table / "_delta_log").glob(f"*{last:020}.*"):
         kept.unlink()
-    abandon = ("--name", "old", "--reason", "an older copy", "--yes")
+    abandon = ("old", "--reason", "an older copy", "--yes")
     refused(
-        late.door("backfill", "abandon", after=abandon),
+        late.door("backfills", "delete", after=abandon),
         5,
         "now the table does not hold it",
-        f"etl plans acknowledge CONF {last - 1}",
+        f"etl table accept-changes CONF {last - 1}",
     )
-    accepted = late.door("plans", "acknowledge", after=(str(last - 1), "--reason", "a test"))
+    accepted = late.door("table", "accept-changes", after=(str(last - 1), "--reason", "a test"))
     assert accepted.code == 0, accepted.err
     refused(
-        late.door("backfill", "resume", after=("--name", "old")),
+        late.door("backfills", "run", after=("old")),
         5,
         "the table has no row of",
-        "`etl backfill abandon CONF --name old",
+        "`etl backfills delete CONF old",
     )
-    assert late.door("backfill", "abandon", after=abandon).code == 0
-    assert backfill(late, "--name", "rest", *INTERVAL, "--missing").code == 0
+    assert late.door("backfills", "delete", after=abandon).code == 0
+    assert backfill(late, "rest", *INTERVAL, "--only-unloaded").code == 0
     assert late.is_whole() and late.door("verify").document["found_rows"] == 600
     assert late.ran().outcomes == ["nothing new"]
     with KafkaAdminClient(bootstrap_servers=late.cluster.bootstrap) as admin:
         admin.delete_topics([late.topic])
         assert wait_until(lambda: late.topic not in admin.list_topics(), 30)
-    assert late.door("backfill", "resume", after=("--name", "rest")).outcomes == ["already applied"]
+    assert late.door("backfills", "run", after=("rest")).outcomes == ["already applied"]
     refused(
-        late.door("backfill", "abandon", after=("--name", "rest", "--reason", "gone", "--yes")),
+        late.door("backfills", "delete", after=("rest", "--reason", "gone", "--yes")),
         2,
         "there is nothing to give up",
     )

@@ -22,7 +22,7 @@ from tests.system.driving import (
 
 pytestmark = pytest.mark.without_spark
 INTERVAL = ("--from", "0", "--until", "100")
-NAME = ("--name", "old")
+NAME = "old"
 GIVING_UP = (*NAME, "--reason", "a test", "--yes")
 Znodes = Mapping[str, bytes]
 
@@ -36,29 +36,31 @@ def znodes_below(client: Any, path: str) -> Znodes:
 
 
 def abandon(pipeline: Pipeline) -> Said:
-    return pipeline.door("backfill", "abandon", after=GIVING_UP)
+    return pipeline.door("backfills", "delete", after=GIVING_UP)
 
 
 def resume(pipeline: Pipeline) -> Said:
-    return pipeline.door("backfill", "resume", after=NAME)
+    return pipeline.door("backfills", "run", after=NAME)
 
 
 def maintain(pipeline: Pipeline) -> Said:
-    return pipeline.door("maintain", after=("--yes",))
+    return pipeline.door("table", "maintain", after=("--yes",))
 
 
 def test_an_older_copy_of_the_tables_log_that_lacks_a_backfills_commits_alone_is_not_maintained(
     late: Pipeline,
 ) -> None:
     older = log_copied(late.table, "older")
-    assert late.door("backfill", after=(*NAME, *INTERVAL)).code == 0
+    assert late.door("backfills", "run", after=(*NAME, *INTERVAL)).code == 0
     newer, files = log_copied(late.table, "newer"), data_files(late.table)
     put_back(older, late.table)
     assert late.ran().outcomes == ["nothing new"], (
         "of the pipeline's own commits the copy lacks none"
     )
     for words in ("--yes",), ("--dry-run",):
-        refused(late.door("maintain", after=words), 5, "backfill old", "plan 3", "older copy")
+        refused(
+            late.door("table", "maintain", after=words), 5, "backfill old", "plan 3", "older copy"
+        )
     assert data_files(late.table) == files
     put_back(newer, late.table)
     assert maintain(late).code == 0
@@ -95,9 +97,9 @@ def test_while_the_table_is_not_there_a_backfill_is_not_given_up_and_once_it_is_
     away.rename(late.table)
     assert abandon(late).code == 0
     assert (
-        late.door("backfill", "list").document[0]["loaded"] == sum(late.in_table().values()) - 200
+        late.door("backfills", "list").document[0]["loaded"] == sum(late.in_table().values()) - 200
     )
-    assert late.door("backfill", after=("--name", "rest", *INTERVAL, "--missing")).code == 0
+    assert late.door("backfills", "run", after=("rest", *INTERVAL, "--only-unloaded")).code == 0
     assert late.is_whole() and late.door("verify").document["found_rows"] == 600
 
 
@@ -112,16 +114,16 @@ def test_a_backfill_whose_table_is_gone_for_good_is_given_up_once_that_is_accept
         abandon(late),
         5,
         "is not the one that the backfill has loaded into",
-        "plans acknowledge CONF 0",
+        "table accept-changes CONF 0",
     )
     refused(maintain(late), 2, "this pipeline has no commit in the table")
-    assert late.door("plans", "acknowledge", after=("0", "--reason", "a new table")).code == 0
+    assert late.door("table", "accept-changes", after=("0", "--reason", "a new table")).code == 0
     assert abandon(late).code == 0
     given_up = late.committed()
     late.produce(40)
     assert late.ran().outcomes[-1] == "ingested"
     late.settings["limits"] = {}
-    assert late.door("backfill", after=("--name", "new", *INTERVAL)).code == 0
+    assert late.door("backfills", "run", after=("new", *INTERVAL)).code == 0
     assert late.in_table() == Counter(
         {row: n for row, n in late.in_topic().items() if not 100 <= row[1] < given_up[row[0]]}
     )
@@ -134,12 +136,12 @@ def test_a_pipelines_place_is_not_taken_while_a_backfill_beside_it_is_unfinished
 ) -> None:
     backfill_broken_off_before("record", late, "old", "0", "100")
     heir = late.under("heir")
-    taking = ("plans", "take-over"), ("--from", f"{late.group}/clicks", "--reason", "renamed")
+    taking = ("pipelines", "inherit"), ("--from", f"{late.group}/clicks", "--reason", "renamed")
     refused(
         heir.door(*taking[0], after=taking[1]),
         5,
         "backfill old beside that pipeline is stopped",
-        "etl backfill resume",
+        "etl backfills run",
     )
     assert abandon(late).code == 0
     assert heir.door(*taking[0], after=taking[1]).code == 0
@@ -162,19 +164,22 @@ def test_an_older_copy_of_a_backfills_znodes_that_comes_back_after_it_was_given_
     with late.zookeeper() as client:
         older = znodes_below(client, place)
     assert abandon(late).code == 0
-    assert late.door("backfill", after=("--name", "rest", *INTERVAL, "--missing")).code == 0
+    assert late.door("backfills", "run", after=("rest", *INTERVAL, "--only-unloaded")).code == 0
     with late.zookeeper() as client:
         client.delete(place, recursive=True)
         for path, payload in older.items():
             client.create(path, payload)
     refused(resume(late), 2, "was given up: a test")
-    refused(late.door("backfill", after=(*NAME, *INTERVAL)), 2, "was given up: a test")
+    refused(late.door("backfills", "run", after=(*NAME, *INTERVAL)), 2, "was given up: a test")
     late.produce(40)
     assert late.ran().outcomes == ["ingested"]
     assert late.is_whole() and late.door("verify").document["found_rows"] == 640
     assert maintain(late).code == 0
     assert abandon(late).code == 0
-    assert [one["state"] for one in late.door("backfill", "list").document] == ["given up", "whole"]
+    assert [one["state"] for one in late.door("backfills", "list").document] == [
+        "given up",
+        "whole",
+    ]
     assert late.is_whole() and late.door("verify").document["found_rows"] == 640
 
 
@@ -183,20 +188,20 @@ def test_a_pipelines_place_is_not_taken_in_an_older_copy_of_the_table_that_lacks
     late: Pipeline,
 ) -> None:
     older = log_copied(late.table, "older")
-    assert late.door("backfill", after=(*NAME, *INTERVAL)).code == 0
+    assert late.door("backfills", "run", after=(*NAME, *INTERVAL)).code == 0
     newer = log_copied(late.table, "newer")
     heir = late.under("heir")
     taking = "--from", f"{late.group}/clicks", "--reason", "renamed"
     put_back(older, late.table)
     refused(
-        heir.door("plans", "take-over", after=taking),
+        heir.door("pipelines", "inherit", after=taking),
         5,
         "backfill old has loaded plan 3",
         "older copy",
     )
     assert late.ran().outcomes == ["nothing new"], "nobody took its place"
     put_back(newer, late.table)
-    assert heir.door("plans", "take-over", after=taking).code == 0
+    assert heir.door("pipelines", "inherit", after=taking).code == 0
     late.produce(40)
     assert heir.ran().outcomes[-1] == "ingested"
     assert late.is_whole() and heir.door("verify").code == 0
@@ -206,20 +211,20 @@ def test_a_pipelines_place_is_not_taken_in_an_older_copy_of_the_table_that_lacks
 def test_where_zookeeper_lost_a_backfills_ledger_its_name_and_its_offsets_are_refused(
     late: Pipeline,
 ) -> None:
-    assert late.door("backfill", after=(*NAME, *INTERVAL)).code == 0
+    assert late.door("backfills", "run", after=(*NAME, *INTERVAL)).code == 0
     with late.zookeeper() as client:
         client.delete(f"/consumers/{late.group}/etl/clicks@old", recursive=True)
     refused(
-        late.door("backfill", after=(*NAME, *INTERVAL)),
+        late.door("backfills", "run", after=(*NAME, *INTERVAL)),
         2,
         "the table holds plan 3 of a backfill of this name",
     )
-    for more in (), ("--missing",):
+    for more in (), ("--only-unloaded",):
         refused(
-            late.door("backfill", after=("--name", "new", *INTERVAL, *more)),
+            late.door("backfills", "run", after=("new", *INTERVAL, *more)),
             5,
             "the table holds 400 rows of these offsets",
         )
     late.produce(40)
     assert late.ran().outcomes == ["ingested"]
-    assert late.door("backfill", "list").document == [] and late.is_whole()
+    assert late.door("backfills", "list").document == [] and late.is_whole()

@@ -22,14 +22,16 @@ def heir_that_fills_the_rest(late: Pipeline) -> Pipeline:
     heir = late.under("heir")
     assert (
         heir.door(
-            "plans", "take-over", after=("--from", f"{late.group}/clicks", "--reason", "renamed")
+            "pipelines", "inherit", after=("--from", f"{late.group}/clicks", "--reason", "renamed")
         ).code
         == 0
     )
     assert heir.ran().outcomes[0] in ("replayed", "ingested")
     assert heir.door("verify").code == 0
     filled = heir.door(
-        "backfill", after=("--name", "rest", "--from", "0", "--until", "100", "--missing")
+        "backfills",
+        "run",
+        after=("rest", "--from", "0", "--until", "100", "--only-unloaded"),
     )
     assert filled.code == 0, filled.err
     assert late.in_table() == Counter(dict.fromkeys(late.in_topic(), 1))
@@ -40,7 +42,7 @@ def heir_that_fills_the_rest(late: Pipeline) -> Pipeline:
 def test_an_heir_knows_what_was_backfilled_beside_the_pipeline_whose_place_it_took_and_fills_only_what_is_missing(
     late: Pipeline,
 ) -> None:
-    assert late.door("backfill", after=("--name", "jan", "--from", "0", "--until", "50")).code == 0
+    assert late.door("backfills", "run", after=("jan", "--from", "0", "--until", "50")).code == 0
     heir = heir_that_fills_the_rest(late)
     assert heir.door("verify").document["found_rows"] == 600
 
@@ -49,21 +51,16 @@ def test_an_heir_knows_what_was_backfilled_beside_the_pipeline_whose_place_it_to
 def test_an_heir_loads_what_a_backfill_gave_back_of_deleted_rows_and_what_another_one_loaded_of_it_is_there_once(
     late: Pipeline,
 ) -> None:
-    assert late.door("backfill", after=("--name", "jan", "--from", "0", "--until", "100")).code == 0
+    assert late.door("backfills", "run", after=("jan", "--from", "0", "--until", "100")).code == 0
     DeltaTable(str(late.table)).delete("offset < 60")
     accepted = late.door(
-        "plans",
-        "acknowledge",
+        "table",
+        "accept-changes",
         after=(str(DeltaTable(str(late.table)).version()), "--reason", "a test"),
     )
     assert accepted.code == 0, accepted.err
-    assert (
-        late.door(
-            "backfill", "abandon", after=("--name", "jan", "--reason", "deleted", "--yes")
-        ).code
-        == 0
-    )
-    assert late.door("backfill", after=("--name", "feb", "--from", "0", "--until", "30")).code == 0
+    assert late.door("backfills", "delete", after=("jan", "--reason", "deleted", "--yes")).code == 0
+    assert late.door("backfills", "run", after=("feb", "--from", "0", "--until", "30")).code == 0
     heir = heir_that_fills_the_rest(late)
     proof = heir.door("verify")
     assert (proof.code, proof.document["found_rows"]) == (0, len(late.in_topic()))
@@ -79,8 +76,8 @@ def test_a_pipeline_is_not_taken_out_of_service_while_a_backfill_beside_it_may_s
         late.door(*retiring[0], after=retiring[1]),
         5,
         "backfill old beside that pipeline is stopped",
-        "etl backfill abandon",
+        "etl backfills delete",
     )
-    assert late.door("backfill", "resume", after=("--name", "old")).code == 0
+    assert late.door("backfills", "run", after=("old")).code == 0
     assert late.door(*retiring[0], after=retiring[1]).code == 0
     assert late.in_table() == Counter(dict.fromkeys(late.in_topic(), 1))

@@ -16,7 +16,7 @@ HOUR = timedelta(hours=1)
 
 
 def ask(pipeline: Pipeline, until: datetime, *more: str) -> tuple[int, bool, list[int]]:
-    said = pipeline.door("complete", after=("--until-time", until.isoformat(), *more))
+    said = pipeline.door("topics", "ready", after=("--until", until.isoformat(), *more))
     assert "Traceback" not in said.err
     return (
         said.code,
@@ -47,24 +47,24 @@ def test_logs_are_complete_up_to_a_time_once_each_has_a_record_of_it_or_the_grac
     assert ask(pipeline, past) == (0, True, []), (
         "an empty log, and the grace of ten minutes is over"
     )
-    assert ask(pipeline, past, "--grace-s", "7200") == (6, False, [0, 1, 2])
+    assert ask(pipeline, past, "--assume-ready-after", "7200") == (6, False, [0, 1, 2])
     produce(pipeline, past - HOUR, 0, 1, 2)
     produce(pipeline, past, 1)
-    assert ask(pipeline, past, "--grace-s", "7200") == (6, False, [0, 2])
+    assert ask(pipeline, past, "--assume-ready-after", "7200") == (6, False, [0, 2])
     produce(pipeline, past + HOUR / 2, 0, 2)
-    assert ask(pipeline, past, "--grace-s", "7200") == (0, True, [])
+    assert ask(pipeline, past, "--assume-ready-after", "7200") == (0, True, [])
     assert ask(pipeline, past + 2 * HOUR) == (6, False, [0, 1, 2]), "a time that is still to come"
 
 
 @pytest.mark.parametrize(
     ("until", "said"),
-    [("soon", "--until-time is no time: soon"), ("2026-11-10T05:00:00", "has no UTC offset")],
+    [("soon", "--until is no time: soon"), ("2026-11-10T05:00:00", "has no UTC offset")],
 )
 def test_a_time_that_is_none_is_told_before_any_broker_is_asked(
     make_pipeline: Callable[..., Pipeline], until: str, said: str
 ) -> None:
     pipeline = make_pipeline(source={"bootstrap_servers": "127.0.0.1:1"})
-    found = pipeline.door("complete", after=("--until-time", until))
+    found = pipeline.door("topics", "ready", after=("--until", until))
     assert found.code == 2 and said in found.document["message"]
 
 
@@ -73,14 +73,14 @@ def test_intervals_that_a_run_has_not_loaded_are_told_until_it_has(pipeline: Pip
     asked = (
         "--from-time",
         begin.isoformat(),
-        "--until-time",
+        "--until",
         (begin + 4 * HOUR).isoformat(),
         "--every",
         "1h",
     )
 
     def missing() -> list[tuple[str, int]]:
-        said = pipeline.door("intervals", after=asked)
+        said = pipeline.door("table", "gaps", after=asked)
         assert said.code == 0 and said.document["intervals"] == 4
         return [(one["run_key"][9:13], one["missing"]) for one in said.document["incomplete"]]
 

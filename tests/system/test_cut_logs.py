@@ -37,12 +37,12 @@ def test_a_cut_log_is_told_by_every_door_accepted_and_gone_on_with(
     broker.log(pipeline.topic).batches[2:] = []
     broker.log(pipeline.topic).elect(3)
     write(broker, pipeline.topic, 25)
-    for door in ("run", "plan", "doctor"):
+    for words in (("run",), ("run", "--dry-run"), ("doctor",)):
         refused(
-            pipeline.door(door),
+            pipeline.door(*words),
             5,
             "cut at offset 20, and records up to 30",
-            f"accept-log CONF {pipeline.topic}:0",
+            f"accept-changes CONF -p {pipeline.topic}:0",
         )
     shown = pipeline.door("offsets", "show", json_too=False)
     assert (shown.code, "cut at offset 20, and records up to 30" in shown.err) == (5, True), (

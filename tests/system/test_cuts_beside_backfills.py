@@ -25,7 +25,7 @@ from tests.traffic.rows import Row
 
 pytestmark = pytest.mark.long
 
-NAME = ("--name", "old")
+NAME = "old"
 ALL = range(4)
 UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 
@@ -48,21 +48,19 @@ def is_led_through(pipeline: Pipeline, says: str, *accepting: Sequence[str]) -> 
     """What an operator is told at each step, and does: the backfill is given up before the log is
     accepted; then the pipeline goes on.
 
-    `accepting`: the words of each `accept-log` that it takes.
+    `accepting`: the words of each `accept-changes` that it takes.
     """
     first, *others = accepting
-    refused(pipeline.run(), 5, says, "accept-log")
+    refused(pipeline.run(), 5, says, "accept-changes")
     what = "backfill old has not loaded all that it claims of this partition"
-    refused(pipeline.accept_log(*first), 5, what, "etl backfill abandon CONF --name old")
-    refused(
-        pipeline.door("backfill", "resume", after=NAME), 5, "etl backfill abandon CONF --name old"
-    )
+    refused(pipeline.accept_log(*first), 5, what, "etl backfills delete CONF old")
+    refused(pipeline.door("backfills", "run", after=NAME), 5, "etl backfills delete CONF old")
     given_up = pipeline.door(
-        "backfill", "abandon", after=(*NAME, "--reason", "the log was cut", "--yes")
+        "backfills", "delete", after=(*NAME, "--reason", "the log was cut", "--yes")
     )
     assert given_up.code == 0, given_up.err
     for words in (first, *others):
-        refused(pipeline.run(), 5, says, "accept-log")
+        refused(pipeline.run(), 5, says, "accept-changes")
         accepted = pipeline.accept_log(*words)
         assert accepted.code == 0, accepted.err
     return "went on with another log" in pipeline.ran().outcomes
@@ -100,12 +98,12 @@ def test_a_log_that_an_unclean_leader_cut_inside_of_a_claim_is_gone_on_with_and_
     unclean(pipeline, kept, behind, more)
     del pipeline.settings["limits"]
     # the pipeline has read no record from before the cut, so that no epoch tells it where that was
-    at = [(f"{pipeline.topic}:{partition}", "--at", "60") for partition in ALL]
+    at = [(f"{pipeline.topic}:{partition}", "--truncated-at", "60") for partition in ALL]
     assert is_led_through(pipeline, "cut at offset 60 or below, and we were at 140", *at)
     first = Counter({row: n for row, n in whole.items() if row[1] < 80 or row[1] >= 120})
     assert are_all_there(pipeline, first, dict.fromkeys(ALL, 60))
     refused(
-        pipeline.door("backfill", after=("--name", "rest", "--from", "0", "--until", "60")),
+        pipeline.door("backfills", "run", after=("rest", "--from", "0", "--until", "60")),
         5,
         "cut or made again",
     )

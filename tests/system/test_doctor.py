@@ -115,7 +115,7 @@ def test_all_is_well_before_the_first_run_and_after_it_and_then_each_damage_is_n
         )
         client.set(root, uid)
     DeltaTable(str(pipeline.table)).delete("partition = 1")
-    failing(pipeline, "ledger and table", 5, "removed rows", "plans acknowledge")
+    failing(pipeline, "ledger and table", 5, "removed rows", "table accept-changes")
     DeltaTable(str(pipeline.table)).alter.set_table_properties(
         {"delta.setTransactionRetentionDuration": "interval 1 days"}
     )

@@ -40,7 +40,7 @@ def init(folder: Path, *words: str) -> Said:
         *words,
         "--table",
         str(folder / "warehouse" / "clicks"),
-        "--out",
+        "--output",
         str(folder / "conf" / "clicks.yaml"),
         "--json",
     )
@@ -129,7 +129,7 @@ def test_brokers_may_be_named_with_a_ledger_of_ones_own_elsewhere(
 ) -> None:
     ledger = f"{cluster.zookeeper_connect.partition('/')[0]}/ledger-of-{filled}"
     said = init(
-        tmp_path, "--zookeeper", ledger, "--bootstrap", cluster.bootstrap, "--topic", filled
+        tmp_path, "--zookeeper", ledger, "--bootstrap-servers", cluster.bootstrap, "--topic", filled
     )
     assert said.code == 0, said.err
     loaded_by(tmp_path / "conf" / "clicks.yaml", tmp_path / "warehouse" / "clicks")
@@ -148,8 +148,8 @@ def test_what_the_servers_do_not_know_is_refused_with_what_they_know_and_nothing
         ((*here, "--topic", f"{filled}x"), 2, filled),
         ((*here, "--topic", "no-.*-such"), 2, "the cluster has"),
         (("--zookeeper", f"{servers}/nowhere", "--topic", filled), 2, f"/{chroot}"),
-        ((*here, "--topic", filled, "--cluster", "mine"), 2, "leave --cluster out"),
-        ((*here, "--bootstrap", "127.0.0.1:1", "--topic", filled), 6, "127.0.0.1:1"),
+        ((*here, "--topic", filled, "--set", "source.assume_cluster_id=mine"), 2, "leave it out"),
+        ((*here, "--bootstrap-servers", "127.0.0.1:1", "--topic", filled), 6, "127.0.0.1:1"),
         (("--zookeeper", "127.0.0.1:1", "--topic", filled), 6, "127.0.0.1:1"),
     ]
     for words, code, says in wrong:

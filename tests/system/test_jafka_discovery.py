@@ -123,7 +123,7 @@ def test_a_first_conf_is_written_by_what_these_brokers_registered_and_the_doctor
         topic,
         "--table",
         table,
-        "--out",
+        "--output",
         str(conf),
         "--json",
     )

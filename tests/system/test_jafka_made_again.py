@@ -111,7 +111,7 @@ def test_a_topic_is_made_again_on_one_broker_while_the_other_is_away_and_each_lo
             pipeline.run(),
             5,
             f"{topic}:0-0: the bytes that were read or planned are not there",
-            f"accept-log CONF {topic} --reason",
+            f"accept-changes CONF -p {topic} --reason",
         )
         said = pipeline.accept_log(topic)
         assert said.code == 0, said.err
@@ -128,14 +128,14 @@ def test_a_topic_is_made_again_on_one_broker_while_the_other_is_away_and_each_lo
         away.start()
     assert wait_until(lambda: zookeeper.read(f"/brokers/topics/{topic}/1") is not None, WITHIN_S)
     send(pipeline, 1, 10, "later")
-    for door in ("run", "plan", "doctor"):
+    for words in (("run",), ("run", "--dry-run"), ("doctor",)):
         refused(
-            pipeline.door(door),
+            pipeline.door(*words),
             5,
             f"{topic}:1-0: the bytes that were read or planned last are there",
         )
-    refused(pipeline.accept_log(f"{topic}:1-0"), 2, "it is the same log", "--same-log")
-    assert pipeline.accept_log(f"{topic}:1-0", "--same-log").code == 0
+    refused(pipeline.accept_log(f"{topic}:1-0"), 2, "it is the same log", "--not-recreated")
+    assert pipeline.accept_log(f"{topic}:1-0", "--not-recreated").code == 0
     pipeline.ran()
     assert rows(pipeline) == {(0, 0): 100, (0, 1): 200, (1, 0): 110}
     assert pipeline.door("verify").code == 0
@@ -151,9 +151,9 @@ def test_a_topic_is_made_again_on_one_broker_while_the_other_keeps_it_and_its_lo
         pipeline.run(),
         5,
         "the log holds other bytes before offset",
-        f"accept-log CONF {topic}:0-0 --at OFFSET",
+        f"accept-changes CONF -p {topic}:0-0 --truncated-at OFFSET",
     )
-    assert pipeline.accept_log(f"{topic}:0-0", "--at", "0").code == 0
+    assert pipeline.accept_log(f"{topic}:0-0", "--truncated-at", "0").code == 0
     pipeline.ran()
     assert rows(pipeline) == {(0, 0): 100, (0, 1): 300, (1, 0): 100}
     assert pipeline.door("verify").code == 0

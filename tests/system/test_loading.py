@@ -228,7 +228,7 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
         assert pipeline.is_whole()
         assert pipeline.ran().outcomes == ["open transaction", "nothing new"]
         behind = f"{pipeline.topic} 0: 1 offset below the high watermark waits behind the open transaction for-{pipeline.topic} of"
-        [told] = pipeline.door("plan").document["open_transactions"]
+        [told] = pipeline.door("run", after=["--dry-run"]).document["open_transactions"]
         assert told.startswith(behind) and ", open since 20" in told
         shown = pipeline.door("offsets", "show").document[0]
         assert (shown["log_end"], shown["high_watermark"], shown["held_back"], shown["lag"]) == (
@@ -423,7 +423,7 @@ def test_a_plan_is_shown_with_numbers_before_it_is_made_and_nothing_is_stored(
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(4_000)
-    told = pipeline.door("plan").document
+    told = pipeline.door("run", after=["--dry-run"]).document
     assert (told["records_at_most"], told["lag"], told["tasks"], told["bytes_are_assumed"]) == (
         4_000,
         4_000,
@@ -447,7 +447,7 @@ def test_a_plan_is_shown_with_as_many_tasks_as_the_run_has(
 
     monkeypatch.setattr(rows, "tasks_of_plan", recorded)
     pipeline.produce(4_000)
-    told = pipeline.door("plan").document
+    told = pipeline.door("run", after=["--dry-run"]).document
     pipeline.ran()
     assert [len(one.tasks) for one in packed] == [told["tasks"]]
 
@@ -461,7 +461,7 @@ def test_records_that_expired_are_skipped_loudly_where_policy_says_so(
     pipeline.produce(400)
     with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
         admin.delete_records({TopicPartition(pipeline.topic, 1): 150})
-    said = pipeline.door("run", "--strict")
+    said = pipeline.door("run", "--fail-on-loss")
     assert (said.code, said.outcomes) == (3, ["records lost", "ingested"])
     lost = {
         "topic": pipeline.topic,
@@ -478,7 +478,7 @@ def test_records_that_expired_are_skipped_loudly_where_policy_says_so(
 
 def test_the_doors_for_people_print_tables_and_sentences(pipeline: Pipeline) -> None:
     pipeline.produce(400)
-    assert "makes plan 1" in pipeline.door("plan", json_too=False).out
+    assert "makes plan 1" in pipeline.door("run", after=["--dry-run"], json_too=False).out
     assert "ingested: plan 1: 400 records" in pipeline.door("run", json_too=False).out
     assert (
         "verified: 400 records, each once, none missing"

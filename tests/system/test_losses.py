@@ -289,7 +289,7 @@ def written(pipeline: Pipeline) -> Rows:
 def test_offsets_that_expired_are_a_row_beside_the_data_and_strict_ends_with_3(
     losing: Pipeline,
 ) -> None:
-    said = losing.door("run", "--strict")
+    said = losing.door("run", "--fail-on-loss")
     assert (said.code, said.outcomes) == (3, ["records lost", "ingested"])
     assert written(losing) == [(losing.topic, 1, 100, 150, "expired", 2)]
     assert losing.ran().outcomes == ["nothing new"]
@@ -334,7 +334,7 @@ def test_a_run_that_broke_off_around_its_losses_has_them_written_down_once(
 ) -> None:
     broken_off_before(verb, losing)
     assert (Path(f"{losing.table}_losses").exists()) == (verb != "record")
-    said = losing.door("run", "--strict")
+    said = losing.door("run", "--fail-on-loss")
     assert written(losing) == [(losing.topic, 1, 100, 150, "expired", 2)]
     if (
         verb != "commit"
@@ -432,11 +432,11 @@ def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_stric
     assert "100 offsets (100 to 200), topic deleted" in caplog.text, (
         "said before the plan is stored"
     )
-    said = stored.door("run", "--strict")
+    said = stored.door("run", "--fail-on-loss")
     assert (said.code, said.outcomes.count("records lost")) == (3, 4), said.out
     assert (written(stored), stored.in_table()) == (planned(stored, "topic deleted"), loaded)
     reject_unproven(stored, "topic deleted")
-    assert stored.door("run", "--strict").outcomes == ["nothing new"]
+    assert stored.door("run", "--fail-on-loss").outcomes == ["nothing new"]
     make_topic(stored)
     stored.produce(40)
     refused(stored.run(), 5, "made again")
@@ -456,11 +456,11 @@ def test_a_stored_plan_of_a_recreated_topic_that_is_accepted_is_a_loss_and_stric
     loaded = stored.in_table()
     recreate_topic(stored)
     stored.produce(40)
-    refused(superseded(stored), 5, "made again", "plans accept-log")
+    refused(superseded(stored), 5, "made again", "topics accept-changes")
     accepted = stored.accept_log(stored.topic)
     assert_lost_offsets_recorded(accepted, stored, "topic recreated")
     assert "loaded up to 100 and planned up to 200" in " ".join(accepted.document["says"])
-    said = stored.door("run", "--strict")
+    said = stored.door("run", "--fail-on-loss")
     assert (said.code, said.outcomes.count("records lost")) == (3, 4), said.out
     assert written(stored) == planned(stored, "topic recreated")
     assert Lives(stored).in_table() == loaded + second_life(
@@ -476,7 +476,7 @@ def test_a_deleted_topic_is_accepted_once_it_is_recreated_and_what_was_planned_o
     refused(stored.accept_log(stored.topic), 2, "the topic is not there", "plans supersede CONF 2")
     make_topic(stored)
     assert_lost_offsets_recorded(stored.accept_log(stored.topic), stored, "topic recreated")
-    assert stored.door("run", "--strict").code == 3
+    assert stored.door("run", "--fail-on-loss").code == 3
     assert written(stored) == planned(stored, "topic recreated")
     reject_unproven(stored, "topic recreated")
 
@@ -490,7 +490,9 @@ def test_what_was_planned_of_a_deleted_topic_is_recorded_also_where_the_conf_nam
     delete_topic(stored)
     assert_lost_offsets_recorded(superseded(stored), stored, "topic deleted")
     stored.settings["source"] = {"topics": [stored.topic]}
-    refused(stored.door("run", "--strict"), 2, "the topic is not there", "take it out of the list")
+    refused(
+        stored.door("run", "--fail-on-loss"), 2, "the topic is not there", "take it out of the list"
+    )
     assert written(stored) == planned(stored, "topic deleted")
     assert stored.door("verify").code == 0
 
@@ -511,7 +513,7 @@ def test_a_position_that_is_set_in_the_place_of_that_plan_says_first_what_is_los
     assert_lost_offsets_recorded(
         stored.door("offsets", "set", after=(*words, "--yes")), stored, "topic deleted"
     )
-    assert stored.door("run", "--strict").code == 3
+    assert stored.door("run", "--fail-on-loss").code == 3
     assert written(stored) == [
         *planned(stored, "topic deleted"),
         (kept, 0, 0, 40, "skipped by hand", 2),

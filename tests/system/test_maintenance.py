@@ -1,4 +1,4 @@
-"""`etl maintain` on a real table: small files become large ones, files go, and every proof and
+"""`etl table maintain` on a real table: small files become large ones, files go, and every proof and
 every further run finds what it found.
 """
 
@@ -37,12 +37,12 @@ def test_a_table_that_is_maintained_is_proven_and_loaded_as_before_and_no_row_mo
         pipeline.produce(80)
         pipeline.ran()
     before, committed, rows = data_files(pipeline.table), pipeline.committed(), pipeline.in_table()
-    shown = pipeline.door("maintain", after=("--dry-run",))
+    shown = pipeline.door("table", "maintain", after=("--dry-run",))
     assert shown.code == 0, shown.err
     assert (shown.document["small_files"], shown.document["unneeded_files"]) == (len(before), 0)
     assert data_files(pipeline.table) == before and DeltaTable(str(pipeline.table)).version() == 1
 
-    done = pipeline.door("maintain", after=("--yes",))
+    done = pipeline.door("table", "maintain", after=("--yes",))
     assert done.code == 0, done.err
     assert (
         done.document["small_files"],
@@ -81,12 +81,12 @@ def test_files_of_a_crashed_run_and_what_was_replaced_go_after_a_week_and_a_plan
     assert pipeline.killed_before("record") == -9, (
         "its rows are in the table, and the ledger does not know what came of it"
     )
-    assert pipeline.door("maintain", after=("--yes",)).code == 0
+    assert pipeline.door("table", "maintain", after=("--yes",)).code == 0
     left = pipeline.table / "part-00000-of-a-run-that-was-killed.parquet"
     left.write_bytes(b"half a file")
     removed_earlier(pipeline.table, days=8)
     grown_older(pipeline.table, days=8)
-    done = pipeline.door("maintain", after=("--yes",))
+    done = pipeline.door("table", "maintain", after=("--yes",))
     assert done.code == 0 and done.document["removed_files"] > 1, done.err + done.out
     assert not left.exists() and len(data_files(pipeline.table)) == 1
     assert pipeline.ran().code == 0
@@ -118,14 +118,21 @@ def test_what_somebody_deleted_can_still_be_put_back_for_nothing_is_touched_unti
     pipeline.ran()
     spark.sql(f"DELETE FROM delta.`{pipeline.table}` WHERE offset < 3")
     before, version = data_files(pipeline.table), DeltaTable(str(pipeline.table)).version()
-    refused(pipeline.door("maintain", after=("--yes",)), 5, "DELETE", "etl plans acknowledge")
+    refused(
+        pipeline.door("table", "maintain", after=("--yes",)),
+        5,
+        "DELETE",
+        "etl table accept-changes",
+    )
     assert (
         data_files(pipeline.table) == before
         and DeltaTable(str(pipeline.table)).version() == version
     )
-    acknowledged = pipeline.door("plans", "acknowledge", after=(str(version), "--reason", "a test"))
+    acknowledged = pipeline.door(
+        "table", "accept-changes", after=(str(version), "--reason", "a test")
+    )
     assert acknowledged.code == 0, acknowledged.err
-    assert pipeline.door("maintain", after=("--yes",)).code == 0
+    assert pipeline.door("table", "maintain", after=("--yes",)).code == 0
     assert pipeline.door("verify").document["is_right"] is True
 
 
@@ -141,7 +148,7 @@ def test_a_table_with_deletion_vectors_loses_them_and_no_row(
     )
     spark.sql(f"DELETE FROM delta.`{pipeline.table}` WHERE offset < 3")
     rows = spark.read.format("delta").load(str(pipeline.table)).count()
-    done = pipeline.door("maintain", after=("--yes",))
+    done = pipeline.door("table", "maintain", after=("--yes",))
     assert done.code == 0, done.err
     assert spark.read.format("delta").load(str(pipeline.table)).count() == rows == 80 - 4 * 3
     pipeline.produce(80)
@@ -153,18 +160,24 @@ def test_a_table_with_deletion_vectors_loses_them_and_no_row(
 def test_what_cannot_be_maintained_is_told_and_nothing_is_written(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
-    refused(pipeline.door("maintain", after=("--yes",)), 2, "there is no table yet", "etl run")
+    refused(
+        pipeline.door("table", "maintain", after=("--yes",)), 2, "there is no table yet", "etl run"
+    )
     pipeline.produce(40)
     pipeline.ran()
     refused(
-        pipeline.door("maintain", after=("--yes", "--keep-days", "6")),
+        pipeline.door("table", "maintain", after=("--yes", "--retain", "6")),
         2,
         "7 days at least",
-        "--keep-days 7",
+        "--retain 7d",
     )
-    refused(pipeline.door("maintain"), 2, "there is no terminal to ask at", "OPTIMIZE")
+    refused(pipeline.door("table", "maintain"), 2, "there is no terminal to ask at", "OPTIMIZE")
     other = pipeline.under("other")
-    refused(other.door("maintain", after=("--yes",)), 2, "this pipeline has no commit in the table")
+    refused(
+        other.door("table", "maintain", after=("--yes",)),
+        2,
+        "this pipeline has no commit in the table",
+    )
     assert DeltaTable(str(pipeline.table)).version() == 0
 
 
@@ -193,10 +206,10 @@ def test_runs_without_spark_leave_small_files_until_as_many_wait_as_the_conf_say
     replayed = pipeline.door(
         "replay",
         after=(
-            "--topic",
-            pipeline.topic,
-            "--partition",
-            "0",
+            "-p",
+            f"{pipeline.topic}:0",
+            "--reason",
+            "seen",
             "--from",
             "0",
             "--until",
@@ -215,14 +228,14 @@ def test_runs_without_spark_leave_small_files_until_as_many_wait_as_the_conf_say
 def test_etl_compact_puts_small_files_together_and_nothing_else_and_stops_where_a_run_does(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
-    refused(pipeline.door("compact"), 2, "there is no table yet", "etl run")
+    refused(pipeline.door("table", "compact"), 2, "there is no table yet", "etl run")
     for _ in range(2):
         pipeline.produce(40)
         pipeline.ran()
     before = data_files(pipeline.table)
-    shown = pipeline.door("compact", after=("--dry-run",))
+    shown = pipeline.door("table", "compact", after=("--dry-run",))
     assert shown.document["small_files"] == len(before) and data_files(pipeline.table) == before
-    done = pipeline.door("compact")
+    done = pipeline.door("table", "compact")
     assert (done.document["small_files"], done.document["large_files"]) == (len(before), 1), (
         done.err
     )
@@ -230,4 +243,4 @@ def test_etl_compact_puts_small_files_together_and_nothing_else_and_stops_where_
     cost, again = watched(pipeline, "compact")
     assert cost["started"] == [] and not SPARK & set(cost["loaded"]) and again["small_files"] == 0
     spark.sql(f"DELETE FROM delta.`{pipeline.table}` WHERE offset < 3")
-    refused(pipeline.door("compact"), 5, "DELETE", "etl plans acknowledge")
+    refused(pipeline.door("table", "compact"), 5, "DELETE", "etl table accept-changes")

@@ -125,9 +125,7 @@ def test_a_position_is_set_by_a_member_in_one_step_and_not_in_a_partition_of_ano
     with ZooKeeper(pipeline.cluster.zookeeper_connect) as other:
         other.client.set(f"{paths.offsets_of(pipeline.topic)}/1", b"7")
     refused(pipeline.run(), 5, "it is 7, ours is 40")
-    restored = run_etl(
-        "offsets", "restore", str(pipeline.conf), "--from-table", "--reason", "r", "--yes", "--json"
-    )
+    restored = run_etl("ledger", "restore", str(pipeline.conf), "--reason", "r", "--yes", "--json")
     assert restored.code == 0 and pipeline.committed() == dict.fromkeys(range(4), 40), (
         "and so is an offset that is restored"
     )
@@ -154,7 +152,7 @@ def test_a_pipeline_takes_over_from_another_of_its_group_behind_what_others_read
 
     def take_over() -> Said:
         words = "--from", f"{pipeline.group}/clicks", "--reason", "r", "--json"
-        return run_etl("plans", "take-over", str(pipeline.conf), *words)
+        return run_etl("pipelines", "inherit", str(pipeline.conf), *words)
 
     with ZooKeeper(pipeline.cluster.zookeeper_connect) as other:
         other.client.set(f"{paths.offsets_of(pipeline.topic)}/3", b"25")

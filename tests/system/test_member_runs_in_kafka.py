@@ -158,7 +158,7 @@ def test_nobody_waits_for_the_session_of_a_run_that_was_killed(member: Pipeline,
     "words",
     [
         pytest.param([], id="they read it", marks=pytest.mark.long),
-        pytest.param(["--handed-over"], id="not"),
+        pytest.param(["--assume-offsets-committed"], id="not"),
     ],
 )
 def test_where_nobody_can_tell_a_person_says_who_read_what_the_dead_run_planned(
@@ -172,7 +172,12 @@ def test_where_nobody_can_tell_a_person_says_who_read_what_the_dead_run_planned(
         run(load_settings(member.conf))
     member.produce(80)
     committed_by_another(member, {partition: 50 for partition in range(4)})
-    refused(member.run(), 5, "nobody can tell whether plan 2 was handed over", "--handed-over")
+    refused(
+        member.run(),
+        5,
+        "nobody can tell whether plan 2 was handed over",
+        "--assume-offsets-committed",
+    )
     assert member.door("plans", "supersede", after=["2", "--reason", "looked", *words]).code == 0
     assert member.ran().outcomes == [
         "replayed",
@@ -183,7 +188,9 @@ def test_where_nobody_can_tell_a_person_says_who_read_what_the_dead_run_planned(
     assert member.in_table().total() == (40 * 4 if words else 20 * 4) + 10 * 4
     assert member.door("verify").code == 0
     refused(
-        member.door("plans", "supersede", after=["3", "--reason", "looked", "--handed-over"]),
+        member.door(
+            "plans", "supersede", after=["3", "--reason", "looked", "--assume-offsets-committed"]
+        ),
         5,
         "plan 3 is in the table",
     )

@@ -36,7 +36,13 @@ def test_the_first_run_makes_a_name_that_is_not_taken_a_table_and_a_pipeline_by_
     named: Pipeline,
     spark: SparkSession,
 ) -> None:
-    refused(named.door("plan"), 2, "the catalog has no table", "table.name", "etl run CONF")
+    refused(
+        named.door("run", after=["--dry-run"]),
+        2,
+        "the catalog has no table",
+        "table.name",
+        "etl run CONF",
+    )
     assert not spark.catalog.tableExists(name_of(named))
     named.ran()
     assert named.is_whole() and spark.table(name_of(named)).count() == 40
@@ -68,12 +74,12 @@ def test_a_plan_whose_table_is_dropped_before_it_is_executed_makes_none_by_its_p
     named.produce(40, partitions=1)
     broken_off_before("append", named)
     spark.sql(f"DROP TABLE {name_of(named)}")
-    refused(named.door("run"), 5, "no Delta table is at the place", "etl table resolve CONF")
+    refused(named.door("run"), 5, "no Delta table is at the place", "etl table lookup-path CONF")
     refused(
-        named.door("table", "resolve"),
+        named.door("table", "lookup-path"),
         2,
         "the catalog has no table",
-        "etl table resolve CONF --make",
+        "etl table lookup-path CONF --create-empty",
     )
     assert not named.table.exists()
 
@@ -105,15 +111,24 @@ def test_a_table_that_is_gone_for_good_is_made_by_its_catalog_as_the_message_say
     named.produce(40, partitions=1)
     broken_off_before("append", named)
     spark.sql(f"DROP TABLE {name_of(named)}")
-    assert "the next run stops" in named.door("table", "resolve", after=["--make"]).document["says"]
-    refused(
-        named.door("run"), 5, "plan 2", "etl table resolve CONF", "etl plans acknowledge CONF 0"
+    assert (
+        "the next run stops"
+        in named.door("table", "lookup-path", after=["--create-empty"]).document["says"]
     )
-    accepted = named.door("plans", "acknowledge", after=["0", "--reason", "it is gone"])
+    refused(
+        named.door("run"),
+        5,
+        "plan 2",
+        "etl table lookup-path CONF",
+        "etl table accept-changes CONF 0",
+    )
+    accepted = named.door("table", "accept-changes", after=["0", "--reason", "it is gone"])
     assert accepted.code == 0, accepted.err
     named.ran()
     assert spark.table(name_of(named)).count() == 40, "the first 40 went with the table"
-    assert "stops" not in named.door("table", "resolve", after=["--make"]).document["says"]
+    assert (
+        "stops" not in named.door("table", "lookup-path", after=["--create-empty"]).document["says"]
+    )
     assert spark.table(name_of(named)).count() == 40
 
 
@@ -153,9 +168,9 @@ def test_a_table_that_is_dropped_and_made_again_elsewhere_stops_runs_until_someb
         f"CREATE TABLE {name}_again USING delta LOCATION '{named.folder}/again' AS SELECT * FROM {name} LIMIT 0"
     )
     spark.sql(f"DROP TABLE {name}")
-    refused(named.door("run"), 5, "no Delta table is at the place", "etl table resolve CONF")
+    refused(named.door("run"), 5, "no Delta table is at the place", "etl table lookup-path CONF")
     spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{named.folder}/again'")
-    resolved = named.door("table", "resolve")
+    resolved = named.door("table", "lookup-path")
     assert resolved.code == 0, resolved.err
     assert (
         f"{named.folder}/again" in resolved.document["says"]
@@ -196,7 +211,10 @@ def test_a_pipeline_that_has_plans_is_given_no_new_table_by_a_name_that_is_not_t
     named.ran()
     named.settings["table"] = by_name
     refused(
-        told := named.door("run"), 2, "the catalog has no table", "etl table resolve CONF --make"
+        told := named.door("run"),
+        2,
+        "the catalog has no table",
+        "etl table lookup-path CONF --create-empty",
     )
     assert told.document["action"] in named.door("doctor").out
     assert not spark.catalog.tableExists(name_of(named))

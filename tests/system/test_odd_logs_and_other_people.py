@@ -31,7 +31,7 @@ pytestmark = pytest.mark.without_spark
 def stopped(pipeline: Pipeline, *words: str) -> None:
     """The run and the dry run say 5 and all of `words`, and move nothing."""
     before = pipeline.committed()
-    for said in (pipeline.run(), pipeline.door("plan")):
+    for said in (pipeline.run(), pipeline.door("run", after=["--dry-run"])):
         assert said.code == 5, said.err + said.out
         assert "Traceback" not in said.err and "check: " in said.err
         for word in words:
@@ -76,7 +76,7 @@ def test_a_topic_without_any_leader_at_the_first_run_is_no_new_topic_when_it_has
         broker.log(pipeline.topic, partition).leader_id = -1
     assert pipeline.ran().outcomes == ["no leader", "kept the start"]
     broker.log(pipeline.topic, 1).leader_id = broker.broker_id
-    [r] = pipeline.door("plan").document["ranges"]
+    [r] = pipeline.door("run", after=["--dry-run"]).document["ranges"]
     assert (r["partition"], r["from"], r["until"]) == (1, 0, 1)
 
 
@@ -102,7 +102,7 @@ def test_a_partition_without_a_leader_at_the_first_run_starts_at_the_latest_reco
         0,
         encode(Batch(30, [Rec(0, b"new")], base_timestamp=now_ms, max_timestamp=now_ms)),
     )
-    [r] = pipeline.door("plan").document["ranges"]
+    [r] = pipeline.door("run", after=["--dry-run"]).document["ranges"]
     assert (r["partition"], r["from"], r["until"]) == (0, 30, 31)
 
 
@@ -200,7 +200,7 @@ def test_a_range_whose_start_the_brokers_will_soon_delete_is_told_by_plan_and_ru
         f"{pipeline.topic} 1: records up to offset 1 may expire within 2.0 h (retention.ms 43,200,000); "
         "its range (from 0) is read first"
     )
-    assert pipeline.door("plan").document["expires_soon"] == [expected]
+    assert pipeline.door("run", after=["--dry-run"]).document["expires_soon"] == [expected]
     said = pipeline.ran()
     assert said.document["outcomes"][0] == {"outcome": "expires soon", "says": expected}
     assert said.document["records"] == 3

@@ -68,10 +68,7 @@ def test_an_offset_that_another_client_moves_stops_a_run_or_is_followed_and_is_s
     committed_by_another(kept, {1: 7})
     kept.produce(80)
     refused(kept.run(), 5, "somebody else moved a committed offset: it is 7, ours is 20")
-    assert (
-        kept.door("offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]).code
-        == 0
-    )
+    assert kept.door("ledger", "restore", after=["--reason", "seen", "--yes"]).code == 0
     assert kept.ran().code == 0 and kept.is_whole() and offsets(kept) == all_at(40)
     with pytest.raises(BaseException, match="it is 3, ours is"):  # in the middle of a run
         kept.produce(80)
@@ -80,10 +77,7 @@ def test_an_offset_that_another_client_moves_stops_a_run_or_is_followed_and_is_s
             around=Before("commit", lambda: committed_by_another(kept, {2: 3})),
         )
     assert offsets(kept) == {**all_at(40), 2: 3}, "none of the plan's was moved over it"
-    assert (
-        kept.door("offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]).code
-        == 0
-    )
+    assert kept.door("ledger", "restore", after=["--reason", "seen", "--yes"]).code == 0
     kept.settings = {**kept.settings, "source": {"on_offset_changed": "follow"}}
     assert kept.ran().code == 0 and kept.is_whole() and offsets(kept) == all_at(60)
 
@@ -142,12 +136,7 @@ def test_offsets_in_both_places_go_from_one_to_the_other_and_neither_is_set_back
     committed_by_another(pipeline, {0: 50})
     refused(pipeline.run(), 5, "it is 50, ours is 60")
     assert pipeline.door("offsets", "diff").code != 0
-    assert (
-        pipeline.door(
-            "offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]
-        ).code
-        == 0
-    )
+    assert pipeline.door("ledger", "restore", after=["--reason", "seen", "--yes"]).code == 0
     pipeline.ran()
     pipeline.settings = {"group": {"offsets_storage": "kafka"}}
     pipeline.produce(80)

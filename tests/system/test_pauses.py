@@ -73,7 +73,7 @@ def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(
     ]
     lag = pipeline.door("lag").document
     assert len(lag["paused"]) == 2 and lag["partitions"][1]["paused"]["since_at"]
-    assert len(pipeline.door("plan").document["paused"]) == 2
+    assert len(pipeline.door("run", after=["--dry-run"]).document["paused"]) == 2
     lines = pipeline.door("doctor").document["lines"]
     assert [line["verdict"] for line in lines if line["name"] == "paused logs"] == ["advice"] * 2
     [listed] = run_etl("pipelines", "list", str(pipeline.conf), "--json").document
@@ -83,12 +83,12 @@ def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(
     times = (
         "--from-time",
         begin.isoformat(),
-        "--until-time",
+        "--until",
         (begin + timedelta(days=7300)).isoformat(),
         "--every",
         "7300d",
     )
-    seen = pipeline.door("intervals", after=times).document
+    seen = pipeline.door("table", "gaps", after=times).document
     assert (seen["incomplete"], [one["missing"] for one in seen["waiting_in_paused"]]) == ([], [20])
     assert (
         f"; 20 offsets more of 1 interval wait in paused partitions: {topic} 1: paused since "
@@ -97,7 +97,7 @@ def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(
     assert "and the oldest may expire in " in seen["says"] and [
         one["unread"] for one in seen["paused"]
     ] == [20, 0]
-    done = pipeline.door("complete", after=("--until-time", begin.isoformat())).document
+    done = pipeline.door("topics", "ready", after=("--until", begin.isoformat())).document
     assert (
         done["is_complete"],
         done["partitions"],

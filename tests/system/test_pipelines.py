@@ -77,7 +77,7 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
     ] == [pipeline.topic]
     assert [row["state"] for row in pipeline.door("pipelines", "list").document] == ["retired"]
     refused(pipeline.run(), 5, "was retired: moved", "pipelines resume CONF")
-    assert other.door("plan").code == 0
+    assert other.door("run", after=["--dry-run"]).code == 0
     assert pipeline.door("verify").code == 0, "what it loaded is still proven"
     assert pipeline.door("pipelines", "resume", after=("--reason", "back")).code == 0
     assert pipeline.run().outcomes == ["nothing new"]
@@ -92,10 +92,10 @@ def test_a_plan_that_no_commit_can_carry_is_refused_by_plan_and_run_and_binds_no
     with monkeypatch.context() as small:
         small.setattr(plan_document, "METADATA_FULL_BYTES", 10)
         small.setattr(plan_document, "METADATA_MAX_BYTES", 10)
-        for said in (pipeline.door("plan"), pipeline.run()):
+        for said in (pipeline.door("run", after=["--dry-run"]), pipeline.run()):
             refused(said, 2, "commit metadata", "source.topics")
     assert pipeline.door("plans", "list").document == []
-    assert pipeline.door("plan").code == 0
+    assert pipeline.door("run", after=["--dry-run"]).code == 0
 
 
 def test_two_pipelines_that_both_have_loaded_one_topic_are_led_out_by_retiring_one(
@@ -113,7 +113,7 @@ def test_two_pipelines_that_both_have_loaded_one_topic_are_led_out_by_retiring_o
         )
     for one in (pipeline, other):
         refused(one.run(), 2, "of the same group", "pipelines retire CONF")
-        refused(one.door("plan"), 2, "of the same group")
+        refused(one.door("run", after=["--dry-run"]), 2, "of the same group")
     listed = pipeline.door("pipelines", "list").document
     assert [
         (row["pipeline"], row["newest_plan"], row["topics"], row["retired"]) for row in listed

@@ -200,7 +200,7 @@ def test_rows_that_somebody_deleted_are_told_from_one_that_never_came_until_an_o
         {"delta_version": 1, "operation": "DELETE", "why": "removed rows"}
     ]
     assert "11 removed later by somebody else's DELETE at version 1" in proof.err
-    assert "plans acknowledge CONF 1" in proof.err
+    assert "table accept-changes CONF 1" in proof.err
 
     operator_decisions.acknowledge(load_settings(pipeline.conf), "1", "the law")
     pipeline.produce(40)
@@ -310,7 +310,7 @@ def test_a_lost_table_and_an_old_copy_of_it_are_refused_by_every_door_in_the_wor
     whole = pipeline.folder / "whole"
     pipeline.table.rename(whole)
     for there in ("now there is no table", "now the table does not hold it"):
-        for words in (("run",), ("verify",), ("plan",)):
+        for words in (("run",), ("verify",), ("run", "--dry-run")):
             refused(
                 pipeline.door(*words),
                 5,
@@ -401,7 +401,7 @@ def test_an_update_of_somebody_elses_is_reported_as_a_run_reports_it_until_it_is
     assert proof.document["by_others"] == [
         {"delta_version": 1, "operation": "UPDATE", "why": "removed rows"}
     ]
-    assert ran.document["message"] in proof.err and "etl plans acknowledge CONF 1" in proof.err
+    assert ran.document["message"] in proof.err and "etl table accept-changes CONF 1" in proof.err
     operator_decisions.acknowledge(load_settings(pipeline.conf), "1", "it was us")
     assert pipeline.door("verify").code == 0
 
@@ -476,7 +476,7 @@ def test_a_row_of_somebody_that_names_no_record_is_told_and_so_is_a_file_that_is
     version = str(DeltaTable(path).version())
     refused(pipeline.run(), 5, "removed rows", f"acknowledge CONF {version}")
     assert (
-        pipeline.door("plans", "acknowledge", after=(version, "--reason", "nobody has it")).code
+        pipeline.door("table", "accept-changes", after=(version, "--reason", "nobody has it")).code
         == pipeline.run().code
         == 0
     )

@@ -60,12 +60,12 @@ def test_an_offset_that_somebody_moved_is_named_and_followed_where_policy_says_s
         client.set(path, b"13")
         refused(pipeline.run(), 5, "it is 13, ours is 20", "partition 1", "load rows twice")
         client.set(path, b"13.5")
-        refused(pipeline.run(), 5, "no number: '13.5'", "etl offsets restore CONF --from-table")
+        refused(pipeline.run(), 5, "no number: '13.5'", "etl ledger restore CONF")
         assert (
             pipeline.door(
-                "offsets",
+                "ledger",
                 "restore",
-                after=["--from-table", "--reason", "who wrote it is known", "--yes"],
+                after=["--reason", "who wrote it is known", "--yes"],
             ).code
             == 0
         )
@@ -228,7 +228,7 @@ def test_offsets_missing_from_inside_a_log_stop_the_run_and_are_let_go_where_pol
     refused(pipeline.run(), 5, f"missing {pipeline.topic}:0:10-20", "cleanup.policy")
     assert not DeltaTable.is_deltatable(str(pipeline.table))
     pipeline.settings["source"] = {**pipeline.settings["source"], "on_data_loss": "skip"}
-    said = pipeline.door("run", "--strict")
+    said = pipeline.door("run", "--fail-on-loss")
     assert (said.code, said.outcomes) == (3, ["replayed", "superseded", "records lost", "ingested"])
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["logs"][0]["without_row"]["losses"]) == (
@@ -292,7 +292,13 @@ def test_a_znode_of_the_ledger_that_is_not_ours_to_read_is_named(
             else f"{root}/{what}/" + max(client.get_children(f"{root}/{what}"))
         )
         client.set(node, b"\xac\xed\x00 junk")
-    for words in (("run",), ("plan",), ("offsets", "show"), ("plans", "list"), ("verify",)):
+    for words in (
+        ("run",),
+        ("run", "--dry-run"),
+        ("offsets", "show"),
+        ("plans", "list"),
+        ("verify",),
+    ):
         said = pipeline.door(*words)
         if what == "uid" and words[0] in ("offsets", "plans"):
             continue

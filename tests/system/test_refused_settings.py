@@ -199,7 +199,7 @@ def test_a_partitioning_that_the_rows_or_the_table_do_not_have_is_named(pipeline
     refused(pipeline.run(), 2, "colour", "table.partition_by")
     pipeline.settings = {"table": {"path": str(pipeline.table), "partition_by": ["key"]}}
     refused(pipeline.run(), 2, "F.hex('key')", "table.partition_by")
-    assert [pipeline.door(door).code for door in ("doctor", "plan")] == [2, 2]
+    assert [pipeline.door(*words).code for words in (("doctor",), ("run", "--dry-run"))] == [2, 2]
     pipeline.settings = {}
     pipeline.ran()
     pipeline.settings = {"table": {"path": str(pipeline.table), "partition_by": ["partition"]}}
@@ -359,7 +359,7 @@ def _as_nobody(pipeline: Pipeline, home: Path) -> Said:
     # noqa: F401
     # noqa: F401
 
-    pipeline.door("plan")
+    pipeline.door("run", after=["--dry-run"])
     conf = home / "conf.yaml"
     conf.write_bytes(pipeline.conf.read_bytes())
     os.seteuid(65534)

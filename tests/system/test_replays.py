@@ -43,7 +43,8 @@ def marking(pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def replay(pipeline: Pipeline, *words: str) -> Any:
-    return pipeline.door("replay", after=("--topic", pipeline.topic, *words))
+    partition = () if "-p" in words else ("-p", pipeline.topic)
+    return pipeline.door("replay", after=(*partition, *words, "--reason", "seen"))
 
 
 def marks(path: Path) -> dict[tuple[int, int], int]:
@@ -63,7 +64,18 @@ def test_a_replay_replaces_exactly_its_rows_in_one_commit_and_verify_and_the_nex
 ) -> None:
     pipeline = marking
     before, offsets = marks(pipeline.table), pipeline.committed()
-    shown = replay(pipeline, "--from", "50", "--until", "120", "-p", "1", "-p", "2", "--dry-run")
+    shown = replay(
+        pipeline,
+        "--from",
+        "50",
+        "--until",
+        "120",
+        "-p",
+        f"{pipeline.topic}:1",
+        "-p",
+        f"{pipeline.topic}:2",
+        "--dry-run",
+    )
     assert (shown.code, shown.document["rows_that_go"], shown.document["plan"]) == (0, 140, 3)
     assert [r["rows_that_come_at_most"] for r in shown.document["replaces"]] == [70, 70]
     assert DeltaTable(str(pipeline.table)).version() == 1, "a dry run changes nothing"
@@ -146,9 +158,9 @@ def test_rows_are_made_in_another_table_and_the_pipelines_own_stays_as_it_is(
         ), said.err
         assert set(marks(Path(into)).values()) == {7} and len(marks(Path(into))) == 400
     assert (
-        replay(marking, "--from", "100", "--until", "150", "-p", "0", "--into", into).document[
-            "rows"
-        ]
+        replay(
+            marking, "--from", "100", "--until", "150", "-p", f"{marking.topic}:0", "--into", into
+        ).document["rows"]
         == 50
     )
     assert len(marks(Path(into))) == 450
@@ -210,7 +222,9 @@ def test_what_cannot_be_replayed_is_refused_with_what_to_do_and_nothing_is_chang
         2,
         "this partition is loaded up to offset",
     )
-    refused(replay(marking, *interval, "-p", "9", "--yes"), 2, "has loaded nothing of")
+    refused(
+        replay(marking, *interval, "-p", f"{marking.topic}:9", "--yes"), 2, "has loaded nothing of"
+    )
     refused(
         replay(
             marking, "--from", "2035-01-01T00:00:00Z", "--until", "2035-01-02T00:00:00Z", "--yes"

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.without_spark
 HOUR_MS = 3_600_000
 NOON = 1_769_860_800_000
 """2026-01-31T12:00:00Z."""
-UNTIL = ("--until-time", "2026-01-31T13:00:00Z", "--run-key", "clicks/12")
+UNTIL = ("--until", "2026-01-31T13:00:00Z", "--run-key", "clicks/12")
 
 
 def send(pipeline: Pipeline, *times_ms: int) -> None:
@@ -46,7 +46,7 @@ def test_an_hour_is_loaded_once_under_its_key_whoever_asks_again_and_the_next_ho
 ) -> None:
     pipeline = make_pipeline(partitions=2)
     send(pipeline, NOON, NOON + 1, NOON + HOUR_MS, NOON + 2 * HOUR_MS)
-    planned = pipeline.door("plan", after=UNTIL)
+    planned = pipeline.door("run", "--dry-run", after=UNTIL)
     assert planned.document["records_at_most"] == 4
     first = pipeline.door("run", after=UNTIL)
     assert (first.code, first.outcomes, times(pipeline)) == (0, ["ingested"], [0, 0, 0, 0])
@@ -61,9 +61,12 @@ def test_an_hour_is_loaded_once_under_its_key_whoever_asks_again_and_the_next_ho
     assert again.document["outcomes"][0]["says"] == (
         "run key clicks/12 is already applied by plan 1 (until 2026-01-31T13:00:00Z)"
     )
-    assert "already applied by plan 1" in pipeline.door("plan", after=UNTIL).document["says"]
+    assert (
+        "already applied by plan 1"
+        in pipeline.door("run", "--dry-run", after=UNTIL).document["says"]
+    )
     other = pipeline.door(
-        "run", after=("--until-time", "2026-01-31T14:00:00Z", "--run-key", "clicks/12")
+        "run", after=("--until", "2026-01-31T14:00:00Z", "--run-key", "clicks/12")
     )
     refused(other, 2, "another one needs another key")
 
@@ -72,7 +75,7 @@ def test_an_hour_is_loaded_once_under_its_key_whoever_asks_again_and_the_next_ho
         after=(
             "--from-time",
             "2026-01-31T13:00:00Z",
-            "--until-time",
+            "--until",
             "1769868000000",
             "--run-key",
             "clicks/13",
@@ -82,7 +85,7 @@ def test_an_hour_is_loaded_once_under_its_key_whoever_asks_again_and_the_next_ho
     late = pipeline.door("run", after=("--from-time", "2026-01-31T16:00:00Z"))
     refused(late, 5, "are not loaded yet, and a run passes over none")
     empty = pipeline.door(
-        "run", after=("--until-time", "2026-01-31T11:00:00Z", "--run-key", "clicks/11")
+        "run", after=("--until", "2026-01-31T11:00:00Z", "--run-key", "clicks/11")
     )
     assert (empty.code, empty.outcomes) == (0, ["beyond the bound", "nothing new"])
     assert pipeline.ran().code == 0 and pipeline.is_whole()

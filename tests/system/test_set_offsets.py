@@ -87,10 +87,9 @@ def test_a_position_is_set_forwards_and_back_and_every_record_is_there_once_or_t
 
 def restore(pipeline: Pipeline, *more: str) -> Said:
     return run_etl(
-        "offsets",
+        "ledger",
         "restore",
         str(pipeline.conf),
-        "--from-table",
         "--reason",
         "seen",
         *more,
@@ -108,7 +107,7 @@ def test_where_zookeeper_was_lost_the_table_tells_where_to_go_on_by_its_commits_
     assert restore(pipeline, "--yes").document["restored"] == "nothing"
     with pipeline.zookeeper() as client:
         client.set(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/1", b"7")
-    refused(pipeline.run(), 5, "moved a committed offset", "etl offsets restore CONF --from-table")
+    refused(pipeline.run(), 5, "moved a committed offset", "etl ledger restore CONF")
     refused(
         restore(pipeline), 2, f"{pipeline.topic}:1: the committed offset goes from 7 to 40", "--yes"
     )
@@ -135,9 +134,7 @@ def test_where_zookeeper_was_lost_the_table_tells_where_to_go_on_by_its_commits_
             f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/2", b"81", makepath=True
         )
     clean_log(pipeline.table)
-    refused(
-        pipeline.run(), 5, "the table's log no longer says", "etl offsets restore CONF --from-table"
-    )
+    refused(pipeline.run(), 5, "the table's log no longer says", "etl ledger restore CONF")
     said = restore(pipeline, "--yes")
     assert (said.code, said.document["restored"]) == (0, "plans"), said.err
     assert any(

@@ -94,14 +94,14 @@ def test_commands_that_need_no_spark_go_by_the_kept_place_and_start_none(
     named.ran()
     named.produce(40, partitions=1)
     named.ran()
-    backfill = ("--name", "before", "--topic", named.topic, "--from", "0", "--until", "40", "--yes")
+    backfill = ("before", "--topic", named.topic, "--from", "0", "--until", "40", "--yes")
     for words, after in (
-        (("plan",), ()),
+        (("run", "--dry-run"), ()),
         (("lag",), ()),
         (("offsets", "show"), ()),
         (("plans", "list"), ()),
         (("compact",), ()),
-        (("backfill", "begin"), backfill),
+        (("backfills", "run"), backfill),
         (("pipelines", "list"), ()),
         (("pipelines", "retire"), ("--reason", "seen")),
     ):

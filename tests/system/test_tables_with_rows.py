@@ -56,14 +56,14 @@ def rows_by_offset(pipeline: Pipeline) -> Counter[tuple[int, int]]:
 
 
 def restored(pipeline: Pipeline) -> Said:
-    return pipeline.door(
-        "offsets", "restore", after=("--from-table", "--yes", "--reason", "a query wrote them")
-    )
+    return pipeline.door("ledger", "restore", after=("--yes", "--reason", "a query wrote them"))
 
 
 def accepted(pipeline: Pipeline) -> Said:
     version = str(DeltaTable(str(pipeline.table)).version())
-    return pipeline.door("plans", "acknowledge", after=(version, "--reason", "of another cluster"))
+    return pipeline.door(
+        "table", "accept-changes", after=(version, "--reason", "of another cluster")
+    )
 
 
 def is_proven(pipeline: Pipeline, *, before: int, loaded: int) -> None:
@@ -85,15 +85,15 @@ def test_a_table_of_a_streaming_query_is_refused_by_each_command_until_the_run_b
     table: dict[str, Any],
 ) -> None:
     heir = written_by_a_query(pipeline, spark, **table)
-    for words in ("run",), ("plan",), ("doctor",):
+    for words in ("run",), ("run", "--dry-run"), ("doctor",):
         said = heir.door(*words)
         assert said.code == 5, said.err + said.out
         assert f"the table holds 100 rows of {heir.topic}:0" in said.err, said.err
         assert "from offset 0 to 99, and rows of 3 more partitions" in said.err, said.err
         for way in (
             "table.path",
-            "etl offsets restore CONF --from-table --reason",
-            "etl plans acknowledge CONF 0 --reason",
+            "etl ledger restore CONF --reason",
+            "etl table accept-changes CONF 0 --reason",
         ):
             assert way in said.err, said.err
     assert sum(rows_by_offset(heir).values()) == 400
@@ -163,7 +163,7 @@ def test_a_table_without_our_columns_says_what_it_holds_and_is_no_way_to_a_secon
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
     heir = written_by_a_query(pipeline, spark, OF_KAFKA_SOURCE)
-    for words in ("run",), ("plan",), ("doctor",):
+    for words in ("run",), ("run", "--dry-run"), ("doctor",):
         said = heir.door(*words)
         assert said.code == 5, said.err + said.out
         assert f"the table holds 100 rows of {heir.topic}:0" in said.err, said.err
@@ -191,7 +191,7 @@ def test_our_own_table_whose_transactions_an_old_client_dropped_is_gone_on_with_
         pipeline.run(),
         5,
         "that no plan of this pipeline loaded",
-        "offsets restore CONF --from-table",
+        "ledger restore CONF",
     )
     assert restored(pipeline).code == 0
     pipeline.ran()
@@ -237,7 +237,7 @@ def test_where_the_group_has_committed_offsets_behind_the_rows_the_run_begins_th
     assert heir.is_whole()
     is_proven(heir, before=400, loaded=200)
     refused(
-        heir.door("backfill", after=("--name", "old", "--from", "0", "--until", "50")),
+        heir.door("backfills", "run", after=("old", "--from", "0", "--until", "50")),
         5,
         "the table holds",
         "rows of these offsets",
@@ -278,7 +278,7 @@ def test_rows_of_a_topic_that_is_added_later_are_gone_on_behind_or_said_to_be_ot
         both.run(),
         5,
         f"the table holds 100 rows of {heir.topic}:0",
-        "offsets restore CONF --from-table",
+        "ledger restore CONF",
     )
     assert restored(both).code == 0
     assert both.ran().outcomes[-1] == "ingested"
@@ -357,7 +357,7 @@ def test_a_first_conf_says_that_the_table_holds_rows_of_the_topic_already(
         heir.topic,
         "--table",
         str(heir.table),
-        "--out",
+        "--output",
         str(tmp_path / "first" / "conf.yaml"),
         "--json",
     )
@@ -365,7 +365,7 @@ def test_a_first_conf_says_that_the_table_holds_rows_of_the_topic_already(
     why = {one["key"]: one["why"] for one in said.document["chosen"]}["table.path"]
     assert (
         "the first run stops, for the table holds 100 rows" in why
-        and "etl offsets restore CONF --from-table" in why
+        and "etl ledger restore CONF" in why
     )
 
 

@@ -185,9 +185,11 @@ def test_rows_of_another_time_zone_are_told_by_the_next_run_a_replay_its_preview
     which = ("--topic", pipeline.topic, "--from", "10", "--until", "20")
     shown = pipeline.door("replay", after=(*which, "--dry-run"))
     assert any("made under UTC" in note for note in shown.document["notes"])
-    assert "made under UTC" in pipeline.door("plan").document["says"]
+    assert "made under UTC" in pipeline.door("run", after=["--dry-run"]).document["says"]
     filled = pipeline.door(
-        "backfill", after=("--name", "before", "--from", "0", "--until", "10", *which[:2], "--yes")
+        "backfills",
+        "run",
+        after=("before", "--from", "0", "--until", "10", *which[:2], "--yes"),
     )
     assert filled.outcomes[0] == "another time zone"
     assert pipeline.ran().outcomes == ["another time zone", "ingested"]

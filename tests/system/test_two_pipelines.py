@@ -43,7 +43,7 @@ def renamed(pipeline: Pipeline) -> Pipeline:
 
 
 def take_over(pipeline: Pipeline, place: str) -> Any:
-    return pipeline.door("plans", "take-over", "--from", place, "--reason", "renamed")
+    return pipeline.door("pipelines", "inherit", "--from", place, "--reason", "renamed")
 
 
 def test_a_renamed_group_is_refused_by_every_door_until_it_takes_the_old_ones_place_and_then_nothing_is_there_twice(
@@ -51,12 +51,12 @@ def test_a_renamed_group_is_refused_by_every_door_until_it_takes_the_old_ones_pl
     renamed: Pipeline,
 ) -> None:
     renamed.produce(20)
-    for words in ("run",), ("plan",), ("doctor",), ("verify",):
+    for words in ("run",), ("run", "--dry-run"), ("doctor",), ("verify",):
         said = renamed.door(*words)
         assert (
             said.code == 5 and f"pipeline clicks of group {pipeline.group} on cluster" in said.err
         ), said.err
-        assert f"etl plans take-over CONF --from {pipeline.group}/clicks" in said.err
+        assert f"etl pipelines inherit CONF --predecessor {pipeline.group}/clicks" in said.err
     ruling = take_over(renamed, f"{pipeline.group}/clicks")
     assert ruling.code == 0, ruling.err
     broken_off_before("record", renamed)
@@ -334,9 +334,7 @@ def test_a_ledger_that_is_lost_with_the_tables_log_goes_on_behind_the_rows_that_
         "ZooKeeper knows none",
     )
     clean_log(pipeline.table)
-    refused(
-        pipeline.run(), 5, "the table's log no longer says", "etl offsets restore CONF --from-table"
-    )
+    refused(pipeline.run(), 5, "the table's log no longer says", "etl ledger restore CONF")
     assert take_over(pipeline, f"{pipeline.group}/clicks").code == 0
     pipeline.produce(40)
     pipeline.ran()

@@ -54,7 +54,7 @@ def rows_deleted(world: PageWorld) -> None:
 
 def part_loaded(world: PageWorld) -> None:
     world.begin("set")
-    world.type("etl run CONF --until-time 2025-12-02T00:00:00Z")
+    world.type("etl run CONF --until 2025-12-02T00:00:00Z")
 
 
 def zookeeper_lost(world: PageWorld) -> None:
@@ -64,9 +64,9 @@ def zookeeper_lost(world: PageWorld) -> None:
 
 
 WAYS: dict[str, Way] = {
-    "etl maintain CONF": Way(code=130, answer="n"),
-    "etl plans take-over CONF --from GROUP/PIPELINE --reason ...": Way(take_over),
-    "etl plans acknowledge CONF VERSION --reason ...": Way(rows_deleted),
+    "etl table maintain CONF": Way(code=130, answer="n"),
+    "etl pipelines inherit CONF --predecessor GROUP/PIPELINE --reason ...": Way(take_over),
+    "etl table accept-changes CONF VERSION --reason ...": Way(rows_deleted),
     "etl plans supersede CONF N --reason ...": Way(PageWorld.left),
     "etl plans supersede CONF N --skip ... --reason ...": Way(PageWorld.left),
     "etl plans supersede CONF N --skip TOPIC:PARTITION:FROM-UNTIL --reason ...": Way(
@@ -74,30 +74,28 @@ WAYS: dict[str, Way] = {
     ),
     "etl pipelines resume CONF --reason ...": Way(retired),
     "etl pipelines retire CONF NAME --reason ...": Way(PageWorld.left),
-    "etl offsets set CONF clicks:3 --to 1200 --reason ...": Way(answer="y"),
-    "etl offsets restore CONF --from-table --reason ...": Way(zookeeper_lost, answer="y"),
-    "etl peek CONF clicks 3 --from latest --follow --decoder json": Way(code=130),
+    "etl offsets set CONF -p clicks:3 --to 1200 --reason ...": Way(answer="y"),
+    "etl ledger restore CONF --reason ...": Way(zookeeper_lost, answer="y"),
+    "etl records show CONF -p clicks:3 --from latest --follow --value-format json": Way(code=130),
     "etl replay CONF --topic clicks --from 2026-01-31T00:00:00+00:00 --until 2026-02-01T00:00:00+00:00 --reason ...": Way(
         answer="y"
     ),
-    "etl backfill abandon CONF --name january --reason ...": Way(
-        PageWorld.left_backfill, answer="y"
-    ),
+    "etl backfills delete CONF january --reason ...": Way(PageWorld.left_backfill, answer="y"),
 }
 WORLDS: dict[str, Callable[[PageWorld], object]] = {
     "README.md: Use it": lambda world: CONF.unlink(missing_ok=True),
     "docs/RUNNING.md: One interval, once: run keys and bounds": lambda world: world.begin("keys"),
     "docs/RUNNING.md: Taking another pipeline's place": to_be_taken_over,
     "docs/RUNNING.md: Setting a position: `etl offsets set`": part_loaded,
-    "docs/RUNNING.md: Loading what was never loaded: `etl backfill`": lambda world: (
+    "docs/RUNNING.md: Loading what was never loaded: `etl backfills run`": lambda world: (
         world.begun_late("late")
     ),
     "docs/SETTINGS.md: For one time: `--set KEY=VALUE`": lambda world: world.begin("changed"),
 }
 LONG = (
     "docs/RUNNING.md: Making rows again: `etl replay`",
-    "docs/RUNNING.md: Loading what was never loaded: `etl backfill`",
-    "docs/RUNNING.md: Keeping the table quick: `etl maintain CONF`, `etl compact CONF`",
+    "docs/RUNNING.md: Loading what was never loaded: `etl backfills run`",
+    "docs/RUNNING.md: Keeping the table quick: `etl table maintain CONF`, `etl table compact CONF`",
 )
 """Sections of which each run has tests of its own besides."""
 

@@ -174,7 +174,7 @@ def first_conf(etl: str, cluster: EmbeddedCluster, topic: str, folder: Path) -> 
         topic,
         "--table",
         "warehouse/clicks",
-        "--out",
+        "--output",
         "clicks.yaml",
     ]
     ran([etl, "init", *words], folder, **CACHE)
@@ -225,7 +225,9 @@ def test_that_environment_is_packed_and_reads_on_workers_that_have_nothing_by_th
         "pip install 'offset-range-etl[package]'"
     )  # as docs/CLUSTER.md has it: no index is asked for what is installed
     first_conf(etl, cluster, filled, tmp_path)
-    made = json.loads(ran([etl, "package", "--environment", "--json"], tmp_path, **CACHE).stdout)
+    made = json.loads(
+        ran([etl, "package", "--include-dependencies", "--json"], tmp_path, **CACHE).stdout
+    )
     assert made["environment"] == str(
         tmp_path / "dist" / f"offset-range-etl-{__version__}-environment.tar.gz"
     )

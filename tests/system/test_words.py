@@ -23,7 +23,7 @@ pytestmark = pytest.mark.without_spark
 
 
 def acknowledge(pipeline: Pipeline, version: str) -> Said:
-    return pipeline.door("plans", "acknowledge", after=(version, "--reason", "seen"))
+    return pipeline.door("table", "accept-changes", after=(version, "--reason", "seen"))
 
 
 def put_back(pipeline: Pipeline, copy: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_table_of_another_era_is_gone_on_with_by_taking_its_place_and_not_by_a
     refused(pipeline.run(), 5, "another pipeline of the same name", place)
     refused(acknowledge(pipeline, "0"), 5, "another pipeline of the same name", place)
     taken = pipeline.door(
-        "plans", "take-over", after=("--from", f"{pipeline.group}/clicks", "--reason", "put back")
+        "pipelines", "inherit", after=("--from", f"{pipeline.group}/clicks", "--reason", "put back")
     )
     assert taken.code == 0 and "is not loaded into this table" in taken.document["says"], taken.err
     pipeline.produce(20)
@@ -119,7 +119,7 @@ def test_a_stored_plan_of_a_topic_that_was_deleted_is_superseded_by_name(
         KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap)
     ) as admin:
         admin.delete_topics([gone])
-    assert wait_until(lambda: pipeline.door("plan").code == 5, 60)
+    assert wait_until(lambda: pipeline.door("run", after=["--dry-run"]).code == 5, 60)
     refused(
         pipeline.run(),
         5,

@@ -74,8 +74,8 @@ def test_each_command_is_run_by_a_test_or_it_is_said_why_by_none() -> None:
     [
         ("pytest tests/nowhere", None),
         ("airflow dags list", None),
-        ("etl demo --dialect jafka", "typed"),
-        ("etl plan CONF --all", "typed"),
+        ("etl demo --broker-type jafka", "typed"),
+        ("etl run CONF --dry-run --all", "typed"),
         ("etl offsets set ...", "name"),
         ("make nothing", "dry run"),
     ],
@@ -93,7 +93,7 @@ def test_what_is_named_by_its_first_words_alone_is_typed_as_a_whole_somewhere() 
         if group in ("typed", "in order", "elsewhere")
     }
     named = {family(one.text): one for one, _, group in EACH if group == "name"}
-    typed_by_tests = {"intervals": "tests/system/test_complete.py"}
+    typed_by_tests = {"table gaps": "tests/system/test_complete.py"}
     assert {
         name: one for name, one in named.items() if name not in run | typed_by_tests.keys() | GROUPS
     } == {}
@@ -101,7 +101,18 @@ def test_what_is_named_by_its_first_words_alone_is_typed_as_a_whole_somewhere() 
         assert set(name.split()) <= literals(file)
 
 
-GROUPS = {"", "offsets", "plans", "pipelines", "backfill", "table"}
+GROUPS = {
+    "",
+    "backfills",
+    "conf",
+    "ledger",
+    "offsets",
+    "pipelines",
+    "plans",
+    "records",
+    "table",
+    "topics",
+}
 """Names of several commands."""
 
 

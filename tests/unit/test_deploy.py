@@ -56,14 +56,14 @@ def test_the_script_for_cron_tries_again_what_may_pass_and_ends_as_the_last_run_
         "ETL_PAGE": str(tmp_path / "page"),
     }
     done = subprocess.run(
-        [str(DEPLOY / "etl-run"), "a b.yaml", "--strict"],
+        [str(DEPLOY / "etl-run"), "a b.yaml", "--fail-on-loss"],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
         text=True,
     )
     said = (tmp_path / "said").read_text().splitlines()
-    assert (done.returncode, said) == (codes[-1], ["run a b.yaml --strict --quiet"] * runs)
+    assert (done.returncode, said) == (codes[-1], ["run a b.yaml --fail-on-loss --quiet"] * runs)
     assert done.stdout == "" and done.stderr.count("told on standard error") == runs
     paged = tmp_path / "paged"
     assert (paged.read_text() if paged.exists() else "") == (

@@ -129,11 +129,11 @@ def test_a_command_that_a_message_or_a_docstring_names_is_one_of_ours() -> None:
     ("command", "wrong"),
     [
         ("plans forget CONF", "there is no forget"),
-        ("plan CONF --strict", "it has no --strict"),
-        ("plan CONF 3", "is more than it takes"),
-        ("plans acknowledge CONF 3", "it lacks ['reason']"),
+        ("verify CONF --fail-on-loss", "it has no --fail-on-loss"),
+        ("verify CONF 3", "is more than it takes"),
+        ("table accept-changes CONF 3", "it lacks ['reason']"),
         ("plans supersede CONF --reason ...", "it lacks ['number']"),
-        ("peek CONF clicks 3 --from", "--from takes something"),
+        ("records show CONF -p clicks:3 --from", "--from takes something"),
     ],
 )
 def test_a_command_that_is_none_of_ours_would_be_told(command: str, wrong: str) -> None:
@@ -146,10 +146,10 @@ def test_commands_are_found_on_pages_and_in_messages() -> None:
         command for module in MODULES for text in messages(module) for command in named_in(text)
     }
     assert {
-        "plans take-over CONF --from GROUP/PIPELINE --reason ...",
+        "pipelines inherit CONF --predecessor GROUP/PIPELINE --reason ...",
         "offsets show CONF --json",
     } <= in_messages | on_pages
     assert (
-        "plans acknowledge CONF VERSION --reason ..." in on_pages
+        "table accept-changes CONF VERSION --reason ..." in on_pages
         and "plans supersede CONF 1 --reason ..." in in_messages
     )

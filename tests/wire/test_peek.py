@@ -1,4 +1,4 @@
-"""`etl peek` on fake brokers: where it starts, what it shows, and each way in which it ends."""
+"""`etl records show` on fake brokers: where it starts, what it shows, and each way in which it ends."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def peeked(
 ) -> tuple[list[tuple[int, bytes | None]], PeekedLog]:
     with open_peek(
         settings_of(broker, **(source or {})),
-        PeekRequest(topic, partition, timeout_s=timeout_s, **wanted),
+        PeekRequest(f"{topic}:{partition}", timeout_s=timeout_s, **wanted),
     ) as log:
         return [(record.offset, record.value) for record in log.records()], log
 
@@ -165,7 +165,7 @@ def test_it_ends_with_the_count_in_the_middle_of_an_answer_and_says_where_to_go_
 
 
 def test_records_that_come_while_it_reads_are_beyond_its_end(kafka: FakeBroker) -> None:
-    with open_peek(settings_of(kafka), PeekRequest("clicks", "0", start=45)) as log:
+    with open_peek(settings_of(kafka), PeekRequest("clicks:0", start=45)) as log:
         kafka.append("clicks", 0, encode(Batch(50, [Rec(0, b"late")])))
         assert [record.offset for record in log.records()] == [45, 46, 47, 48, 49]
         assert log.ended is Ended.END
@@ -174,7 +174,7 @@ def test_records_that_come_while_it_reads_are_beyond_its_end(kafka: FakeBroker) 
 def test_following_it_shows_what_comes_and_ends_when_nothing_did_in_time(kafka: FakeBroker) -> None:
     with open_peek(
         settings_of(kafka),
-        PeekRequest("clicks", "0", start=StartAt.LATEST, follows=True, timeout_s=0.5),
+        PeekRequest("clicks:0", start=StartAt.LATEST, follows=True, timeout_s=0.5),
     ) as log:
         records = log.records()
         late = threading.Timer(
@@ -194,7 +194,7 @@ def test_following_it_ends_with_the_count_too(kafka: FakeBroker) -> None:
 
 def test_the_time_that_is_waited_counts_from_the_last_record(kafka: FakeBroker) -> None:
     with open_peek(
-        settings_of(kafka), PeekRequest("clicks", "0", start=49, follows=True, timeout_s=0.4)
+        settings_of(kafka), PeekRequest("clicks:0", start=49, follows=True, timeout_s=0.4)
     ) as log:
         records = log.records()
         next(records)
@@ -260,9 +260,7 @@ def test_the_log_of_a_jafka_is_followed_through_its_segments_though_it_never_wai
 ) -> None:
     jafka.append("clicks", 0, entry(b"one"))
     jafka.logs["clicks", 0].roll()
-    with open_peek(
-        settings_of(jafka), PeekRequest("clicks", "3-0", follows=True, timeout_s=1)
-    ) as log:
+    with open_peek(settings_of(jafka), PeekRequest("clicks:3-0", follows=True, timeout_s=1)) as log:
         threading.Timer(0.3, lambda: jafka.append("clicks", 0, entry(b"two"))).start()
         assert [record.value for record in log.records()] == [b"one", b"two"]
     assert len(jafka.requests) < 30, "an empty answer is followed by a pause"
@@ -321,11 +319,11 @@ def test_a_record_that_the_log_holds_only_the_begin_of_is_damage(jafka: JafkaBro
         (
             {"partition": "3-0"},
             SettingsError,
-            "'3-0' names no partition of this cluster.*a number alone",
+            "'clicks:3-0' names no partition of this cluster.*a number alone",
         ),
-        ({"partition": "x"}, SettingsError, "'x' names no partition of this cluster"),
-        ({"partition": "-1"}, SettingsError, "'-1' names no partition"),
-        ({"partition": "99999999999"}, SettingsError, "names no partition"),
+        ({"partition": "x"}, SettingsError, "clicks:x is a topic"),
+        ({"partition": "-1"}, SettingsError, "'clicks:-1' names no log"),
+        ({"partition": "99999999999"}, SettingsError, "names no log"),
         ({"start": 51}, SettingsError, "offset 51 is not in the log, which has 0 to 50.*--from"),
     ],
 )
@@ -386,7 +384,7 @@ def test_retention_that_overtakes_it_and_an_end_that_moved_below_it_are_told(
     def while_it_reads(change: Callable[[], None]) -> None:
         with open_peek(
             settings_of(kafka, fetch_max_bytes=1024),
-            PeekRequest("clicks", "0", start=5, follows=True, timeout_s=5),
+            PeekRequest("clicks:0", start=5, follows=True, timeout_s=5),
         ) as log:
             records = log.records()
             next(records)
@@ -411,7 +409,7 @@ def test_damage_ends_it_behind_the_records_before_it(kafka: FakeBroker) -> None:
     kafka.append("clicks", 0, bytes(broken))
     seen = list[int]()
     with (
-        open_peek(settings_of(kafka), PeekRequest("clicks", "0", start=48)) as log,
+        open_peek(settings_of(kafka), PeekRequest("clicks:0", start=48)) as log,
         pytest.raises(CorruptData, match="CRC.*offset 50"),
     ):
         seen.extend(record.offset for record in log.records())

@@ -1,4 +1,4 @@
-"""What `etl peek` says: lines for a person, one document for a program, decoders, wrong words, and
+"""What `etl records show` says: lines for a person, one document for a program, decoders, wrong words, and
 how it stops.
 """
 
@@ -39,7 +39,7 @@ def append(broker: FakeBroker, *records: Rec, **fields: object) -> None:
 
 
 def peek(conf: Path, *words: str) -> Said:
-    return run_etl("peek", str(conf), "clicks", "0", *words)
+    return run_etl("records", "show", str(conf), "-p", "clicks:0", *words)
 
 
 def fields(said: Said) -> list[list[str]]:
@@ -93,7 +93,7 @@ def test_bytes_of_others_move_no_cursor_and_end_no_line(broker: FakeBroker, conf
 def test_long_values_are_cut_in_lines_only(broker: FakeBroker, conf: Path) -> None:
     append(broker, Rec(0, b"x" * 5000))
     assert fields(peek(conf))[0][3] == "x" * 300 + "... (5,000 bytes)"
-    assert fields(peek(conf, "--whole"))[0][3] == "x" * 5000
+    assert fields(peek(conf, "--no-truncate"))[0][3] == "x" * 5000
     assert peek(conf, "--json").document["records"][0]["value"] == "x" * 5000
 
 
@@ -160,11 +160,11 @@ def test_a_decoder_is_chosen_by_its_name(
     document: object,
 ) -> None:
     append(broker, Rec(0, value, value))
-    assert fields(peek(conf, "--decoder", decoder, "--key-decoder", decoder))[0][2:4] == [
+    assert fields(peek(conf, "--value-format", decoder, "--key-format", decoder))[0][2:4] == [
         line,
         line,
     ]
-    record = peek(conf, "--decoder", decoder, "--key-decoder", decoder, "--json").document[
+    record = peek(conf, "--value-format", decoder, "--key-format", decoder, "--json").document[
         "records"
     ][0]
     assert (record["key"], record["value"]) == (document, document)
@@ -186,7 +186,10 @@ def test_what_a_decoder_cannot_read_is_shown_all_the_same(
     broker: FakeBroker, conf: Path, decoder: str, value: bytes
 ) -> None:
     append(broker, Rec(0, value))
-    line, document = peek(conf, "--decoder", decoder), peek(conf, "--decoder", decoder, "--json")
+    line, document = (
+        peek(conf, "--value-format", decoder),
+        peek(conf, "--value-format", decoder, "--json"),
+    )
     assert (line.code, document.code) == (0, 0)
     assert fields(line)[0][3].startswith(value[:300].decode())
     shown = document.document["records"][0]["value"]
@@ -223,22 +226,25 @@ def bytes_as_keys(content: bytes) -> dict[bytes, int]:
     [
         (
             ("--from", "yesterday"),
-            ["--from 'yesterday' is no place in a log", "earliest, latest, an offset, or a time"],
+            [
+                "--from 'yesterday' is no position in a partition",
+                "an offset, earliest, latest, or a time",
+            ],
         ),
         (("--from", "2026-01-31T00:00:00"), ["has no UTC offset"]),
-        (("--from", "-5"), ["--from '-5' is no place"]),
+        (("--from", "-5"), ["--from '-5' is no position"]),
         (("--from", "7"), ["offset 7 is not in the log, which has 0 to 1"]),
         (
-            ("--decoder", "avro"),
+            ("--value-format", "avro"),
             [
                 "there is no decoder 'avro'",
                 "one of text, json, hex, base64, int, or package.module:function",
             ],
         ),
-        (("--decoder", "no_such_module:decode"), ["cannot be loaded", "PYTHONPATH"]),
-        (("--decoder", "tests.wire.test_peek_words:ROOT"), ["is no function"]),
+        (("--value-format", "no_such_module:decode"), ["cannot be loaded", "PYTHONPATH"]),
+        (("--value-format", "tests.wire.test_peek_words:ROOT"), ["is no function"]),
         (("-n", "0"), ["greater than or equal to 1"]),
-        (("--timeout", "0"), ["greater than or equal to 0.1"]),
+        (("--timeout", "0"), ["--timeout is no duration"]),
     ],
 )
 def test_wrong_words_are_told_before_anything_is_shown(
@@ -253,18 +259,18 @@ def test_a_partition_that_is_not_there_is_told_with_those_that_are(
 ) -> None:
     append(broker, Rec(0, b"v"))
     refused(
-        run_etl("peek", str(conf), "clicks", "4", "--json"),
+        run_etl("records", "show", str(conf), "-p", "clicks:4", "--json"),
         2,
         "has no partition 4",
         "its partitions: 0",
     )
     refused(
-        run_etl("peek", str(conf), "clicks", "0-4", "--json"),
+        run_etl("records", "show", str(conf), "-p", "clicks:0-4", "--json"),
         2,
         "names no partition of this cluster",
     )
     refused(
-        run_etl("peek", str(conf), "other", "0", "--json"),
+        run_etl("records", "show", str(conf), "-p", "other:0", "--json"),
         2,
         "there is no such topic",
         "other",
@@ -293,7 +299,7 @@ def test_damage_ends_the_document_with_the_error_in_it(broker: FakeBroker, conf:
 
 def started(conf: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "etl", "peek", str(conf), "clicks", "0", *words],
+        [sys.executable, "-m", "etl", "records", "show", str(conf), "-p", "clicks:0", *words],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -321,7 +327,7 @@ def test_ctrl_c_ends_what_is_followed_and_closes_the_document(
 
 def test_a_reader_who_has_enough_ends_it_without_a_word(broker: FakeBroker, conf: Path) -> None:
     append(broker, *(Rec(delta, b"v" * 1000) for delta in range(3000)))
-    with started(conf, "-n", "3000", "--whole") as peeking:
+    with started(conf, "-n", "3000", "--no-truncate") as peeking:
         assert peeking.stdout and peeking.stderr
         assert peeking.stdout.readline().startswith("0\t")
         peeking.stdout.close()

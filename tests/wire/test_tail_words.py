@@ -1,4 +1,4 @@
-"""What `etl tail` says as a member of a group, what it leaves behind, and how it stops."""
+"""What `etl records consume` says as a member of a group, what it leaves behind, and how it stops."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def conf(broker: FakeCoordinator, tmp_path: Path) -> Path:
 
 
 def tail(conf: Path, *words: str) -> Said:
-    return run_etl("tail", str(conf), "--group", "lookers", "--start", "earliest", *words)
+    return run_etl(
+        "records", "consume", str(conf), "--group", "lookers", "--offset-reset", "earliest", *words
+    )
 
 
 def committed(broker: FakeCoordinator) -> dict[tuple[str, int], int]:
@@ -66,7 +68,7 @@ def test_a_line_has_topic_and_partition_and_what_peek_shows_and_nothing_is_commi
 
 
 def test_one_document_for_a_program(conf: Path) -> None:
-    said = tail(conf, "clicks", "--timeout", "0.4", "--json", "--decoder", "json")
+    said = tail(conf, "--topic", "clicks", "--timeout", "400ms", "--json", "--value-format", "json")
     document = said.document
     assert (
         said.code,
@@ -86,7 +88,7 @@ def test_told_to_it_has_the_group_go_on_behind_what_was_shown(
 ) -> None:
     assert tail(conf, "-n", "4", "--commit").code == 0
     assert sorted(committed(broker).values()) == [1, 3]
-    assert len(tail(conf, "--timeout", "0.4", "--commit").out.splitlines()) == 2
+    assert len(tail(conf, "--timeout", "400ms", "--commit").out.splitlines()) == 2
     assert committed(broker) == {("lookers", 0): 3, ("lookers", 1): 3}
 
 
@@ -94,14 +96,14 @@ def test_the_pipelines_own_group_and_a_group_that_does_not_settle_are_refused(
     broker: FakeCoordinator, conf: Path
 ) -> None:
     refused(
-        run_etl("tail", str(conf), "--group", "group", "--json"),
+        run_etl("records", "consume", str(conf), "--group", "group", "--json"),
         2,
         "group of the pipeline itself",
-        "`etl peek`",
+        "`etl records show`",
     )
     broker.refusals[JOIN].append(23)
     assert "INCONSISTENT_GROUP_PROTOCOL" in tail(conf, "-n", "1").err
-    assert tail(conf, "nothing", "--timeout", "0.4").code == 0, "a topic may come"
+    assert tail(conf, "--topic", "nothing", "--timeout", "400ms").code == 0, "a topic may come"
 
 
 def test_the_group_that_the_pipeline_tells_its_offsets_to_is_refused_too(conf: Path) -> None:
@@ -113,7 +115,7 @@ def test_what_the_group_takes_to_settle_is_no_time_in_which_nothing_came(
     broker: FakeCoordinator, conf: Path
 ) -> None:
     broker.refusals[JOIN].extend([27] * 4)
-    assert tail(conf, "--timeout", "0.3").out.count("\n") == 6
+    assert tail(conf, "--timeout", "300ms").out.count("\n") == 6
 
 
 def test_an_offset_that_retention_took_is_told_in_words_of_the_command(
@@ -121,11 +123,11 @@ def test_an_offset_that_retention_took_is_told_in_words_of_the_command(
 ) -> None:
     broker.world.committed["lookers", "clicks", 0] = (0, "")
     broker.log("clicks", 0).log_start = 2
-    said = tail(conf, "--timeout", "5")
+    said = tail(conf, "--timeout", "5s")
     assert (
         said.code == 5
         and "deleted by retention" in said.err
-        and "etl peek" in said.err
+        and "etl records show" in said.err
         and "seek" not in said.err
     )
 

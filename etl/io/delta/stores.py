@@ -325,7 +325,7 @@ FOLDER_BYTES = 255
 """So long a folder's name may be."""
 _FORGET = (
     "; where there is none, take it out of the table's log (delta-rs: DeltaTable(PATH).repair()), and accept that its rows are gone: "
-    "`etl plans acknowledge`, as the next run says"
+    "`etl table accept-changes`, as the next run says"
 )
 _UNREADABLE = re.compile(
     r"\[(FAILED_READ_FILE[\w.]*|DELTA_TRUNCATED_TRANSACTION_LOG|DELTA_LOG_FILE_NOT_FOUND\w*)\] "

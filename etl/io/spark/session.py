@@ -441,11 +441,11 @@ _NEEDED = frozenset(
 """Modules that our tasks import; any other one is a transform's."""
 _HOW = (
     "`etl package` makes what brings it, and says the whole command: a zip for spark-submit --py-files where the workers have the "
-    "libraries, an archive of the environment (--environment) where they have not"
+    "libraries, an archive of the environment (--include-dependencies) where they have not"
 )
 _PYTHON_CHECK = (
     "PYSPARK_PYTHON, or spark.pyspark.python: on each host, the driver's too, a Python of the driver's minor version with the libraries; "
-    "`etl package --environment` packs one"
+    "`etl package --include-dependencies` packs one"
 )
 
 

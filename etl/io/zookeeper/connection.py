@@ -492,7 +492,7 @@ def error_of(
         )
     action = f"who we are: {describe_identity(access)}; and the znode's ACL (getAcl)"
     if znode is not None and is_of_a_pipeline(znode):
-        action += ", which whoever it names changes by `etl pipelines set-acl CONF`"
+        action += ", which whoever it names changes by `etl ledger apply-acl CONF`"
     return PermissionDenied(
         "ZooKeeper does not let us: a znode's ACL is for others", **where, action=action
     )

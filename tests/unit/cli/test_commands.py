@@ -30,7 +30,7 @@ OF_A_CONF = sorted(
 
 
 def test_every_command_that_takes_a_conf_takes_changes_of_it() -> None:
-    assert {"run", "plans show", "offsets diff", "pipelines list", "peek"} <= set(OF_A_CONF)
+    assert {"run", "plans show", "offsets diff", "pipelines list", "records show"} <= set(OF_A_CONF)
     assert [
         name
         for name in OF_A_CONF
@@ -57,11 +57,11 @@ def test_a_change_that_cannot_be_is_an_error_of_the_arguments(
     conf.write_text(
         "{pipeline: p, group: g, zookeeper: {connect: 'a:1'}, source: {topics: [t]}, table: {path: t}}"
     )
-    assert main(["plan", str(conf), said, "--json"]) == 2
+    assert main(["run", "--dry-run", str(conf), said, "--json"]) == 2
     assert said.removeprefix("--set=").partition("=")[0] in json.dumps(
         json.loads(capsys.readouterr().out)
     )
-    assert main(["plan", "no/such.yaml", "--json"]) == 2
+    assert main(["run", "--dry-run", "no/such.yaml", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["where"] == {"path": "no/such.yaml"}, (
         "what was said once is not said for ever"
     )

@@ -85,7 +85,7 @@ def test_an_error_is_told_and_has_its_code_where_its_document_cannot_be_written(
 ) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         ran = subprocess.run(
-            [*ETL, "plan", str(tmp_path / "none"), "--json"],
+            [*ETL, "run", "--dry-run", str(tmp_path / "none"), "--json"],
             stdout=full,
             stderr=subprocess.PIPE,
             check=False,

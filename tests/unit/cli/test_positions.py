@@ -7,10 +7,9 @@ import time
 import pytest
 
 from etl.cli.operator_commands import parse_position
-from etl.commands.set_offsets import BeforeEnd
 from etl.errors import SettingsError
 from etl.settings.choices import StartAt
-from etl.settings.source import Timestamp
+from etl.settings.source import BeforeEnd, Timestamp
 
 
 def test_a_place_is_counted_back_from_now_or_from_the_end_or_is_what_it_says() -> None:

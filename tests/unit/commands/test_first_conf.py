@@ -140,10 +140,10 @@ def test_a_file_that_is_there_is_not_written_over_and_nobody_is_asked(tmp_path: 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--bootstrap", "127.0.0.1:1"), "--zookeeper"),
-        (("--zookeeper", "nowhere"), "zookeeper.connect"),
+        (("--topic", "t", "--bootstrap-servers", "127.0.0.1:1"), "zookeeper"),
+        (("--topic", "t", "--zookeeper", "nowhere"), "zookeeper.connect"),
         (("--zookeeper", "127.0.0.1:1", "--topic", "["), "source.topics"),
-        (("--zookeeper", "127.0.0.1:1", "--group", "a b"), "group"),
+        (("--topic", "t", "--zookeeper", "127.0.0.1:1", "--set", "group=a b"), "group"),
     ],
     ids=["no ledger", "no port", "no expression", "no name"],
 )
@@ -155,7 +155,7 @@ def test_what_cannot_be_known_or_is_wrong_is_refused_before_anybody_is_asked(
         *words,
         "--table",
         str(tmp_path / "table"),
-        "--out",
+        "--output",
         str(tmp_path / "clicks.yaml"),
         "--json",
     )
@@ -216,7 +216,7 @@ def test_a_key_that_init_does_not_take_is_refused_before_anybody_is_asked(
         "clicks",
         "--table",
         str(tmp_path / "table"),
-        "--out",
+        "--output",
         str(tmp_path / "clicks.yaml"),
     )
     said = run_etl("init", *words, "--set", word, "--json")

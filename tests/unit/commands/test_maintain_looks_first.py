@@ -1,4 +1,4 @@
-"""`etl maintain` goes on where a run would, and nowhere else: what it removes nobody can put back."""
+"""`etl table maintain` goes on where a run would, and nowhere else: what it removes nobody can put back."""
 
 from __future__ import annotations
 

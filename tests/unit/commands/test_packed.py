@@ -111,7 +111,7 @@ def test_a_worker_without_a_home_to_write_to_keeps_kernels_beside_the_zip(
 def test_the_command_makes_the_zip_and_a_job_that_is_the_command_line_and_says_what_to_submit(
     tmp_path: Path,
 ) -> None:
-    said = run_etl("package", "--out", str(tmp_path), "--json")
+    said = run_etl("package", "--output", str(tmp_path), "--json")
     assert said.code == 0, said.err
     made = said.document
     with zipfile.ZipFile(made["zip"]) as opened:
@@ -135,7 +135,7 @@ def test_the_command_makes_the_zip_and_a_job_that_is_the_command_line_and_says_w
         check=True,
     )
     assert told.stdout == f"offset-range-etl {etl.__version__}\n"
-    assert run_etl("package", "--out", str(tmp_path)).out.count(made["command"]) == 1
+    assert run_etl("package", "--output", str(tmp_path)).out.count(made["command"]) == 1
 
 
 def test_what_was_packed_is_named_as_the_executors_see_it() -> None:
@@ -162,12 +162,12 @@ def test_a_clone_beside_its_environment_is_not_packed_as_one_and_the_way_out_is_
 ) -> None:
     if Path(sys.prefix) in Path(etl.__file__).parents:
         pytest.skip("the tests run on an installed package")
-    said = run_etl("package", "--out", str(tmp_path), "--environment", "--json")
+    said = run_etl("package", "--output", str(tmp_path), "--include-dependencies", "--json")
     assert said.code == 2 and "etl.commands" not in said.err
     assert "pip install" in json.dumps(said.document)
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    said = run_etl("package", "--out", str(tmp_path / "file" / "dist"), "--json")
-    assert said.code == 2 and said.document["where"]["key"] == "--out"
+    said = run_etl("package", "--output", str(tmp_path / "file" / "dist"), "--json")
+    assert said.code == 2 and said.document["where"]["key"] == "--output"

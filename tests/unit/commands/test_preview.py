@@ -1,4 +1,4 @@
-"""What `etl plan` says that the next run would do, and that the run then does just that."""
+"""What `etl run --dry-run` says that the next run would do, and that the run then does just that."""
 
 from __future__ import annotations
 

@@ -71,9 +71,9 @@ def test_what_is_no_conf_file_is_named(tmp_path: Path, content: bytes | None) ->
     "words",
     [
         ("plans", "supersede", "CONF", "1"),
-        ("plans", "take-over", "CONF", "--from", "g/p"),
-        ("plans", "acknowledge", "CONF", "1"),
-        ("plans", "accept-log", "CONF", "clicks"),
+        ("pipelines", "inherit", "CONF", "--predecessor", "g/p"),
+        ("table", "accept-changes", "CONF", "1"),
+        ("topics", "accept-changes", "CONF", "clicks"),
         ("pipelines", "retire", "CONF"),
         ("pipelines", "resume", "CONF"),
     ],

@@ -31,7 +31,7 @@ def test_a_dry_run_counts_the_rows_that_go_and_those_that_may_come_and_stores_no
     outside.logs[LOGS[0]].missing = {1}
     run(outside)
     world = FakeWorld(outside, SETTINGS)
-    found = preview_of(world, world.observe(), SETTINGS, parse_wanted("clicks", ("0",), "0", "4"))
+    found = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks:0",), "0", "4"))
     assert found.says == "3 rows of clicks go, and at most 4 come, in one commit of plan 2"
     assert found.as_json()["replaces"] == [
         {
@@ -53,7 +53,7 @@ def test_a_dry_run_says_that_a_compacted_topic_may_give_fewer_rows_than_go() -> 
     run(outside)
     world = FakeWorld(outside, SETTINGS)
     seen = replace(world.observe(), retention={"clicks": Retention(is_compacted=True)})
-    [note] = preview_of(world, seen, SETTINGS, parse_wanted("clicks", (), "0", "3")).notes
+    [note] = preview_of(world, seen, SETTINGS, parse_wanted(("clicks",), "0", "3")).notes
     assert (
         note
         == "the topic clicks is compacted: of keys that were written again since, the older rows go and none come"
@@ -65,9 +65,7 @@ def test_a_dry_run_says_that_what_it_names_is_paused() -> None:
     run(outside)
     outside.pauses = (Pause("clicks", LOGS[0], "broken", "kim@h", 5),)
     world = FakeWorld(outside, SETTINGS)
-    [note] = preview_of(
-        world, world.observe(), SETTINGS, parse_wanted("clicks", (), "0", "3")
-    ).notes
+    [note] = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks",), "0", "3")).notes
     assert note == (
         "clicks 0 is paused since 1970-01-01T00:00:00.005+00:00 by kim@h: broken; what is named of it is loaded all the same, "
         "and it stays paused"
@@ -82,7 +80,7 @@ def test_a_dry_run_names_the_plan_that_is_executed_first() -> None:
     with pytest.raises(Crash):
         run(outside, at=crash_at("fetch", When.AFTER))
     world = FakeWorld(outside, SETTINGS)
-    found = preview_of(world, world.observe(), SETTINGS, parse_wanted("clicks", ("0",), "0", "4"))
+    found = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks:0",), "0", "4"))
     assert (found.plan.number, found.as_json()["first_executes"]) == (3, 2)
     assert found.says.startswith(
         "plan 2, which is stored and not in the table, is executed first; then 4 rows of clicks go"
@@ -97,7 +95,7 @@ def test_a_dry_run_may_reach_into_what_the_plan_loads_that_is_executed_first() -
     with pytest.raises(Crash):
         run(outside, at=crash_at("fetch", When.AFTER))
     world = FakeWorld(outside, SETTINGS)
-    found = preview_of(world, world.observe(), SETTINGS, parse_wanted("clicks", ("0",), "4", "7"))
+    found = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks:0",), "4", "7"))
     assert found.says == (
         "plan 2, which is stored and not in the table, is executed first; then 1 rows of clicks and those that it brings there go, and at "
         "most 3 come, in one commit of plan 3"
@@ -137,14 +135,10 @@ def test_anything_else_is_refused_with_an_example(text: str) -> None:
         parse_bound(text, key="--until")
 
 
-@pytest.mark.parametrize(
-    ("topic", "partitions"), [("clicks", ("x",)), ("clicks:3", ()), ("", ()), ("cl/icks", ("1",))]
-)
-def test_a_topic_or_partition_that_is_none_is_refused(
-    topic: str, partitions: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("partition", ["clicks:", "clicks:01", "", "cl/icks:1"])
+def test_a_topic_or_partition_that_is_none_is_refused(partition: str) -> None:
     with pytest.raises(SettingsError):
-        parse_wanted(topic, partitions, "0", "9")
+        parse_wanted((partition,), "0", "9")
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=["no terminal", "a document is asked for"])
@@ -159,8 +153,10 @@ def test_where_nobody_can_be_asked_it_is_refused_before_anything_is_looked_at(
             [
                 "replay",
                 "conf/clicks.yaml",
-                "--topic",
+                "-p",
                 "clicks",
+                "--reason",
+                "seen",
                 "--from",
                 "0",
                 "--until",
@@ -178,7 +174,19 @@ def test_where_nobody_can_be_asked_it_is_refused_before_anything_is_looked_at(
 
 
 def test_a_dry_run_of_another_table_has_nothing_to_show(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--topic", "clicks", "--from", "0", "--until", "9", "--into", "x", "--dry-run"]
+    words = [
+        "-p",
+        "clicks",
+        "--reason",
+        "seen",
+        "--from",
+        "0",
+        "--until",
+        "9",
+        "--into",
+        "x",
+        "--dry-run",
+    ]
     assert main(["replay", "conf/clicks.yaml", *words]) == 2
     assert "--into takes no row out of the pipeline's table" in capsys.readouterr().err
 
@@ -204,7 +212,7 @@ def test_a_place_that_is_another_than_was_meant_or_belongs_to_another_table_is_r
     settings = load_settings(tmp_path / "clicks.yaml")
     place = into if ":" in into or "~" in into else str(tmp_path / into)
     with pytest.raises(SettingsError, match=why) as raised:
-        replay.replay_into(settings, parse_wanted("clicks", (), "0", "9"), place)
+        replay.replay_into(settings, parse_wanted(("clicks",), "0", "9"), place)
     assert raised.value.where["key"] == "--into"
 
 
@@ -268,10 +276,10 @@ def test_on_a_terminal_it_shows_what_goes_and_does_only_what_was_agreed_to(
                 [
                     "replay",
                     "conf/clicks.yaml",
-                    "--topic",
-                    "clicks",
                     "-p",
-                    "0",
+                    "clicks:0",
+                    "--reason",
+                    "seen",
                     "--from",
                     "0",
                     "--until",
@@ -306,16 +314,14 @@ def test_rows_for_another_table_wait_for_a_stored_plan_that_no_run_can_execute_a
         lambda *_, **__: contextlib.nullcontext(FakeWorld(outside, SETTINGS)),
     )
     with pytest.raises(DataLoss, match="are gone"):
-        replay.replay_into(SETTINGS, parse_wanted("clicks", ("0",), "0", "4"), "other")
+        replay.replay_into(SETTINGS, parse_wanted(("clicks:0",), "0", "4"), "other")
 
 
 def test_what_is_in_another_table_is_told_in_one_sentence() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     world = FakeWorld(outside, SETTINGS)
-    plan = preview_of(
-        world, world.observe(), SETTINGS, parse_wanted("clicks", ("0",), "0", "4")
-    ).plan
+    plan = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks:0",), "0", "4")).plan
     assert Copied("other", plan, PutInto(0, 4, 4)).says == "4 rows are in other, each once"
     told = Copied("other", plan, PutInto(4, 3, None)).as_json()
     assert told["says"] == "3 rows are in other, each once; they took the place of 4"

@@ -53,7 +53,13 @@ def test_an_earlier_run_is_shown_by_its_name_and_a_page_may_go_elsewhere(
     conf: Path, tmp_path: Path
 ) -> None:
     said = run_etl(
-        "report", str(conf), "--run", RUNS[0], "--out", str(tmp_path / "x" / "page.html"), "--json"
+        "report",
+        str(conf),
+        "--run",
+        RUNS[0],
+        "--output",
+        str(tmp_path / "x" / "page.html"),
+        "--json",
     )
     assert said.code == 0 and said.document == {
         "page": str(tmp_path / "x" / "page.html"),
@@ -150,8 +156,8 @@ def test_a_report_that_is_none_is_refused_with_its_path_and_another_way(
 
 def test_a_page_that_cannot_be_written_there_is_refused(conf: Path) -> None:
     refused(
-        run_etl("report", str(conf), "--out", "/dev/null/page.html", "--json"),
+        run_etl("report", str(conf), "--output", "/dev/null/page.html", "--json"),
         2,
         "the page cannot be written",
-        "--out",
+        "--output",
     )

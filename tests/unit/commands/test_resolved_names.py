@@ -1,4 +1,4 @@
-"""What `etl table resolve` says, and what a run says of itself that never learned where its table
+"""What `etl table lookup-path` says, and what a run says of itself that never learned where its table
 is.
 """
 

@@ -179,7 +179,7 @@ def test_the_command_runs_a_folder_with_what_was_said_and_tells_each_conf_by_its
         "zookeeper.session_timeout_s=1",
         str(tmp_path),
         "--quiet",
-        "--strict",
+        "--fail-on-loss",
         "--json",
     )
     refused(said, 2, "2 of 2 pipelines failed", "b.yaml")
@@ -212,10 +212,14 @@ def test_a_folder_without_a_conf_is_refused_and_other_commands_take_no_folder(
         "there is no conf in this folder",
         str(tmp_path),
     )
-    refused(run_etl("plan", str(tmp_path), "--json"), 2, "etl run", str(tmp_path))
+    refused(
+        run_etl("run", str(tmp_path), "--dry-run", "--json"), 2, "takes one conf", str(tmp_path)
+    )
 
 
-@pytest.mark.parametrize("said", ["--quiet pipeline=x", "--set pipeline=x pipeline=x --strict"])
+@pytest.mark.parametrize(
+    "said", ["--quiet pipeline=x", "--set pipeline=x pipeline=x --fail-on-loss"]
+)
 def test_the_folder_is_found_among_words_that_look_like_it(said: str) -> None:
     context = cast(
         typer.Context, SimpleNamespace(command=RUN, obj=["run", *said.split(), "--json"])

@@ -47,7 +47,7 @@ def test_each_command_takes_the_option_once() -> None:
 
 
 def test_an_error_is_an_object_with_all_that_the_document_of_the_error_has(tmp_path: Path) -> None:
-    said = run_etl("plan", str(tmp_path / "none.yaml"), "--log-format", "json")
+    said = run_etl("run", str(tmp_path / "none.yaml"), "--dry-run", "--log-format", "json")
     [told] = objects(said.err)
     assert (said.code, said.out) == (2, "")
     assert (told["level"], told["message"], told["error"], told["exit_code"]) == (
@@ -78,15 +78,15 @@ def test_wrong_words_are_told_so_too(words: list[str]) -> None:
 
 
 def test_another_format_is_refused_in_text() -> None:
-    said = run_etl("plan", "x.yaml", "--log-format", "xml")
+    said = run_etl("run", "x.yaml", "--log-format", "xml")
     assert said.code == 2 and "'xml' is not one of" in said.err and said.err.startswith("etl: ")
 
 
 def test_without_the_option_standard_error_is_text_as_ever_and_loggers_are_left_alone(
     tmp_path: Path,
 ) -> None:
-    run_etl("plan", str(tmp_path / "none.yaml"), "--log-format", "json")
-    said = run_etl("plan", str(tmp_path / "none.yaml"))
+    run_etl("run", str(tmp_path / "none.yaml"), "--dry-run", "--log-format", "json")
+    said = run_etl("run", str(tmp_path / "none.yaml"), "--dry-run")
     assert said.err.startswith("etl: the conf file is not there") and "{" not in said.err
     assert not [one for one in logging.getLogger().handlers if isinstance(one, JsonLines)]
     assert logging.getLogger("etl").level == logging.NOTSET

@@ -99,7 +99,7 @@ def test_a_name_that_leads_elsewhere_by_now_or_nowhere_is_for_a_person_to_decide
         ("/wh/others", "at /wh/others by now"),
         (None, "no table lake.clicks any more"),
     ):
-        with pytest.raises(NeedsDecision, match="etl table resolve CONF") as refused:
+        with pytest.raises(NeedsDecision, match="etl table lookup-path CONF") as refused:
             reject_other_location(NAME, "/wh/clicks", now)
         assert said in refused.value.message and "/wh/clicks" in refused.value.message
 
@@ -110,7 +110,7 @@ def test_a_table_that_is_gone_is_had_back_first_and_made_anew_by_the_command_tha
     for refusal, code in ((gone(NAME, "/wh/clicks"), 5), (not_there(NAME), 2)):
         assert refusal.exit_code == code
         assert refusal.action.index("nothing is lost") < refusal.action.index(
-            "etl table resolve CONF --make"
+            "etl table lookup-path CONF --create-empty"
         )
 
 
@@ -163,10 +163,10 @@ def test_what_to_check_of_a_named_table_speaks_of_its_name_and_names_the_way_tha
     None
 ):
     check = by_its_name(
-        "that table.path is the table; accept it: etl plans acknowledge CONF 1", NAME
+        "that table.path is the table; accept it: etl table accept-changes CONF 1", NAME
     )
     assert "table.path" not in check and "table.name" in check
-    assert check.index("etl table resolve CONF") < check.index("etl plans acknowledge")
+    assert check.index("etl table lookup-path CONF") < check.index("etl table accept-changes")
     assert (
         by_its_name("the group", NAME) == "the group"
         and by_its_name("table.path", None) == "table.path"

@@ -62,7 +62,7 @@ def test_a_shorter_time_is_refused_with_the_least_one(
 ) -> None:
     with pytest.raises(SettingsError, match=f"{least} days at least") as refused:
         kept_for({KEEPS_FILES: says} if says else {}, timedelta(days=wanted_days))
-    assert f"--keep-days {least}" in refused.value.action
+    assert f"--retain {least}" in refused.value.action
 
 
 def test_a_property_that_nobody_understands_is_no_reason_to_remove_anything() -> None:

@@ -1,4 +1,4 @@
-"""What `etl plan` says is what `etl run` does: over every row of the table in
+"""What `etl run --dry-run` says is what `etl run` does: over every row of the table in
 `etl.decide.reconcile`, with tasks and lag.
 """
 

@@ -424,7 +424,7 @@ def test_a_commit_whose_plan_is_damaged_is_not_adopted() -> None:
 @pytest.mark.parametrize("table", [None, table_of(None), table_of(1), table_of(5)])
 def test_a_table_that_holds_less_than_the_plan_before_is_refused(table: Table | None) -> None:
     error = disagreement(ledger_of(7, applied=False), table, "ZooKeeper knows plan 7")
-    assert "table.path" in error.action and "plans acknowledge" in error.action
+    assert "table.path" in error.action and "table accept-changes" in error.action
 
 
 @pytest.mark.parametrize("table", [None, table_of(None)])
@@ -466,7 +466,7 @@ def test_a_commit_of_another_pipeline_of_our_name_is_refused(number: int | None)
         table_of(2, metadata=stamp_of(plan_of(2, uid="deadbeef"))),
         "its uid is deadbeef, ours feedbeef",
     )
-    assert "etl plans take-over CONF --from" in error.action
+    assert "etl pipelines inherit CONF --predecessor" in error.action
 
 
 def test_a_table_of_another_ledger_of_this_name_is_ours_once_a_plan_takes_its_place() -> None:
@@ -485,7 +485,7 @@ def test_a_restore_that_came_after_the_rows_were_removed_is_told_and_not_asked_f
         table_of(2, version=9, foreign=done),
         "DELETE removed rows, and a RESTORE came .*, at version 9",
     )
-    assert "then accept the table as it is now: etl plans acknowledge CONF 9" in error.action
+    assert "then accept the table as it is now: etl table accept-changes CONF 9" in error.action
     assert "RESTORE the table" not in error.action
 
 

@@ -53,7 +53,7 @@ def emptied(outside: Outside) -> Outside:
 
 
 def restore(outside: Outside) -> Lost:
-    """What `etl offsets restore` does with the outside, where commits tell."""
+    """What `etl ledger restore` does with the outside, where commits tell."""
     world = FakeWorld(outside, SETTINGS)
     snapshot = world.observe()
     lost, plan = what_is_lost(snapshot, SETTINGS)
@@ -77,7 +77,7 @@ def test_an_offset_that_another_client_moved_goes_back_to_the_position(offset: i
     outside.move_offset(A, offset)
     with pytest.raises(OffsetMoved, match=r"a committed offset") as refused:
         run(outside)
-    assert "etl offsets restore CONF --from-table" in (refused.value.action or "")
+    assert "etl ledger restore CONF" in (refused.value.action or "")
     assert restore(outside) is Lost.OFFSETS
     plan = outside.newest_plan()
     assert plan and (plan.kind, plan.number, plan.offsets_to_move, plan.losses) == (
@@ -184,7 +184,7 @@ def test_where_the_tables_log_was_cleaned_up_only_rows_are_left() -> None:
     assert what_is_lost(snapshot, SETTINGS) == (Lost.PLANS, None)
     with pytest.raises(LedgersDisagree) as refused:
         run(outside)
-    assert "etl offsets restore CONF --from-table" in (refused.value.action or "")
+    assert "etl ledger restore CONF" in (refused.value.action or "")
 
 
 def test_a_table_without_a_plan_of_ours_tells_nothing() -> None:
@@ -204,4 +204,4 @@ def test_what_going_on_behind_rows_comes_to_is_said() -> None:
         "the log ends at 5, so it was cut or made again, and the next run stops there"
     )
     assert "(2)" in said[-1]
-    assert any("etl peek CONF clicks 0 --from 19" in sentence for sentence in said)
+    assert any("etl records show CONF -p clicks:0 --from 19" in sentence for sentence in said)

@@ -57,8 +57,8 @@ def test_a_first_plan_that_would_read_offsets_of_rows_in_the_table_is_refused_wi
     )
     for way in (
         "table.path",
-        "etl offsets restore CONF --from-table",
-        "etl plans acknowledge CONF 7",
+        "etl ledger restore CONF",
+        "etl table accept-changes CONF 7",
         "log_epoch 1",
     ):
         assert way in error.action

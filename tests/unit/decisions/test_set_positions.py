@@ -102,9 +102,7 @@ def test_a_position_does_not_go_back_over_rows_and_replay_is_named(to: int) -> N
     before = dict(outside.plans)
     with pytest.raises(NeedsDecision, match="rows would be there twice") as refused:
         set_to(outside, a=to)
-    assert f"`etl replay CONF --topic clicks --partition 0 --from {to} --until 15`" in (
-        refused.value.action or ""
-    )
+    assert f"`etl replay CONF -p clicks:0 --from {to} --until 15`" in (refused.value.action or "")
     assert outside.plans == before
 
 

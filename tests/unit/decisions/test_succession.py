@@ -53,7 +53,7 @@ from tests.fakes.world import Crash, When
 
 
 def inherited_plan(outside: Outside) -> Plan:
-    """The plan that `plans take-over` stores."""
+    """The plan that `pipelines inherit` stores."""
     snapshot = snapshot_of(outside)
     taken = predecessor_of(outside.others[0], {}, snapshot, SETTINGS)
     return with_id(
@@ -115,7 +115,7 @@ def test_nobody_is_told_to_take_the_place_of_a_backfill_but_of_the_pipeline_that
         LedgersDisagree, match="backfill jan of pipeline clicks of group old-group"
     ) as refused:
         where_we_stand(replace(snapshot, table=table), SETTINGS)
-    assert "--from old-group/clicks --reason" in str(refused.value.action)
+    assert "--predecessor old-group/clicks --reason" in str(refused.value.action)
 
 
 def test_a_topic_that_is_there_when_a_pipeline_takes_over_at_first_starts_as_at_any_first_run() -> (
@@ -140,7 +140,7 @@ def test_a_first_run_into_a_table_that_another_pipeline_loaded_stops_and_names_i
         caught.value.message
         == f"pipeline clicks of group old-group on cluster {CLUSTER} has loaded this topic into this table"
     )
-    assert "etl plans take-over CONF --from old-group/clicks" in caught.value.action
+    assert "etl pipelines inherit CONF --predecessor old-group/clicks" in caught.value.action
     assert (caught.value.where["topic"], not outside.plans, caught.value.exit_code) == (
         "clicks",
         True,

@@ -98,7 +98,7 @@ def test_bytes_are_no_partition_and_what_to_do_instead_is_told() -> None:
     )
     with pytest.raises(SettingsError) as caught:
         reject_partitions(columns(key="binary", value="binary"), ["key"], path="/t")
-    assert "etl plans acknowledge" in caught.value.action
+    assert "etl table accept-changes" in caught.value.action
 
 
 @pytest.mark.parametrize("kind", [array(True), struct(True), mapping(True), "variant", "void"])

@@ -21,7 +21,7 @@ def test_what_everybody_may_change_under_acl_creator_is_told_with_the_command() 
         line.verdict is Verdict.ADVICE
         and "2 of 3 znodes (/a, /c) can be changed by everybody" in line.found
     )
-    assert "`etl pipelines set-acl CONF`" in line.to_do
+    assert "`etl ledger apply-acl CONF`" in line.to_do
 
 
 def test_what_is_guarded_under_acl_open_is_told_with_whom_and_no_hash_of_a_password() -> None:

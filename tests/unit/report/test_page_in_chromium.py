@@ -34,7 +34,7 @@ def with_many_words(report: Report) -> Report:
     report.table_path = LONG_WORD
     error = CorruptData(
         f"a record batch of {LONG_WORD} is no record batch",
-        action=f"`etl peek CONF {LONG_WORD} 0`",
+        action=f"`etl records show CONF {LONG_WORD} 0`",
         path=LONG_WORD,
     )
     return failed(error, report)

@@ -274,7 +274,7 @@ def test_a_name_whose_plans_are_in_the_table_is_refused_before_anything_is_store
         match="the table holds plan 1 of a backfill of this name, and no ledger tells of it",
     ) as refused:
         filled(outside, asked(0, 3))
-    assert refused.value.action and refused.value.action.startswith("another --name")
+    assert refused.value.action and refused.value.action.startswith("another name")
     assert outside.beside("old").claim is None and not outside.beside("old").plans
     filled(outside, asked(0, 3), name="again")
     reject_lacking(outside)
@@ -362,7 +362,7 @@ def test_what_the_pipeline_or_another_backfill_has_is_refused_by_name_and_left_o
         filled(outside, asked(2, 6))
     assert (
         refused.value.action
-        and "`--missing` fills only what nobody else loads (2 to 5)" in refused.value.action
+        and "`--only-unloaded` fills only what nobody else loads (2 to 5)" in refused.value.action
     )
     filled(outside, asked(2, 4))
     with pytest.raises(SettingsError, match="backfill old has loaded offsets 2 to 4, or will"):
@@ -487,7 +487,7 @@ def test_a_position_is_not_set_back_into_what_a_backfill_has_claimed() -> None:
         set_to(outside, CAPPED, a=3)
     assert (
         refused.value.action
-        and "`etl backfill abandon CONF --name old --reason ...`" in refused.value.action
+        and "`etl backfills delete CONF old --reason ...`" in refused.value.action
     )
     set_to(outside, CAPPED, a=4)
     given_up(outside)
@@ -573,7 +573,7 @@ def test_one_whose_table_is_another_by_now_is_given_up_and_claims_nothing(is_the
     ) as refused:
         given_up(outside)
     assert outside.beside("old").claim == before, "the path may be wrong, or not mounted"
-    assert f"`etl plans acknowledge CONF {0 if is_there else 'none'} --reason ...`" in str(
+    assert f"`etl table accept-changes CONF {0 if is_there else 'none'} --reason ...`" in str(
         refused.value.action
     )
     newest = outside.newest_plan()

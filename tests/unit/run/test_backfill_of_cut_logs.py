@@ -106,7 +106,7 @@ def test_a_backfill_does_not_read_on_where_the_pipeline_has_another_life_of_the_
         match="one that was cut or made again, and the backfill was begun before that",
     ) as refused:
         filled(outside, None)
-    assert "`etl backfill abandon CONF --name old --reason ...`" in refused.value.action
+    assert "`etl backfills delete CONF old --reason ...`" in refused.value.action
     assert given_up(outside).state is ReservationState.GIVEN_UP
     for _ in range(4):
         run(outside, CAPPED)
@@ -134,7 +134,7 @@ def test_a_log_that_a_backfill_has_still_to_load_is_not_accepted_before_that_is_
         NeedsDecision, match="backfill old has not loaded all that it claims of this partition"
     ) as refused:
         accept(outside, FIRST, settings=CAPPED)
-    assert "`etl backfill abandon CONF --name old --reason ...`" in refused.value.action
+    assert "`etl backfills delete CONF old --reason ...`" in refused.value.action
     kept = given_up(outside)
     assert dict(kept.stretches) == {LOGS[0]: ((0, 4),)}
     accept(outside, FIRST, settings=CAPPED)
@@ -184,14 +184,14 @@ def test_what_a_run_is_advised_leads_nowhere_in_a_backfill_that_is_begun_and_is_
     None
 ):
     for answers, says in (
-        ([True], "`etl backfill abandon CONF --name old --reason ...`"),
-        ([False], "etl plans accept-log"),
+        ([True], "`etl backfills delete CONF old --reason ...`"),
+        ([False], "etl topics accept-changes"),
     ):
         is_begun = answers[0]
         error = PartitionTruncated(
             "cut",
-            action="the disk; to go on from there: etl plans accept-log CONF clicks:0 --reason ...",
+            action="the disk; to go on from there: etl topics accept-changes CONF -p clicks:0 --reason ...",
         )
         with contextlib.suppress(PartitionTruncated), _leading_out("old", answers.pop):
             raise error
-        assert says in error.action and ("accept-log" in error.action) is not is_begun
+        assert says in error.action and ("accept-changes" in error.action) is not is_begun

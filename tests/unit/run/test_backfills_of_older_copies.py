@@ -90,7 +90,7 @@ def reject_whole(outside: Outside, what: BackfillRequest | None) -> str:
         NeedsDecision, match="has loaded all that it claims, and the table has no row of"
     ) as refused:
         filled(outside, what)
-    assert "`etl backfill abandon CONF --name old --reason ...`" in str(refused.value.action)
+    assert "`etl backfills delete CONF old --reason ...`" in str(refused.value.action)
     return refused.value.message.partition("no row of ")[2].partition(":")[0]
 
 

@@ -168,14 +168,14 @@ WAYS = {
         lambda outside: set_to(outside, a=18),
         (DELETED, Loss(A, 15, 18, LossReason.SKIPPED)),
     ),
-    "deleted, accept-log of another topic that was truncated": Way(
+    "deleted, accept-changes of another topic that was truncated": Way(
         both(delete, cut), accepting("clicks:0"), (TRUNCATED, DELETED)
     ),
-    "deleted, supersede, recreated, accept-log": Way(
+    "deleted, supersede, recreated, accept-changes": Way(
         delete, both(supersede, recreate, accepting("clicks-2")), (DELETED,)
     ),
-    "recreated, accept-log": Way(recreate, accepting("clicks-2"), (RECREATED,)),
-    "recreated, accept-log, and recreated and accepted once more": Way(
+    "recreated, accept-changes": Way(recreate, accepting("clicks-2"), (RECREATED,)),
+    "recreated, accept-changes, and recreated and accepted once more": Way(
         recreate,
         both(
             accepting("clicks-2"),
@@ -184,7 +184,7 @@ WAYS = {
         ),
         (RECREATED,),
     ),
-    "recreated with a part skipped before, accept-log": Way(
+    "recreated with a part skipped before, accept-changes": Way(
         nothing,
         both(skipping(OTHER, 8, 10), recreate, accepting("clicks-2")),
         (
@@ -193,19 +193,19 @@ WAYS = {
             replace(RECREATED, from_offset=10),
         ),
     ),
-    "two topics recreated, accept-log of one and then of the other": Way(
+    "two topics recreated, accept-changes of one and then of the other": Way(
         recreate_both,
         both(accepting("clicks"), accepting("clicks-2")),
         (Loss(A, 15, 25, LossReason.RECREATED), Loss(B, 4, 14, LossReason.RECREATED), RECREATED),
     ),
-    "recreated, accept-log, offsets set in its place": Way(
+    "recreated, accept-changes, offsets set in its place": Way(
         recreate,
         both(accepting("clicks-2"), lambda outside: set_to(outside, a=18)),
         (RECREATED, Loss(A, 15, 18, LossReason.SKIPPED)),
     ),
-    "truncated inside the range, accept-log": Way(cut, accepting("clicks:0"), (TRUNCATED,)),
+    "truncated inside the range, accept-changes": Way(cut, accepting("clicks:0"), (TRUNCATED,)),
     "truncated inside the range, supersede": Way(cut, supersede, (TRUNCATED,)),
-    "truncated inside the range, accept-log and then supersede": Way(
+    "truncated inside the range, accept-changes and then supersede": Way(
         cut, both(accepting("clicks:0"), supersede), (TRUNCATED,)
     ),
     "truncated inside the range, offsets set": Way(
@@ -213,7 +213,7 @@ WAYS = {
         lambda outside: set_to(outside, a=22),
         (replace(TRUNCATED, from_offset=22), Loss(A, 15, 22, LossReason.SKIPPED)),
     ),
-    "truncated below the range, accept-log": Way(
+    "truncated below the range, accept-changes": Way(
         lambda outside: cut(outside, at=10),
         accepting("clicks:0"),
         (replace(TRUNCATED, from_offset=15),),
@@ -263,8 +263,8 @@ def test_each_way_to_give_up_offsets_is_recorded_once_and_told_by_the_run(way: W
 
 COMMANDS: dict[str, Callable[[Outside, At], Plan]] = {
     "deleted, supersede": lambda outside, at: supersede(outside, at=at),
-    "recreated, accept-log": lambda outside, at: accept(outside, "clicks-2", at=at),
-    "truncated inside the range, accept-log": lambda outside, at: accept(
+    "recreated, accept-changes": lambda outside, at: accept(outside, "clicks-2", at=at),
+    "truncated inside the range, accept-changes": lambda outside, at: accept(
         outside, "clicks:0", at=at
     ),
 }

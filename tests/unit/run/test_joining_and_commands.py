@@ -433,7 +433,10 @@ def test_of_a_topic_made_again_nothing_is_left_of_a_plan_that_was_handed_over_an
     }
     with pytest.raises(NeedsDecision, match="made again") as refused:
         run(outside, [A, B])
-    first, then = "etl plans supersede CONF 2 --reason", "etl plans accept-log CONF clicks --reason"
+    first, then = (
+        "etl plans supersede CONF 2 --reason",
+        "etl topics accept-changes CONF -p clicks --reason",
+    )
     assert refused.value.action and refused.value.action.index(first) < refused.value.action.index(
         then
     )

@@ -189,11 +189,11 @@ def test_where_others_wrote_over_all_of_it_and_went_on_a_person_is_asked_and_not
     ) as caught:
         run(outside, [A, B])
     assert (caught.value.exit_code, outside.plans) == (5, plans)
-    assert "--handed-over" in caught.value.action
+    assert "--assume-offsets-committed" in caught.value.action
     with pytest.raises(NeedsDecision, match="nobody can tell whether plan 2 was handed over"):
         what_is_lost(
             FakeWorld(outside, SETTINGS).observe(), SETTINGS
-        )  # `etl offsets restore` promises no next run that executes it
+        )  # `etl ledger restore` promises no next run that executes it
 
 
 def test_and_so_it_is_where_another_pipeline_made_the_table_meanwhile_or_it_was_accepted_as_it_is() -> (
@@ -446,7 +446,8 @@ def test_where_offsets_were_kept_elsewhere_before_nobody_is_said_to_have_moved_t
         run(outside, [A, B])
     assert (
         removed.value.action
-        and "made again is gone on with by etl plans accept-log CONF clicks" in removed.value.action
+        and "made again is gone on with by etl topics accept-changes CONF -p clicks"
+        in removed.value.action
     )
     plan = outside.newest_plan()
     assert plan

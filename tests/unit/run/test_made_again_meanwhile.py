@@ -49,7 +49,8 @@ def test_a_topic_that_is_made_again_before_the_append_stops_the_run_and_nothing_
     with pytest.raises(TopicRecreated, match="its id is zxid-9, planned was zxid-5") as stopped:
         made_again_at(outside, step, when)
     assert (
-        stopped.value.exit_code == 5 and "etl plans accept-log CONF clicks" in stopped.value.action
+        stopped.value.exit_code == 5
+        and "etl topics accept-changes CONF -p clicks" in stopped.value.action
     )
     assert (outside.transaction_version(), len(outside.plans)) == (1, 2)
     accept(outside, "clicks")

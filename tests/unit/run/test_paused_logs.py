@@ -369,7 +369,7 @@ def test_pauses_that_went_with_the_ledger_are_told_by_the_run_that_rebuilds_it()
     outside.uid, outside.plans, outside.applied, outside.offsets = None, {}, {}, {}
     [told] = [said for outcome, said in run(outside).outcomes if outcome is Outcome.REBUILT]
     assert told.endswith(
-        "if logs were paused, they are not any more: what ZooKeeper lost of that, `etl offsets pause` says again"
+        "if logs were paused, they are not any more: what ZooKeeper lost of that, `etl topics pause` says again"
     )
 
 

@@ -402,7 +402,7 @@ def test_a_first_run_does_not_begin_so_many_offsets_before_the_end_and_what_to_s
         load(out, interval)
     assert (
         refused.value.exit_code == 2
-        and refused.value.where == {"key": "--from-time"}
+        and refused.value.where == {"key": "source.starting_offsets"}
         and not out.plans
     )
     assert "source.starting_offsets" in (refused.value.action or "")

@@ -163,7 +163,7 @@ def test_a_transform_whose_rows_nobody_could_prove_is_refused_before_anything_is
     with pytest.raises(SettingsError, match=why) as caught:
         fitting_rows(settings, ANY_ROWS)
     assert (caught.value.where["key"], caught.value.where["function"]) == (
-        "transform",
+        "transform.dataframe",
         "shaping:shaped",
     )
 

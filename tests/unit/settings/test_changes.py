@@ -51,7 +51,7 @@ def test_the_value_of_a_change_is_what_yaml_makes_of_it(word: str, value: object
     [
         ("limits.max_record_per_run=1", "limits.max_records_per_plan"),
         ("max_records_per_plan=1", "limits.max_records_per_plan"),
-        ("nothing=1", "etl schema"),
+        ("nothing=1", "etl conf schema"),
         ("source.starting_offsets.day=1", "source.starting_offsets"),
         ("group", "KEY=VALUE"),
         ("=1", "KEY=VALUE"),

@@ -64,9 +64,9 @@ def mistakes(document: Any, *, for_defaults: bool = False) -> list[str]:
 
 
 def test_the_schema_in_the_repository_is_the_one_of_the_settings() -> None:
-    made = run_etl("schema")
+    made = run_etl("conf", "schema")
     assert made.code == 0 and json.loads((CONF / SCHEMA_FILE).read_text()) == made.document, (
-        "`etl schema > conf/pipeline.schema.json`"
+        "`etl conf schema > conf/pipeline.schema.json`"
     )
 
 
@@ -119,7 +119,7 @@ def test_keys_that_are_unknown_or_missing_are_marked_unless_a_file_of_defaults_m
 def test_a_file_of_defaults_has_a_schema_that_needs_no_key_and_knows_none_of_one_pipelines() -> (
     None
 ):
-    assert run_etl("schema", "--defaults").document == conf_schema(for_defaults=True)
+    assert run_etl("conf", "schema", "--defaults-file").document == conf_schema(for_defaults=True)
     assert (
         mistakes({"group": "etl", "limits": {"max_records_per_plan": 5}}, for_defaults=True) == []
     )

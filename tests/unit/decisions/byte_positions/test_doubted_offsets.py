@@ -347,7 +347,7 @@ def test_where_a_stored_plan_begins_in_a_log_that_was_read_before_it_may_be_the_
         reject_misaligned_offsets({ONE: 37}, seen, plan, is_left=True)
     assert refused.value.action.endswith(
         "If nobody set it: where the log is another one, or lost its end and was written on since (compare its records with the "
-        "table's by etl peek), etl plans accept-log CONF clicks:1-0 --at OFFSET --reason ... goes on from up to where they are the same, "
+        "table's by etl records show), etl topics accept-changes CONF -p clicks:1-0 --truncated-at OFFSET --reason ... goes on from up to where they are the same, "
         "from 0 if it was made again; where it is the same and damaged there, --skip leaves out what is"
     )
 

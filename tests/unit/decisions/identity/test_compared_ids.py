@@ -105,7 +105,7 @@ def test_brokers_that_were_upgraded_while_zookeeper_was_copied_are_gone_on_with_
     grown(outside)
     with pytest.raises(NeedsDecision, match="made again") as stopped:
         run(outside)
-    assert "--same-log" in stopped.value.action
+    assert "--not-recreated" in stopped.value.action
     accept(outside, "clicks", is_same_log=True)
     run(outside)
     assert not [key for key in outside.keys() if key[1]]

@@ -222,14 +222,14 @@ def test_a_cut_log_stops_the_run_and_the_message_names_the_offsets_and_the_comma
     ) as caught:
         next_plan(snapshot, onward({A: 150, B: 9}, leader_epochs={A: 3, B: 3}))
     assert caught.value.where == {"topic": "clicks", "partition": 0, "offset": 150}
-    assert "etl plans accept-log CONF clicks:0 --reason" in caught.value.action
+    assert "etl topics accept-changes CONF -p clicks:0 --reason" in caught.value.action
     assert caught.value.exit_code == 5
 
 
 def test_where_the_cut_is_not_known_the_message_asks_for_the_offset() -> None:
     with pytest.raises(PartitionTruncated, match="at offset 100 or below") as caught:
         next_plan(snapshot_of({A: (0, 100)}), onward({A: 150}))
-    assert "clicks:0 --at OFFSET --reason" in caught.value.action
+    assert "clicks:0 --truncated-at OFFSET --reason" in caught.value.action
 
 
 def test_every_topic_made_anew_at_once_may_be_another_ensemble_and_the_message_says_so() -> None:
@@ -238,8 +238,8 @@ def test_every_topic_made_anew_at_once_may_be_another_ensemble_and_the_message_s
         reject_recreated_or_truncated(
             plan, snapshot_of({A: (0, 10)}, topic_ids={"clicks": "zxid-6"})
         )
-    assert "etl plans accept-log CONF clicks --reason" in caught.value.action
-    assert "--same-log" in caught.value.action
+    assert "etl topics accept-changes CONF -p clicks --reason" in caught.value.action
+    assert "--not-recreated" in caught.value.action
 
 
 def test_a_log_of_another_pipelines_topic_is_not_looked_at() -> None:

@@ -187,7 +187,7 @@ def test_a_log_that_its_broker_kept_goes_on_where_it_was_when_its_topic_is_accep
     )
     assert "clicks:2-0: the bytes that were read or planned last are there" in refused.value.action
     assert (
-        "etl plans accept-log CONF clicks --reason ..., which reads logs that hold other bytes from their start"
+        "etl topics accept-changes CONF -p clicks --reason ..., which reads logs that hold other bytes from their start"
         in refused.value.action
     )
     plan = accept(outside, "clicks")
@@ -259,9 +259,13 @@ def test_a_log_of_which_nothing_tells_must_be_named_itself_and_whoever_does_is_b
     with pytest.raises(NeedsDecision) as refused:
         run(outside)
     assert "clicks:2-0: nothing tells" in refused.value.action
-    assert "lost its log: etl plans accept-log CONF clicks:2-0 --reason" in refused.value.action
     assert (
-        "kept it: etl plans accept-log CONF clicks:2-0 --same-log --reason" in refused.value.action
+        "lost its log: etl topics accept-changes CONF -p clicks:2-0 --reason"
+        in refused.value.action
+    )
+    assert (
+        "kept it: etl topics accept-changes CONF -p clicks:2-0 --not-recreated --reason"
+        in refused.value.action
     )
     for is_same_log in (True, False):
         with pytest.raises(SettingsError, match="must be named itself|not the same"):
@@ -283,7 +287,7 @@ def test_a_kept_log_that_lost_its_end_is_named_with_the_offset_up_to_which_its_b
     with pytest.raises(NeedsDecision) as refused:
         run(outside)
     assert (
-        "its disk lost the end of it alone, name the partition and say with --at"
+        "its disk lost the end of it alone, name the partition and say with --truncated-at"
         in refused.value.action
     )
     plan = accept(outside, "clicks:2-0", at_offset=log.entries[1][0])
@@ -406,7 +410,7 @@ def test_a_log_that_was_made_again_on_one_broker_while_another_keeps_the_topic_s
     assert outside.plans == before
     assert "made again on that broker alone" in refused.value.action
     assert (
-        "from 0 if it was made again: etl plans accept-log CONF clicks:1-0 --at OFFSET"
+        "from 0 if it was made again: etl topics accept-changes CONF -p clicks:1-0 --truncated-at OFFSET"
         in refused.value.action
     )
     position = outside.offsets[ONE][0]
@@ -459,7 +463,10 @@ def test_a_log_in_which_no_entry_begins_at_our_position_is_accepted_as_another_a
         run(outside, at=crash_at("store plan", When.AFTER))
     with pytest.raises(MisalignedOffset) as refused:
         run(outside)
-    assert "etl plans accept-log CONF clicks:1-0 --at OFFSET --reason ..." in refused.value.action
+    assert (
+        "etl topics accept-changes CONF -p clicks:1-0 --truncated-at OFFSET --reason ..."
+        in refused.value.action
+    )
     with pytest.raises(SettingsError, match=f"offset {position} lies above {position - 1}"):
         accept(outside, "clicks:1-0", at_offset=position)
     with pytest.raises(SettingsError, match="not the same log"):
@@ -622,7 +629,7 @@ def test_logs_of_messages_that_are_all_alike_are_told_apart_by_the_topics_id_alo
 def test_at_is_for_one_partition_that_is_named_itself_and_no_higher_than_it_was_read(
     names: tuple[str, ...], at: int
 ) -> None:
-    with pytest.raises(SettingsError, match="--at is for one partition|lies above"):
+    with pytest.raises(SettingsError, match="--truncated-at is for one partition|lies above"):
         accept(kept_by_two(), *names, at_offset=at)
 
 

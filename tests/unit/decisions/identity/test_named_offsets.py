@@ -69,7 +69,7 @@ def test_an_offset_that_an_operator_names_inside_a_message_is_refused_with_the_o
         accept(outside, "clicks:2-0", at_offset=starts[1] + 3)
     assert (refused.value.exit_code, refused.value.where["key"], outside.plans) == (
         2,
-        "--at",
+        "--truncated-at",
         before,
     )
     assert accept(outside, "clicks:2-0", at_offset=starts[1]).positions[TWO] == starts[1]
@@ -86,7 +86,7 @@ def test_an_offset_of_which_nobody_can_tell_is_refused_with_those_that_the_broke
         match="nobody can tell whether a message begins at .*: its broker gives nothing",
     ) as refused:
         reject_misaligned_offset(
-            TWO, untold.offset, replace(seen, looked_at={TWO: (untold,)}), key="--at"
+            TWO, untold.offset, replace(seen, looked_at={TWO: (untold,)}), key="--truncated-at"
         )
     assert f"the broker names {bounds[1]} below it and {bounds[2]} above it" in refused.value.action
 
@@ -130,7 +130,7 @@ def test_a_stored_reset_that_begins_inside_a_message_is_said_again_as_the_messag
     with pytest.raises(MisalignedOffset) as refused:
         run(outside)
     assert (
-        f"if up to {starts[1]} or below, `etl plans accept-log CONF clicks:1-0 --at OFFSET"
+        f"if up to {starts[1]} or below, `etl topics accept-changes CONF -p clicks:1-0 --truncated-at OFFSET"
         in refused.value.action
     )
     assert accept(outside, "clicks:1-0", at_offset=starts[1]).positions[ONE] == starts[1]

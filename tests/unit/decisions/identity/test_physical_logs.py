@@ -169,7 +169,9 @@ def test_a_log_that_its_broker_lost_the_tail_of_needs_a_decision_and_goes_on_as_
         PartitionTruncated, match=f"the log was cut at offset {log.end} or below"
     ) as refused:
         run(outside)
-    assert "etl plans accept-log CONF clicks:1-0 --at OFFSET" in refused.value.action
+    assert (
+        "etl topics accept-changes CONF -p clicks:1-0 --truncated-at OFFSET" in refused.value.action
+    )
     plan = accept(outside, "clicks:1-0", at_offset=log.end, settings=PHYSICAL_SETTINGS)
     assert plan.vanished == (Vanished(ONE, log.end, position),) and plan.positions[ONE] == log.end
     log.grow(3)
@@ -310,7 +312,7 @@ def test_nor_to_take_the_place_of_a_pipeline_of_which_nobody_knows_where_it_ende
         where_we_stand(seen, PHYSICAL_SETTINGS)
     assert (
         "Nobody can take the other's place" in refused.value.action
-        and "plans take-over" not in refused.value.action
+        and "pipelines inherit" not in refused.value.action
     )
 
 

@@ -46,7 +46,7 @@ def test_a_run_without_an_interval_is_refused_with_the_ways_to_give_it_one(
     with pytest.raises(SettingsError, match="the run has no interval") as found:
         interval_of_run(None, None, interval)
     for way in (
-        "from_time and until_time",
+        "from and until",
         "data_interval_start and data_interval_end",
         "airflow backfill create",
     ):
@@ -69,7 +69,7 @@ def test_a_data_interval_that_is_not_that_of_the_logical_date_somebody_named_is_
         SettingsError, match="not that of its logical date 2026-11-02T05:00:00"
     ) as found:
         interval_of_run(None, None, (FIVE, SIX), named)
-    assert "from_time and until_time" in found.value.action
+    assert "from and until" in found.value.action
     for fitting in (FIVE, SIX, datetime(2026, 11, 10, 6, 30, tzinfo=UTC)):
         assert interval_of_run(None, None, (FIVE, SIX), fitting).run_key == KEY, (
             "its start, or the last whole interval before it"
@@ -94,23 +94,19 @@ def test_a_run_goes_on_up_to_the_end_of_its_interval_under_the_intervals_key() -
         "/conf/clicks.yaml",
         "--run-key",
         KEY,
-        "--until-time",
+        "--until",
         "2026-11-10T06:00:00+00:00",
         "--json",
     ]
-    assert "--until-time" not in run_arguments("/conf/jafka.yaml", interval, is_physical=True)
+    assert "--until" not in run_arguments("/conf/jafka.yaml", interval, is_physical=True)
 
 
 def test_a_range_is_given_by_the_params_that_are_set() -> None:
-    assert range_arguments(
-        {"topic": "clicks", "partition": None, "from": "10", "until": 20, "else": "x"}
-    ) == ["--topic", "clicks", "--from", "10", "--until", "20"]
-    assert range_arguments({"topic": "clicks", "partition": 0, "from": " ", "until": ""}) == [
-        "--topic",
-        "clicks",
-        "--partition",
-        "0",
-    ]
+    params = {"partitions": ["clicks"], "from": "10", "until": 20, "else": "x"}
+    assert range_arguments(params) == ["--partition", "clicks", "--from", "10", "--until", "20"]
+    params = {"partitions": ["clicks:0", "clicks:1"], "from": " ", "until": ""}
+    assert range_arguments(params) == ["--partition", "clicks:0", "--partition", "clicks:1"]
+    assert range_arguments({"partitions": None}) == []
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -160,14 +156,14 @@ def test_a_code_that_is_retriable_is_tried_again_without_a_document_too(code: in
 
 def test_a_backfill_has_its_name_in_each_retry_and_fills_what_is_missing_on_request() -> None:
     given = {"name": "old", "from": "2026-01-01T00:00:00Z", "until": 500}
-    words = ["conf.yaml", "--name", "old", "--from", "2026-01-01T00:00:00Z", "--until", "500"]
+    words = ["conf.yaml", "old", "--from", "2026-01-01T00:00:00Z", "--until", "500"]
     assert backfill_arguments("conf.yaml", given) == [*words, "--json"]
-    assert backfill_arguments("conf.yaml", {**given, "missing": False, "topic": None}) == [
+    assert backfill_arguments("conf.yaml", {**given, "only_unloaded": False, "topic": None}) == [
         *words,
         "--json",
     ]
-    assert backfill_arguments("conf.yaml", {**given, "missing": True}) == [
+    assert backfill_arguments("conf.yaml", {**given, "only_unloaded": True}) == [
         *words,
-        "--missing",
+        "--only-unloaded",
         "--json",
     ]

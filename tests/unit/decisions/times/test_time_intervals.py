@@ -10,9 +10,9 @@ import pytest
 from etl.decide.run_requests import (
     TimeInterval,
     divided,
+    duration,
     interval_between,
     intervals_looked_back_at,
-    length,
     milliseconds,
     moment,
 )
@@ -138,15 +138,15 @@ def test_intervals_looked_back_at_are_whole_and_none_is_one_that_no_run_may_have
 
 
 def test_a_length_is_a_number_and_a_unit() -> None:
-    assert [length(text) for text in ("90s", "15m", " 1h ", "7d")] == [
+    assert [duration(text, "--every") for text in ("90s", "15m", " 1h ", "7d")] == [
         timedelta(seconds=90),
         timedelta(minutes=15),
         timedelta(hours=1),
         timedelta(days=7),
     ]
     for wrong in ("", "1", "h", "-1h", "1.5h", "1 h", "1w", "9999999999d"):
-        with pytest.raises(SettingsError, match="--every is no length of time"):
-            length(wrong)
+        with pytest.raises(SettingsError, match="--every is no duration"):
+            duration(wrong, "--every")
 
 
 def test_a_time_between_two_milliseconds_is_the_later_one_for_no_record_lies_between() -> None:

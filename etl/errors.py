@@ -31,8 +31,7 @@ severity if several errors occurred.
     │   │   └── MisalignedOffset         no message begins at a byte offset
     │   ├── RecordTooLarge               a record, or a decompressed batch, exceeds the limit
     │   ├── RanOutBeforeUntil
-    │   ├── FileLost                     a file that the table's log names is gone
-    │   └── VerificationFailed
+    │   └── FileLost                     a file that the table's log names is gone
     ├── Unreachable                 6    retriable: ZooKeeper, a broker or Spark
     │   ├── ZooKeeperUnreachable
     │   ├── SessionLost
@@ -40,10 +39,12 @@ severity if several errors occurred.
     │   ├── CommitUnknown                the commit may have succeeded: read it back
     │   ├── BrokerUnreachable
     │   │   └── BrokerError              a retriable error code of a broker
-    │   ├── NotYetReadable               records are not readable yet, or may still arrive
+    │   ├── NotYetReadable               records are not readable yet
     │   └── ProcessLost                  Spark's JVM, an executor or a worker died
     ├── TableUnreachable            7    retriable: the table cannot be read or written
     │   └── NoExclusiveCreate            in this store writers can replace each other's commits
+    ├── NotReady                    8    retriable later: a time is not complete, or in the future
+    ├── VerificationFailed          9    rows are missing or duplicated
     └── Stopped                   130    retriable: Ctrl-C or SIGTERM
 """
 
@@ -223,8 +224,10 @@ class FileLost(NeedsDecision):
     """A file that the table's log names is not there any more."""
 
 
-class VerificationFailed(NeedsDecision):
+class VerificationFailed(EtlError):
     """Rows are missing or double."""
+
+    exit_code = 9
 
 
 class Unreachable(EtlError):
@@ -262,9 +265,7 @@ class BrokerError(BrokerUnreachable):
 
 
 class NotYetReadable(Unreachable):
-    """Not yet: an open transaction or slow remote storage holds the records back, or those of a
-    time may still come.
-    """
+    """An open transaction or slow remote storage holds the records back."""
 
 
 class ProcessLost(Unreachable):
@@ -283,6 +284,12 @@ class NoExclusiveCreate(TableUnreachable):
     """The table's store or mount creates a file over another one of its name: two writers could
     replace each other's commit.
     """
+
+
+class NotReady(EtlError):
+    """Topics or table are not complete up to a time yet, or the time is in the future."""
+
+    exit_code, retriable = 8, True
 
 
 class Stopped(EtlError):
@@ -392,10 +399,9 @@ class BrokerRefusal:
         )
 
 
-_WORST_FIRST = (1, 2, 5, 3, 6, 7, 4, 130)
-"""Order of severity: what no retry fixes first. An invalid setting (2) precedes a decision (5),
-because it may cause the disagreement; a permitted loss (3) follows both; ZooKeeper and brokers (6)
-precede the table (7), as in a run; last what passes by itself (4), and interrupts.
+_WORST_FIRST = (1, 9, 5, 2, 3, 7, 6, 4, 8, 130)
+"""Order of severity: what no retry fixes first, then the table (7), ZooKeeper and brokers (6), last
+what passes by itself (4, 8), and interrupts.
 """
 
 

@@ -293,7 +293,7 @@ def brief_of(document: Mapping[str, Any] | None) -> dict[str, Any]:
     }
     if isinstance(told.get("outcomes"), list):
         brief["outcomes"] = [
-            _short(one.get("says")) if isinstance(one, dict) else _short(one)
+            _short(one.get("message")) if isinstance(one, dict) else _short(one)
             for one in told["outcomes"]
         ]
     plan = told.get("plan")

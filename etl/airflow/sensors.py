@@ -27,7 +27,7 @@ from etl.airflow.pipeline import (
 )
 from etl.airflow.submit import interval_of, raise_unless_done
 from etl.decide.run_requests import Verdict, duration, intervals_looked_back_at, verdict_of
-from etl.errors import SettingsError
+from etl.errors import NotReady, SettingsError
 
 
 def words_of(pipeline: Pipeline, until: str, grace_s: float) -> list[str]:
@@ -88,14 +88,14 @@ class LogCompleteSensor(BaseSensorOperator):
             code, document = ask(self._toolkit, self._words(context))
         except SettingsError as error:
             raise AirflowFailException(str(error)) from error
-        self.log.info("%s", (document or {}).get("says") or told_of(document))
+        self.log.info("%s", (document or {}).get("message") or told_of(document))
         return is_complete(code, document)
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> None:
         """Handle the trigger's event: complete, or impossible to tell."""
         if event.get("refused"):
             raise AirflowFailException(str(event["refused"]))
-        self.log.info("%s", event.get("says"))
+        self.log.info("%s", event.get("message"))
 
     def _words(self, context: Mapping[str, Any]) -> list[str]:
         return words_of(self._pipeline, interval_of(context).end.isoformat(), self._grace_s)
@@ -171,7 +171,7 @@ class LogCompleteTrigger(BaseTrigger):
                     reject_without_package, toolkit, complained.decode(errors="replace")
                 )
             return (
-                {"says": (document or {}).get("says", "complete")}
+                {"message": (document or {}).get("message", "complete")}
                 if is_complete(looking.returncode, document)
                 else None
             )
@@ -238,7 +238,8 @@ class MissingIntervalsOperator(BaseOperator):
             )
         except SettingsError as error:
             raise AirflowFailException(str(error)) from error
-        raise_unless_done(code, document)
+        if code != NotReady.exit_code:
+            raise_unless_done(code, document)
         told = document or {}
         missing = told.get("incomplete", [])[:TOLD]
         if missing:
@@ -249,4 +250,4 @@ class MissingIntervalsOperator(BaseOperator):
             raise AirflowFailException(
                 f"{told.get('says')}: {named}. Check: the runs of the ingest DAG; the next one makes them good"
             )
-        return {"says": told.get("says")}
+        return {"message": told.get("message")}

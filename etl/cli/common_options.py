@@ -315,7 +315,7 @@ def single(partitions: Sequence[str]) -> str:
 
 
 def request_of(settings: Settings, until: str | None, run_key: str | None) -> Request | None:
-    """Return the request of a run. Raises SettingsError, and NotYetReadable for an end in the
+    """Return the request of a run. Raises SettingsError, and NotReady for an end in the
     future.
     """
     from etl.run.services import now_ms

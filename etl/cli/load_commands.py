@@ -160,7 +160,7 @@ def backfills_delete(
     found = show_backfill(settings, name)
     confirm(
         [
-            f"backfill {name} ({found['asked']}): {found['loaded']:,} offsets of {found['offsets']:,} are loaded and stay, "
+            f"backfill {name} ({found['request']}): {found['loaded']:,} offsets of {found['offsets']:,} are loaded and stay, "
             f"{found['left']:,} are given back" + _once_more(found)
         ],
         yes=yes,
@@ -169,7 +169,7 @@ def backfills_delete(
     report, says = abandon_backfill(
         settings, name, reason, run_context(quiet=quiet, as_json=as_json)
     )
-    show(as_json, {**report.as_json(), "says": says}, lambda: show_sentence(says), is_done=True)
+    show(as_json, {**report.as_json(), "message": says}, lambda: show_sentence(says), is_done=True)
 
 
 def _once_more(found: dict[str, Any]) -> str:

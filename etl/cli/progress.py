@@ -196,8 +196,8 @@ _OF_A_RUN = (
     "bytes",
     "records_per_second",
     "offsets_committed",
-    "delta_version",
-    "seconds_in_all",
+    "table_version",
+    "total_seconds",
     "seconds",
 )
 
@@ -227,7 +227,7 @@ class JsonLines(logging.Handler):
             "message": message,
             "pipeline": self.pipeline,
             "run_id": run.run_id if run else None,
-            "verb": _verb(run),
+            "phase": _verb(run),
             "plan": plan.number if plan else None,
             **more,
         }

@@ -218,9 +218,9 @@ def show_proof(proof: Proof) -> None:
             for r in told
         ],
     )
-    for r in [r for r in told if r["without_row"]["says"]][:ROWS_SHOWN]:
+    for r in [r for r in told if r["without_row"]["message"]][:ROWS_SHOWN]:
         screen.print(
-            f"offsets without a row in {r['topic']} {key_of_row(r)}: {r['without_row']['says']}"
+            f"offsets without a row in {r['topic']} {key_of_row(r)}: {r['without_row']['message']}"
         )
     for note in proof.notes:
         screen.print(note)
@@ -255,7 +255,7 @@ def show_plans(rows: Sequence[Mapping[str, Any]]) -> None:
                 (r["created_at"] or "")[:16].replace("T", " "),
                 r["offsets"],
                 r["rows"],
-                _named(r["delta_version"]),
+                _named(r["table_version"]),
                 r["id"],
                 *((r.get("run_key") or "",) if has_keys else ()),
             )
@@ -318,7 +318,7 @@ def show_pipelines(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def show_plan(document: Mapping[str, Any]) -> None:
     """One plan."""
-    version = document["delta_version"]
+    version = document["table_version"]
     state = (
         "its outcome is not recorded" if version is None else f"in the table at version {version}"
     )
@@ -411,7 +411,7 @@ def show_backfills(rows: Sequence[Mapping[str, Any]]) -> None:
                 r["left"],
                 None if r["seconds_left"] is None else time_in_words(r["seconds_left"]),
                 None if r["newest_plan"] is None else str(r["newest_plan"]),
-                r["asked"],
+                r["request"],
             )
             for r in rows
         ],
@@ -440,7 +440,7 @@ def show_backfill_whole(document: Mapping[str, Any]) -> None:
                 (one["made_at"] or "")[:16].replace("T", " "),
                 one["offsets"],
                 one["rows"],
-                None if one["delta_version"] is None else str(one["delta_version"]),
+                None if one["table_version"] is None else str(one["table_version"]),
             )
             for one in document["plans"]
         ],
@@ -593,7 +593,7 @@ def _estimates(size: int | None, *seconds: float | None) -> tuple[str | None, ..
 def show_one_run(run: ConfRun) -> None:
     """Print the result of one conf of a directory; its error was printed before."""
     for one in (run.report or {}).get("outcomes", ()):
-        screen.print(f"  {one['outcome']}: {one['says']}", markup=False)
+        screen.print(f"  {one['outcome']}: {one['message']}", markup=False)
 
 
 def show_folder_run(found: FolderRun) -> None:
@@ -605,7 +605,7 @@ def show_folder_run(found: FolderRun) -> None:
                 run.conf,
                 run.exit_code,
                 (run.report or {}).get("records"),
-                (run.report or {}).get("seconds_in_all"),
+                (run.report or {}).get("total_seconds"),
                 run.error.message.splitlines()[0]
                 if run.error
                 else ", ".join(one["outcome"] for one in (run.report or {}).get("outcomes", ())),

@@ -122,10 +122,10 @@ class BackfillPreview:
         """The document of a dry run."""
         claim = self.beginning.claim
         return {
-            "says": self.says,
+            "message": self.says,
             "notes": list(self.notes),
             "name": claim.name,
-            "asked": claim.asked,
+            "request": claim.asked,
             "offsets": claim.offsets,
             "estimated_bytes": self.estimated_bytes,
             "estimated_plans": self.plans,
@@ -335,7 +335,7 @@ def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
                     "made_at": at(plan.created_at_ms),
                     "offsets": sum(r.size for r in plan.ranges),
                     "rows": record.rows if record else None,
-                    "delta_version": record.delta_version if record else None,
+                    "table_version": record.delta_version if record else None,
                     "reason": plan.reason,
                 }
                 for plan, record in plans
@@ -353,7 +353,7 @@ def described(live: PlanLedger, beside: ClaimsBeside, claim: Reservation) -> dic
     return {
         "name": claim.name,
         "state": _state(claim, left, is_driven=driver is not None).value,
-        "asked": claim.asked,
+        "request": claim.asked,
         "begun_at": at(claim.made_at_ms),
         "offsets": claim.offsets,
         "loaded": claim.offsets - left,

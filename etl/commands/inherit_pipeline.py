@@ -306,7 +306,7 @@ def _resumed(world: LiveServices, place: str, snapshot: Snapshot, run_id: str) -
             return None
         world.ledger.resume(beside=world.ledger.pipelines_version() or 0)
     says = f"{name} never went on in the place of this pipeline, and will not: this one is in service again, at its own positions"
-    return Ruling(says, {"says": says, "plan": None, "took_over": None, "retired": False})
+    return Ruling(says, {"message": says, "plan": None, "took_over": None, "retired": False})
 
 
 def _reject_unloaded_gap(
@@ -392,7 +392,7 @@ def _ruling(
     return Ruling(
         says,
         {
-            "says": says,
+            "message": says,
             "plan": describe_plan(plan, None),
             "took_over": other.app_id,
             "retired": is_retired,

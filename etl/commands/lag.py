@@ -21,8 +21,10 @@ from etl.decide.run_requests import TimeInterval, divided, incomplete_logs
 from etl.decide.set_offsets import paused_logs
 from etl.errors import (
     BrokerUnreachable,
+    EtlError,
     LedgersDisagree,
     NeedsDecision,
+    NotReady,
     NotYetReadable,
     OffsetMoved,
     SettingsError,
@@ -191,7 +193,7 @@ class Complete:
         return f"{len(self.incomplete):,} of {counted(self.logs, 'partition')} not complete up to {at(self.until_ms)}: {named}{more}"
 
     @property
-    def refusal(self) -> NotYetReadable | None:
+    def refusal(self) -> EtlError | None:
         """None where all are complete."""
         if not self.incomplete:
             return None
@@ -200,7 +202,7 @@ class Complete:
             log = self.unled[0]
             action = f"{log.held_by}; to go on without it set source.on_no_leader: skip"
             return NotYetReadable(f"{self.says}; {log.topic} {log.key} {log.unled}", action=action)
-        return NotYetReadable(
+        return NotReady(
             self.says, action=f"the same again later; at {counts_at} all of them count as complete"
         )
 
@@ -210,11 +212,11 @@ class Complete:
             "until_at": at(self.until_ms),
             "at": at(self.at_ms),
             "grace_s": self.grace_s,
-            "is_complete": not self.incomplete,
+            "ready": not self.incomplete,
             "partitions": self.logs,
             "incomplete": [log.place for log in self.incomplete],
             "paused": [log.place for log in self.paused],
-            "says": self.says,
+            "message": self.says,
         }
 
 
@@ -306,15 +308,17 @@ class Intervals:
         )
 
     @property
-    def refusal(self) -> BrokerUnreachable | None:
-        """Return None if each partition could be asked."""
-        if not self.unled:
-            return None
-        return BrokerUnreachable(
-            self.says,
-            **self.unled[0].place,
-            action=f"{self.unled[0].held_by}; the same again once they are back",
-        )
+    def refusal(self) -> EtlError | None:
+        """Return None if all intervals are loaded, and each partition could be asked."""
+        if self.unled:
+            return BrokerUnreachable(
+                self.says,
+                **self.unled[0].place,
+                action=f"{self.unled[0].held_by}; the same again once they are back",
+            )
+        if self.incomplete:
+            return NotReady(self.says, action="`etl run CONF`, which loads what is missing")
+        return None
 
     def as_json(self) -> dict[str, Any]:
         """The document of `etl table gaps`. Of each interval the first partitions are named."""
@@ -328,7 +332,7 @@ class Intervals:
         }
         return {
             "intervals": self.asked,
-            "says": self.says,
+            "message": self.says,
             **told,
             "incomplete": list(map(_described, self.incomplete)),
             "waiting_in_paused": list(map(_described, self.waiting)),

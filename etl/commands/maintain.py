@@ -58,7 +58,7 @@ class Waiting:
             "table": self.table,
             "small_files": self.small_files,
             "small_bytes": self.small_bytes,
-            "says": list(self.says),
+            "message": list(self.says),
         }
 
 
@@ -84,7 +84,7 @@ class Done:
             "large_files": c.files_added,
             "bytes_before": c.bytes_removed,
             "bytes_after": c.bytes_added,
-            "says": list(self.says),
+            "message": list(self.says),
         }
 
 
@@ -160,7 +160,7 @@ class Foreseen:
             "small_bytes": self.small_bytes,
             "unneeded_files": self.unneeded_files,
             "keep_hours": self.kept.total_seconds() / 3600,
-            "says": list(self.says),
+            "message": list(self.says),
         }
 
 
@@ -203,7 +203,7 @@ class Maintained:
             "keep_hours": self.kept.total_seconds() / 3600,
             "checkpoint": self.checkpoint,
             "plans_folded": self.plans_folded,
-            "says": list(self.says),
+            "message": list(self.says),
         }
 
 

@@ -294,9 +294,9 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
     return Ruling(
         says,
         {
-            "says": says,
+            "message": says,
             "table_id": acknowledgement.table_id,
-            "delta_version": acknowledgement.delta_version,
+            "table_version": acknowledgement.delta_version,
             "after_plan": acknowledgement.number,
             "reason": reason,
             "accepted": [described(found) for found in done],
@@ -334,9 +334,9 @@ def _acknowledge_rows(world: LiveServices, version: str, reason: str) -> Ruling:
     return Ruling(
         says,
         {
-            "says": says,
+            "message": says,
             "table_id": table.id,
-            "delta_version": table.version,
+            "table_version": table.version,
             "after_plan": 0,
             "reason": reason,
             "accepted": [],
@@ -410,7 +410,7 @@ def supersede(
     says = f"plan {number} ({newest.id}) was superseded by {instead.id}, which the next run executes: {reason}"
     not_read = describe_left(newest, instead)
     document = {
-        "says": says,
+        "message": says,
         "plan": describe_plan(instead, None),
         "superseded": _ranges(newest),
         "lost": describe_losses(lost),
@@ -449,7 +449,7 @@ def _settled(
         says = f"plan {plan.number} ({plan.id}) was superseded by {instead.id}: {held} is left to the group"
         return Ruling(
             f"{says}: {reason}",
-            {"says": says, "plan": describe_plan(instead, None), "superseded": _ranges(plan)},
+            {"message": says, "plan": describe_plan(instead, None), "superseded": _ranges(plan)},
         )
     if found_out(plan, snapshot.committed) is not HandOverOutcome.UNTOLD:
         message = f"whether plan {plan.number} was handed over is known"
@@ -461,7 +461,7 @@ def _settled(
     marked = replace(plan, handed_over=True)
     write_mark(world.ledger, marked)
     says = f"plan {plan.number} ({plan.id}) counts as handed over, and the next run executes it: {reason}"
-    return Ruling(says, {"says": says, "plan": describe_plan(marked, None), "superseded": []})
+    return Ruling(says, {"message": says, "plan": describe_plan(marked, None), "superseded": []})
 
 
 def _reject_finished(number: int, state: PipelineState, table: Table | None) -> None:
@@ -543,7 +543,7 @@ def accept_log(
         for log in sorted(_moved_logs(plan, state))
     ]
     says += told_of(old, plan, snapshot)
-    document = {"says": says, "plan": describe_plan(plan, None), "lost": describe_losses(lost)}
+    document = {"message": says, "plan": describe_plan(plan, None), "lost": describe_losses(lost)}
     return Ruling("\n".join([*says, *describe_vanished(plan.vanished)]), document)
 
 
@@ -619,7 +619,7 @@ def resolve(
     return Ruling(
         says,
         {
-            "says": says,
+            "message": says,
             "now": as_json(found),
             "before": as_json(before) if before else None,
             "table_of_newest_plan": ledger.newest.table_id if ledger.newest else None,

@@ -109,7 +109,7 @@ def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
     return Ruling(
         says,
         {
-            "says": says,
+            "message": says,
             "pipeline": chosen.pipeline,
             "retired_at": at(retirement.at_ms),
             "reason": reason,
@@ -143,7 +143,7 @@ def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
     return Ruling(
         says,
         {
-            "says": says,
+            "message": says,
             "pipeline": chosen.pipeline,
             "reason": reason,
             "topics": topics,
@@ -238,5 +238,10 @@ def set_acl(settings: Settings) -> Ruling:
     says = f"the {changed:,} znodes of pipeline {settings.pipeline} can be changed by {who}, and read by everybody"
     return Ruling(
         says,
-        {"says": says, "pipeline": settings.pipeline, "acl": access.acl.value, "znodes": changed},
+        {
+            "message": says,
+            "pipeline": settings.pipeline,
+            "acl": access.acl.value,
+            "znodes": changed,
+        },
     )

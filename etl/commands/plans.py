@@ -61,7 +61,7 @@ def list_plans(settings: Settings) -> list[dict[str, Any]]:
                     "offsets": sum(r.size for r in plan.ranges),
                     "unit": next((f"{log.unit}s" for log in plan.positions), "offsets"),
                     "rows": applied.rows if applied else None,
-                    "delta_version": applied.delta_version if applied else None,
+                    "table_version": applied.delta_version if applied else None,
                 }
             )
     return rows
@@ -135,7 +135,7 @@ class Preview:
             any(r.log.is_physical for r in self.ranges),
         )
         return {
-            "says": self.says,
+            "message": self.says,
             "records_at_most": None if is_physical else sum(r.size for r in self.ranges),
             "estimated_bytes": round(bytes_of(self.ranges, sizes)),
             "bytes_are_assumed": any(

@@ -96,7 +96,7 @@ class ReplayPreview:
     def as_json(self) -> dict[str, Any]:
         """The document of a dry run."""
         return {
-            "says": self.says,
+            "message": self.says,
             "notes": list(self.notes),
             "plan": self.plan.number,
             "first_executes": self.left.number if self.left else None,
@@ -232,7 +232,7 @@ class Copied:
     def as_json(self) -> dict[str, Any]:
         """The document of the command."""
         return {
-            "says": self.says,
+            "message": self.says,
             "table": self.table,
             "rows": self.counts.there,
             "rows_that_went": self.counts.stood,

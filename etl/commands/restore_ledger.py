@@ -107,7 +107,7 @@ def restore(
     if foreseen.lost is Lost.NOTHING:
         return Ruling(
             foreseen.says[0],
-            {"says": list(foreseen.says), "restored": foreseen.lost.value, "plan": None},
+            {"message": list(foreseen.says), "restored": foreseen.lost.value, "plan": None},
         )
     run_id = new_run_id()
     with (
@@ -130,7 +130,7 @@ def restore(
     says = [*describe_stored_plan(plan, reason), *foreseen.says]
     return Ruling(
         "\n".join(says),
-        {"says": says, "restored": foreseen.lost.value, "plan": describe_plan(plan, None)},
+        {"message": says, "restored": foreseen.lost.value, "plan": describe_plan(plan, None)},
     )
 
 

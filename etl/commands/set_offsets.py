@@ -131,7 +131,7 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
     """
     if not foreseen.moves:
         return Ruling(
-            foreseen.says[0], {"says": foreseen.says, "moves": [], "lost": [], "plan": None}
+            foreseen.says[0], {"message": foreseen.says, "moves": [], "lost": [], "plan": None}
         )
     to, run_id = {move.log: move.to_offset for move in foreseen.moves}, new_run_id()
     with (
@@ -165,7 +165,7 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
     says = describe_stored_plan(plan, reason)
     says += foreseen.says
     document = {
-        "says": says,
+        "message": says,
         "moves": foreseen.as_json(),
         "lost": describe_losses(foreseen.lost),
         "plan": describe_plan(plan, None),
@@ -391,7 +391,7 @@ def _changed(
     return Ruling(
         "\n".join(says),
         {
-            "says": says,
+            "message": says,
             "reason": reason,
             "changed": after.pauses != before,
             "paused": [described_pause(one) for one in after.pauses],

@@ -189,7 +189,7 @@ def kept_for(configuration: Mapping[str, str | None], wanted: timedelta | None =
             if said > LEAST_KEPT
             else "runs, RESTORE and proofs may need them"
         )
-        action = f"--retain {least.days + (least.seconds > 0)} or more"
+        action = f"--retain {least.days + (least.seconds > 0)}d or more"
         raise SettingsError(
             f"files stay for {least.days} days at least: {why}", key="--retain", action=action
         )

@@ -312,7 +312,7 @@ class _Story:
         return {
             "produced": self._produced,
             "in_the_table": proof["found_rows"],
-            "verified": proof["is_right"],
+            "verified": proof["passed"],
             "killed_by_signal": killed,
             "table": str(self._home / "warehouse" / "clicks"),
             "conf": str(self._conf),
@@ -340,7 +340,7 @@ class _Story:
         if why:
             self._say(f"[bold]etl {door}[/] {why} ({time.monotonic() - began:.1f} s)")
         for outcome in told.get("outcomes", ()) if isinstance(told, dict) else ():
-            self._screen.print(f"     {outcome['outcome']}: {outcome['says']}")
+            self._screen.print(f"     {outcome['outcome']}: {outcome['message']}")
         return told
 
     def _run_that_dies(self) -> int:
@@ -362,7 +362,7 @@ class _Story:
     def _end(self, proof: dict[str, Any]) -> None:
         same = (
             "each once, none missing"
-            if proof["is_right"] and proof["found_rows"] == self._produced
+            if proof["passed"] and proof["found_rows"] == self._produced
             else "THIS IS WRONG"
         )
         self._say(

@@ -93,7 +93,7 @@ HISTORY_MAX_BYTES = 64 << 20
 """How much of old reports one page reads; what each run saw is not read. Reports of some thousand
 partitions fit.
 """
-_SAW = b'\n  "saw": '
+_SAW = b'\n  "snapshot": '
 
 
 def past_runs(
@@ -316,7 +316,7 @@ def _write_all(path: Path, report: Report) -> None:
     is_kept, told = _write_last(path, report), len(report.outcomes)
     if is_kept:
         with _told_as(
-            Outcome.NO_PAGE,
+            Outcome.REPORT_NOT_WRITTEN,
             report,
             path.with_suffix(".html"),
             "`etl report CONF` makes it again from the report",
@@ -324,7 +324,7 @@ def _write_all(path: Path, report: Report) -> None:
             write_page(path.with_suffix(".html"), report.as_json(), path.parent)
     if report.settings is not None and report.settings.metrics_file is not None:
         with _told_as(
-            Outcome.NO_METRICS,
+            Outcome.METRICS_NOT_WRITTEN,
             report,
             report.settings.metrics_file,
             "what is there is of an earlier run; metrics.path",
@@ -341,20 +341,21 @@ def _send_lineage(report: Report) -> None:
     if (
         settings is None
         or settings.openlineage.namespace is None
-        or any(outcome is Outcome.NO_LINEAGE for outcome, _ in report.outcomes)
+        or any(outcome is Outcome.LINEAGE_NOT_SENT for outcome, _ in report.outcomes)
     ):
         return
     try:
         send_lineage(report, settings, settings.openlineage.namespace)
     except ImportError:
         report.add(
-            Outcome.NO_LINEAGE,
+            Outcome.LINEAGE_NOT_SENT,
             "openlineage-python is not installed: pip install 'offset-range-etl[openlineage]'",
         )
     except Exception as error:  # of a client that is not ours, or of the server that it was told
         said = ": ".join((type(error).__name__, *str(error).strip().splitlines()[:1]))
         report.add(
-            Outcome.NO_LINEAGE, f"{said}; openlineage.namespace, and the client's own configuration"
+            Outcome.LINEAGE_NOT_SENT,
+            f"{said}; openlineage.namespace, and the client's own configuration",
         )
 
 
@@ -385,7 +386,7 @@ def _write_last(path: Path, report: Report) -> bool:
         return True
     except SettingsError as error:
         report.add(
-            Outcome.NOT_KEPT,
+            Outcome.REPORT_NOT_WRITTEN,
             f"{error.message} ({path}); what is there says that the run is still going on, or nothing",
         )
         return False

@@ -96,7 +96,7 @@ def logs_of(report: Mapping[str, Any]) -> list[LogRead]:
 
 def plans_of(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The plans that the run executed, the newest last."""
-    return [*report["earlier_plans"], *([report["plan"]] if report["plan"] else [])]
+    return [*report["previous_plans"], *([report["plan"]] if report["plan"] else [])]
 
 
 def topics_of(logs: Iterable[LogRead]) -> list[LogRead]:
@@ -252,7 +252,7 @@ def summarize_outcome(report: Mapping[str, Any], logs: Sequence[LogRead]) -> str
     if report["state"] == State.RUNNING.value:
         where = f" It is process {report['pid']} on {report['host']}." if report["host"] else ""
         return f"This run has not come to its end: it is still at work, or it was killed. The next run finishes what it left.{where}"
-    loaded = f"{counted(report['records'], 'record')} loaded in {seconds(report['seconds_in_all'])}"
+    loaded = f"{counted(report['records'], 'record')} loaded in {seconds(report['total_seconds'])}"
     if report["state"] == State.FAILED.value:
         return (
             f"The run ended early. {loaded} before that."
@@ -291,7 +291,7 @@ def figures(report: Mapping[str, Any], logs: Sequence[LogRead], unit: str) -> Ht
         ("Records", number(report["records"]), None),
         ("Fetched", size(report["bytes"]) if read else UNKNOWN, "from the brokers"),
         ("Throughput", number(report["records_per_second"]), "records/s of the whole run"),
-        ("Time", seconds(report["seconds_in_all"]), None),
+        ("Time", seconds(report["total_seconds"]), None),
         ("Lag after the run", lag(after), was),
         ("Partitions read", number(read), f"of {number(len(logs))}"),
     )
@@ -305,7 +305,7 @@ def figures(report: Mapping[str, Any], logs: Sequence[LogRead], unit: str) -> Ht
     )
 
 
-_PLAN, _LAG, _SAW = '\n  "plan": ', '\n  "lag": ', '\n  "saw": '
+_PLAN, _LAG, _SAW = '\n  "plan": ', '\n  "lag": ', '\n  "snapshot": '
 _OF_A_LOG = re.compile(r'"before": (\d+|null),\s+"after": (\d+|null)\s*\}')
 
 
@@ -358,7 +358,7 @@ def _run_of(told: Mapping[str, Any], lags: Iterable[tuple[str, str]]) -> PastRun
         told["state"],
         told["started_at"],
         told["exit_code"],
-        told["seconds_in_all"] or None,
+        told["total_seconds"] or None,
         told["records"] or 0,
         told["bytes"],
         told["records_per_second"],
@@ -578,7 +578,7 @@ def _header(report: Mapping[str, Any], logs: Sequence[Any]) -> Html:
             class_="top",
         ),
         tag("p", when, class_="soft small"),
-        tag("p", prose(summarize_outcome(report, logs)), class_="says"),
+        tag("p", prose(summarize_outcome(report, logs)), class_="message"),
     )
 
 
@@ -625,7 +625,11 @@ def _said(report: Mapping[str, Any]) -> Html | None:
     ]
     told.sort(key=lambda one: one["outcome"] not in _LOUD)
     rows = [
-        _sentence(one["outcome"].capitalize(), one["says"], is_loud=one["outcome"] in _LOUD)
+        _sentence(
+            one["outcome"].replace("_", " ").capitalize(),
+            one["message"],
+            is_loud=one["outcome"] in _LOUD,
+        )
         for one in told[:MOST_SENTENCES]
     ]
     gaps = _gaps(
@@ -672,7 +676,7 @@ def _gaps(ranges: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _time(report: Mapping[str, Any]) -> Html | None:
-    if not report["seconds_in_all"]:
+    if not report["total_seconds"]:
         return None
     return tag(
         "section",
@@ -689,8 +693,8 @@ def _footer(report: Mapping[str, Any]) -> Html:
     )
     plan = report["plan"]
     told = [("run", report["run_id"]), ("group", report["group"]), ("table", report["table"])]
-    if report["delta_version"] is not None:
-        told.append(("table version", str(report["delta_version"])))
+    if report["table_version"] is not None:
+        told.append(("table version", str(report["table_version"])))
     if plan:
         told.append(("plan", f"{plan['number']} ({plan['kind']}), id {plan['id']}"))
     process = f"{report['pid']} on {report['host']}" if report["host"] else ""

@@ -70,8 +70,8 @@ def describe_without_plan(
 ) -> tuple[Outcome, str]:
     """Describe a run without a plan."""
     if done_before:
-        return Outcome.ALREADY_APPLIED, describe_done_before(done_before)
-    return Outcome.NOTHING_NEW, describe_empty_key(
+        return Outcome.ALREADY_LOADED, describe_done_before(done_before)
+    return Outcome.UP_TO_DATE, describe_empty_key(
         remembered
     ) if remembered else "nothing new to read"
 
@@ -431,7 +431,7 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
         "shape": plan.shape,
         "time_zone": plan.time_zone,
         "run_id": applied.run_id if applied else None,
-        "delta_version": applied.delta_version if applied else None,
+        "table_version": applied.delta_version if applied else None,
         "uncounted": applied.uncounted if applied else None,
         "ranges": [
             {
@@ -599,7 +599,7 @@ def as_text(report: Mapping[str, Any], saw: Mapping[str, Any] | None) -> str:
     """Return a report as text: a line for each range and partition, and one for each snapshot."""
     parts = {name: _lines(value, "  ") for name, value in report.items()}
     if saw is not None:
-        parts["saw"] = _object(
+        parts["snapshot"] = _object(
             {
                 name: _bounded(value) if name in _LOOKS else _line(value)
                 for name, value in saw.items()
@@ -661,11 +661,11 @@ def read_incident(report: Mapping[str, Any]) -> Incident:
     """Return the incident in a report's file. Raises KeyError for one without snapshots: its run
     ended before the first.
     """
-    saw = report["saw"]
+    saw = report["snapshot"]
     looks = tuple(
         read_snapshot(saw[name]) for name in _LOOKS if name in saw and "left_out" not in saw[name]
     )
-    plans = [*report["earlier_plans"], *([report["plan"]] if report["plan"] else [])]
+    plans = [*report["previous_plans"], *([report["plan"]] if report["plan"] else [])]
     return Incident(
         read_settings(saw["settings"]),
         looks,

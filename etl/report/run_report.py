@@ -173,20 +173,23 @@ def describe_without_ranges(plan: Plan) -> Iterator[tuple[Outcome, str]]:
     """Describe what a plan without ranges did, a sentence each."""
     decided = f"plan {plan.number}, by an operator's decision: {plan.reason}"
     if plan.kind is PlanKind.RESET:
-        yield Outcome.RESET, decided
-        yield from ((Outcome.RESET, sentence) for sentence in describe_vanished(plan.vanished))
+        yield Outcome.TOPIC_CHANGES_ACCEPTED, decided
+        yield from (
+            (Outcome.TOPIC_CHANGES_ACCEPTED, sentence)
+            for sentence in describe_vanished(plan.vanished)
+        )
     elif plan.kind is PlanKind.BACKFILL and not plan.losses:
         yield Outcome.CLOSED, f"plan {plan.number} closes the backfill: {plan.reason}"
     elif plan.kind is PlanKind.SET:
-        yield Outcome.SET, decided
+        yield Outcome.OFFSETS_SET, decided
     elif plan.took_over and plan.kind is PlanKind.TAKE_OVER:
         yield (
-            Outcome.TOOK_OVER,
+            Outcome.INHERITED,
             f"plan {plan.number} goes on where {name_of(plan.took_over.app_id)} ended",
         )
     else:
         yield (
-            (Outcome.LET_GO if plan.losses else Outcome.STARTED),
+            (Outcome.OFFSETS_STORED if plan.losses else Outcome.OFFSETS_STORED),
             f"plan {plan.number} {describe_purpose(plan)}",
         )
 
@@ -202,32 +205,32 @@ def document_of(report: Report) -> dict[str, Any]:
         "group": report.group,
         "table": report.table_path,
         "conf": report.process.conf,
-        "set": dict(report.process.changes),
+        "overrides": dict(report.process.changes),
         "host": report.process.host,
         "pid": report.process.pid,
         "versions": dict(report.process.versions),
         "started_at": at(report.started_at_ms),
         "finished_at": at(report.finished_at_ms),
-        "outcomes": [{"outcome": o.value, "says": s} for o, s in report.outcomes],
+        "outcomes": [{"outcome": o.value, "message": s} for o, s in report.outcomes],
         "exit_code": report.exit_code if ended else None,
         "error": report.error.as_json() if report.error else None,
         "seconds": {verb.value: round(report.seconds.get(verb, 0.0), 3) for verb in Verb},
-        "seconds_in_all": round(seconds, 3),
+        "total_seconds": round(seconds, 3),
         "records": report.records,
         "bytes": report.fetched_bytes,
         "records_per_second": round(report.records / seconds) if ended and seconds else None,
         "offsets_committed": report.offsets_committed,
-        "delta_version": report.result.delta_version if report.result else None,
-        "asked": describe_asked(report.request),
+        "table_version": report.result.delta_version if report.result else None,
+        "request": describe_asked(report.request),
         "plan": plans[-1] if plans else None,
-        "earlier_plans": plans[:-1],
+        "previous_plans": plans[:-1],
         "lag": report.looks.lag_as_json(),
         "paused": [one.as_json() for one in report.paused],
         "statistics": report.statistics.as_json(),
     }
 
 
-_LEFT = (Outcome.LEFT_TO_OWNER, Outcome.NO_LEADER, Outcome.OPEN_TRANSACTION, Outcome.PAUSED)
+_LEFT = (Outcome.OWNED_BY_OTHERS, Outcome.NO_LEADER, Outcome.OPEN_TRANSACTION, Outcome.PAUSED)
 
 
 @dataclass(slots=True)
@@ -318,14 +321,15 @@ class Report:
         beyond = loaded_beyond(snapshot)
         if beyond and self.request and self.request.bounds.until:
             self.add(
-                Outcome.BEYOND_BOUND, describe_beyond_bound(beyond, self.request.bounds.until.said)
+                Outcome.ALREADY_BEYOND_UNTIL,
+                describe_beyond_bound(beyond, self.request.bounds.until.said),
             )
 
     def called(self, plan: Plan, newest: Plan | None) -> None:
         """Report that brokers which reported no cluster id now do, by the plan."""
         sentence = describe_cluster_id(plan, newest)
         if sentence:
-            self.add(Outcome.NOW_WITH_ID, sentence)
+            self.add(Outcome.BROKER_CLUSTER_ID_IGNORED, sentence)
 
     def lost(self, plan: Plan) -> None:
         """Report a plan's losses: by the run that plans it, and again by one that finishes it after
@@ -345,13 +349,13 @@ class Report:
         if applied.run_id not in (None, self.run_id):
             its = how_many if applied.rows is None else f"its {how_many}"
             self.add(
-                Outcome.APPLIED_BY_ANOTHER,
+                Outcome.LOADED_BY_ANOTHER_RUN,
                 f"plan {plan.number}: {its} {in_table}, by run {applied.run_id}{doubt_of(applied)}",
             )
         elif plan.ranges:
             did = describe_replaced(plan, applied) or in_table
             self.add(
-                Outcome.REPLACED if did != in_table else Outcome.INGESTED,
+                Outcome.ROWS_REPLACED if did != in_table else Outcome.INGESTED,
                 f"plan {plan.number}: {how_many} {did}{doubt_of(applied)}",
             )
         else:
@@ -362,12 +366,12 @@ class Report:
         """The offsets are moved, but for those that are other members' by now."""
         self.offsets_committed += len(plan.offsets_to_move) - len(taken)
         for sentence in describe_changed_owners(plan, taken):
-            self.add(Outcome.TAKEN, sentence)
+            self.add(Outcome.OWNER_CHANGED, sentence)
 
     def read_twice(self, found: Iterable[ReadTwice]) -> None:
         """Report what others may also have read."""
         for sentence in describe_duplicate_reads(found):
-            self.add(Outcome.READ_TWICE, sentence)
+            self.add(Outcome.DUPLICATE_READS, sentence)
 
     def left_by_caps(self, plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
         """Report what caps left: the lag after the run's own plan."""
@@ -377,7 +381,7 @@ class Report:
         }
         left = up_to_bound(lags, plan, snapshot)
         if left:
-            self.add(Outcome.CAPPED, describe_capped(left, settings.limits))
+            self.add(Outcome.LIMIT_REACHED, describe_capped(left, settings.limits))
 
     def left_of_key(self, left: Collection[BrokerPartition]) -> None:
         """Logs that could not be read, and that the run's key is to load."""
@@ -462,7 +466,7 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """Return the run's document. What is known only at the end is null before. `run --dry-run` is the
-        newest one, `earlier_plans` those finished before.
+        newest one, `previous_plans` those finished before.
         """
         return document_of(self)
 

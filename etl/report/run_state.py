@@ -28,51 +28,47 @@ class Outcome(str, Enum):
     """Outcome of a run; a run may have several."""
 
     INGESTED = "ingested"
-    STARTED = "kept the start"
-    LET_GO = "let go"
-    RESET = "went on with another log"
-    SET = "position set"
-    COMPACTED = "compacted"
-    NOT_COMPACTED = "not compacted"
-    NOT_MIRRORED = "not mirrored"
-    BACKFILLED = "backfilled"
+    OFFSETS_STORED = "offsets_stored"
+    TOPIC_CHANGES_ACCEPTED = "topic_changes_accepted"
+    OFFSETS_SET = "offsets_set"
+    TABLE_COMPACTED = "table_compacted"
+    TABLE_NOT_COMPACTED = "table_not_compacted"
+    NOT_MIRRORED = "not_mirrored"
+    BACKFILL_DONE = "backfill_done"
     CLOSED = "closed"
-    TOOK_OVER = "took over"
-    REPLACED = "replaced rows"
-    NOTHING_NEW = "nothing new"
-    ALREADY_APPLIED = "already applied"
-    NOT_COMPLETE = "not complete"
-    BEYOND_BOUND = "beyond the bound"
-    REPLAYED = "replayed"
-    NOW_WITH_ID = "now with a cluster id"
-    OTHER_TIME_ZONE = "another time zone"
-    REPAIRED = "repaired"
-    FOLLOWED = "followed"
-    NOT_FOLLOWED = "not followed"
-    ADOPTED = "adopted the table's plan"
-    REBUILT = "rebuilt the ledger from the table"
-    SUPERSEDED = "superseded"
-    ROWS_REMOVED = "rows removed by others"
-    SESSION_LOST = "session lost"
-    LEFT_TO_OWNER = "left to its owner"
-    NO_SHARE = "no share"
-    VOID = "hand-over void"
-    MEMBERSHIP_LOST = "membership lost"
-    READ_BY_OTHERS = "read by others"
-    READ_TWICE = "read twice"
-    TAKEN = "taken by another member"
-    NO_LEADER = "no leader"
-    OPEN_TRANSACTION = "open transaction"
+    INHERITED = "inherited"
+    ROWS_REPLACED = "rows_replaced"
+    UP_TO_DATE = "up_to_date"
+    ALREADY_LOADED = "already_loaded"
+    NOT_COMPLETE = "not_complete"
+    ALREADY_BEYOND_UNTIL = "already_beyond_until"
+    PLAN_RESUMED = "plan_resumed"
+    BROKER_CLUSTER_ID_IGNORED = "broker_cluster_id_ignored"
+    OTHER_TIME_ZONE = "another_time_zone"
+    PLAN_COMPLETED = "plan_completed"
+    OFFSET_CHANGED = "offset_changed"
+    LEDGER_RESTORED = "ledger_restored"
+    PLAN_SUPERSEDED = "plan_superseded"
+    ROWS_REMOVED = "rows_removed"
+    SESSION_LOST = "session_lost"
+    OWNED_BY_OTHERS = "owned_by_others"
+    NO_ASSIGNMENT = "no_assignment"
+    REBALANCED = "rebalanced"
+    MEMBERSHIP_ENDED = "membership_ended"
+    OFFSETS_LEFT_TO_MEMBERS = "offsets_left_to_members"
+    DUPLICATE_READS = "duplicate_reads"
+    OWNER_CHANGED = "owner_changed"
+    NO_LEADER = "no_leader"
+    OPEN_TRANSACTION = "open_transaction"
     PAUSED = "paused"
-    APPLIED_BY_ANOTHER = "applied by another run"
-    RECORDS_LOST = "records lost"
-    EXPIRES_SOON = "expires soon"
-    UNDATED = "rows without event_date"
-    CAPPED = "left by a cap"
-    NOT_KEPT = "report not written"
-    NO_PAGE = "page not written"
-    NO_METRICS = "metrics not written"
-    NO_LINEAGE = "lineage not told"
+    LOADED_BY_ANOTHER_RUN = "loaded_by_another_run"
+    RECORDS_LOST = "records_lost"
+    EXPIRES_SOON = "expires_soon"
+    ROWS_WITHOUT_EVENT_DATE = "rows_without_event_date"
+    LIMIT_REACHED = "limit_reached"
+    REPORT_NOT_WRITTEN = "report_not_written"
+    METRICS_NOT_WRITTEN = "metrics_not_written"
+    LINEAGE_NOT_SENT = "lineage_not_sent"
     FAILED = "failed"
 
     @property
@@ -85,13 +81,12 @@ _LOUD = frozenset(
     (
         Outcome.OPEN_TRANSACTION,
         Outcome.RECORDS_LOST,
-        Outcome.APPLIED_BY_ANOTHER,
+        Outcome.LOADED_BY_ANOTHER_RUN,
         Outcome.ROWS_REMOVED,
-        Outcome.NOT_KEPT,
-        Outcome.NO_PAGE,
-        Outcome.NO_METRICS,
-        Outcome.NO_LINEAGE,
-        Outcome.NOT_COMPACTED,
+        Outcome.REPORT_NOT_WRITTEN,
+        Outcome.METRICS_NOT_WRITTEN,
+        Outcome.LINEAGE_NOT_SENT,
+        Outcome.TABLE_NOT_COMPACTED,
         Outcome.OTHER_TIME_ZONE,
         Outcome.FAILED,
     )

@@ -209,11 +209,11 @@ class Proof:
     def as_json(self) -> dict[str, Any]:
         """The document of `etl verify`."""
         return {
-            "is_right": self.is_right,
+            "passed": self.is_right,
             "found_rows": self.found_rows,
             "expected_rows": sum(log.findings.expected_rows for log in self.logs),
             "missing": self.missing,
-            "delta_version": self.delta_version,
+            "table_version": self.delta_version,
             "notes": [*self.notes, *self.allowed],
             "by_others": [described(found) for found in self.by_others],
             "rows_of_no_log": self.of_no_log,
@@ -234,7 +234,7 @@ class Proof:
         return {
             **f.audited.log.place,
             "log_epoch": f.audited.log_epoch,
-            "is_right": log.is_right,
+            "passed": log.is_right,
             "expected_rows": f.expected_rows,
             "found_rows": f.found_rows,
             "missing": f.missing,
@@ -262,10 +262,10 @@ class Proof:
                 [u.from_offset, u.until_offset, u.expected_rows, u.found_rows] for u in f.unequal
             ],
             "without_row": {
-                "says": gaps.says,
+                "message": gaps.says,
                 "control_records": gaps.control_records,
                 "aborted_records": gaps.aborted_records,
-                "compacted": gaps.compacted,
+                "table_compacted": gaps.compacted,
                 "not_known": gaps.unexplained,
                 "lost": gaps.let_go,
                 "losses": [
@@ -285,7 +285,7 @@ class Proof:
 
 def described(found: ForeignCommit) -> dict[str, Any]:
     """Return changes by others for a document."""
-    return {"delta_version": found.delta_version, "operation": found.operation, "why": found.why}
+    return {"table_version": found.delta_version, "operation": found.operation, "why": found.why}
 
 
 def _place(place: Sequence[int]) -> str:

@@ -209,20 +209,20 @@ def backfill(
             loaded = world.loaded((seen.table.transaction_version or 0) if seen.table else 0)
             _reject_missing_rows(world, claim, own, loaded, is_there=seen.table is not None)
             begun = f"; it was begun at {at(claim.made_at_ms)} {claim.asked}"
-            report.add(Outcome.ALREADY_APPLIED, describe_whole(claim, loaded) + begun)
+            report.add(Outcome.ALREADY_LOADED, describe_whole(claim, loaded) + begun)
             return claim
     elif asked:
         with report.timed(Verb.PLAN):
             ahead = estimate_backfill(live, settings, own, asked)
             if ahead.plan is None:
                 report.add(
-                    Outcome.NOTHING_NEW,
+                    Outcome.UP_TO_DATE,
                     f"backfill {ahead.claim.name}: nothing is missing, all of it is loaded or claimed",
                 )
                 return None
             live.begin_backfill(ahead.claim, with_id(ahead.plan))
             for sentence in describe_also_loaded(ahead.read_by_others):
-                report.add(Outcome.READ_BY_OTHERS, sentence)
+                report.add(Outcome.OFFSETS_LEFT_TO_MEMBERS, sentence)
             for sentence in describe_paused_but_loaded(
                 ahead.claim.stretches, ahead.snapshot.pauses
             ):
@@ -243,7 +243,7 @@ def backfill(
         )
     loaded = world.loaded()
     _reject_missing_rows(world, claim, own, loaded)
-    report.add(Outcome.BACKFILLED, describe_whole(claim, loaded))
+    report.add(Outcome.BACKFILL_DONE, describe_whole(claim, loaded))
     return claim
 
 

@@ -76,7 +76,7 @@ class Joining:
         if self.share is None or self.share.logs:
             return True
         self._report.add(
-            Outcome.NO_SHARE,
+            Outcome.NO_ASSIGNMENT,
             "the group gives this run no partition: it has more members than partitions to read, or one that is gone "
             "holds them until its session ends",
         )
@@ -96,7 +96,7 @@ class Joining:
         self._voids += 1
         self.is_void = True
         self._report.add(
-            Outcome.VOID, f"nothing was handed over, and nothing was fetched: {void.why}"
+            Outcome.REBALANCED, f"nothing was handed over, and nothing was fetched: {void.why}"
         )
         if self._voids > VOIDS_MAX:
             check = "how often members of the group come and go; nothing was moved, run again"
@@ -125,7 +125,7 @@ class Joining:
             else:
                 self._member.follow()
             for sentence in describe_read_by_others(step.plan.read_by_others if step.plan else ()):
-                self._report.add(Outcome.READ_BY_OTHERS, sentence)
+                self._report.add(Outcome.OFFSETS_LEFT_TO_MEMBERS, sentence)
 
     def leave(self) -> None:
         """The run has ended."""
@@ -136,7 +136,7 @@ class Joining:
         self._report.membership = self._member.statistics.beside(self._report.membership)
         if lost and self._has_handed_over:
             self._report.add(
-                Outcome.MEMBERSHIP_LOST,
+                Outcome.MEMBERSHIP_ENDED,
                 "the membership ended behind the hand-over, on which nothing depended any more",
             )
 

@@ -77,7 +77,7 @@ def _instead(world: Services, plan: Plan, instead: Plan, report: Report) -> Plan
         )
     world.supersede(instead, ledger)
     report.add(
-        Outcome.SUPERSEDED, f"plan {plan.number} ({plan.id}) was superseded: {instead.reason}"
+        Outcome.PLAN_SUPERSEDED, f"plan {plan.number} ({plan.id}) was superseded: {instead.reason}"
     )
     report.planned(instead)
     return instead
@@ -120,14 +120,14 @@ def finish_repair(world: Services, repair: Repair | None, report: Report) -> Non
         for log, offset in sorted(repair.followed.items()):
             by = offset - repair.plan.positions[log]
             report.add(
-                Outcome.FOLLOWED,
+                Outcome.OFFSET_CHANGED,
                 f"{log}: somebody else moved the offset by {by:+,} to {offset}, followed",
             )
         for log, offset in sorted(repair.not_followed.items()):
             by = offset - repair.plan.positions[log]
             moved = f"{log}: somebody else moved the offset by {by:+,} to {offset}"
             report.add(
-                Outcome.NOT_FOLLOWED,
+                Outcome.OFFSET_CHANGED,
                 f"{moved}, not followed: no topic that is read now has this partition",
             )
         if not repair.adopts:
@@ -140,12 +140,12 @@ def _rebuild_ledger(world: Services, repair: Repair, adopted: Plan, report: Repo
     """
     if repair.knew and repair.knew.number == adopted.number:
         sentence = f"the table holds another plan {adopted.number} ({adopted.id}) than ZooKeeper ({repair.knew.id}): it was adopted"
-        report.add(Outcome.ADOPTED, sentence)
+        report.add(Outcome.LEDGER_RESTORED, sentence)
     else:
         knew = f"knew plan {repair.knew.number} as the newest" if repair.knew else "knew no plan"
         lost = "" if repair.knew or report.paused else f"; {PAUSES_LOST}"
         rebuilt = f"the ledger was rebuilt from the table's commits up to plan {adopted.number}"
-        report.add(Outcome.REBUILT, f"ZooKeeper {knew}: {rebuilt}{lost}")
+        report.add(Outcome.LEDGER_RESTORED, f"ZooKeeper {knew}: {rebuilt}{lost}")
     _move_offsets(world, repair, report)
     report.lost(adopted)
     if world.adopt(adopted).applied is None:
@@ -163,7 +163,7 @@ def _record(world: Services, plan: Plan, report: Report) -> None:
             else "its commit says what reading it came to"
         )
         message = f"the record of plan {plan.number} was missing: {how}"
-        report.add(Outcome.REPAIRED, message + doubt_of(recounted))
+        report.add(Outcome.PLAN_COMPLETED, message + doubt_of(recounted))
 
 
 def report_dropped_offsets(state: PipelineState, report: Report) -> None:
@@ -172,7 +172,7 @@ def report_dropped_offsets(state: PipelineState, report: Report) -> None:
     if isinstance(last, UpToDate) and last.dropped:
         gone = f"Kafka dropped the group's offsets of {counted(len(last.dropped), 'partition')}, as it does where a group has no members"
         report.add(
-            Outcome.REPAIRED,
+            Outcome.PLAN_COMPLETED,
             f"{gone} (offsets.retention.minutes): the pipeline goes on at its positions, and commits them again",
         )
 
@@ -182,7 +182,7 @@ def _move_offsets(world: Services, repair: Repair, report: Report) -> None:
         moved = world.commit(repair.plan, repair.offsets)
     if repair.offsets and moved:
         report.add(
-            Outcome.REPAIRED,
+            Outcome.PLAN_COMPLETED,
             f"{len(moved)} offsets of plan {repair.plan.number} were not committed: they are now",
         )
 
@@ -369,13 +369,13 @@ def _store(world: Services, step: NextStep, report: Report) -> Plan | RejectedCo
     plan = handed
     if step.action is Action.SUPERSEDE:
         report.add(
-            Outcome.SUPERSEDED,
+            Outcome.PLAN_SUPERSEDED,
             f"plan {plan.number} ({plan.supersedes}) was superseded: {plan.reason}",
         )
     elif step.action is Action.REPLAY and not _is_new(plan):
         whole = describe_paused_but_executed(plan, step.snapshot.pauses)
         report.add(
-            Outcome.REPLAYED,
+            Outcome.PLAN_RESUMED,
             f"plan {plan.number} was stored and not in the table: it is executed again, word for word{whole}",
         )
     report.called(plan, step.snapshot.ledger.newest)
@@ -454,10 +454,12 @@ def _append(
     )
     if applied is None:
         sentence = f"the table holds another plan {plan.number}, appended by another run meanwhile; this one goes on from it"
-        report.add(Outcome.APPLIED_BY_ANOTHER, sentence)
+        report.add(Outcome.LOADED_BY_ANOTHER_RUN, sentence)
         return None
     report.applied(applied)
     if applied.undated:
         message = "of its records have no event_date: they have no timestamp, or one outside the years 1 to 9999"
-        report.add(Outcome.UNDATED, f"plan {plan.number}: {applied.undated:,} {message}")
+        report.add(
+            Outcome.ROWS_WITHOUT_EVENT_DATE, f"plan {plan.number}: {applied.undated:,} {message}"
+        )
     return applied

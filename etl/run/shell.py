@@ -169,11 +169,12 @@ def compact_when_due(settings: Settings, world: HasSpark, report: Report) -> Non
     except EtlError as error:
         message = f"small files of the table stay as they are: {error.message}"
         report.add(
-            Outcome.NOT_COMPACTED, f"{message}; check {error.action}" if error.action else message
+            Outcome.TABLE_NOT_COMPACTED,
+            f"{message}; check {error.action}" if error.action else message,
         )
         return
     if done.files_removed:
-        report.add(Outcome.COMPACTED, became(settings.table.path, done))
+        report.add(Outcome.TABLE_COMPACTED, became(settings.table.path, done))
 
 
 def waiting(settings: Settings) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from etl.errors import NotYetReadable, SettingsError
+from etl.errors import NotReady, SettingsError
 from etl.model.partitions import Isolation, OffsetsStorage
 from etl.model.plans import Bound, Bounds, Request
 from etl.model.security import OPEN, OPEN_ZOOKEEPER, Access, Security
@@ -405,7 +405,7 @@ _FORMS = "2026-01-31T13:00Z, or -1h (before now)"
 def request_of(
     settings: Settings, *, run_key: str | None, until: str | None, now_ms: int
 ) -> Request | None:
-    """Return the request; None without one. Raises SettingsError, and NotYetReadable for a key
+    """Return the request; None without one. Raises SettingsError, and NotReady for a key
     whose end is in the future.
     """
     end = parse_bound(until, now_ms, key="--until") if until is not None else None
@@ -422,7 +422,7 @@ def request_of(
     if key and end and end.at_ms is not None and end.at_ms > now_ms:
         message = f"{end.said} is in the future by {(end.at_ms - now_ms) / 1000:,.0f} s, by the clock of this machine"
         action = "run it once the interval is over: under its key nothing would be loaded that comes until then"
-        raise NotYetReadable(message, key="--until", action=action)
+        raise NotReady(message, key="--until", action=action)
     return Request(key, Bounds(None, end)) if key or end else None
 
 

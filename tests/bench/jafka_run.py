@@ -296,7 +296,7 @@ def main() -> None:
 def kinds_of(writers: Sequence[str], codecs: Sequence[str]) -> dict[str, dict[str, str]]:
     """What is said of the table in each kind of run, by its name."""
     arrow = (
-        {f"arrow {codec}": {"writer": "arrow", "codec": codec} for codec in codecs}
+        {f"arrow {codec}": {"writer": "arrow", "compression": codec} for codec in codecs}
         if "arrow" in writers
         else {}
     )

@@ -44,4 +44,4 @@ def test_the_demo_ends_with_every_record_in_its_table_once(
     rows = DeltaTable(told["table"]).to_pyarrow_table(columns=[*PLACE[dialect]]).to_pylist()
     assert len({tuple(row.values()) for row in rows}) == len(rows) == 9600
     outcomes = [[one["outcome"] for one in run["outcomes"]] for run in told["runs"]]
-    assert outcomes == [["ingested"], ["repaired", "ingested"], ["nothing new"]]
+    assert outcomes == [["ingested"], ["plan_completed", "ingested"], ["up_to_date"]]

@@ -45,7 +45,7 @@ def test_a_run_that_is_killed_beside_a_consumer_that_is_not_ours_is_finished_and
         with shared.held_at("handed-over") as run:
             run.kill()
         shared.send(8)
-        assert "replayed" in shared.ran().outcomes
+        assert "plan_resumed" in shared.ran().outcomes
         shared.others_read_the_rest()
         assert shared.count() > 8, "the consumer read its share beside us, and all of it behind us"
         shared.exit("a")

@@ -36,7 +36,7 @@ _BEHIND_IN_KAFKA: Mapping[str, Any] = {
     },
 }
 _PARTITION, _THEIRS = 1, 20
-_TAKEN = "taken by another member"
+_TAKEN = "owner_changed"
 
 
 def taken(stage: Stage) -> Told:
@@ -108,10 +108,15 @@ def _in_kafka(name: str, what: str, play: Callable[..., Told], **given: Any) -> 
 _ZOOKEEPER, _KAFKA = "as a member that commits behind its append: ", "as such a member in Kafka: "
 _STEPS = (
     ("store", "settled", "when it owns its share, before the plan is stored", "ingested"),
-    ("claiming", "stored", "when the plan is stored, before the first fetch", "replayed"),
-    ("append", "before it writes", "before a file is written", "replayed"),
-    ("commit", "appended", "after the Delta commit, before an offset is moved", "repaired"),
-    ("record", "moved", "when the offsets are moved, before that is written down", "repaired"),
+    ("claiming", "stored", "when the plan is stored, before the first fetch", "plan_resumed"),
+    ("append", "before it writes", "before a file is written", "plan_resumed"),
+    ("commit", "appended", "after the Delta commit, before an offset is moved", "plan_completed"),
+    (
+        "record",
+        "moved",
+        "when the offsets are moved, before that is written down",
+        "plan_completed",
+    ),
 )
 
 CASES: tuple[Case, ...] = (

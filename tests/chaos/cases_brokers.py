@@ -237,7 +237,7 @@ def without_leader(stage: Stage, *, on_no_leader: str) -> Told:
     code, *words = (
         (6, "has no leader", "on_no_leader: skip")
         if on_no_leader == "fail"
-        else (0, "no leader", "ingested")
+        else (0, "no_leader", "ingested")
     )
     said = stopped(pipeline.run(), code, *words)
     after = held(pipeline)
@@ -263,12 +263,12 @@ def loses_its_leader(stage: Stage, *, on_no_leader: str) -> Told:
     said = stopped(in_the_middle(stage, pipeline, broker.kill, away_for_good=True), 6)
     after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
     again = stopped(
-        pipeline.run(), *(6,) if on_no_leader == "fail" else (0, "superseded", "no leader")
+        pipeline.run(), *(6,) if on_no_leader == "fail" else (0, "plan_superseded", "no_leader")
     )
     broker.start()
     wait_for_all(pipeline, 1)
     pipeline.produce(480, partitions=6)
-    next_run = stopped(pipeline.run(), 0, "replayed" if on_no_leader == "fail" else "ingested")
+    next_run = stopped(pipeline.run(), 0, "plan_resumed" if on_no_leader == "fail" else "ingested")
     return stage.finish(
         pipeline, after=f"{after}; the run after it: {said_in_short(again)}", next_run=next_run
     )
@@ -288,7 +288,7 @@ def starts_without_a_leader(stage: Stage) -> Told:
     stage.at_end.callback(broker.start)
     broker.kill()
     assert wait_until(lambda: leader_of(pipeline, 1) == -1, _SOON_S), partitions_of(pipeline)
-    said = stopped(pipeline.run(), 0, "no leader", "kept the start")
+    said = stopped(pipeline.run(), 0, "no_leader", "offsets_stored")
     after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
     broker.start()
     wait_for_all(pipeline, 1)

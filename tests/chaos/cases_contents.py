@@ -99,7 +99,7 @@ def compacted(stage: Stage, *, between: bool = False) -> Told:
         assert wait_until(is_compacted, 90), sum(pipeline.in_topic().values())
     configure(pipeline, _NO_MORE)
     after = held(pipeline)
-    said = stopped(pipeline.run(), 0, "replayed" if between else "ingested")
+    said = stopped(pipeline.run(), 0, "plan_resumed" if between else "ingested")
     pipeline.produce(80, partitions=2)
     pipeline.ran()
     return stage.finish(pipeline, after=after, next_run=said)
@@ -128,7 +128,7 @@ def transactions(stage: Stage) -> Told:
         send(plain, pipeline, "behind the open one", 10)
         broken_off_before("commit", pipeline)
         after = held(pipeline)
-        said = stopped(pipeline.run(), 0, "repaired")
+        said = stopped(pipeline.run(), 0, "plan_completed")
         one.commit_transaction()
         two.begin_transaction()
         send(two, pipeline, "open and then dropped", 10)
@@ -152,7 +152,7 @@ def open_transaction(stage: Stage, *, commits: bool) -> Told:
         send(plain, pipeline, "behind", 20)
         assert pipeline.ran().document["plan"]["ranges"][0]["until"] == 20
         after = held(pipeline)
-        assert pipeline.ran().outcomes == ["open transaction", "nothing new"]
+        assert pipeline.ran().outcomes == ["open_transaction", "up_to_date"]
         if commits:
             producer.commit_transaction()
         else:
@@ -179,7 +179,7 @@ def ends_inside_an_aborted_one(stage: Stage) -> Told:
     with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
         assert driver.wait().code == -signal.SIGKILL
     after = held(pipeline)
-    said = stopped(pipeline.run(), 0, "replayed")
+    said = stopped(pipeline.run(), 0, "plan_resumed")
     for _ in range(4):
         pipeline.ran()
     return stage.finish(pipeline, after=after, next_run=said)
@@ -195,7 +195,7 @@ def ends_with_markers(stage: Stage) -> Told:
         with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
             assert driver.wait().code == -signal.SIGKILL
         after = held(pipeline)
-        said = stopped(pipeline.run(), 0, "replayed")
+        said = stopped(pipeline.run(), 0, "plan_resumed")
         assert pipeline.committed() == {0: 22}
         transaction(producer, pipeline, "kept", 1, producer.commit_transaction)
         pipeline.ran()
@@ -211,7 +211,7 @@ def nearly_nothing(stage: Stage, *, records: int) -> Told:
         with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
             assert driver.wait().code == -signal.SIGKILL
         after = held(pipeline)
-        said = stopped(pipeline.run(), 0, "replayed")
+        said = stopped(pipeline.run(), 0, "plan_resumed")
         pipeline.ran()
         for partition in range(12):
             producer.send(pipeline.topic, b"one more", partition=partition).get(30)

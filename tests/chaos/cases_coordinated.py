@@ -94,7 +94,7 @@ def at_the_mark(stage: Stage, *, lost: Lost) -> Told:
             was_killed(driver.wait())
             assert proxy.happened.is_set()
         after, next_run = held(pipeline), pipeline.ran()
-    assert "replayed" in next_run.outcomes, next_run.outcomes
+    assert "plan_resumed" in next_run.outcomes, next_run.outcomes
     return shared(stage, pipeline, theirs, after, next_run)
 
 
@@ -110,7 +110,7 @@ def void(stage: Stage, *, loaded: bool) -> Told:
             theirs[-1].owns(1)
 
         said = run_disturbed(pipeline, "hand_over", comes)
-        assert said.code == 0 and said.outcomes.count("hand-over void") == 1, (
+        assert said.code == 0 and said.outcomes.count("rebalanced") == 1, (
             f"{said_in_short(said)}\n{said.err}"
         )
         coming.close()
@@ -266,19 +266,24 @@ CASES: tuple[Case, ...] = (
         )
         for verb, name, when, then in (
             ("store", "settled", "when it owns its share, before the plan is stored", "ingested"),
-            ("hand_over", "stored", "when the plan is stored, before the commit", "superseded"),
+            (
+                "hand_over",
+                "stored",
+                "when the plan is stored, before the commit",
+                "plan_superseded",
+            ),
             (
                 "claiming",
                 "handed over",
                 "behind commit and mark, before the first fetch",
-                "replayed",
+                "plan_resumed",
             ),
-            ("append", "before it writes", "before a file is written", "replayed"),
+            ("append", "before it writes", "before a file is written", "plan_resumed"),
             (
                 "record",
                 "appended",
                 "after the Delta commit, before anything is written to ZooKeeper",
-                "repaired",
+                "plan_completed",
             ),
             ("commit", "recorded", "after the plan's receipts are kept", "ingested"),
         )

@@ -99,7 +99,7 @@ def elected_between_plan_and_fetch(stage: Stage) -> Told:
         pipeline.run(), 5, "cut at offset 60, and records up to 120", "topics accept-changes"
     )
     accepted(pipeline, pipeline.topic)
-    stopped(pipeline.run(), 0, "went on with another log", "records lost", "ingested")
+    stopped(pipeline.run(), 0, "topic_changes_accepted", "records_lost", "ingested")
     told = finish(
         pipeline, after=after, next_run=said, expected=rows + (pipeline.in_topic() - rows)
     )
@@ -130,7 +130,7 @@ def tail_lost(stage: Stage) -> Told:
         stopped(pipeline.run(), 5, f"cut at offset {ends[partition]} or below")
         accepted(pipeline, f"{pipeline.topic}:{partition}", "--truncated-at", str(ends[partition]))
     pipeline.produce(80)
-    stopped(pipeline.run(), 0, "went on with another log", "ingested")
+    stopped(pipeline.run(), 0, "topic_changes_accepted", "ingested")
     return finish(
         pipeline, after=after, next_run=said, expected=rows + second_life(pipeline.in_topic(), ends)
     )
@@ -154,7 +154,7 @@ def tail_lost_of_one(stage: Stage) -> Told:
         pipeline.run(), 5, f"cut at offset {min(ends.items())[1]}, and records up to 120", more
     )
     accepted(pipeline, pipeline.topic)
-    stopped(pipeline.run(), 0, "went on with another log", "ingested")
+    stopped(pipeline.run(), 0, "topic_changes_accepted", "ingested")
     kept = {
         row: n for row, n in pipeline.in_topic().items() if row[0] not in theirs and row not in rows
     }

@@ -78,7 +78,7 @@ def disk_full(stage: Stage, *, loaded: bool) -> Told:
         after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
         stopped(pipeline.run(), 7)
         remount(pipeline.table, "size=64m")
-        next_run = stopped(pipeline.run(), 0, "replayed")
+        next_run = stopped(pipeline.run(), 0, "plan_resumed")
     return stage.finish(pipeline, after=after, next_run=next_run)
 
 
@@ -94,7 +94,7 @@ def no_room_for_the_commit(stage: Stage) -> Told:
     after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
     remount(log, "nr_inodes=1000")
     pipeline.produce(80)
-    next_run = stopped(pipeline.run(), 0, "replayed")
+    next_run = stopped(pipeline.run(), 0, "plan_resumed")
     return stage.finish(pipeline, after=after, next_run=next_run)
 
 
@@ -128,7 +128,7 @@ def taken_away(
             stopped(pipeline.run(), 7)
         finally:
             give(pipeline)
-        next_run = stopped(pipeline.run(), 0, "replayed")
+        next_run = stopped(pipeline.run(), 0, "plan_resumed")
     return stage.finish(pipeline, after=after, next_run=next_run)
 
 

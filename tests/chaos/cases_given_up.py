@@ -26,7 +26,7 @@ _COMMANDS = {
     "driving": "before its lock",
     "observe": "before it looks",
     "supersede": "before it stores",
-    "superseded": "once it has stored",
+    "plan_superseded": "once it has stored",
 }
 _RUNS = {
     "observe": "before it looks",
@@ -90,7 +90,7 @@ def recreated(stage: Stage, *, command: str | None = None, run: str | None = Non
     stopped(pipeline.run(), 5, "made again")
     if command:
         killed(pipeline, command, "topics accept-changes", pipeline.topic, *_REASON)
-    if command != "superseded":
+    if command != "plan_superseded":
         accepted(pipeline, pipeline.topic)
     return _finished(pipeline, rows, *_strict(pipeline, run, "topic recreated"), "topic recreated")
 
@@ -156,7 +156,7 @@ def _cases() -> Iterator[Case]:
             41,
             f"given up, {name}, both killed",
             f"{what}`{command}` SIGKILLed once it has stored, the run before the record",
-            partial(play, command="superseded", run="record"),
+            partial(play, command="plan_superseded", run="record"),
         )
 
 

@@ -55,7 +55,7 @@ def void(stage: Stage, *, came: Came, why: str, loaded: bool) -> Told:
             said = run_disturbed(pipeline, "store", lambda world: came(pipeline, other))
             after = held(pipeline)
             stopped(said, 0, why)
-            assert said.outcomes.count("hand-over void") == 1 and "ingested" in said.outcomes, (
+            assert said.outcomes.count("rebalanced") == 1 and "ingested" in said.outcomes, (
                 said.outcomes
             )
             next_run = pipeline.ran()
@@ -115,7 +115,7 @@ def lock_lost(stage: Stage, *, loaded: bool, by_hand: bool = False) -> Told:
     with stage.writing(pipeline):
         said = run_disturbed(pipeline, "store", lose)
         after = held(pipeline)
-        assert said.code == 0 and "session lost" in said.outcomes, (
+        assert said.code == 0 and "session_lost" in said.outcomes, (
             f"{said_in_short(said)}\n{said.err}"
         )
         next_run = pipeline.ran()
@@ -160,9 +160,7 @@ def voids(pipeline: Pipeline) -> int:
     newest = max(
         (pipeline.folder / "reports").glob("*.json"), key=lambda path: path.stat().st_mtime_ns
     )
-    return sum(
-        one["outcome"] == "hand-over void" for one in json.loads(newest.read_text())["outcomes"]
-    )
+    return sum(one["outcome"] == "rebalanced" for one in json.loads(newest.read_text())["outcomes"])
 
 
 class EachTime(Before):

@@ -70,7 +70,7 @@ def unflushed(stage: Stage, *, is_lost: bool) -> Told:
     assert wait_until(lambda: _is_registered(pipeline), 60), "the broker does not come back"
     pipeline.produce(4 * _FLUSHED)
     return stage.finish(
-        pipeline, after=after, next_run=stopped(pipeline.run(), 0, "repaired", "ingested")
+        pipeline, after=after, next_run=stopped(pipeline.run(), 0, "plan_completed", "ingested")
     )
 
 
@@ -106,10 +106,10 @@ def deleted_below_a_reader(stage: Stage, *, on_data_loss: str) -> Told:
         )
         assert held(pipeline) == after
         pipeline.settings["source"]["on_data_loss"] = "skip"
-        stopped(pipeline.run(), 0, "superseded", "records lost")
+        stopped(pipeline.run(), 0, "plan_superseded", "records_lost")
     else:
-        stopped(said, 0, "superseded", "records lost")
-        after, next_run = held(pipeline), stopped(pipeline.run(), 0, "nothing new")
+        stopped(said, 0, "plan_superseded", "records_lost")
+        after, next_run = held(pipeline), stopped(pipeline.run(), 0, "up_to_date")
     told = stage.finish(pipeline, after=after, next_run=next_run)
     assert let_go(pipeline) == [(logs[0].partition, 0, start, "expired")], let_go(pipeline)
     return told

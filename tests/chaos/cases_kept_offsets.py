@@ -244,27 +244,27 @@ def _rows(row: int, storage: str, where: str) -> tuple[Case, ...]:
             f"killed before {name}", f"SIGKILL {when}", at_verb, verb=verb, then=then, loaded=loaded
         )
         for verb, name, when, then, loaded in (
-            ("fetch", "the fetch", "after the plan is stored", "replayed", False),
+            ("fetch", "the fetch", "after the plan is stored", "plan_resumed", False),
             (
                 "record",
                 "the record",
                 "after the Delta commit, before anything else is written",
-                "repaired",
+                "plan_completed",
                 True,
             ),
             (
                 "commit",
                 "the first commit",
                 "between append and commit, where the group has no offset yet",
-                "repaired",
+                "plan_completed",
                 False,
             ),
-            ("commit", "the commit", "between append and commit", "repaired", True),
+            ("commit", "the commit", "between append and commit", "plan_completed", True),
             (
                 HALF_COMMIT,
                 "half of the commit",
                 "when half of the offsets are moved",
-                "repaired",
+                "plan_completed",
                 True,
             ),
         )

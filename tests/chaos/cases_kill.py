@@ -59,7 +59,7 @@ def while_writing(stage: Stage, *, half: bool, ending: Ending, loaded: bool = Fa
         )
         after = held(pipeline)
         next_run = pipeline.ran()
-    assert "replayed" in next_run.outcomes, next_run.outcomes
+    assert "plan_resumed" in next_run.outcomes, next_run.outcomes
     return stage.finish(pipeline, after=after, next_run=next_run)
 
 
@@ -167,19 +167,19 @@ CASES: tuple[Case, ...] = (
         2,
         "killed after the plan is stored",
         "SIGKILL after the plan is stored",
-        partial(at_verb, verb="claiming", then="replayed"),
+        partial(at_verb, verb="claiming", then="plan_resumed"),
     ),
     Case(
         2,
         "killed after the plan is stored later",
         "the same where the table holds a plan already",
-        partial(at_verb, verb="claiming", then="replayed", loaded=True),
+        partial(at_verb, verb="claiming", then="plan_resumed", loaded=True),
     ),
     Case(
         3,
         "killed after owners are claimed",
         "SIGKILL after the partitions' owners are claimed, before the first fetch",
-        partial(at_verb, verb="fetch", then="replayed", group={"mode": "claim"}),
+        partial(at_verb, verb="fetch", then="plan_resumed", group={"mode": "claim"}),
     ),
     Case(
         4,
@@ -239,26 +239,26 @@ CASES: tuple[Case, ...] = (
         7,
         "killed when delta had committed",
         "SIGKILL after the Delta commit, before anything is written to ZooKeeper",
-        partial(at_verb, verb="record", then="repaired"),
+        partial(at_verb, verb="record", then="plan_completed"),
         short=True,
     ),
     Case(
         7,
         "killed before the offsets moved",
         "SIGKILL after the plan's receipts are kept, before an offset is moved",
-        partial(at_verb, verb="commit", then="repaired", loaded=True),
+        partial(at_verb, verb="commit", then="plan_completed", loaded=True),
     ),
     Case(
         8,
         "killed when half of the offsets were moved",
         "SIGKILL when half of the offsets are moved",
-        partial(at_verb, verb=HALF_COMMIT, then="repaired"),
+        partial(at_verb, verb=HALF_COMMIT, then="plan_completed"),
     ),
     Case(
         8,
         "killed when half of the offsets were moved later",
         "the same where the table holds a plan already",
-        partial(at_verb, verb=HALF_COMMIT, then="repaired", loaded=True),
+        partial(at_verb, verb=HALF_COMMIT, then="plan_completed", loaded=True),
     ),
     Case(
         8,

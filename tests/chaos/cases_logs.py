@@ -82,9 +82,9 @@ def expired_before_fetch(
         stopped(said, 5, "are gone", "on_data_loss: skip")
         assert held(pipeline) == after
         pipeline.settings["source"]["on_data_loss"] = "skip"  # what the error tells to do
-        stopped(pipeline.run(), 0, "superseded", "records lost")
+        stopped(pipeline.run(), 0, "plan_superseded", "records_lost")
     else:
-        stopped(said, 0, "superseded", "records lost")
+        stopped(said, 0, "plan_superseded", "records_lost")
     pipeline.produce(80)
     pipeline.ran()
     told = stage.finish(
@@ -113,7 +113,9 @@ def expired_after_a_skip(stage: Stage, *, by_hand: bool) -> Told:
         between(before, 1, 60, 60 + _GONE) | between(before, 1, 60 + _GONE + 10, 60 + _GONE + 20),
     )
     pipeline.produce(80)
-    said = stopped(pipeline.run(), 0, "replayed" if by_hand else "superseded", "records lost")
+    said = stopped(
+        pipeline.run(), 0, "plan_resumed" if by_hand else "plan_superseded", "records_lost"
+    )
     told = stage.finish(
         pipeline, after=after, next_run=said, expected=(before | pipeline.in_topic()) - gone
     )
@@ -134,7 +136,7 @@ def all_expired_before_fetch(stage: Stage) -> Told:
     assert wait_until(lambda: set(log_starts(pipeline).values()) == {120}, 60), log_starts(pipeline)
     configure(pipeline, {"retention.ms": "-1"})
     after = held(pipeline)
-    said = stopped(pipeline.run(), 0, "superseded", "records lost")
+    said = stopped(pipeline.run(), 0, "plan_superseded", "records_lost")
     pipeline.produce(80)
     pipeline.ran()
     told = stage.finish(pipeline, after=after, next_run=said, expected=loaded | pipeline.in_topic())
@@ -161,10 +163,10 @@ def expired_during_fetch(stage: Stage, *, on_data_loss: str) -> Told:
         )
         assert held(pipeline) == after
         pipeline.settings["source"]["on_data_loss"] = "skip"
-        stopped(pipeline.run(), 0, "superseded", "records lost")
+        stopped(pipeline.run(), 0, "plan_superseded", "records_lost")
     else:
-        stopped(said, 0, "superseded", "records lost")
-        after, next_run = held(pipeline), stopped(pipeline.run(), 0, "nothing new")
+        stopped(said, 0, "plan_superseded", "records_lost")
+        after, next_run = held(pipeline), stopped(pipeline.run(), 0, "up_to_date")
     gone = Counter({row: count for row, count in before[0].items() if row[1] < 1900})
     told = stage.finish(pipeline, after=after, next_run=next_run, expected=before[0] - gone)
     assert let_go(pipeline) == [(partition, 0, 1900, "expired") for partition in range(4)], let_go(
@@ -185,7 +187,7 @@ def expired_between_runs(stage: Stage, *, on_data_loss: str) -> Told:
         pipeline.settings["source"]["on_data_loss"] = "skip"
         pipeline.ran()
     else:
-        stopped(said, 0, "records lost", "ingested")
+        stopped(said, 0, "records_lost", "ingested")
     told = stage.finish(pipeline, after=after, next_run=said, expected=before - gone)
     assert let_go(pipeline) == [(1, 60, 90, "expired"), (3, 60, 120, "expired")], let_go(pipeline)
     return told
@@ -273,7 +275,7 @@ def _accepted(pipeline: Pipeline, rows: Counter[Row], after: str, said: Said) ->
     """
     assert (pipeline.in_table() if rows else Counter()) == rows
     accepted(pipeline, pipeline.topic)
-    stopped(pipeline.run(), 0, "went on with another log")
+    stopped(pipeline.run(), 0, "topic_changes_accepted")
     return finish(
         pipeline,
         after=after,
@@ -315,7 +317,7 @@ def partitions_added(stage: Stage, *, loaded: bool) -> Told:
     after = held(pipeline)
     with stage.writing(pipeline) as writer:
         writer.wait_for(20)
-        said = stopped(pipeline.run(), 0, "replayed", "ingested")
+        said = stopped(pipeline.run(), 0, "plan_resumed", "ingested")
     return stage.finish(pipeline, after=after, next_run=said)
 
 

@@ -25,7 +25,7 @@ def moved_between(
     """After two runs that left every offset at 60, one of them is moved, while there is more to
     read.
     """
-    pipeline = stage.pipeline(source={"on_offset_changed": on_offset_changed})
+    pipeline = stage.pipeline(group={"on_offset_changed": on_offset_changed})
     for records in (80, 160):
         pipeline.produce(records)
         pipeline.ran()
@@ -42,7 +42,7 @@ def moved_during(
     one decides by policy.
     """
     pipeline = stage.pipeline(
-        source={"on_offset_changed": on_offset_changed},
+        group={"on_offset_changed": on_offset_changed},
         transform=TRANSFORM,
         limits={"max_records_per_plan": 4 * _OURS},
     )
@@ -71,7 +71,7 @@ def moved_during(
 
 def _decided(stage: Stage, pipeline: Pipeline, said: Said, after: str, follows: bool) -> Told:
     if follows:
-        stopped(said, 0, "followed", "ingested")
+        stopped(said, 0, "offset_changed", "ingested")
         expected = pipeline.in_topic() - between(pipeline.in_topic(), _PARTITION, _OURS, _LARGER)
         told = stage.finish(pipeline, after=after, next_run=said, expected=expected)
         assert let_go(pipeline) == [(_PARTITION, _OURS, _LARGER, "offset moved")], let_go(pipeline)

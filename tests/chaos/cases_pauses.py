@@ -132,11 +132,11 @@ def expired_meanwhile(stage: Stage) -> Told:
     delete_records(pipeline, {_PARTITION: gone})
     rested_run = pipeline.ran()
     after = held(pipeline)
-    assert "records lost" not in rested_run.outcomes and say(pipeline, "resume").code == 0, (
+    assert "records_lost" not in rested_run.outcomes and say(pipeline, "resume").code == 0, (
         rested_run.outcomes
     )
     next_run = pipeline.ran()
-    assert "records lost" in next_run.outcomes, next_run.outcomes
+    assert "records_lost" in next_run.outcomes, next_run.outcomes
     told = stage.finish(pipeline, after=after, next_run=next_run, expected=expected)
     assert [one[:3] for one in let_go(pipeline)] == [(_PARTITION, _PAUSED_AT, gone)], let_go(
         pipeline
@@ -170,9 +170,10 @@ def paused_by_a_member(stage: Stage, *, verb: str | None) -> Told:
 def say(pipeline: Pipeline, word: str) -> Said:
     """`etl topics pause` or `resume`, of one log."""
     return run_etl(
-        "offsets",
+        "topics",
         word,
         str(pipeline.conf),
+        "-p",
         f"{pipeline.topic}:{_PARTITION}",
         "--reason",
         "a test",
@@ -214,9 +215,9 @@ CASES: tuple[Case, ...] = (
         )
         for verb, when, then in (
             ("store", "before the plan is stored", "ingested"),
-            ("fetch", "after the plan is stored", "replayed"),
-            ("record", "after the Delta commit", "repaired"),
-            ("commit", "before an offset is moved", "repaired"),
+            ("fetch", "after the plan is stored", "plan_resumed"),
+            ("record", "after the Delta commit", "plan_completed"),
+            ("commit", "before an offset is moved", "plan_completed"),
         )
     ),
     *(
@@ -227,9 +228,9 @@ CASES: tuple[Case, ...] = (
             partial(paused_then_killed, verb=verb, then=then),
         )
         for verb, when, then in (
-            ("fetch", "after the plan is stored", "replayed"),
-            ("record", "after the Delta commit", "repaired"),
-            ("commit", "before an offset is moved", "repaired"),
+            ("fetch", "after the plan is stored", "plan_resumed"),
+            ("record", "after the Delta commit", "plan_completed"),
+            ("commit", "before an offset is moved", "plan_completed"),
         )
     ),
     *(

@@ -85,7 +85,7 @@ def mapped(stage: Stage, *, mode: str, are_gone: bool) -> Told:
         _spark().sql(f"VACUUM {table} RETAIN 0 HOURS")
         assert not written & complete_files(pipeline)
     said = pipeline.ran()
-    assert "repaired" in said.outcomes, said.outcomes
+    assert "plan_completed" in said.outcomes, said.outcomes
     assert [r["rows"] for r in pipeline.door("plans", "show").document["ranges"]] == [100] * 4
     assert pipeline.door("verify").code == 0
     return stage.finish(pipeline, after=after, next_run=said)
@@ -100,7 +100,7 @@ def behind_a_transform(stage: Stage) -> Told:
     assert (proof.code, sum(log["not_provable"] for log in proof.document["logs"])) == (5, 1), (
         proof.err
     )
-    version = str(proof.document["delta_version"])
+    version = str(proof.document["table_version"])
     assert (
         main(
             [

@@ -106,7 +106,7 @@ def deleted_by_rule(stage: Stage) -> Told:
     )
     pipeline.produce(80)
     said = pipeline.ran()
-    assert said.outcomes == ["rows removed by others", "ingested"], said.outcomes
+    assert said.outcomes == ["rows_removed", "ingested"], said.outcomes
     return stage.finish(pipeline, after=after, next_run=said, expected=pipeline.in_topic() - gone)
 
 
@@ -134,7 +134,7 @@ def dropped_with_a_plan_stored(stage: Stage) -> Told:
     )
     _acknowledge(pipeline, "none")
     again = pipeline.ran()
-    assert again.outcomes == ["superseded", "ingested"], again.outcomes
+    assert again.outcomes == ["plan_superseded", "ingested"], again.outcomes
     return stage.finish(
         pipeline, after="nothing", next_run=said, expected=pipeline.in_topic() - gone
     )
@@ -294,7 +294,7 @@ def history_cleaned(stage: Stage) -> Told:
     after = held(pipeline)
     _forget_commits(pipeline)
     said = pipeline.ran()
-    assert "repaired" in said.outcomes, said.outcomes
+    assert "plan_completed" in said.outcomes, said.outcomes
     return stage.finish(pipeline, after=after, next_run=said)
 
 

@@ -39,7 +39,7 @@ def taken_over(stage: Stage, *, verb: str) -> Told:
         new.run(),
         5,
         "has loaded this topic into this table",
-        f"take-over CONF --from {old.group}/clicks",
+        f"inherit CONF --predecessor {old.group}/clicks",
     )
     assert (
         main(
@@ -47,7 +47,7 @@ def taken_over(stage: Stage, *, verb: str) -> Told:
                 "pipelines",
                 "inherit",
                 str(new.conf),
-                "--from",
+                "--predecessor",
                 f"{old.group}/clicks",
                 "--reason",
                 "renamed",
@@ -78,7 +78,7 @@ def renamed_twice(stage: Stage, *, verb: str) -> Told:
                 "pipelines",
                 "inherit",
                 str(second.conf),
-                "--from",
+                "--predecessor",
                 f"{old.group}/clicks",
                 "--reason",
                 "renamed",
@@ -95,7 +95,7 @@ def renamed_twice(stage: Stage, *, verb: str) -> Told:
                 "pipelines",
                 "inherit",
                 str(third.conf),
-                "--from",
+                "--predecessor",
                 f"{second.group}/clicks",
                 "--reason",
                 "renamed again",

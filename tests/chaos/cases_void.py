@@ -49,7 +49,7 @@ def a_rival(stage: Stage, *, loaded: bool) -> Told:
             said = run_disturbed(pipeline, "store", comes)
             after = held(pipeline)
             stopped(said, 0, "was moved since it was read")
-            assert said.outcomes.count("hand-over void") == 1 and "ingested" in said.outcomes, (
+            assert said.outcomes.count("rebalanced") == 1 and "ingested" in said.outcomes, (
                 said.outcomes
             )
             next_run = pipeline.ran()
@@ -74,7 +74,7 @@ def in_the_place_of(stage: Stage, *, loaded: bool) -> Told:
             )
             after = held(pipeline)
             stopped(said, 0, "was moved since it was read")
-            assert said.outcomes.count("hand-over void") == 1 and "superseded" in said.outcomes, (
+            assert said.outcomes.count("rebalanced") == 1 and "plan_superseded" in said.outcomes, (
                 said.outcomes
             )
             next_run = pipeline.ran()
@@ -165,7 +165,7 @@ def killed_as_it_is_void(stage: Stage, *, lost: Lost) -> Told:
             assert proxy.happened.is_set()
         coming.close()
         after, next_run = held(pipeline), pipeline.ran()
-    assert "superseded" in next_run.outcomes, next_run.outcomes
+    assert "plan_superseded" in next_run.outcomes, next_run.outcomes
     return shared(stage, pipeline, theirs, after, next_run)
 
 

@@ -44,7 +44,7 @@ class Driver:
     ) -> None:
         self._pipeline = pipeline
         if sends is None:
-            self._words = ["etl", door[0], str(pipeline.conf), *door[1:], "--json"]
+            self._words = ["etl", *door[0].split(), str(pipeline.conf), *door[1:], "--json"]
         else:
             kind, verb = sends
             self._words = [

@@ -36,7 +36,7 @@ def killed_at(stage: Stage, *, fault: str, loaded: bool) -> Told:
         driver.kill_all()
         assert commits(pipeline) == version + (fault == "late_answer"), "it went on"
         after, next_run = held(pipeline), pipeline.ran()
-    then = "repaired" if fault == "late_answer" else "replayed"
+    then = "plan_completed" if fault == "late_answer" else "plan_resumed"
     assert then in next_run.outcomes, next_run.outcomes
     return stage.finish(pipeline, after=after, next_run=next_run)
 
@@ -93,7 +93,7 @@ def half_of_a_file(stage: Stage) -> Told:
         way.let_go()
         assert commits(pipeline) == version, "it went on"
         after, next_run = held(pipeline), pipeline.ran()
-    assert "replayed" in next_run.outcomes, next_run.outcomes
+    assert "plan_resumed" in next_run.outcomes, next_run.outcomes
     return stage.finish(pipeline, after=after, next_run=next_run)
 
 

@@ -49,7 +49,7 @@ def live(*ends: int, settings: Settings = CAPPED) -> Outside:
     run(outside, settings)
     grow(outside, *(2 for _ in range(3)))
     run(outside, settings)
-    while outcomes(run(outside, settings)) != [Outcome.NOTHING_NEW]:
+    while outcomes(run(outside, settings)) != [Outcome.UP_TO_DATE]:
         pass
     return outside
 

@@ -189,7 +189,7 @@ class Shared:
         ]
         told = {outcome["outcome"] for report in reports for outcome in report.get("outcomes", ())}
         twice = ours & theirs
-        assert not twice or told & {"read twice", "taken by another member"}, told
+        assert not twice or told & {"duplicate_reads", "owner_changed"}, told
         return twice
 
     def _all_of_it(self) -> tuple[Said, Counter[Place], Counter[Place], Counter[Place]]:

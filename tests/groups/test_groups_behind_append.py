@@ -95,7 +95,7 @@ def a_run_is_overtaken(shared: Shared) -> None:
         one_of_ours_is_read_by_another(shared)
         run.goes_on("fetched")
         said = run.wait()
-    assert said.code == 0 and "taken by another member" in said.outcomes, said.err + said.out
+    assert said.code == 0 and "owner_changed" in said.outcomes, said.err + said.out
 
 
 @in_those_that_let_go
@@ -127,7 +127,7 @@ def test_where_the_group_waits_nobody_reads_what_we_read_and_the_commit_is_taken
         shared.exit("y")
         run.goes_on("fetched")
         said = run.wait()
-    assert said.code == 0 and "taken by another member" not in said.outcomes, said.err + said.out
+    assert said.code == 0 and "owner_changed" not in said.outcomes, said.err + said.out
     assert said.document["offsets_committed"] == HALF
     shared.others_read_the_rest()
     assert not shared.end_behind_append()

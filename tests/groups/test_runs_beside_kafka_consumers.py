@@ -100,7 +100,7 @@ def test_a_run_whose_name_another_process_takes_behind_the_hand_over_goes_on_and
             run.comes_to("leaving")
             run.goes_on(point)
             said = run.wait()
-    assert said.code == 0 and "membership lost" in said.outcomes, said.out
+    assert said.code == 0 and "membership_ended" in said.outcomes, said.out
     shared.send(8)
     shared.end()
 

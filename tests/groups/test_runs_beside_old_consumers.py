@@ -153,7 +153,7 @@ def test_a_membership_that_ends_behind_the_hand_over_is_told_and_the_run_goes_on
         run.comes_to("leaving")
         run.goes_on("fetched")
         said = run.wait()
-    assert said.code == 0 and "membership lost" in said.outcomes, said.out
+    assert said.code == 0 and "membership_ended" in said.outcomes, said.out
     shared.are_owned()
     shared.end()
 

@@ -163,7 +163,7 @@ def test_a_run_that_stood_still_for_longer_than_its_session_before_the_hand_over
         run.wake_all()
         run.goes_on(point)
         said = run.wait()
-    assert said.code == 0 and "session lost" in said.outcomes, said.out
+    assert said.code == 0 and "session_lost" in said.outcomes, said.out
     shared.end()
 
 
@@ -184,6 +184,6 @@ def test_a_run_that_stood_still_behind_the_hand_over_goes_on_and_says_so(
         run.wake_all()
         run.goes_on(point)
         said = run.wait()
-    is_told = {"session lost", "membership lost"} & set(said.outcomes)
+    is_told = {"session_lost", "membership_ended"} & set(said.outcomes)
     assert said.code == 0 and (is_told or point == "recorded"), said.out
     shared.end()

@@ -94,7 +94,7 @@ def test_what_was_open_is_guarded_by_a_command_and_opened_again_by_it(
     assert (
         done.code == 0
         and done.document["acl"] == "creator"
-        and "sasl user etl, alone" in done.document["says"]
+        and "sasl user etl, alone" in done.document["message"]
     ), done.err
     assert rights(secured, pipeline) == ({guarded_for(("sasl", "etl"))}, {EVERYBODY})
     assert advised(pipeline)[0] == "ok"
@@ -144,7 +144,7 @@ def test_another_login_is_refused_by_every_verb_that_writes_and_let_in_by_two_co
         (("run",), ()),
         (("ledger", "apply-acl"), ()),
         (("pipelines", "retire"), ("--reason", "seen")),
-        (("topics", "pause"), (f"{pipeline.topic}:0", "--reason", "seen")),
+        (("topics", "pause"), ("-p", f"{pipeline.topic}:0", "--reason", "seen")),
     ):
         refused(pipeline.door(*words, after=after), 2, "ZooKeeper does not let us", as_other)
     doctor = pipeline.door("doctor", json_too=False)

@@ -62,7 +62,7 @@ def test_runs_by_a_name_of_a_hive_metastore_load_rows_once_and_idle_ones_start_n
     pipeline.produce(200, partitions=2)
     command(pipeline, "run")
     pipeline.produce(200, partitions=2)
-    for outcome in ("ingested", "nothing new"):
+    for outcome in ("ingested", "up_to_date"):
         cost, outcomes = watched_run(pipeline)
         assert cost["code"] == 0 and outcomes == [outcome]
         assert not {"pyspark", "py4j", "delta"} & set(cost["loaded"])
@@ -133,7 +133,7 @@ def test_commands_that_need_spark_go_by_the_name_and_leave_each_row_once(
     rows = "--topic", pipeline.topic, "--from", "0", "--until", "20"
     command_with(pipeline, ("replay",), *rows, "--yes", "--reason", "seen")
     command_with(pipeline, ("replay",), *rows, "--into", f"{pipeline.folder}/apart")
-    command_with(pipeline, ("maintain",), "--yes")
+    command_with(pipeline, ("table", "maintain"), "--yes")
     assert pipeline.is_whole()
     assert DeltaTable(f"{pipeline.folder}/apart").to_pyarrow_table().num_rows == 40
     command(pipeline, "verify")

@@ -58,7 +58,7 @@ def test_runs_by_spark_load_rows_once_are_proven_and_tidied_and_leave_no_secret(
         ran = command(pipeline, "run", str(pipeline.conf))
         assert ran.returncode == 0, ran.stderr
         assert pipeline.is_whole()
-    for words in (("doctor",), ("verify",), ("compact",), ("maintain", "--yes")):
+    for words in (("doctor",), ("verify",), ("table", "compact"), ("table", "maintain", "--yes")):
         ran = command(pipeline, *words, str(pipeline.conf))
         assert ran.returncode == 0, (words, ran.stdout, ran.stderr)
     assert pipeline.is_whole()

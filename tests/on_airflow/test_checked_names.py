@@ -97,7 +97,7 @@ def context() -> dict[str, Any]:
     task = SimpleNamespace(
         dag_id="ingest_clicks", task_id="load", run_id="r", try_number=4, log_url="http://here/log"
     )
-    params = {"from_time": "2026-11-10T05:00:00Z", "until_time": "2026-11-10T06:00:00Z"}
+    params = {"from": "2026-11-10T05:00:00Z", "until": "2026-11-10T06:00:00Z"}
     return {"task_instance": task, "params": params, "exception": RuntimeError("a bad CRC")}
 
 

@@ -18,11 +18,11 @@ from tests.on_airflow.stand_in import StandIn
 pytestmark = pytest.mark.usefixtures("database")
 
 FIVE, SIX = "2026-11-10T05:00:00+00:00", "2026-11-10T06:00:00+00:00"
-BY_PARAMS = {"from_time": FIVE, "until_time": SIX}
-COMPLETE = {"document": {"is_complete": True, "says": "2 partitions complete"}}
+BY_PARAMS = {"from": FIVE, "until": SIX}
+COMPLETE = {"document": {"ready": True, "message": "2 partitions complete"}}
 NOT_YET = {
     "code": NotYetReadable.exit_code,
-    "document": {"is_complete": False, "says": "1 of 2 partitions not complete"},
+    "document": {"ready": False, "message": "1 of 2 partitions not complete"},
 }
 AWAY = {
     "code": BrokerUnreachable.exit_code,
@@ -35,12 +35,13 @@ NO_TOPIC = {
 WORDS = [
     "-m",
     "etl",
-    "complete",
+    "topics",
+    "ready",
     str(CONF / "clicks.yaml"),
     "--until",
     SIX,
     "--assume-ready-after",
-    "600",
+    "600s",
     "--json",
 ]
 WHEN = datetime(2026, 11, 16, tzinfo=UTC)
@@ -83,7 +84,7 @@ def test_a_conf_that_no_look_can_use_fails_and_nothing_is_loaded(
 
 
 def test_a_run_without_an_interval_waits_for_nothing_and_fails(stand_in: StandIn) -> None:
-    ran = run("quick", WHEN.replace(hour=4), {"until_time": SIX})
+    ran = run("quick", WHEN.replace(hour=4), {"until": SIX})
     assert ran.tasks["wait_until_complete"] == ("failed", 1)
     assert stand_in.asked("python") == []
 
@@ -108,7 +109,7 @@ def test_a_trigger_is_the_same_after_it_was_kept_in_airflows_database(stand_in: 
     module, _, kind = name.rpartition(".")
     again = getattr(import_module(module), kind)(**kept)
     assert again.serialize() == (name, kept)
-    assert event_of(again) == {"says": "2 partitions complete"}
+    assert event_of(again) == {"message": "2 partitions complete"}
 
 
 def test_a_triggerer_without_the_toolkits_environment_says_so() -> None:

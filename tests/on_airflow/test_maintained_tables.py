@@ -14,14 +14,14 @@ from tests.on_airflow.stand_in import StandIn
 pytestmark = pytest.mark.usefixtures("database")
 
 CLICKS = str(CONF / "clicks.yaml")
-WHOLE = {"document": {"incomplete": [], "says": "whole"}}
+WHOLE = {"document": {"incomplete": [], "message": "whole"}}
 
 
 def test_a_table_that_was_proven_is_maintained_behind_it_without_a_question(
     stand_in: StandIn,
 ) -> None:
     stand_in.spark_submit(
-        {"document": {"is_right": True}}, {"document": {"small_files": 9, "large_files": 1}}
+        {"document": {"passed": True}}, {"document": {"small_files": 9, "large_files": 1}}
     )
     stand_in.command(WHOLE)
     ran = run("maintain_clicks", datetime(2026, 11, 16, 1, tzinfo=UTC), task="maintain")

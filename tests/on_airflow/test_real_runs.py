@@ -53,7 +53,7 @@ def produce(real: Real, hour: datetime, each: int = 10) -> None:
 
 
 def of(start: datetime, end: datetime) -> dict[str, str]:
-    return {"from_time": start.isoformat(), "until_time": end.isoformat()}
+    return {"from": start.isoformat(), "until": end.isoformat()}
 
 
 def test_a_worker_that_is_lost_after_its_driver_committed_is_tried_again_and_the_interval_is_loaded_once(
@@ -103,7 +103,12 @@ def test_a_replay_whose_worker_is_lost_after_its_commit_leaves_each_row_of_its_i
     ran = run(
         "again",
         WHEN,
-        {"topic": "clicks", "from": FIVE.isoformat(), "until": SIX.isoformat()},
+        {
+            "partitions": ["clicks"],
+            "from": FIVE.isoformat(),
+            "until": SIX.isoformat(),
+            "reason": "seen",
+        },
         task="replay",
     )
     assert ran.state == "success" and ran.tasks["replay"][1] == 2

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("database")
 
 FIVE, SIX = "2026-11-10T05:00:00+00:00", "2026-11-10T06:00:00+00:00"
 KEY = "20261110T050000Z-20261110T060000Z"
-BY_PARAMS = {"from_time": FIVE, "until_time": SIX}
+BY_PARAMS = {"from": FIVE, "until": SIX}
 RANGES = [{"topic": "clicks", "partition": 0, "from": 0, "until": 7}]
 DONE = {
     "document": {
@@ -28,7 +28,7 @@ DONE = {
         "records": 7,
         "exit_code": 0,
         "error": None,
-        "outcomes": [{"outcome": "ingested", "says": "plan 3"}],
+        "outcomes": [{"outcome": "ingested", "message": "plan 3"}],
         "plan": {"number": 3, "ranges": RANGES},
     }
 }
@@ -105,10 +105,10 @@ def test_a_run_without_an_interval_fails_in_its_first_try_and_submits_nothing(
 @pytest.mark.parametrize(
     "params",
     [
-        {"from_time": SIX, "until_time": FIVE},
-        {"from_time": FIVE, "until_time": FIVE},
-        {"from_time": FIVE},
-        {"until_time": FIVE},
+        {"from": SIX, "until": FIVE},
+        {"from": FIVE, "until": FIVE},
+        {"from": FIVE},
+        {"until": FIVE},
     ],
     ids=["backwards", "empty", "no end", "no start"],
 )
@@ -140,7 +140,7 @@ def test_a_driver_that_was_killed_is_tried_again_and_one_that_had_committed_is_d
             "run_key": KEY,
             "exit_code": 0,
             "error": None,
-            "outcomes": [{"says": "already applied by plan 3"}],
+            "outcomes": [{"message": "already applied by plan 3"}],
         }
     }
     stand_in.spark_submit({**DONE, "signal": 9}, again)
@@ -163,21 +163,21 @@ def test_a_replay_names_the_range_of_its_params_and_says_yes(stand_in: StandIn) 
     ran = run(
         "replay_clicks",
         now(),
-        {"topic": "clicks", "partition": 3, "from": "10", "until": "20"},
+        {"partitions": ["clicks:3"], "from": "10", "until": "20", "reason": "seen"},
         task="replay",
     )
     assert ran.state == "success"
     assert stand_in.asked()[0].job == [
         "replay.py",
         CLICKS,
-        "--topic",
-        "clicks",
         "--partition",
-        "3",
+        "clicks:3",
         "--from",
         "10",
         "--until",
         "20",
+        "--reason",
+        "seen",
         "--yes",
         "--json",
     ]
@@ -203,11 +203,11 @@ def test_a_backfill_has_a_name_by_which_a_retry_resumes_it(stand_in: StandIn) ->
 
 def test_maintenance_verifies_the_table(stand_in: StandIn) -> None:
     stand_in.spark_submit({"document": {"exit_code": 0}})
-    stand_in.command({"document": {"incomplete": [], "says": "whole"}})
+    stand_in.command({"document": {"incomplete": [], "message": "whole"}})
     assert run("maintain_clicks", now(), task="verify").state == "success"
     assert stand_in.asked()[0].job == ["verify.py", CLICKS, "--json"]
     [asked] = stand_in.asked("python")
-    times = [datetime.fromisoformat(*asked.after(option)) for option in ("--from-time", "--until")]
+    times = [datetime.fromisoformat(*asked.after(option)) for option in ("--from", "--until")]
     assert all(time.utcoffset() == timedelta() for time in times) and times[1] - times[
         0
     ] == timedelta(days=7)
@@ -218,13 +218,13 @@ def test_intervals_that_the_table_lacks_fail_the_maintenance_by_their_names(
 ) -> None:
     whole = {
         "intervals": 168,
-        "says": "168 intervals: all that the logs hold of them is in the table",
+        "message": "168 intervals: all that the logs hold of them is in the table",
         "incomplete": [],
     }
-    lost = {"from_time": FIVE, "until_time": SIX, "run_key": KEY, "missing": 1234}
+    lost = {"from": FIVE, "until": SIX, "run_key": KEY, "missing": 1234}
     stand_in.command(
         {"document": whole},
-        {"document": {**whole, "says": "1 of 168 intervals not whole", "incomplete": [lost]}},
+        {"document": {**whole, "message": "1 of 168 intervals not whole", "incomplete": [lost]}},
     )
     at = datetime(2026, 11, 10, 6, tzinfo=UTC)
     [task] = [
@@ -233,7 +233,7 @@ def test_intervals_that_the_table_lacks_fail_the_maintenance_by_their_names(
         if one.task_id == "missing_intervals"
     ]
     context = {"data_interval_start": at, "data_interval_end": at.replace(hour=7)}
-    assert task.execute(context) == {"says": whole["says"]}
+    assert task.execute(context) == {"message": whole["message"]}
     with pytest.raises(
         Exception,
         match=f"1 of 168 intervals not whole: {re.escape(FIVE)} to .* \\(1,234 offsets\\)",
@@ -242,9 +242,10 @@ def test_intervals_that_the_table_lacks_fail_the_maintenance_by_their_names(
     assert stand_in.asked("python")[0].words == [
         "-m",
         "etl",
-        "intervals",
+        "table",
+        "gaps",
         CLICKS,
-        "--from-time",
+        "--from",
         "2026-11-03T04:00:00+00:00",
         "--until",
         "2026-11-10T04:00:00+00:00",

@@ -179,7 +179,7 @@ class Soak:
         run is now.
         """
         lengths, said = [], None
-        while said is None or "nothing new" not in said.outcomes:
+        while said is None or "up_to_date" not in said.outcomes:
             began = time.monotonic()
             with Driver(self._pipeline) as driver:
                 said = driver.wait()

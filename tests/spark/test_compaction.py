@@ -288,7 +288,11 @@ def test_a_run_asks_for_spark_only_once_as_many_small_files_wait_as_the_conf_say
     assert behind_a_run(conf(three, 0), World()) == behind_a_run(conf(three, 4), World()) == []
     assert behind_a_run(conf(three, 3), World(), appended=False) == []
     [(outcome, said)] = behind_a_run(conf(three, 3), World(spark))
-    assert outcome is Outcome.COMPACTED and "3 small files" in said and len(data_files(three)) == 1
+    assert (
+        outcome is Outcome.TABLE_COMPACTED
+        and "3 small files" in said
+        and len(data_files(three)) == 1
+    )
     assert behind_a_run(conf(three, 1), World()) == []
 
 
@@ -298,7 +302,7 @@ def test_files_that_a_run_cannot_put_together_are_told_and_the_run_is_what_it_wa
     [lost, *_] = Path(three).glob("*.parquet")
     lost.unlink()
     [(outcome, said)] = behind_a_run(conf(three, 3), World(spark))
-    assert outcome is Outcome.NOT_COMPACTED and outcome.is_loud
+    assert outcome is Outcome.TABLE_NOT_COMPACTED and outcome.is_loud
     assert (
         "a file that the table's log names is not there" in said
         and len(DeltaTable(three).file_uris()) == 3

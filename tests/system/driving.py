@@ -111,9 +111,14 @@ class Pipeline:
         return run_etl(*words, str(self.conf), *after, *(["--json"] if json_too else []))
 
     def accept_log(self, *words: str) -> Said:
-        """What an operator says of logs that were cut or made again."""
+        """What an operator says of partitions that were truncated or recreated: `words` are
+        partitions, then options.
+        """
+        options = next((n for n, word in enumerate(words) if word.startswith("-")), len(words))
+        partitions = [word for name in words[:options] for word in ("-p", name)]
         return run_etl(
-            "topics", "accept-changes", str(self.conf), *words, "--reason", "seen", "--json"
+            *("topics", "accept-changes", str(self.conf), *partitions, *words[options:]),
+            *("--reason", "seen", "--json"),
         )
 
     def run(self) -> Said:
@@ -312,10 +317,12 @@ def take_over(heir: Pipeline, before: Pipeline) -> None:
         heir.door("run"),
         5,
         "has loaded this topic into this table",
-        f"take-over CONF --from {before.group}/clicks",
+        f"inherit CONF --predecessor {before.group}/clicks",
     )
     taken = heir.door(
-        "pipelines", "inherit", after=("--from", f"{before.group}/clicks", "--reason", "renamed")
+        "pipelines",
+        "inherit",
+        after=("--predecessor", f"{before.group}/clicks", "--reason", "renamed"),
     )
     assert taken.code == 0, taken.err
     heir.ran()

@@ -109,7 +109,8 @@ class PageWorld:
             "NAME": lambda: "clicks",
             "[NAME]": lambda: "clicks",
             "TOPIC": lambda: "clicks",
-            "PARTITION": lambda: "3",
+            "PARTITION": lambda: "clicks:3",
+            "TOPIC:PARTITION": lambda: "clicks:3",
             "TOPIC:PARTITION:FROM-UNTIL": lambda: "clicks:3:1200-1300",
             "GROUP/PIPELINE": lambda: f"{self.before}/clicks",
             "127.0.0.1:2181/kafka": lambda: cluster.zookeeper_connect,
@@ -195,7 +196,7 @@ class PageWorld:
             meant.get(before, word) if word == "..." else word
             for before, word in zip(["", *words], words)
         ]
-        return [*words, "--group", f"{self.groups}-first"] if words[0] == "init" else words
+        return [*words, "--set", f"group={self.groups}-first"] if words[0] == "init" else words
 
     def type(self, text: str, code: int = 0, answer: str | None = None) -> Said:
         """Type it, at a terminal where something is answered. It ends as the page says."""

@@ -42,7 +42,7 @@ def test_runs_that_change_their_writer_from_plan_to_plan_load_every_record_once(
         assert said.document["plan"]["writer"].startswith(ran), said.document["plan"]["writer"]
     assert by_arrow.is_whole()
     proof = by_arrow.door("verify")
-    assert (proof.code, proof.document["is_right"], proof.document["found_rows"]) == (0, True, 1600)
+    assert (proof.code, proof.document["passed"], proof.document["found_rows"]) == (0, True, 1600)
 
 
 def test_a_run_whose_tasks_write_files_is_one_job_of_spark_and_one_file_for_each_task_that_works_at_once(

@@ -69,7 +69,7 @@ def test_the_same_rows_come_from_either_writer_with_and_without_spark_and_one_ma
     }
     broken_off_before("append", other)
     by("spark", other)
-    assert other.ran().outcomes[0] == "replayed"
+    assert other.ran().outcomes[0] == "plan_resumed"
     assert rows_in(other.folder / "table") == rows
     assert (
         DeltaTable(table).schema().to_json() == DeltaTable(str(decoding.table)).schema().to_json()
@@ -147,16 +147,16 @@ def test_a_function_that_fails_on_a_row_is_named_and_the_mended_one_finishes_the
     finally:
         why.unlink()
     assert not DeltaTable.is_deltatable(str(decoding.table))
-    assert "replayed" in decoding.ran().outcomes
+    assert "plan_resumed" in decoding.ran().outcomes
     assert decoding.is_whole()
 
 
 def test_a_table_of_other_columns_is_refused_before_a_plan_is_stored(decoding: Pipeline) -> None:
-    shaped = decoding.settings.pop("transform.record_batch")
+    shaped = decoding.settings.pop("transform")
     decoding.produce(40)
     decoding.ran()
     decoding.produce(40)
-    decoding.settings["transform"]["record_batch"] = shaped
+    decoding.settings["transform"] = shaped
     refused(decoding.run(), 2, "the table has no column size")
     refused(decoding.door("run", after=["--dry-run"]), 2, "the table has no column size")
     assert [plan["number"] for plan in decoding.door("plans", "list").document] == [1]
@@ -193,7 +193,7 @@ def test_a_kill_in_the_middle_of_the_functions_work_loses_and_doubles_nothing(
     said = run.communicate(timeout=120)
     assert run.returncode == (0 if whom == "worker" else -signal.SIGKILL), said
     assert not Path(KILLING).exists(), "nobody was killed"
-    assert (decoding.ran().outcomes == ["nothing new"]) is (whom == "worker")
+    assert (decoding.ran().outcomes == ["up_to_date"]) is (whom == "worker")
     assert decoding.is_whole()
     assert decoding.door("verify").code == 0
 
@@ -239,7 +239,7 @@ def test_a_replay_makes_its_rows_by_the_function_too(
 @pytest.mark.long
 def test_a_backfill_makes_its_rows_by_the_function_too(decoding: Pipeline) -> None:
     decoding.produce(400)
-    decoding.settings["source"] = {"start": "latest"}
+    decoding.settings["source"] = {"starting_offsets": "latest"}
     decoding.ran()
     said = decoding.door("backfills", "run", after=("old", "--from", "0", "--until", "100"))
     assert said.code == 0, said.err

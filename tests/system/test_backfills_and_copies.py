@@ -22,7 +22,7 @@ from tests.system.driving import (
 
 pytestmark = pytest.mark.without_spark
 INTERVAL = ("--from", "0", "--until", "100")
-NAME = "old"
+NAME = ("old",)
 GIVING_UP = (*NAME, "--reason", "a test", "--yes")
 Znodes = Mapping[str, bytes]
 
@@ -54,7 +54,7 @@ def test_an_older_copy_of_the_tables_log_that_lacks_a_backfills_commits_alone_is
     assert late.door("backfills", "run", after=(*NAME, *INTERVAL)).code == 0
     newer, files = log_copied(late.table, "newer"), data_files(late.table)
     put_back(older, late.table)
-    assert late.ran().outcomes == ["nothing new"], (
+    assert late.ran().outcomes == ["up_to_date"], (
         "of the pipeline's own commits the copy lacks none"
     )
     for words in ("--yes",), ("--dry-run",):
@@ -136,7 +136,10 @@ def test_a_pipelines_place_is_not_taken_while_a_backfill_beside_it_is_unfinished
 ) -> None:
     backfill_broken_off_before("record", late, "old", "0", "100")
     heir = late.under("heir")
-    taking = ("pipelines", "inherit"), ("--from", f"{late.group}/clicks", "--reason", "renamed")
+    taking = (
+        ("pipelines", "inherit"),
+        ("--predecessor", f"{late.group}/clicks", "--reason", "renamed"),
+    )
     refused(
         heir.door(*taking[0], after=taking[1]),
         5,
@@ -199,7 +202,7 @@ def test_a_pipelines_place_is_not_taken_in_an_older_copy_of_the_table_that_lacks
         "backfill old has loaded plan 3",
         "older copy",
     )
-    assert late.ran().outcomes == ["nothing new"], "nobody took its place"
+    assert late.ran().outcomes == ["up_to_date"], "nobody took its place"
     put_back(newer, late.table)
     assert heir.door("pipelines", "inherit", after=taking).code == 0
     late.produce(40)

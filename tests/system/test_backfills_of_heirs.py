@@ -22,11 +22,13 @@ def heir_that_fills_the_rest(late: Pipeline) -> Pipeline:
     heir = late.under("heir")
     assert (
         heir.door(
-            "pipelines", "inherit", after=("--from", f"{late.group}/clicks", "--reason", "renamed")
+            "pipelines",
+            "inherit",
+            after=("--predecessor", f"{late.group}/clicks", "--reason", "renamed"),
         ).code
         == 0
     )
-    assert heir.ran().outcomes[0] in ("replayed", "ingested")
+    assert heir.ran().outcomes[0] in ("plan_resumed", "ingested")
     assert heir.door("verify").code == 0
     filled = heir.door(
         "backfills",
@@ -78,6 +80,6 @@ def test_a_pipeline_is_not_taken_out_of_service_while_a_backfill_beside_it_may_s
         "backfill old beside that pipeline is stopped",
         "etl backfills delete",
     )
-    assert late.door("backfills", "run", after=("old")).code == 0
+    assert late.door("backfills", "run", after=("old",)).code == 0
     assert late.door(*retiring[0], after=retiring[1]).code == 0
     assert late.in_table() == Counter(dict.fromkeys(late.in_topic(), 1))

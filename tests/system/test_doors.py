@@ -184,7 +184,7 @@ def test_offsets_are_compared_with_plan_and_table_also_while_no_broker_answers(
     assert [bool(said.document["not_looked_at"]) for said in found] == [False, True]
     with pipeline.zookeeper() as client:
         client.set(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/1", b"20")
-    said = pipeline.door("offsets", "diff", after=("--all",))
+    said = pipeline.door("offsets", "diff", after=("--all-partitions",))
     assert (said.code, said.document["differing"], len(said.document["rows"])) == (0, 0, 4)
     assert said.code == 0 and pipeline.door("offsets", "show").code == 6, (
         "what must ask the brokers still does"
@@ -195,13 +195,16 @@ def test_the_records_of_a_partition_are_shown_before_and_after_a_run_has_read_th
     pipeline: Pipeline,
 ) -> None:
     pipeline.produce(80)
-    before = pipeline.door("records", "show", after=(pipeline.topic, "1", "-n", "50")).document
+    before = pipeline.door(
+        "records", "show", after=("-p", f"{pipeline.topic}:1", "-n", "50")
+    ).document
     pipeline.ran()
     assert (before["shown"], before["ended"]) == (20, "the end of the log")
     assert (
-        pipeline.door("records", "show", after=(pipeline.topic, "1", "-n", "50")).document == before
+        pipeline.door("records", "show", after=("-p", f"{pipeline.topic}:1", "-n", "50")).document
+        == before
     )
-    assert pipeline.ran().outcomes == ["nothing new"], "to look moves nothing"
+    assert pipeline.ran().outcomes == ["up_to_date"], "to look moves nothing"
 
 
 def test_how_far_the_table_is_behind_is_told_with_its_time_and_size_and_retention_and_moves_nothing(
@@ -264,10 +267,10 @@ def test_a_loss_that_policy_allowed_is_loud_and_an_error_only_where_that_was_ask
     with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
         admin.delete_records({TopicPartition(pipeline.topic, 1): 30})
     said = pipeline.door(*words)
-    assert (said.code, said.outcomes) == (code, ["records lost", "ingested"])
+    assert (said.code, said.outcomes) == (code, ["records_lost", "ingested"])
     assert "10 offsets (20 to 30)" in said.out
     assert ("were lost" in said.err) == (code == 3)
-    assert pipeline.ran().outcomes == ["nothing new"]
+    assert pipeline.ran().outcomes == ["up_to_date"]
     assert pipeline.door("run", "--fail-on-loss").code == 0, (
         "what was told once is not told for ever"
     )

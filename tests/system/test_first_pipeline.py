@@ -112,7 +112,7 @@ def test_a_first_conf_is_written_by_asking_passes_the_doctor_and_loads_every_rec
         conf,
         tmp_path / "warehouse" / "clicks",
         "--set",
-        f"metrics_path={metrics}",
+        f"metrics.path={metrics}",
         "--log-format",
         "json",
     )
@@ -144,7 +144,7 @@ def test_what_the_servers_do_not_know_is_refused_with_what_they_know_and_nothing
     servers, _, chroot = cluster.zookeeper_connect.partition("/")
     here = ("--zookeeper", cluster.zookeeper_connect)
     wrong: list[tuple[tuple[str, ...], int, str]] = [
-        (here, 2, "--topic"),
+        (here, 2, "topic"),
         ((*here, "--topic", f"{filled}x"), 2, filled),
         ((*here, "--topic", "no-.*-such"), 2, "the cluster has"),
         (("--zookeeper", f"{servers}/nowhere", "--topic", filled), 2, f"/{chroot}"),

@@ -245,7 +245,7 @@ def move(driver: Driver, plan: Plan) -> dict[BrokerPartition, Committed]:
         lambda z: z.client.delete(PATHS.offset(LOGS[1])),
         lambda z: z.client.set(PATHS.offset(LOGS[1]), b"10"),
     ],
-    ids=["owned", "let go", "moved", "removed", "moved to the same"],
+    ids=["owned", "offsets_stored", "moved", "removed", "moved to the same"],
 )
 def test_behind_an_append_those_offsets_move_whose_logs_are_still_ours_and_as_the_plan_saw_them(
     driver: Driver,

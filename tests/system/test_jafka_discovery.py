@@ -273,9 +273,7 @@ def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_th
     assert min(r.from_offset for r in preview(settings).ranges if r.log == log) == third
     conf = tmp_path / "conf.yaml"
     conf.write_text(
-        yaml.safe_dump(
-            {"version": 1, **settings.model_dump(mode="json", exclude_unset=True, by_alias=True)}
-        )
+        yaml.safe_dump(settings.model_dump(mode="json", exclude_unset=True, by_alias=True))
     )
     left_out = run_etl(
         "plans",

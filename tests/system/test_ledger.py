@@ -523,7 +523,7 @@ def test_adopted_plans_take_the_place_of_what_was_there_with_their_outcomes(
 
 
 def test_the_outcome_of_another_plan_of_that_number_is_not_this_ones(ledger: PlanLedger) -> None:
-    old, new = plan_of(1), plan_of(1, reason="superseded")
+    old, new = plan_of(1), plan_of(1, reason="plan_superseded")
     ledger.store_plan(old)
     ledger.record_applied(applied_of(old))
     ledger.supersede_plan(new, 0)

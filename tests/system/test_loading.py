@@ -48,14 +48,14 @@ def test_a_first_run_loads_all_a_second_nothing_and_a_third_what_came_since(
     assert pipeline.committed() == dict.fromkeys(range(4), 1_000)
 
     again = pipeline.ran()
-    assert (again.outcomes, DeltaTable(str(pipeline.table)).version()) == (["nothing new"], 0)
+    assert (again.outcomes, DeltaTable(str(pipeline.table)).version()) == (["up_to_date"], 0)
 
     pipeline.produce(2_000)
     third = pipeline.ran()
     assert (third.outcomes, third.document["records"]) == (["ingested"], 2_000)
     assert pipeline.is_whole()
     proof = pipeline.door("verify")
-    assert (proof.code, proof.document["is_right"], proof.document["found_rows"]) == (
+    assert (proof.code, proof.document["passed"], proof.document["found_rows"]) == (
         0,
         True,
         6_000,
@@ -67,7 +67,7 @@ def test_each_run_leaves_a_report_with_plan_timings_lag_and_outcome(pipeline: Pi
     said = pipeline.ran()
     [written] = (pipeline.folder / "reports").glob("*.json")
     report = json.loads(written.read_text())
-    saw = report.pop("saw")  # what the run saw is kept in the file alone
+    saw = report.pop("snapshot")  # what the run saw is kept in the file alone
     assert report == said.document
     assert saw["first"]["extents"]
     assert (report["state"], report["conf"], report["versions"]["offset_range_etl"]) == (
@@ -75,14 +75,14 @@ def test_each_run_leaves_a_report_with_plan_timings_lag_and_outcome(pipeline: Pi
         str(pipeline.conf),
         etl.__version__,
     )
-    assert abs(sum(report["seconds"].values()) - report["seconds_in_all"]) < 0.01
+    assert abs(sum(report["seconds"].values()) - report["total_seconds"]) < 0.01
     assert report["bytes"] == sum(r["fetched_bytes"] for r in report["plan"]["ranges"])
     assert [(one["before"], one["after"]) for one in report["lag"]] == [(100, 0)] * 4
     assert [
         (r["partition"], r["from"], r["until"], r["rows"]) for r in report["plan"]["ranges"]
     ] == [(p, 0, 100, 100) for p in range(4)]
     assert all(r["fetched_bytes"] > 0 for r in report["plan"]["ranges"])
-    assert (report["delta_version"], report["exit_code"]) == (0, 0)
+    assert (report["table_version"], report["exit_code"]) == (0, 0)
 
 
 def test_what_tasks_have_read_is_known_while_they_read(
@@ -153,9 +153,11 @@ def test_a_run_with_nothing_new_does_not_start_spark(pipeline: Pipeline) -> None
 @pytest.mark.parametrize(
     ("verb", "then"),
     [
-        pytest.param("fetch", ["replayed", "ingested", "ingested"], marks=pytest.mark.long),
-        pytest.param("record", ["repaired", "repaired", "ingested"], marks=pytest.mark.long),
-        ("commit", ["repaired", "ingested"]),
+        pytest.param("fetch", ["plan_resumed", "ingested", "ingested"], marks=pytest.mark.long),
+        pytest.param(
+            "record", ["plan_completed", "plan_completed", "ingested"], marks=pytest.mark.long
+        ),
+        ("commit", ["plan_completed", "ingested"]),
         pytest.param("tidy", ["ingested"], marks=pytest.mark.long),
     ],
 )
@@ -226,7 +228,7 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
             1,
         )
         assert pipeline.is_whole()
-        assert pipeline.ran().outcomes == ["open transaction", "nothing new"]
+        assert pipeline.ran().outcomes == ["open_transaction", "up_to_date"]
         behind = f"{pipeline.topic} 0: 1 offset below the high watermark waits behind the open transaction for-{pipeline.topic} of"
         [told] = pipeline.door("run", after=["--dry-run"]).document["open_transactions"]
         assert told.startswith(behind) and ", open since 20" in told
@@ -264,9 +266,9 @@ def test_a_start_by_time_behind_an_open_transaction_waits_for_its_end_and_loads_
             for partition in (0, 1):
                 other.send(pipeline.topic, value, partition=partition, timestamp_ms=when).get(30)
         first = pipeline.ran()
-        assert first.outcomes == ["open transaction", "ingested"]
+        assert first.outcomes == ["open_transaction", "ingested"]
         assert [one["partition"] for one in first.document["plan"]["pending_starts"]] == [0]
-        assert pipeline.ran().outcomes == ["open transaction", "nothing new"]
+        assert pipeline.ran().outcomes == ["open_transaction", "up_to_date"]
         late.commit_transaction()
     assert pipeline.ran().outcomes == ["ingested"]
     assert sorted((partition, offset) for partition, offset, _ in pipeline.in_table()) == [
@@ -281,8 +283,8 @@ def test_a_start_by_time_behind_an_open_transaction_waits_for_its_end_and_loads_
 @pytest.mark.parametrize(
     "source",
     [
-        {"start": "latest"},
-        {"start": {"timestamp": "2030-01-01T00:00:00+00:00"}},
+        {"starting_offsets": "latest"},
+        {"starting_offsets": "2030-01-01T00:00:00+00:00"},
     ],
     ids=["latest", "timestamp"],
 )
@@ -293,7 +295,7 @@ def test_a_start_that_skips_is_decided_once_and_kept(
 ) -> None:
     pipeline = make_pipeline(source=source)
     pipeline.produce(400)
-    assert pipeline.ran().outcomes == ["kept the start"]
+    assert pipeline.ran().outcomes == ["offsets_stored"]
     pipeline.produce(400)
     assert pipeline.ran().document["records"] == 400
     assert sum(pipeline.in_table().values()) == 400
@@ -384,7 +386,7 @@ def test_a_plan_without_ranges_reaches_a_table_with_features_that_only_spark_can
     spark.sql(
         f"CREATE TABLE delta.`{pipeline.table}` ({spark_schema()}) USING delta CLUSTER BY (topic)"
     )
-    assert pipeline.ran().outcomes == ["kept the start"]
+    assert pipeline.ran().outcomes == ["offsets_stored"]
     pipeline.produce(200)
     assert (pipeline.ran().document["records"], sum(pipeline.in_table().values())) == (200, 200)
 
@@ -402,7 +404,7 @@ def test_a_plan_without_ranges_is_not_stored_for_a_transform_that_does_not_work(
     )
     assert pipeline.run().code == 2
     pipeline.settings = {"source": {"starting_offsets": "latest"}}
-    assert pipeline.ran().outcomes == ["kept the start"]
+    assert pipeline.ran().outcomes == ["offsets_stored"]
 
 
 @pytest.mark.long
@@ -415,7 +417,7 @@ def test_rows_that_a_constraint_of_the_table_refuses_are_told_as_that(
     pipeline.produce(80)
     refused(pipeline.run(), 2, "a constraint of the table refuses our rows", "few")
     spark.sql(f"ALTER TABLE delta.`{pipeline.table}` DROP CONSTRAINT few")
-    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
     assert pipeline.is_whole()
 
 
@@ -462,7 +464,7 @@ def test_records_that_expired_are_skipped_loudly_where_policy_says_so(
     with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
         admin.delete_records({TopicPartition(pipeline.topic, 1): 150})
     said = pipeline.door("run", "--fail-on-loss")
-    assert (said.code, said.outcomes) == (3, ["records lost", "ingested"])
+    assert (said.code, said.outcomes) == (3, ["records_lost", "ingested"])
     lost = {
         "topic": pipeline.topic,
         "partition": 1,
@@ -500,7 +502,7 @@ def test_the_doors_for_programs_print_one_document(pipeline: Pipeline) -> None:
         (o["committed"], o["position"], o["lag"]) for o in pipeline.door("offsets", "show").document
     ] == [(100, 100, 0)] * 4
     [listed] = pipeline.door("plans", "list").document
-    assert (listed["number"], listed["rows"], listed["offsets"], listed["delta_version"]) == (
+    assert (listed["number"], listed["rows"], listed["offsets"], listed["table_version"]) == (
         1,
         400,
         400,
@@ -559,7 +561,7 @@ def test_the_demo_tells_its_story_and_leaves_nothing_running(
     )
     assert [run["outcomes"][0]["outcome"] for run in told["runs"]] == [
         "ingested",
-        "repaired",
-        "nothing new",
+        "plan_completed",
+        "up_to_date",
     ]
     assert not (tmp_path / "demo" / "cluster").exists()

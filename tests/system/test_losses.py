@@ -290,11 +290,11 @@ def test_offsets_that_expired_are_a_row_beside_the_data_and_strict_ends_with_3(
     losing: Pipeline,
 ) -> None:
     said = losing.door("run", "--fail-on-loss")
-    assert (said.code, said.outcomes) == (3, ["records lost", "ingested"])
+    assert (said.code, said.outcomes) == (3, ["records_lost", "ingested"])
     assert written(losing) == [(losing.topic, 1, 100, 150, "expired", 2)]
-    assert losing.ran().outcomes == ["nothing new"]
+    assert losing.ran().outcomes == ["up_to_date"]
     expire(losing, 275)
-    assert losing.ran().outcomes == ["records lost", "ingested"]
+    assert losing.ran().outcomes == ["records_lost", "ingested"]
     assert written(losing) == [
         (losing.topic, 1, 100, 150, "expired", 2),
         (losing.topic, 1, 200, 275, "expired", 3),
@@ -314,10 +314,10 @@ def test_retention_between_plan_and_fetch_is_a_loss_of_the_same_run(
 
     report = run.run(load_settings(pipeline.conf), around=Before("fetch", expire_some))
     outcomes = [outcome for outcome, _ in report.outcomes if outcome is not Outcome.EXPIRES_SOON]
-    assert outcomes == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST, Outcome.INGESTED]
+    assert outcomes == [Outcome.PLAN_SUPERSEDED, Outcome.RECORDS_LOST, Outcome.INGESTED]
     assert written(pipeline) == [(pipeline.topic, 1, 0, 30, "expired", 1)]
     assert pipeline.is_whole() and report.records == 370
-    assert pipeline.ran().outcomes == ["nothing new"]
+    assert pipeline.ran().outcomes == ["up_to_date"]
     assert pipeline.door("verify").code == 0
 
 
@@ -339,8 +339,8 @@ def test_a_run_that_broke_off_around_its_losses_has_them_written_down_once(
     if (
         verb != "commit"
     ):  # before that, nobody wrote down that the plan was done: the next run says again what it let go
-        assert (said.code, said.outcomes[0]) == (3, "records lost")
-    assert losing.ran().outcomes == ["nothing new"]
+        assert (said.code, said.outcomes[0]) == (3, "records_lost")
+    assert losing.ran().outcomes == ["up_to_date"]
     assert losing.committed() == dict.fromkeys(range(4), 200)
 
 
@@ -355,7 +355,7 @@ def test_a_losses_path_that_holds_another_table_stops_the_run_before_a_plan_is_s
     said = losing.run()
     assert (said.code, said.document["error"]) == (2, "NotOurTable")
     losing.settings["table"].pop("losses_path")
-    assert losing.ran().outcomes == ["records lost", "ingested"]
+    assert losing.ran().outcomes == ["records_lost", "ingested"]
 
 
 # -- a stored plan whose topic is gone
@@ -433,16 +433,16 @@ def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_stric
         "said before the plan is stored"
     )
     said = stored.door("run", "--fail-on-loss")
-    assert (said.code, said.outcomes.count("records lost")) == (3, 4), said.out
+    assert (said.code, said.outcomes.count("records_lost")) == (3, 4), said.out
     assert (written(stored), stored.in_table()) == (planned(stored, "topic deleted"), loaded)
     reject_unproven(stored, "topic deleted")
-    assert stored.door("run", "--fail-on-loss").outcomes == ["nothing new"]
+    assert stored.door("run", "--fail-on-loss").outcomes == ["up_to_date"]
     make_topic(stored)
     stored.produce(40)
     refused(stored.run(), 5, "made again")
     accepted = stored.accept_log(stored.topic)
     assert (accepted.code, accepted.document["lost"]) == (0, []), accepted.err
-    assert "loaded up to 100" in " ".join(accepted.document["says"])
+    assert "loaded up to 100" in " ".join(accepted.document["message"])
     stored.ran()
     assert written(stored) == planned(stored, "topic deleted"), "each loss is told once"
     assert Lives(stored).in_table() == loaded + second_life(
@@ -459,9 +459,9 @@ def test_a_stored_plan_of_a_recreated_topic_that_is_accepted_is_a_loss_and_stric
     refused(superseded(stored), 5, "made again", "topics accept-changes")
     accepted = stored.accept_log(stored.topic)
     assert_lost_offsets_recorded(accepted, stored, "topic recreated")
-    assert "loaded up to 100 and planned up to 200" in " ".join(accepted.document["says"])
+    assert "loaded up to 100 and planned up to 200" in " ".join(accepted.document["message"])
     said = stored.door("run", "--fail-on-loss")
-    assert (said.code, said.outcomes.count("records lost")) == (3, 4), said.out
+    assert (said.code, said.outcomes.count("records_lost")) == (3, 4), said.out
     assert written(stored) == planned(stored, "topic recreated")
     assert Lives(stored).in_table() == loaded + second_life(
         stored.in_topic(), dict.fromkeys(range(4), 0)
@@ -503,7 +503,7 @@ def test_a_position_that_is_set_in_the_place_of_that_plan_says_first_what_is_los
     kept = f"{stored.topic}-kept"
     stored.traffic.load(stored.cluster, kept, 0, 40, 1)
     delete_topic(stored)
-    words = kept, "--to", "latest", "--reason", "why not"
+    words = "-p", kept, "--to", "latest", "--reason", "why not"
     refused(
         stored.door("offsets", "set", after=words),
         2,

@@ -41,7 +41,7 @@ def test_a_run_beside_a_registered_consumer_reads_its_share_and_names_what_the_o
             and f"a run shares with live consumers: {pipeline.group}_z" in doctor.out
         )
         said = pipeline.ran()
-        assert said.outcomes == ["left to its owner", "ingested"]
+        assert said.outcomes == ["owned_by_others", "ingested"]
         assert pipeline.committed() == {0: 20, 1: 20} and {
             row[0] for row in pipeline.in_table()
         } == {0, 1}
@@ -63,7 +63,7 @@ def test_a_run_beside_a_registered_consumer_reads_its_share_and_names_what_the_o
                 "goes on at the offset where the partition is of its share, and names what others read",
             )
         ]
-    assert pipeline.ran().outcomes == ["read by others", "ingested"]
+    assert pipeline.ran().outcomes == ["offsets_left_to_members", "ingested"]
     read = Counter(partition for partition, _, _ in pipeline.in_table())
     assert read == {0: 35, 1: 40, 2: 35} and pipeline.committed() == dict.fromkeys(range(4), 40)
 
@@ -87,6 +87,7 @@ def test_a_position_is_set_by_a_member_in_one_step_and_not_in_a_partition_of_ano
             "offsets",
             "set",
             str(pipeline.conf),
+            "-p",
             f"{pipeline.topic}{log}",
             "--to",
             to,
@@ -162,7 +163,7 @@ def test_a_pipeline_takes_over_from_another_of_its_group_behind_what_others_read
         refused(take_over(), 4, "the partition is owned by another member of the group")
     said = take_over()
     assert said.code == 0 and pipeline.committed() == {0: 20, 1: 20, 2: 20, 3: 25}, said.err
-    assert pipeline.ran().outcomes[-2:] == ["read by others", "ingested"]
+    assert pipeline.ran().outcomes[-2:] == ["offsets_left_to_members", "ingested"]
     assert Counter(partition for partition, _, _ in pipeline.in_table()) == {
         0: 40,
         1: 40,

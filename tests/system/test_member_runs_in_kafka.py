@@ -59,7 +59,7 @@ def test_beside_a_consumer_that_is_not_ours_each_record_is_read_by_one_of_us_and
         at_first(CoordinatedMember, "join", monkeypatch, joined, before=False)
         said = member.ran()
         assert (
-            said.outcomes == ["left to its owner", "read by others", "ingested"]
+            said.outcomes == ["owned_by_others", "offsets_left_to_members", "ingested"]
             and len(shares[0].logs) == 2
         )
         assert said.document["statistics"]["membership"]["lost"] == 0
@@ -71,7 +71,7 @@ def test_beside_a_consumer_that_is_not_ours_each_record_is_read_by_one_of_us_and
 
         at_first(CoordinatedMember, "join", monkeypatch, joined, before=False)
         at_first(FencedOffsetCommit, "hand_over", monkeypatch, comes, before=True)
-        assert "hand-over void" in member.ran().outcomes
+        assert "rebalanced" in member.ran().outcomes
     member.produce(40)
     assert member.ran().outcomes[-1] == "ingested"
     union = member.in_table() + other.read + late[0].read
@@ -82,8 +82,12 @@ def test_beside_a_consumer_that_is_not_ours_each_record_is_read_by_one_of_us_and
 
 def static(member: Pipeline, strategy: str = "range", session_timeout_s: int = 25) -> None:
     """Make the pipeline's runs a static member."""
-    keys = {"member_id": "driver", "session_timeout_s": session_timeout_s, "strategy": strategy}
-    member.settings = {"group": {**MEMBER["group"], **keys}}
+    join = {
+        "instance_id": "driver",
+        "session_timeout_s": session_timeout_s,
+        "assignment_strategy": strategy,
+    }
+    member.settings = {"group": {**MEMBER["group"], "join": join}}
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
@@ -126,7 +130,7 @@ def test_a_run_that_dies_before_its_commit_is_told_by_the_offsets(member: Pipeli
     member.produce(80)
     broken_off_before("hand_over", member)
     assert {at for at, _ in offsets_of(member, member.group).values()} == {20}
-    assert member.ran().outcomes == ["superseded", "ingested"], (
+    assert member.ran().outcomes == ["plan_superseded", "ingested"], (
         "it is known to be void before the run plans"
     )
     assert member.is_whole() and member.door("verify").code == 0
@@ -144,7 +148,9 @@ def test_nobody_waits_for_the_session_of_a_run_that_was_killed(member: Pipeline,
     at = {number for number, _ in offsets_of(member, member.group).values()}
     assert at == ({20} if step == "hand_over" else {40})
     with another_member(member) as other:
-        assert ("superseded" if step == "hand_over" else "replayed") in member.ran().outcomes
+        assert (
+            "plan_superseded" if step == "hand_over" else "plan_resumed"
+        ) in member.ran().outcomes
         member.produce(80)
         other.has_read(1)
     member.ran()
@@ -180,9 +186,9 @@ def test_where_nobody_can_tell_a_person_says_who_read_what_the_dead_run_planned(
     )
     assert member.door("plans", "supersede", after=["2", "--reason", "looked", *words]).code == 0
     assert member.ran().outcomes == [
-        "replayed",
-        "ingested" if words else "kept the start",
-        "read by others",
+        "plan_resumed",
+        "ingested" if words else "offsets_stored",
+        "offsets_left_to_members",
         "ingested",
     ]
     assert member.in_table().total() == (40 * 4 if words else 20 * 4) + 10 * 4

@@ -45,7 +45,7 @@ def test_positions_are_seen_in_a_group_of_kafkas_own_and_those_of_others_stay(
         consumer.assign([TopicPartition(pipeline.topic, 1)])
         consumer.commit({TopicPartition(pipeline.topic, 1): OffsetAndMetadata(7, "mine", -1)})
     pipeline.settings = {"group": {"mirror_group": f"{mirrored}-2"}}
-    assert pipeline.ran().outcomes == ["nothing new", "not mirrored"]
+    assert pipeline.ran().outcomes == ["up_to_date", "not_mirrored"]
     written = {partition: (40, f"etl:{pipeline.group}/clicks:2") for partition in range(4)}
     assert offsets_of(pipeline, f"{mirrored}-2") == {**written, 1: (7, "mine")}
 
@@ -60,7 +60,7 @@ def test_positions_are_seen_in_a_group_of_kafkas_own_and_those_of_others_stay(
         said = pipeline.ran()
         assert said.outcomes == [
             "ingested",
-            "not mirrored",
+            "not_mirrored",
         ] and "does not have the positions" in str(said.document["outcomes"])
     assert offsets_of(pipeline, mirrored) == written
     assert pipeline.committed() == {partition: 60 for partition in range(4)}

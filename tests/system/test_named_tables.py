@@ -113,7 +113,7 @@ def test_a_table_that_is_gone_for_good_is_made_by_its_catalog_as_the_message_say
     spark.sql(f"DROP TABLE {name_of(named)}")
     assert (
         "the next run stops"
-        in named.door("table", "lookup-path", after=["--create-empty"]).document["says"]
+        in named.door("table", "lookup-path", after=["--create-empty"]).document["message"]
     )
     refused(
         named.door("run"),
@@ -127,7 +127,8 @@ def test_a_table_that_is_gone_for_good_is_made_by_its_catalog_as_the_message_say
     named.ran()
     assert spark.table(name_of(named)).count() == 40, "the first 40 went with the table"
     assert (
-        "stops" not in named.door("table", "lookup-path", after=["--create-empty"]).document["says"]
+        "stops"
+        not in named.door("table", "lookup-path", after=["--create-empty"]).document["message"]
     )
     assert spark.table(name_of(named)).count() == 40
 
@@ -173,8 +174,8 @@ def test_a_table_that_is_dropped_and_made_again_elsewhere_stops_runs_until_someb
     resolved = named.door("table", "lookup-path")
     assert resolved.code == 0, resolved.err
     assert (
-        f"{named.folder}/again" in resolved.document["says"]
-        and "the next run stops" in resolved.document["says"]
+        f"{named.folder}/again" in resolved.document["message"]
+        and "the next run stops" in resolved.document["message"]
     )
     refused(named.door("run"), 5, "plan 1")
 
@@ -219,7 +220,7 @@ def test_a_pipeline_that_has_plans_is_given_no_new_table_by_a_name_that_is_not_t
     assert told.document["action"] in named.door("doctor").out
     assert not spark.catalog.tableExists(name_of(named))
     spark.sql(f"CREATE TABLE {name_of(named)} USING delta LOCATION '{named.folder}/before'")
-    assert named.ran().outcomes == ["nothing new"]
+    assert named.ran().outcomes == ["up_to_date"]
 
 
 @pytest.mark.long

@@ -26,7 +26,7 @@ def test_a_run_with_nothing_new_starts_no_process_and_loads_neither_spark_nor_th
     for settings in ({}, every):
         pipeline.settings = settings
         cost, outcomes = watched_run(pipeline)
-        assert outcomes == ["nothing new"]
+        assert outcomes == ["up_to_date"]
         assert (cost["code"], cost["started"], cost["loaded"]) == (0, [], [])
 
 
@@ -38,7 +38,7 @@ def test_a_run_with_nothing_new_asks_its_broker_each_question_once_over_one_conn
     pipeline.ran()
     broker.requests.clear()
     cost, outcomes = watched_run(pipeline)
-    assert outcomes == ["nothing new"]
+    assert outcomes == ["up_to_date"]
     assert sum(port == broker.port for _, port in cost["connected"]) == 1
     asked = Counter(key for key, _ in broker.requests)
     assert asked.pop(LIST_OFFSETS) == 3

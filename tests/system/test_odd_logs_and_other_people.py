@@ -58,7 +58,7 @@ def test_one_record_beside_empty_partitions_is_loaded_and_every_position_is_kept
             "2": b"1",
             "3": b"0",
         }
-    assert pipeline.ran().outcomes == ["nothing new"]
+    assert pipeline.ran().outcomes == ["up_to_date"]
     assert pipeline.door("verify").code == 0
 
 
@@ -74,7 +74,7 @@ def test_a_topic_without_any_leader_at_the_first_run_is_no_new_topic_when_it_has
     for partition in (0, 1):
         broker.append(pipeline.topic, partition, encode(Batch(0, [Rec(0, b"there")])))
         broker.log(pipeline.topic, partition).leader_id = -1
-    assert pipeline.ran().outcomes == ["no leader", "kept the start"]
+    assert pipeline.ran().outcomes == ["no_leader", "offsets_stored"]
     broker.log(pipeline.topic, 1).leader_id = broker.broker_id
     [r] = pipeline.door("run", after=["--dry-run"]).document["ranges"]
     assert (r["partition"], r["from"], r["until"]) == (1, 0, 1)
@@ -85,14 +85,14 @@ def test_a_partition_without_a_leader_at_the_first_run_starts_at_the_latest_reco
 ) -> None:
     pipeline, broker = spoiled
     pipeline.settings["source"] |= {
-        "start": "latest",
+        "starting_offsets": "latest",
         "on_no_leader": "skip",
         "wait_for_leader_s": 0,
     }
     away, there = broker.log(pipeline.topic, 0), encode(Batch(0, [Rec(0, b"there")]))
     broker.append(pipeline.topic, 1, there)
     away.leader_id = -1
-    assert pipeline.ran().outcomes == ["no leader", "kept the start"]
+    assert pipeline.ran().outcomes == ["no_leader", "offsets_stored"]
     [kept] = pipeline.door("plans", "show").document["pending_starts"]
     assert kept["partition"] == 0
     away.leader_id = broker.broker_id
@@ -128,7 +128,7 @@ def test_a_range_of_aborted_records_and_markers_alone_gives_no_row_and_is_done(
     )
     assert pipeline.in_table() == Counter()
     assert pipeline.committed()[0] == 4
-    assert pipeline.ran().outcomes == ["nothing new"]
+    assert pipeline.ran().outcomes == ["up_to_date"]
     assert pipeline.door("verify").code == 0
 
 
@@ -148,9 +148,9 @@ def test_read_uncommitted_takes_aborted_and_open_records_too(
         pipeline.ran()
         assert pipeline.in_table() == read(pipeline.cluster, pipeline.topic, "read_uncommitted")
         assert sorted(offset for _, offset, _ in pipeline.in_table()) == [0, 2]
-        pipeline.settings["source"] = {"isolation": "read_committed"}
+        pipeline.settings["source"] = {"isolation_level": "read_committed"}
         refused(pipeline.run(), 6, "above the last stable offset 2", pipeline.topic)
-        pipeline.settings["source"] = {"isolation": "read_uncommitted"}
+        pipeline.settings["source"] = {"isolation_level": "read_uncommitted"}
         producer.abort_transaction()
     assert pipeline.door("verify").code == 0
 
@@ -202,7 +202,7 @@ def test_a_range_whose_start_the_brokers_will_soon_delete_is_told_by_plan_and_ru
     )
     assert pipeline.door("run", after=["--dry-run"]).document["expires_soon"] == [expected]
     said = pipeline.ran()
-    assert said.document["outcomes"][0] == {"outcome": "expires soon", "says": expected}
+    assert said.document["outcomes"][0] == {"outcome": "expires_soon", "message": expected}
     assert said.document["records"] == 3
 
 
@@ -254,7 +254,7 @@ def test_files_of_a_first_write_that_never_finished_are_no_rows_and_no_obstacle(
     broken_off_before("append", pipeline)
     (pipeline.table / "_delta_log").mkdir(parents=True)
     (pipeline.table / "part-00000-of-a-dead-run.snappy.parquet").write_bytes(b"PAR1")
-    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
     assert pipeline.is_whole()
 
 
@@ -301,8 +301,8 @@ def test_a_ledger_that_was_lost_is_rebuilt_from_the_table_and_the_proof_holds(
                     f"{root}/{branch}/{max(client.get_children(f'{root}/{branch}'))}",
                     recursive=True,
                 )
-    again = ["repaired"] if lost == "consumers" else []
-    assert loaded.ran().outcomes == ["rebuilt the ledger from the table", *again, "ingested"]
+    again = ["plan_completed"] if lost == "consumers" else []
+    assert loaded.ran().outcomes == ["ledger_restored", *again, "ingested"]
     assert loaded.is_whole()
     assert loaded.committed() == dict.fromkeys(range(4), 60)
     assert loaded.door("verify").code == 0
@@ -372,7 +372,7 @@ def test_a_stored_plan_is_not_executed_under_another_transform_or_partitioning(
     pipeline.settings = {"table": {"path": str(pipeline.table), "partition_by": ["event_date"]}}
     stopped(pipeline, "table.partition_by")
     pipeline.settings = {}
-    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
     assert pipeline.is_whole()
 
 

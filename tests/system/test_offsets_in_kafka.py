@@ -55,7 +55,7 @@ def test_offsets_are_moved_in_kafka_alone_and_tell_whose_they_are_and_a_crash_be
     broken_off_before("commit", kept)
     assert offsets(kept) == all_at(20)
     kept.produce(80)
-    assert kept.ran().outcomes == ["repaired", "ingested"]
+    assert kept.ran().outcomes == ["plan_completed", "ingested"]
     assert offsets(kept) == all_at(60) and kept.is_whole()
     assert {row["committed"] for row in kept.door("offsets", "show").document} == {60}
     assert kept.door("doctor").code == 0 and kept.door("offsets", "diff").code == 0
@@ -90,7 +90,7 @@ def test_a_group_that_kafka_forgot_goes_on_at_its_positions_and_says_so(kept: Pi
     kept.settings = {**kept.settings, "source": {"starting_offsets": "latest"}}
     kept.produce(80)
     said = kept.ran()
-    assert said.outcomes == ["repaired", "repaired", "ingested"]
+    assert said.outcomes == ["plan_completed", "plan_completed", "ingested"]
     assert "Kafka dropped the group's offsets of 4 partitions" in str(said.document["outcomes"])
     assert offsets(kept) == all_at(60) and kept.is_whole()
 
@@ -108,7 +108,7 @@ def test_a_consumer_that_joins_during_a_run_keeps_its_offsets_and_the_next_run_m
                 around=Before("commit", lambda: consumers.enter_context(joined)),
             )
         assert offsets(kept) == all_at(20) and kept.is_whole()
-    assert kept.ran().outcomes == ["repaired", "nothing new"]
+    assert kept.ran().outcomes == ["plan_completed", "up_to_date"]
     assert offsets(kept) == all_at(40)
 
 
@@ -122,7 +122,7 @@ def test_offsets_in_both_places_go_from_one_to_the_other_and_neither_is_set_back
     pipeline.ran()
     pipeline.settings = {"group": {"offsets_storage": "dual"}}
     pipeline.produce(80)
-    assert pipeline.ran().outcomes == ["repaired", "ingested"]
+    assert pipeline.ran().outcomes == ["plan_completed", "ingested"]
     assert offsets(pipeline) == pipeline.committed() == all_at(40)
     pipeline.produce(80)
     with monkeypatch.context() as patched, pytest.raises(BrokenOff):
@@ -131,7 +131,7 @@ def test_offsets_in_both_places_go_from_one_to_the_other_and_neither_is_set_back
     assert (offsets(pipeline), pipeline.committed()) == (all_at(60), all_at(40)), (
         "a crash between the two"
     )
-    assert pipeline.ran().outcomes == ["repaired", "nothing new"]
+    assert pipeline.ran().outcomes == ["plan_completed", "up_to_date"]
     assert offsets(pipeline) == pipeline.committed() == all_at(60)
     committed_by_another(pipeline, {0: 50})
     refused(pipeline.run(), 5, "it is 50, ours is 60")

@@ -445,7 +445,7 @@ def test_owned_partitions_are_skipped_told_previewed_and_read_once_they_are_free
     assert pipeline.door("run", after=["--dry-run"]).document["left_to_owners"] == [left]
     assert left in pipeline.door("run", after=["--dry-run"], json_too=False).out
     said = pipeline.ran()
-    assert said.document["outcomes"][0] == {"outcome": "left to its owner", "says": left}
+    assert said.document["outcomes"][0] == {"outcome": "owned_by_others", "message": left}
     assert partitions_in(pipeline) == {0, 1, 3} and keys_owned(pipeline) == {"2"}
     with pipeline.zookeeper() as client:
         client.delete(f"{owners_path(pipeline)}/2")
@@ -465,7 +465,7 @@ def test_among_live_consumers_a_run_takes_what_none_of_them_owns_where_the_conf_
         )
         assert pipeline.run().code == 4
         pipeline.settings = {"group": {"on_active_members": "skip"}}
-        assert pipeline.ran().outcomes == ["left to its owner", "ingested"]
+        assert pipeline.ran().outcomes == ["owned_by_others", "ingested"]
     assert partitions_in(pipeline) == {1, 2, 3}
 
 
@@ -485,7 +485,7 @@ def test_an_owner_who_comes_after_the_look_stops_the_run_and_the_next_one_replay
     assert pipeline.door("run", after=["--dry-run"]).code == 4
     with pipeline.zookeeper() as client:
         client.delete(f"{owners_path(pipeline)}/2")
-    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
     assert pipeline.is_whole()
 
 

@@ -24,8 +24,10 @@ from tests.system.driving import Pipeline
 
 
 def say(pipeline: Pipeline, word: str, *logs: str) -> Said:
+    partitions = [argument for log in logs for argument in ("-p", log)]
     return run_etl(
-        "offsets", word, str(pipeline.conf), *logs, "--reason", "its records are broken", "--json"
+        *("topics", word, str(pipeline.conf), *partitions),
+        *("--reason", "its records are broken", "--json"),
     )
 
 
@@ -64,7 +66,7 @@ def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(
 
     again = say(pipeline, "pause", f"{topic}:1", f"{topic}:2")
     assert (
-        again.document["says"][0] == f"{topic}:1 is paused already: its records are broken"
+        again.document["message"][0] == f"{topic}:1 is paused already: its records are broken"
         and again.code == 0
     )
     shown = {row["partition"]: row["paused"] for row in pipeline.door("offsets", "show").document}
@@ -81,7 +83,7 @@ def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(
 
     begin = datetime(2020, 1, 1, tzinfo=UTC)
     times = (
-        "--from-time",
+        "--from",
         begin.isoformat(),
         "--until",
         (begin + timedelta(days=7300)).isoformat(),
@@ -92,26 +94,26 @@ def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(
     assert (seen["incomplete"], [one["missing"] for one in seen["waiting_in_paused"]]) == ([], [20])
     assert (
         f"; 20 offsets more of 1 interval wait in paused partitions: {topic} 1: paused since "
-        in seen["says"]
+        in seen["message"]
     )
-    assert "and the oldest may expire in " in seen["says"] and [
+    assert "and the oldest may expire in " in seen["message"] and [
         one["unread"] for one in seen["paused"]
     ] == [20, 0]
     done = pipeline.door("topics", "ready", after=("--until", begin.isoformat())).document
     assert (
-        done["is_complete"],
+        done["ready"],
         done["partitions"],
         [one["partition"] for one in done["paused"]],
     ) == (True, 2, [1, 2])
     assert (
-        done["says"].startswith("2 partitions complete up to 2020-01-01")
-        and f"; 2 partitions more paused, {topic} 1 " in done["says"]
+        done["message"].startswith("2 partitions complete up to 2020-01-01")
+        and f"; 2 partitions more paused, {topic} 1 " in done["message"]
     )
 
     assert say(pipeline, "resume", topic).code == 0
     assert pipeline.ran().outcomes == ["ingested"] and pipeline.is_whole()
     assert (
-        say(pipeline, "resume", topic).document["says"][0]
+        say(pipeline, "resume", topic).document["message"][0]
         == f"{topic} is not paused: there is nothing to resume"
     )
     with (

@@ -38,7 +38,7 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
         "group of its own",
         "pipelines retire CONF clicks",
     )
-    assert not other.table.exists() and pipeline.run().outcomes == ["nothing new"]
+    assert not other.table.exists() and pipeline.run().outcomes == ["up_to_date"]
     with pipeline.zookeeper() as client:
         assert client.get_children(f"/consumers/{pipeline.group}/etl") == ["clicks"], (
             "the one that was refused left nothing"
@@ -66,7 +66,7 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
     ):
         there = {
             (row["group"], row["pipeline"]): row
-            for row in pipeline.door("pipelines", "list", after=("--all",)).document
+            for row in pipeline.door("pipelines", "list", after=("--all-groups",)).document
         }
         assert (
             there[pipeline.group, "clicks"]["state"] == "at work"
@@ -80,7 +80,7 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
     assert other.door("run", after=["--dry-run"]).code == 0
     assert pipeline.door("verify").code == 0, "what it loaded is still proven"
     assert pipeline.door("pipelines", "resume", after=("--reason", "back")).code == 0
-    assert pipeline.run().outcomes == ["nothing new"]
+    assert pipeline.run().outcomes == ["up_to_date"]
 
 
 def test_a_plan_that_no_commit_can_carry_is_refused_by_plan_and_run_and_binds_nobody(
@@ -119,7 +119,7 @@ def test_two_pipelines_that_both_have_loaded_one_topic_are_led_out_by_retiring_o
         (row["pipeline"], row["newest_plan"], row["topics"], row["retired"]) for row in listed
     ] == [(name, 1, [pipeline.topic], None) for name in ("clicks", "other")]
     assert pipeline.door("pipelines", "retire", after=("other", "--reason", "by mistake")).code == 0
-    assert pipeline.run().outcomes == ["nothing new"]
+    assert pipeline.run().outcomes == ["up_to_date"]
     refused(
         pipeline.door("pipelines", "resume", after=("other", "--reason", "no")),
         2,

@@ -39,7 +39,7 @@ def reasons(document: Any, partition: int = 0) -> dict[str, int]:
     """The reasons that apply, without the sentence and the stretches."""
     found = log_of(document, partition)["without_row"]
     return {
-        name: count for name, count in found.items() if name not in ("says", "losses") and count
+        name: count for name, count in found.items() if name not in ("message", "losses") and count
     }
 
 
@@ -135,7 +135,7 @@ def test_offsets_that_compaction_took_are_told(
     proof = pipeline.door("verify")
     gone = end - proof.document["found_rows"]
     assert gone > 0
-    assert (proof.code, reasons(proof.document)) == (0, {"compacted": gone})
+    assert (proof.code, reasons(proof.document)) == (0, {"table_compacted": gone})
 
 
 @pytest.mark.long
@@ -197,7 +197,7 @@ def test_rows_that_somebody_deleted_are_told_from_one_that_never_came_until_an_o
     found = log_of(proof.document, 3)
     assert (proof.code, found["never_came"], found["removed_by_others"]) == (5, 0, 11)
     assert found["removed_by"] == [
-        {"delta_version": 1, "operation": "DELETE", "why": "removed rows"}
+        {"table_version": 1, "operation": "DELETE", "why": "removed rows"}
     ]
     assert "11 removed later by somebody else's DELETE at version 1" in proof.err
     assert "table accept-changes CONF 1" in proof.err
@@ -244,7 +244,7 @@ def test_rows_lost_in_an_overwrite_are_blamed_on_it_and_where_the_files_are_gone
     rows = DeltaTable(path).to_pyarrow_table()
     write_deltalake(path, rows.slice(1), mode="overwrite")
     proof = pipeline.door("verify")
-    [wrong] = [log for log in proof.document["logs"] if not log["is_right"]]
+    [wrong] = [log for log in proof.document["logs"] if not log["passed"]]
     assert (
         proof.code,
         wrong["removed_by_others"],
@@ -253,7 +253,7 @@ def test_rows_lost_in_an_overwrite_are_blamed_on_it_and_where_the_files_are_gone
 
     DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     proof = pipeline.door("verify")
-    [wrong] = [log for log in proof.document["logs"] if not log["is_right"]]
+    [wrong] = [log for log in proof.document["logs"] if not log["passed"]]
     assert (proof.code, wrong["nobody_knows"], wrong["never_came"], wrong["removed_by_others"]) == (
         5,
         1,
@@ -399,7 +399,7 @@ def test_an_update_of_somebody_elses_is_reported_as_a_run_reports_it_until_it_is
     proof, ran = pipeline.door("verify"), pipeline.run()
     assert (proof.code, ran.code, proof.document["missing"]) == (5, 5, 0)
     assert proof.document["by_others"] == [
-        {"delta_version": 1, "operation": "UPDATE", "why": "removed rows"}
+        {"table_version": 1, "operation": "UPDATE", "why": "removed rows"}
     ]
     assert ran.document["message"] in proof.err and "etl table accept-changes CONF 1" in proof.err
     operator_decisions.acknowledge(load_settings(pipeline.conf), "1", "it was us")
@@ -425,7 +425,7 @@ def test_a_table_with_somebodys_rows_made_after_plan_1_was_stored_takes_the_plan
         "0 rows of that plan are in it, so another one takes its place" in ruling.says
         and "given up" not in ruling.says
     )
-    assert pipeline.ran().outcomes == ["superseded", "ingested"]
+    assert pipeline.ran().outcomes == ["plan_superseded", "ingested"]
     assert pipeline.is_whole() and pipeline.door("verify").code == 0
 
 
@@ -462,8 +462,8 @@ def test_a_row_of_somebody_that_names_no_record_is_told_and_so_is_a_file_that_is
     assert (
         proof.code,
         proof.document["rows_of_no_log"],
-        [log["is_right"] for log in proof.document["logs"]],
-    ) == (5, 1, [True] * 4)
+        [log["passed"] for log in proof.document["logs"]],
+    ) == (9, 1, [True] * 4)
     assert (
         "1 rows name no record of any log (first: topic NULL, partition 2, offset NULL)"
         in proof.err
@@ -474,7 +474,7 @@ def test_a_row_of_somebody_that_names_no_record_is_told_and_so_is_a_file_that_is
     refused(pipeline.door("verify"), 5, "not there", lost.name, "put it back", "repair()")
     DeltaTable(path).repair()
     version = str(DeltaTable(path).version())
-    refused(pipeline.run(), 5, "removed rows", f"acknowledge CONF {version}")
+    refused(pipeline.run(), 5, "removed rows", f"accept-changes CONF {version}")
     assert (
         pipeline.door("table", "accept-changes", after=(version, "--reason", "nobody has it")).code
         == pipeline.run().code

@@ -73,7 +73,7 @@ def test_an_offset_that_somebody_moved_is_named_and_followed_where_policy_says_s
         pipeline.produce(80)
         client.set(path, b"27")
     refused(pipeline.run(), 5, "it is 27, ours is 20", "partition 1", "group.on_offset_changed")
-    pipeline.settings = {"source": {"on_offset_changed": "follow"}, "group": {"on_owned": "skip"}}
+    pipeline.settings = {"group": {"on_offset_changed": "follow", "on_owned": "skip"}}
     owner = f"/consumers/{pipeline.group}/owners/{pipeline.topic}/1"
     with pipeline.zookeeper() as client:
         client.set(path, b"41")
@@ -87,7 +87,7 @@ def test_an_offset_that_somebody_moved_is_named_and_followed_where_policy_says_s
         )
         client.set(path, b"27")
         client.delete(owner)
-    assert pipeline.ran().outcomes == ["followed", "records lost", "ingested"]
+    assert pipeline.ran().outcomes == ["offset_changed", "records_lost", "ingested"]
     assert pipeline.committed() == dict.fromkeys(range(4), 40)
     assert sum(pipeline.in_table().values()) == 160 - 7
 
@@ -109,7 +109,7 @@ def test_a_record_batch_with_a_wrong_crc_is_named_to_the_offset(
     refused(pipeline.run(), 5, "CRC", f"topic {pipeline.topic}", "partition 0", "offset 10")
     assert not DeltaTable.is_deltatable(str(pipeline.table))
     log.batches[1] = whole
-    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
     assert sum(pipeline.in_table().values()) == 30
 
 
@@ -177,8 +177,8 @@ def test_records_without_an_event_date_are_loaded_and_counted(
         for base, moment in ((10, 1_700_000_000_000_000), (20, -(2**63)), (30, -1))
     ]
     said = pipeline.ran()
-    assert said.outcomes == ["ingested", "rows without event_date"]
-    assert "30 of its records have no event_date" in said.document["outcomes"][1]["says"]
+    assert said.outcomes == ["ingested", "rows_without_event_date"]
+    assert "30 of its records have no event_date" in said.document["outcomes"][1]["message"]
     assert sum(pipeline.in_table().values()) == 40
 
 
@@ -229,7 +229,10 @@ def test_offsets_missing_from_inside_a_log_stop_the_run_and_are_let_go_where_pol
     assert not DeltaTable.is_deltatable(str(pipeline.table))
     pipeline.settings["source"] = {**pipeline.settings["source"], "on_data_loss": "skip"}
     said = pipeline.door("run", "--fail-on-loss")
-    assert (said.code, said.outcomes) == (3, ["replayed", "superseded", "records lost", "ingested"])
+    assert (said.code, said.outcomes) == (
+        3,
+        ["plan_resumed", "plan_superseded", "records_lost", "ingested"],
+    )
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["logs"][0]["without_row"]["losses"]) == (
         0,
@@ -252,7 +255,7 @@ def test_an_absurd_length_in_a_response_is_named(spoiled: tuple[Pipeline, FakeBr
     )
     refused(pipeline.run(), 5, f"topic {pipeline.topic}", "partition 0", "offset 0")
     broker.script.clear()
-    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
 
 
 @pytest.mark.long
@@ -263,7 +266,7 @@ def test_a_response_with_an_absurd_frame_length_is_named(
     broker.script[FETCH].extend([instead(struct.pack(">i", 0x7FFFFFFF) + b"rest")] * 30)
     refused(pipeline.run(), 5, f"127.0.0.1:{broker.port}")
     broker.script.clear()
-    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
 
 
 def test_a_response_that_is_cut_off_costs_a_retry_and_no_record(

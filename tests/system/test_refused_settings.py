@@ -66,7 +66,7 @@ def test_a_record_batch_that_is_larger_than_a_fetch_may_grow_names_the_setting_a
     ):
         alone.load().count()
     pipeline.settings = {"source": {**small, "max_batch_bytes": 4_000_000}}
-    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
     assert pipeline.is_whole()
 
 
@@ -154,7 +154,7 @@ def test_a_transform_that_fails_on_a_row_is_named_and_the_mended_one_finishes_th
     refused(pipeline.run(), 2, "the transform failed on a row", *words)
     module.write_text("def shaped(rows):\n    return rows\n")
     monkeypatch.delitem(sys.modules, f"{name}_of_tests")
-    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
     assert pipeline.is_whole()
     monkeypatch.delitem(sys.modules, f"{name}_of_tests")
 

@@ -87,16 +87,16 @@ def test_a_replay_replaces_exactly_its_rows_in_one_commit_and_verify_and_the_nex
         "--until",
         "120",
         "-p",
-        "1",
+        f"{pipeline.topic}:1",
         "-p",
-        "2",
+        f"{pipeline.topic}:2",
         "--yes",
         "--reason",
         "the mark was missing",
     )
-    assert (said.code, said.outcomes) == (0, ["replaced rows"]), said.err
+    assert (said.code, said.outcomes) == (0, ["rows_replaced"]), said.err
     assert (
-        said.document["outcomes"][0]["says"]
+        said.document["outcomes"][0]["message"]
         == "plan 3: 140 records took the place of 140 at version 2"
     )
     after = marks(pipeline.table)
@@ -107,8 +107,8 @@ def test_a_replay_replaces_exactly_its_rows_in_one_commit_and_verify_and_the_nex
     table = DeltaTable(str(pipeline.table))
     assert (table.version(), table.history(1)[0]["operation"]) == (2, "WRITE")
     assert json.loads(table.history(1)[0]["userMetadata"])["kind"] == "replay"
-    assert pipeline.door("verify").document["is_right"]
-    assert pipeline.ran().outcomes == ["nothing new"]
+    assert pipeline.door("verify").document["passed"]
+    assert pipeline.ran().outcomes == ["up_to_date"]
 
     pipeline.produce(40)
     assert pipeline.ran().outcomes == ["ingested"]
@@ -136,7 +136,7 @@ def test_a_replay_that_broke_off_is_executed_or_repaired_by_the_next_run(
             replay(marking, "--from", "90", "--until", "110", "--yes")
     assert set(Counter(marks(marking.table).values())) == ({0} if verb == "fetch" else {0, 7})
     assert marking.ran().outcomes == (
-        ["replayed", "replaced rows"] if verb == "fetch" else ["repaired", "nothing new"]
+        ["plan_resumed", "rows_replaced"] if verb == "fetch" else ["plan_completed", "up_to_date"]
     )
     assert {place for place, mark in marks(marking.table).items() if mark == 7} == {
         (p, n) for p in range(4) for n in range(90, 110)
@@ -192,9 +192,9 @@ def test_a_table_with_deletion_vectors_and_mapped_columns_is_replayed_and_its_re
     ) == (600, 160, 600)
     with marking.zookeeper() as client:
         client.delete(f"/consumers/{marking.group}/etl/clicks/applied/4")
-    assert marking.ran().outcomes == ["repaired", "nothing new"]
+    assert marking.ran().outcomes == ["plan_completed", "up_to_date"]
     assert [r["rows"] for r in marking.door("plans", "show").document["ranges"]] == [35] * 4
-    assert marking.door("verify").document["is_right"]
+    assert marking.door("verify").document["passed"]
 
 
 def test_what_cannot_be_replayed_is_refused_with_what_to_do_and_nothing_is_changed(

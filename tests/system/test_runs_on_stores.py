@@ -75,7 +75,7 @@ def test_a_run_loads_its_records_once_the_next_one_finds_nothing_new_and_no_secr
     assert pipeline.ran().document["plan"]["writer"].endswith("without Spark")
     assert pipeline.is_whole()
     cost, outcomes = watched_run(pipeline)
-    assert outcomes == ["nothing new"]
+    assert outcomes == ["up_to_date"]
     assert (cost["code"], cost["started"], cost["loaded"]) == (0, [], [])
     said = pipeline.ran()
     told = [

@@ -18,7 +18,17 @@ pytestmark = pytest.mark.without_spark
 
 def set_to(pipeline: Pipeline, log: str, to: str, *more: str) -> Said:
     return run_etl(
-        "offsets", "set", str(pipeline.conf), log, "--to", to, "--reason", "seen", *more, "--json"
+        "offsets",
+        "set",
+        str(pipeline.conf),
+        "-p",
+        log,
+        "--to",
+        to,
+        "--reason",
+        "seen",
+        *more,
+        "--json",
     )
 
 
@@ -50,7 +60,7 @@ def test_a_position_is_set_forwards_and_back_and_every_record_is_there_once_or_t
         "that early everything is loaded"
     )
     assert set_to(pipeline, f"{topic}:1", "2100-01-01T00:00:00+00:00", "--yes").code == 0
-    assert pipeline.ran().outcomes == ["records lost", "records lost", "position set", "ingested"]
+    assert pipeline.ran().outcomes == ["records_lost", "records_lost", "offsets_set", "ingested"]
     losses = DeltaTable(f"{pipeline.table}_losses").to_pyarrow_table().to_pylist()
     assert sorted(
         (row["partition"], row["from_offset"], row["until_offset"], row["why"]) for row in losses
@@ -64,7 +74,7 @@ def test_a_position_is_set_forwards_and_back_and_every_record_is_there_once_or_t
     )
     said = set_to(pipeline, f"{topic}:1", "20", "--yes")
     assert said.code == 0, said.err
-    assert pipeline.ran().outcomes == ["position set", "ingested"]
+    assert pipeline.ran().outcomes == ["offsets_set", "ingested"]
     assert sum(pipeline.in_table().values()) == 160 - 15 and pipeline.committed() == {
         0: 40,
         1: 40,
@@ -113,7 +123,7 @@ def test_where_zookeeper_was_lost_the_table_tells_where_to_go_on_by_its_commits_
     )
     assert restore(pipeline, "--yes").document["restored"] == "offsets"
     pipeline.produce(80)
-    assert pipeline.ran().outcomes == ["position set", "ingested"]
+    assert pipeline.ran().outcomes == ["offsets_set", "ingested"]
 
     with pipeline.zookeeper() as client:
         client.delete(f"/consumers/{pipeline.group}", recursive=True)
@@ -139,7 +149,7 @@ def test_where_zookeeper_was_lost_the_table_tells_where_to_go_on_by_its_commits_
     assert (said.code, said.document["restored"]) == (0, "plans"), said.err
     assert any(
         "the committed offset is 81, and what lies between is read again" in sentence
-        for sentence in said.document["says"]
+        for sentence in said.document["message"]
     )
     pipeline.produce(80)
     pipeline.ran()

@@ -69,7 +69,8 @@ def test_a_zookeeper_that_is_down_and_a_broker_that_is_down_are_named(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("verb", "then"), [("store", ["ingested"]), ("record", ["repaired", "repaired", "ingested"])]
+    ("verb", "then"),
+    [("store", ["ingested"]), ("record", ["plan_completed", "plan_completed", "ingested"])],
 )
 def test_a_zookeeper_that_goes_away_in_the_middle_is_named_and_the_next_run_completes(
     pipeline: Pipeline,
@@ -123,7 +124,7 @@ def test_a_run_that_is_terminated_during_the_fetch_loses_nothing(
     spoiled: tuple[Pipeline, FakeBroker],
 ) -> None:
     pipeline, broker = spoiled
-    pipeline.settings["source"]["timeout_s"] = 120
+    pipeline.settings["source"]["request_timeout_s"] = 120
     broker.script[FETCH].extend([never] * 50)
     child = pipeline.start("etl", "run", str(pipeline.conf), "--json")
     assert wait_until(lambda: any(key == FETCH for key, _ in broker.requests), 120), (
@@ -135,7 +136,7 @@ def test_a_run_that_is_terminated_during_the_fetch_loses_nothing(
     assert "nothing is lost" in err
     broker.script.clear()
     broker.hang_up_on_everybody()
-    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
     assert sum(pipeline.in_table().values()) == 30
 
 
@@ -154,7 +155,7 @@ def test_a_second_driver_leaves_the_first_alone_and_when_that_is_stopped_nothing
     JVM before the run is asked.
     """
     pipeline, broker = spoiled
-    pipeline.settings["source"]["timeout_s"] = 120
+    pipeline.settings["source"]["request_timeout_s"] = 120
     broker.script[FETCH].extend([never] * 50)
     child = pipeline.start("etl", "run", str(pipeline.conf), "--json", "--quiet")
     try:
@@ -180,7 +181,7 @@ def test_a_second_driver_leaves_the_first_alone_and_when_that_is_stopped_nothing
     assert json.loads(stopped.read_text())["state"] == "failed"
     broker.script.clear()
     broker.hang_up_on_everybody()
-    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
     assert sum(pipeline.in_table().values()) == 30
 
 
@@ -206,7 +207,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(
     assert wait_until(lambda: not of_session(child.pid), 20), [
         command_line(pid) for pid in of_session(child.pid)
     ]
-    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
 
 
 def test_ctrl_c_on_a_folder_of_confs_ends_the_run_at_work_and_begins_no_other(
@@ -216,7 +217,7 @@ def test_ctrl_c_on_a_folder_of_confs_ends_the_run_at_work_and_begins_no_other(
     not reach: it is handed on.
     """
     pipeline, broker = spoiled
-    pipeline.settings["source"]["timeout_s"] = 120
+    pipeline.settings["source"]["request_timeout_s"] = 120
     first, confs = pipeline.conf, pipeline.folder / "confs"
     confs.mkdir()
     first.rename(confs / "1-held.yaml")

@@ -90,17 +90,17 @@ def test_commands_that_need_no_spark_go_by_the_kept_place_and_start_none(
     named: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("etl.run.spark.RunSpark.session", None)
-    named.settings["source"] = {"start": "latest"}
+    named.settings["source"] = {"starting_offsets": "latest"}
     named.ran()
     named.produce(40, partitions=1)
     named.ran()
-    backfill = ("before", "--topic", named.topic, "--from", "0", "--until", "40", "--yes")
+    backfill = ("before", "-p", named.topic, "--from", "0", "--until", "40", "--yes")
     for words, after in (
         (("run", "--dry-run"), ()),
         (("lag",), ()),
         (("offsets", "show"), ()),
         (("plans", "list"), ()),
-        (("compact",), ()),
+        (("table", "compact"), ()),
         (("backfills", "run"), backfill),
         (("pipelines", "list"), ()),
         (("pipelines", "retire"), ("--reason", "seen")),
@@ -121,7 +121,7 @@ def test_what_a_run_lets_go_is_in_the_losses_table_beside_the_kept_place_or_wher
     named.produce(40, partitions=1)
     with KafkaAdminClient(bootstrap_servers=named.cluster.bootstrap) as admin:
         admin.delete_records({TopicPartition(named.topic, 0): 50})
-    assert named.ran().outcomes == ["records lost", "ingested"]
+    assert named.ran().outcomes == ["records_lost", "ingested"]
     [lost] = (
         DeltaTable(str(losses))
         .to_pyarrow_table(columns=["from_offset", "until_offset"])

@@ -117,7 +117,7 @@ def test_rows_that_are_said_to_be_of_another_log_stay_and_every_record_is_loaded
     heir = written_by_a_query(pipeline, spark, **table)
     refused(heir.run(), 5)
     said = accepted(heir)
-    assert said.code == 0 and heir.topic in said.document["says"], said.err
+    assert said.code == 0 and heir.topic in said.document["message"], said.err
     heir.ran()
     assert Counter(rows_by_offset(heir).values()) == {2: 400, 1: 200}
     lives = (

@@ -156,9 +156,9 @@ def test_a_stored_plan_that_is_executed_under_another_time_zone_is_told_and_its_
     assert spark.conf.get(KEY) == "UTC"
     pipeline.settings["spark"] = {KEY: "Asia/Tokyo"}
     ran = pipeline.ran()
-    assert ran.outcomes == ["replayed", "another time zone", "ingested"]
+    assert ran.outcomes == ["plan_resumed", "another_time_zone", "ingested"]
     [sentence] = [
-        one["says"] for one in ran.document["outcomes"] if one["outcome"] == "another time zone"
+        one["message"] for one in ran.document["outcomes"] if one["outcome"] == "another_time_zone"
     ]
     assert (
         "executed under the time zone Asia/Tokyo" in sentence
@@ -182,23 +182,23 @@ def test_rows_of_another_time_zone_are_told_by_the_next_run_a_replay_its_preview
     assert pipeline.ran().outcomes == ["ingested"]
     produce_at(pipeline, MOMENT)
     pipeline.settings["spark"] = {KEY: "Asia/Tokyo"}
-    which = ("--topic", pipeline.topic, "--from", "10", "--until", "20")
+    which = ("-p", pipeline.topic, "--from", "10", "--until", "20", "--reason", "seen")
     shown = pipeline.door("replay", after=(*which, "--dry-run"))
     assert any("made under UTC" in note for note in shown.document["notes"])
-    assert "made under UTC" in pipeline.door("run", after=["--dry-run"]).document["says"]
+    assert "made under UTC" in pipeline.door("run", after=["--dry-run"]).document["message"]
     filled = pipeline.door(
         "backfills",
         "run",
         after=("before", "--from", "0", "--until", "10", *which[:2], "--yes"),
     )
-    assert filled.outcomes[0] == "another time zone"
-    assert pipeline.ran().outcomes == ["another time zone", "ingested"]
+    assert filled.outcomes[0] == "another_time_zone"
+    assert pipeline.ran().outcomes == ["another_time_zone", "ingested"]
     assert pipeline.door("replay", after=(*which, "--yes")).outcomes == [
-        "another time zone",
-        "replaced rows",
+        "another_time_zone",
+        "rows_replaced",
     ]
     assert [row["hour"] for row in rows_of(pipeline.table)] == [10] * 30
-    assert pipeline.door("replay", after=(*which, "--yes")).outcomes == ["replaced rows"]
+    assert pipeline.door("replay", after=(*which, "--yes")).outcomes == ["rows_replaced"]
 
 
 def test_a_session_that_was_there_computes_in_the_zone_of_the_run_and_keeps_its_own(

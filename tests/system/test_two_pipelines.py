@@ -43,7 +43,7 @@ def renamed(pipeline: Pipeline) -> Pipeline:
 
 
 def take_over(pipeline: Pipeline, place: str) -> Any:
-    return pipeline.door("pipelines", "inherit", "--from", place, "--reason", "renamed")
+    return pipeline.door("pipelines", "inherit", "--predecessor", place, "--reason", "renamed")
 
 
 def test_a_renamed_group_is_refused_by_every_door_until_it_takes_the_old_ones_place_and_then_nothing_is_there_twice(
@@ -78,10 +78,10 @@ def test_a_take_over_that_was_never_executed_is_taken_back_and_one_that_was_is_t
     renamed: Pipeline,
 ) -> None:
     assert take_over(renamed, f"{pipeline.group}/clicks").code == 0
-    refused(pipeline.run(), 5, "was retired", f"take-over CONF --from {renamed.group}/clicks")
+    refused(pipeline.run(), 5, "was retired", f"inherit CONF --predecessor {renamed.group}/clicks")
     back = take_over(pipeline, f"{renamed.group}/clicks")
     assert back.code == 0 and "plan 3 takes the place of" in back.out, back.err
-    refused(renamed.run(), 5, "was retired", f"take-over CONF --from {pipeline.group}/clicks")
+    refused(renamed.run(), 5, "was retired", f"inherit CONF --predecessor {pipeline.group}/clicks")
     pipeline.produce(20)
     pipeline.ran()
     assert pipeline.is_whole()
@@ -154,7 +154,7 @@ def test_where_an_older_copy_of_the_table_was_put_back_an_heir_goes_on_from_the_
             rows,
             rows,
         ), proof.err
-        while renamed.ran().outcomes != ["nothing new"]:
+        while renamed.ran().outcomes != ["up_to_date"]:
             pass
     assert pipeline.is_whole()
 
@@ -192,7 +192,7 @@ def test_a_driver_that_slept_while_its_pipeline_was_taken_over_appends_nothing(
             around=Before(verb, partial(lose_the_place, pipeline, renamed)),
         )
     assert pipeline.is_whole()
-    assert renamed.ran().outcomes == ["nothing new"]
+    assert renamed.ran().outcomes == ["up_to_date"]
     assert renamed.door("verify").code == 0
     assert pipeline.door("verify").code == 0
 
@@ -248,7 +248,7 @@ def test_a_driver_that_slept_while_its_pipeline_was_retired_appends_nothing(
         run.run(load_settings(pipeline.conf), around=Before("append", retired_meanwhile))
     assert sum(pipeline.in_table().values()) == 48
     heir.produced = pipeline.produced
-    assert heir.ran().outcomes == ["nothing new"]
+    assert heir.ran().outcomes == ["up_to_date"]
     assert heir.door("verify").code == 0
 
 
@@ -357,7 +357,10 @@ def test_of_two_pipelines_that_make_one_table_at_the_same_moment_both_load_their
     pipeline.produce(40)
     other.produce(20)
     report = run.run(load_settings(other.conf), around=Before("append", pipeline.ran))
-    assert [outcome for outcome, _ in report.outcomes] == [Outcome.SUPERSEDED, Outcome.INGESTED]
+    assert [outcome for outcome, _ in report.outcomes] == [
+        Outcome.PLAN_SUPERSEDED,
+        Outcome.INGESTED,
+    ]
     for one, rows in ((pipeline, 40), (other, 20)):
         proof = one.door("verify")
         assert (proof.code, proof.document["found_rows"]) == (0, rows), proof.err

@@ -102,7 +102,7 @@ def test_the_package_of_the_wheel_answers_where_there_is_no_clone(
     place = ran([etl[0], "-c", "import etl; print(etl.__file__)"], tmp_path, **elsewhere).stdout
     assert place.startswith(str(tmp_path / "installed"))
     assert "doctor" in ran([*etl, "--help"], tmp_path, **elsewhere).stdout
-    assert json.loads(ran([*etl, "schema"], tmp_path, **elsewhere).stdout) == conf_schema()
+    assert json.loads(ran([*etl, "conf", "schema"], tmp_path, **elsewhere).stdout) == conf_schema()
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_a_new_environment_with_nothing_but_the_wheel_goes_the_whole_way(
     etl, folder = str(installed.programs / "etl"), installed.folder
     assert (
         json.loads(ran([etl, "verify", "conf/clicks.yaml", "--json"], folder, **CACHE).stdout)[
-            "is_right"
+            "passed"
         ]
         is True
     )

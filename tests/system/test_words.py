@@ -39,20 +39,20 @@ def test_a_word_on_a_version_does_not_cover_another_commit_of_that_number(
     copy = pipeline.folder / "copy"
     shutil.copytree(pipeline.table, copy)
     DeltaTable(str(pipeline.table)).delete("offset = 0")
-    refused(pipeline.run(), 5, "DELETE removed rows", "acknowledge CONF 1")
+    refused(pipeline.run(), 5, "DELETE removed rows", "accept-changes CONF 1")
     assert acknowledge(pipeline, "1").code == 0
-    assert pipeline.ran().outcomes == ["nothing new"]
+    assert pipeline.ran().outcomes == ["up_to_date"]
     put_back(pipeline, copy)
-    assert pipeline.ran().outcomes == ["nothing new"]
+    assert pipeline.ran().outcomes == ["up_to_date"]
     DeltaTable(str(pipeline.table)).delete("offset = 1")
-    refused(pipeline.run(), 5, "DELETE removed rows", "acknowledge CONF 1")
+    refused(pipeline.run(), 5, "DELETE removed rows", "accept-changes CONF 1")
     DeltaTable(str(pipeline.table)).restore(0)
     refused(
         pipeline.run(),
         5,
         "a RESTORE came after it, at version 2",
         "counts them",
-        "acknowledge CONF 2",
+        "accept-changes CONF 2",
     )
     assert acknowledge(pipeline, "2").code == pipeline.door("verify").code == 0
 
@@ -65,14 +65,14 @@ def test_a_word_on_there_being_no_table_covers_that_place_alone_and_the_plan_lef
     pipeline.produce(20)
     broken_off_before("fetch", pipeline)
     pipeline.settings = {"table": {"path": str(pipeline.folder / "b")}}
-    refused(pipeline.run(), 5, "the table holds no plan of ours", "acknowledge CONF none")
+    refused(pipeline.run(), 5, "the table holds no plan of ours", "accept-changes CONF none")
     assert acknowledge(pipeline, "none").code == 0
     pipeline.settings = {"table": {"path": str(pipeline.folder / "c")}}
-    refused(pipeline.run(), 5, "the table holds no plan of ours", "acknowledge CONF none")
+    refused(pipeline.run(), 5, "the table holds no plan of ours", "accept-changes CONF none")
     pipeline.settings = {"table": {"path": f"file://{pipeline.folder}/c/../b/"}}
     instead = pipeline.door("plans", "supersede", after=("2", "--reason", "another table"))
     assert instead.code == 0, instead.err
-    assert pipeline.ran().outcomes == ["replayed", "ingested"]
+    assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
     assert DeltaTable(str(pipeline.folder / "b")).to_pyarrow_table().num_rows == 20
 
 
@@ -90,15 +90,19 @@ def test_a_table_of_another_era_is_gone_on_with_by_taking_its_place_and_not_by_a
     pipeline.produce(20)
     pipeline.ran()
     put_back(pipeline, old)
-    place = f"take-over CONF --from {pipeline.group}/clicks"
+    place = f"inherit CONF --predecessor {pipeline.group}/clicks"
     refused(pipeline.run(), 5, "another pipeline of the same name", place)
     refused(acknowledge(pipeline, "0"), 5, "another pipeline of the same name", place)
     taken = pipeline.door(
-        "pipelines", "inherit", after=("--from", f"{pipeline.group}/clicks", "--reason", "put back")
+        "pipelines",
+        "inherit",
+        after=("--predecessor", f"{pipeline.group}/clicks", "--reason", "put back"),
     )
-    assert taken.code == 0 and "is not loaded into this table" in taken.document["says"], taken.err
+    assert taken.code == 0 and "is not loaded into this table" in taken.document["message"], (
+        taken.err
+    )
     pipeline.produce(20)
-    assert pipeline.ran().outcomes == ["replayed", "took over", "ingested"]
+    assert pipeline.ran().outcomes == ["plan_resumed", "inherited", "ingested"]
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["found_rows"]) == (0, 40), proof.err
 

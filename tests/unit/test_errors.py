@@ -45,7 +45,8 @@ EXIT_CODES = {
     "RecordTooLarge": 5,
     "RanOutBeforeUntil": 5,
     "FileLost": 5,
-    "VerificationFailed": 5,
+    "VerificationFailed": 9,
+    "NotReady": 8,
     "Unreachable": 6,
     "ZooKeeperUnreachable": 6,
     "SessionLost": 6,
@@ -59,7 +60,7 @@ EXIT_CODES = {
     "NoExclusiveCreate": 7,
     "Stopped": 130,
 }
-RETRIABLE_CODES = {4, 6, 7, 130}
+RETRIABLE_CODES = {4, 6, 7, 8, 130}
 
 
 def test_every_kind_has_the_exit_code_of_its_branch() -> None:

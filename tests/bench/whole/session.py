@@ -173,7 +173,11 @@ class Session:
                     "zookeeper": {"connect": self._zookeeper},
                     "source": {"topics": [job["topic"]]},
                     "limits": {**limits, **more.get("limits", {})},
-                    "table": {"path": str(self._table), "codec": self._codec, **more["table"]},
+                    "table": {
+                        "path": str(self._table),
+                        "compression": self._codec,
+                        **more["table"],
+                    },
                     "report": {"path": str(self._folder / "reports")},
                 }
             )

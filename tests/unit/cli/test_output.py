@@ -111,7 +111,7 @@ def test_a_report_that_cannot_be_written_at_the_end_is_an_outcome_and_the_run_is
     run, folder = report(), tmp_path / "reports"
     with kept_in(str(folder), run, keep=10):
         _in_the_way(folder)
-    assert [outcome for outcome, _ in run.outcomes] == [Outcome.NOT_KEPT]
+    assert [outcome for outcome, _ in run.outcomes] == [Outcome.REPORT_NOT_WRITTEN]
 
 
 def test_a_report_that_cannot_be_written_hides_no_error_of_the_run(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_of_a_report_that_cannot_be_written_nothing_is_left(
     with kept_in(str(folder), run, keep=10):
         (before,) = folder.iterdir()
         monkeypatch.setattr(Path, "replace", is_full)
-    assert [outcome for outcome, _ in run.outcomes] == [Outcome.NOT_KEPT]
+    assert [outcome for outcome, _ in run.outcomes] == [Outcome.REPORT_NOT_WRITTEN]
     assert list(folder.iterdir()) == [before]
 
 

@@ -80,10 +80,10 @@ def test_a_dry_run_says_how_much_would_be_loaded_in_how_many_plans() -> None:
         found.says == "backfill old loads 6 offsets of 2 partitions into clicks, in about 3 plans"
     )
     assert found.as_json() == {
-        "says": found.says,
+        "message": found.says,
         "notes": [],
         "name": "old",
-        "asked": "from 0 until 3 of clicks:0, clicks:1",
+        "request": "from 0 until 3 of clicks:0, clicks:1",
         "offsets": 6,
         "estimated_bytes": 600,
         "estimated_plans": 3,

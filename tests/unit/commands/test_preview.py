@@ -127,7 +127,7 @@ def test_a_plan_of_losses_alone_is_said_to_let_go_and_not_to_keep_starts() -> No
         == "the next run makes plan 2, which reads nothing and lets go 2 offsets"
     )
     report = run(outside, SKIPPING)
-    assert outcomes(report) == [Outcome.RECORDS_LOST, Outcome.LET_GO]
+    assert outcomes(report) == [Outcome.RECORDS_LOST, Outcome.OFFSETS_STORED]
     assert report.outcomes[-1][1] == "plan 2 reads nothing and lets go 2 offsets"
 
 

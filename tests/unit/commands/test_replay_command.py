@@ -324,5 +324,5 @@ def test_what_is_in_another_table_is_told_in_one_sentence() -> None:
     plan = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks:0",), "0", "4")).plan
     assert Copied("other", plan, PutInto(0, 4, 4)).says == "4 rows are in other, each once"
     told = Copied("other", plan, PutInto(4, 3, None)).as_json()
-    assert told["says"] == "3 rows are in other, each once; they took the place of 4"
+    assert told["message"] == "3 rows are in other, each once; they took the place of 4"
     assert told["replaces"] == [{"topic": "clicks", "partition": 0, "from": 0, "until": 4}]

@@ -89,9 +89,9 @@ def test_each_conf_is_run_by_name_and_what_fails_stops_none_of_the_others(tmp_pa
 @pytest.mark.parametrize(
     ("came", "code"),
     [
-        ((Unreachable("x"), SettingsError("x"), LedgersDisagree("x")), 2),
+        ((Unreachable("x"), SettingsError("x"), LedgersDisagree("x")), 5),
         ((Unreachable("x"), DataLost("x"), Owned("x")), 3),
-        ((Owned("x"), TableUnreachable("x"), Unreachable("x")), 6),
+        ((Owned("x"), TableUnreachable("x"), Unreachable("x")), 7),
         ((Owned("x"), None, None), 4),
         ((EtlError("x"), SettingsError("x"), None), 1),
     ],

@@ -24,7 +24,7 @@ from etl.report.run_state import Doing, Outcome, ReadSoFar, Verb
 from tests.reports import failed, loaded, new_report
 from tests.said import run_etl
 
-ALWAYS = {"time", "level", "message", "pipeline", "run_id", "verb", "plan"}
+ALWAYS = {"time", "level", "message", "pipeline", "run_id", "phase", "plan"}
 
 
 def objects(text: str) -> list[dict[str, Any]]:
@@ -127,13 +127,13 @@ def test_lines_of_a_run_name_pipeline_run_verb_and_plan_and_what_it_came_to() ->
             report.add(Outcome.RECORDS_LOST, "clicks 0: 40 offsets")
     found = objects(stream.getvalue())
     assert {(one["pipeline"], one["run_id"]) for one in found} == {("clicks", report.run_id)}
-    assert [(one["level"], one["message"], one["verb"], one["plan"]) for one in found] == [
+    assert [(one["level"], one["message"], one["phase"], one["plan"]) for one in found] == [
         ("info", "the run begins", None, None),
         ("info", "observe begins", "observe", None),
         ("warning", "the session is new", "observe", None),
         ("info", "append begins", "append", None),
         ("info", "ingested: plan 1: 194 records are in the table at version 3", "append", 1),
-        ("warning", "records lost: clicks 0: 40 offsets", None, 1),
+        ("warning", "records_lost: clicks 0: 40 offsets", None, 1),
         ("info", "the run is done", None, 1),
     ]
     assert found[2]["logger"] == "kazoo.client" and found[4]["outcome"] == "ingested"

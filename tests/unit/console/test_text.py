@@ -28,7 +28,7 @@ PLANS: list[dict[str, Any]] = [
         "offsets": 1_234_567_890,
         "unit": "offsets",
         "rows": rows,
-        "delta_version": version,
+        "table_version": version,
     }
     for number, rows, version in ((11_999, 1_234_567_890, 12_001), (12_000, None, None))
 ]

@@ -214,17 +214,19 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
     },
     "N | D = B, plan N's own table": {
         "the first plan was left": lambda: Situation(
-            crashed("store plan"), finishes=(Outcome.REPLAYED,)
+            crashed("store plan"), finishes=(Outcome.PLAN_RESUMED,)
         ),
         "a later plan was left": lambda: Situation(
-            crashed("store plan", loaded()), finishes=(Outcome.REPLAYED,)
+            crashed("store plan", loaded()), finishes=(Outcome.PLAN_RESUMED,)
         ),
         "in small tasks": lambda: Situation(
-            crashed("store plan", settings=SMALL_TASKS), SMALL_TASKS, finishes=(Outcome.REPLAYED,)
+            crashed("store plan", settings=SMALL_TASKS),
+            SMALL_TASKS,
+            finishes=(Outcome.PLAN_RESUMED,),
         ),
         "an operator set positions": lambda: Situation(position_set()),
         "its range has expired": lambda: Situation(
-            expired_plan(), SKIPPING, finishes=(Outcome.SUPERSEDED,)
+            expired_plan(), SKIPPING, finishes=(Outcome.PLAN_SUPERSEDED,)
         ),
         "its range has expired, and policy fails": lambda: Situation(
             expired_plan(SETTINGS), stops=DataLoss
@@ -232,7 +234,7 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
         "a log has no leader": lambda: Situation(
             leaderless(settings_of(on_no_leader="skip")),
             settings_of(on_no_leader="skip"),
-            finishes=(Outcome.SUPERSEDED,),
+            finishes=(Outcome.PLAN_SUPERSEDED,),
         ),
     },
     "N | D = N, offsets at its positions": {
@@ -246,23 +248,25 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
     },
     "N | D = N, offsets as N saw them": {
         "some were moved": lambda: Situation(
-            crashed("commit from 0"), finishes=(Outcome.REPAIRED,)
+            crashed("commit from 0"), finishes=(Outcome.PLAN_COMPLETED,)
         ),
-        "none was moved": lambda: Situation(crashed("record"), finishes=(Outcome.REPAIRED,)),
+        "none was moved": lambda: Situation(crashed("record"), finishes=(Outcome.PLAN_COMPLETED,)),
         "and it was not recorded": lambda: Situation(
-            crashed("append"), finishes=(Outcome.REPAIRED, Outcome.REPAIRED)
+            crashed("append"), finishes=(Outcome.PLAN_COMPLETED, Outcome.PLAN_COMPLETED)
         ),
         "and the next plan cannot be made": lambda: Situation(
-            _expired(crashed("commit from 0")), finishes=(Outcome.REPAIRED,), stops=DataLoss
+            _expired(crashed("commit from 0")), finishes=(Outcome.PLAN_COMPLETED,), stops=DataLoss
         ),
     },
     "N | D = N, an offset is larger": {
         "and policy fails": lambda: Situation(moved_to(6), stops=OffsetMoved),
-        "and is followed": lambda: Situation(moved_to(6), FOLLOWING, finishes=(Outcome.FOLLOWED,)),
+        "and is followed": lambda: Situation(
+            moved_to(6), FOLLOWING, finishes=(Outcome.OFFSET_CHANGED,)
+        ),
         "and its topic is not read": lambda: Situation(
             unnamed_and_moved(),
             settings_of(on_offset_changed="follow", topics=["clicks"]),
-            finishes=(Outcome.NOT_FOLLOWED,),
+            finishes=(Outcome.OFFSET_CHANGED,),
         ),
         "and above the end": lambda: Situation(moved_to(99), FOLLOWING, stops=OffsetMoved),
     },
@@ -273,18 +277,20 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
         "after a reset": lambda: Situation(reset_and_moved(), FOLLOWING, stops=OffsetMoved),
     },
     "N | D = N, another plan's id": {
-        "a copy was put back": lambda: Situation(restored_copy(), finishes=(Outcome.ADOPTED,)),
+        "a copy was put back": lambda: Situation(
+            restored_copy(), finishes=(Outcome.LEDGER_RESTORED,)
+        ),
     },
     "N, none | D > N": {
         "the ledger was lost": lambda: Situation(
-            emptied(loaded()), finishes=(Outcome.REPAIRED, Outcome.REBUILT)
+            emptied(loaded()), finishes=(Outcome.PLAN_COMPLETED, Outcome.LEDGER_RESTORED)
         ),
         "and there is nothing new": lambda: Situation(
-            emptied(loaded(0, 0, 0)), finishes=(Outcome.REPAIRED, Outcome.REBUILT)
+            emptied(loaded(0, 0, 0)), finishes=(Outcome.PLAN_COMPLETED, Outcome.LEDGER_RESTORED)
         ),
         "and the next plan cannot be made": lambda: Situation(
             _expired(emptied(loaded(4, 0, 0))),
-            finishes=(Outcome.REPAIRED, Outcome.REBUILT),
+            finishes=(Outcome.PLAN_COMPLETED, Outcome.LEDGER_RESTORED),
             stops=DataLoss,
         ),
     },
@@ -295,7 +301,7 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
     },
     "N | D = B, no table when N was made,": {
         "another pipeline made it": lambda: Situation(
-            crashed("store plan"), found=OTHERS_ALONE, finishes=(Outcome.SUPERSEDED,)
+            crashed("store plan"), found=OTHERS_ALONE, finishes=(Outcome.PLAN_SUPERSEDED,)
         ),
     },
     "N | D < N otherwise, or no table": {
@@ -304,7 +310,8 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
     "N | the same, accepted by operator": {
         "the table is gone": lambda: Situation(without_table(loaded(), number=1)),
         "the table is gone, and a plan was left": lambda: Situation(
-            without_table(crashed("store plan", loaded()), number=2), finishes=(Outcome.SUPERSEDED,)
+            without_table(crashed("store plan", loaded()), number=2),
+            finishes=(Outcome.PLAN_SUPERSEDED,),
         ),
     },
     "any | another uid or table id": {
@@ -326,13 +333,13 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
     },
 }
 OF_WHAT_WAS_LEFT = {
-    Outcome.REPLAYED,
-    Outcome.REPAIRED,
-    Outcome.FOLLOWED,
-    Outcome.NOT_FOLLOWED,
-    Outcome.ADOPTED,
-    Outcome.REBUILT,
-    Outcome.SUPERSEDED,
+    Outcome.PLAN_RESUMED,
+    Outcome.PLAN_COMPLETED,
+    Outcome.OFFSET_CHANGED,
+    Outcome.OFFSET_CHANGED,
+    Outcome.LEDGER_RESTORED,
+    Outcome.LEDGER_RESTORED,
+    Outcome.PLAN_SUPERSEDED,
     Outcome.ROWS_REMOVED,
 }
 CASES = [

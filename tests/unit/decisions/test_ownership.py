@@ -303,11 +303,11 @@ SKIP = settings_of(on_owned="skip")
 def test_a_log_is_skipped_while_it_is_owned_and_read_afterwards() -> None:
     outside = outside_of(owners={B: FOREIGN})
     report = run(outside, SKIP)
-    assert report.outcomes[0] == (Outcome.LEFT_TO_OWNER, f"clicks 1: left to {FOREIGN}")
+    assert report.outcomes[0] == (Outcome.OWNED_BY_OTHERS, f"clicks 1: left to {FOREIGN}")
     assert {log for log, _ in outside.rows()} == {A, C} and B not in outside.offsets
     assert outside.owners == {B: FOREIGN}
     outside.owners.clear()
-    assert Outcome.LEFT_TO_OWNER not in dict(run(outside, SKIP).outcomes)
+    assert Outcome.OWNED_BY_OTHERS not in dict(run(outside, SKIP).outcomes)
     assert set(outside.rows().values()) == {1} and len(outside.rows()) == 12
 
 
@@ -327,12 +327,12 @@ def test_where_all_is_owned_at_the_first_run_its_plan_keeps_where_the_logs_start
 ):
     outside = outside_of(owners=dict.fromkeys(LOGS, FOREIGN))
     assert [outcome for outcome, _ in run(outside, SKIP).outcomes] == [
-        Outcome.LEFT_TO_OWNER,
-        Outcome.STARTED,
+        Outcome.OWNED_BY_OTHERS,
+        Outcome.OFFSETS_STORED,
     ]
     assert [outcome for outcome, _ in run(outside, SKIP).outcomes] == [
-        Outcome.LEFT_TO_OWNER,
-        Outcome.NOTHING_NEW,
+        Outcome.OWNED_BY_OTHERS,
+        Outcome.UP_TO_DATE,
     ]
     assert (plan := outside.newest_plan()) and (plan.ranges, set(plan.pending_starts)) == (
         (),
@@ -359,7 +359,7 @@ def test_a_stored_plan_waits_for_the_owner_of_a_log_that_it_reads(
         run(outside, settings)
     assert outside.plans == stored and outside.table is None
     outside.owners = {log: owner for log, owner in outside.owners.items() if owner != FOREIGN}
-    assert Outcome.REPLAYED in dict(run(outside, settings).outcomes)
+    assert Outcome.PLAN_RESUMED in dict(run(outside, settings).outcomes)
     assert outside.owners == {} and len(outside.rows()) == 12
 
 
@@ -372,7 +372,7 @@ def test_an_owner_who_comes_before_the_claim_stops_the_run_and_the_plan_stays(
         run(outside, settings, then("claim", lambda: outside.owners.update({C: FOREIGN})))
     assert (set(outside.plans), outside.table, outside.owners) == ({1}, None, {C: FOREIGN})
     outside.owners.clear()
-    assert Outcome.REPLAYED in dict(run(outside, settings).outcomes)
+    assert Outcome.PLAN_RESUMED in dict(run(outside, settings).outcomes)
     assert len(outside.rows()) == 12
 
 

@@ -240,7 +240,7 @@ def test_a_position_that_an_open_transaction_covers_may_be_tried_again() -> None
 
 
 def test_a_log_without_a_leader_stops_the_run_under_fail() -> None:
-    with pytest.raises(BrokerUnreachable, match="no leader") as caught:
+    with pytest.raises(BrokerUnreachable, match="no_leader") as caught:
         next_plan(snapshot_of({A: (0, 10)}, leaderless=frozenset({B})))
     assert caught.value.where["partition"] == 1
 

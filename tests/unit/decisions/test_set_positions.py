@@ -67,7 +67,7 @@ def test_a_position_that_goes_forwards_skips_by_hand_and_says_so() -> None:
         (Loss(A, 15, 20, LossReason.SKIPPED),),
     )
     report = run(outside)
-    assert outcomes(report) == [Outcome.RECORDS_LOST, Outcome.SET, Outcome.INGESTED]
+    assert outcomes(report) == [Outcome.RECORDS_LOST, Outcome.OFFSETS_SET, Outcome.INGESTED]
     assert rows_of(outside) == [*range(15), *range(20, 30)]
     assert [loss for _, loss in outside.losses] == [
         Loss(A, 15, 20, LossReason.SKIPPED)

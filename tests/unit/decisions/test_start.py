@@ -80,9 +80,9 @@ def test_a_partition_without_a_leader_that_starts_at_the_latest_has_no_row_where
     outside, settings = without_a_leader(later={}, starting_offsets="latest")
     run(outside, settings)
     leads_again(outside)
-    assert outcomes(run(outside, settings)) == [Outcome.STARTED]
+    assert outcomes(run(outside, settings)) == [Outcome.OFFSETS_STORED]
     assert its_rows(outside) == [] and outside.offsets[LOGS[0]][0] == 6
-    assert outcomes(run(outside, settings)) == [Outcome.NOTHING_NEW]
+    assert outcomes(run(outside, settings)) == [Outcome.UP_TO_DATE]
 
 
 def test_a_start_by_time_holds_for_a_partition_that_had_no_leader_then() -> None:
@@ -153,7 +153,7 @@ def beside_an_unread_topic(why: str, *ends: int) -> Outside:
     read: a partition of its own.
     """
     outside = outside_of(*ends)
-    outside.logs[UNREAD] = FakeLog(4, has_leader=why != "no leader")
+    outside.logs[UNREAD] = FakeLog(4, has_leader=why != "no_leader")
     outside.owners = {UNREAD: "group_host-1-0"} if why == "owned" else {}
     return outside
 
@@ -163,7 +163,7 @@ def can_be_read(outside: Outside) -> None:
 
 
 @pytest.mark.parametrize("ends", [(5, 3, 0), ()])
-@pytest.mark.parametrize("why", ["no leader", "owned"])
+@pytest.mark.parametrize("why", ["no_leader", "owned"])
 def test_a_topic_of_which_the_first_run_could_read_nothing_is_no_new_topic_later(
     why: str, ends: tuple[int, ...]
 ) -> None:
@@ -175,16 +175,16 @@ def test_a_topic_of_which_the_first_run_could_read_nothing_is_no_new_topic_later
 
 
 def test_a_start_that_is_kept_is_told_once() -> None:
-    outside = beside_an_unread_topic("no leader", 5)
+    outside = beside_an_unread_topic("no_leader", 5)
     run(outside, skipping_owners())
-    assert outcomes(run(outside, skipping_owners())) == [Outcome.NO_LEADER, Outcome.NOTHING_NEW]
+    assert outcomes(run(outside, skipping_owners())) == [Outcome.NO_LEADER, Outcome.UP_TO_DATE]
 
 
 @pytest.mark.parametrize("step", ["store plan", "append", "record", "commit from 0"])
 def test_the_start_of_a_topic_that_could_not_be_read_survives_a_crash_of_the_first_run(
     step: str,
 ) -> None:
-    outside, settings = beside_an_unread_topic("no leader", 5, 3), skipping_owners()
+    outside, settings = beside_an_unread_topic("no_leader", 5, 3), skipping_owners()
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at(step, When.AFTER))
     can_be_read(outside)
@@ -196,21 +196,21 @@ def test_the_start_of_a_topic_that_could_not_be_read_survives_another_plan_in_th
     None
 ):
     outside, settings = (
-        beside_an_unread_topic("no leader", 5),
+        beside_an_unread_topic("no_leader", 5),
         skipping_owners(on_data_loss="skip", starting_offsets="earliest"),
     )
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at("store plan", When.AFTER))
     outside.logs[LOGS[0]].log_start = 2
     can_be_read(outside)
-    assert Outcome.SUPERSEDED in outcomes(
+    assert Outcome.PLAN_SUPERSEDED in outcomes(
         run(outside, skipping_owners(on_data_loss="skip", starting_offsets="latest"))
     )
     assert its_rows(outside, UNREAD) == [0, 1, 2, 3]
 
 
 def test_the_start_of_a_topic_that_could_not_be_read_survives_the_loss_of_the_ledger() -> None:
-    outside, settings = beside_an_unread_topic("no leader", 5), skipping_owners()
+    outside, settings = beside_an_unread_topic("no_leader", 5), skipping_owners()
     run(outside, settings)
     outside.uid, outside.plans, outside.applied, outside.offsets = None, {}, {}, {}
     can_be_read(outside)
@@ -219,7 +219,7 @@ def test_the_start_of_a_topic_that_could_not_be_read_survives_the_loss_of_the_le
 
 
 def test_a_topic_that_is_denied_for_a_time_keeps_the_start_that_the_first_run_decided() -> None:
-    outside = beside_an_unread_topic("no leader", 5)
+    outside = beside_an_unread_topic("no_leader", 5)
     run(outside, skipping_owners())
     can_be_read(outside)
     run(outside, skipping_owners(exclude_topics=["clicks-2"]))
@@ -238,8 +238,8 @@ def test_a_first_run_without_any_leader_keeps_its_start_all_the_same() -> None:
     outside, settings = without_a_leader(later={5: FIRST_RUN_MS}, starting_offsets="latest")
     for log in LOGS:
         outside.logs[log].has_leader = False
-    assert outcomes(run(outside, settings)) == [Outcome.NO_LEADER, Outcome.STARTED]
-    assert outcomes(run(outside, settings)) == [Outcome.NO_LEADER, Outcome.NOTHING_NEW]
+    assert outcomes(run(outside, settings)) == [Outcome.NO_LEADER, Outcome.OFFSETS_STORED]
+    assert outcomes(run(outside, settings)) == [Outcome.NO_LEADER, Outcome.UP_TO_DATE]
     for log in LOGS:
         leads_again(outside, log)
     run(outside, settings)

@@ -238,7 +238,7 @@ def test_who_takes_over_begins_at_the_others_positions_and_the_next_run_goes_on_
     )
     assert (plan.topic_ids, plan.log_epochs) == ({"clicks": "id-1"}, {LOGS[0]: 1})
     report = run(outside)
-    assert outcomes(report) == [Outcome.REPLAYED, Outcome.TOOK_OVER, Outcome.INGESTED]
+    assert outcomes(report) == [Outcome.PLAN_RESUMED, Outcome.INHERITED, Outcome.INGESTED]
     assert (
         f"goes on where pipeline clicks of group old-group on cluster {CLUSTER} ended"
         in report.outcomes[1][1]
@@ -498,7 +498,7 @@ def test_who_takes_over_takes_what_that_one_had_taken_over_and_goes_on() -> None
     outside.others = (middle, replace(old_pipeline({LOGS[0]: 2}), app_id=OLDEST, number=3))
     plan = outside.newest_plan()
     assert plan is not None and plan.heir_of == (TookOver(OLD, 4), TookOver(OLDEST, 3))
-    assert outcomes(run(outside)) == [Outcome.REPLAYED, Outcome.TOOK_OVER, Outcome.INGESTED]
+    assert outcomes(run(outside)) == [Outcome.PLAN_RESUMED, Outcome.INHERITED, Outcome.INGESTED]
     reject_doubled(outside)
     last = outside.newest_plan()
     assert last is not None and (last.took_over, last.heir_of) == (None, plan.heir_of), (

@@ -69,9 +69,9 @@ def said(look: object, **sections: object) -> list[Line]:
     [
         ((), 0),
         ((Owned("o"), TableUnreachable("t")), 7),
-        ((TableUnreachable("t"), BrokerUnreachable("b"), Owned("o")), 6),
+        ((TableUnreachable("t"), BrokerUnreachable("b"), Owned("o")), 7),
         ((ZooKeeperUnreachable("z"), LedgersDisagree("l")), 5),
-        ((LedgersDisagree("l"), ZooKeeperUnreachable("z"), NotOurTable("n")), 2),
+        ((LedgersDisagree("l"), ZooKeeperUnreachable("z"), NotOurTable("n")), 5),
         ((SettingsError("s"), EtlError("a bug")), 1),
     ],
 )

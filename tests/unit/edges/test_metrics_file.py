@@ -90,10 +90,10 @@ def test_metrics_that_cannot_be_written_are_told_and_change_nothing_that_the_run
     (tmp_path / "group+clicks.prom").mkdir()
     report = ran(tmp_path, settings_at(tmp_path))
     assert report.exit_code == 0 and [outcome for outcome, _ in report.outcomes] == [
-        Outcome.NO_METRICS
+        Outcome.METRICS_NOT_WRITTEN
     ]
     [kept] = (tmp_path / "reports").glob("*.json")
-    assert "metrics not written" in kept.read_text()
+    assert "metrics_not_written" in kept.read_text()
 
 
 def test_a_bug_in_the_metrics_does_not_make_a_run_fail(

@@ -49,7 +49,7 @@ def decided_as_then(incident: Incident) -> list[str]:
                 found.append(type(error).__name__)
                 break
             if plan is None or plan.id in {one.id for one in incident.plans}:
-                found.append(f"plan {plan.number}" if plan else "nothing new")
+                found.append(f"plan {plan.number}" if plan else "up_to_date")
                 break
         else:
             raise AssertionError("the run made another plan")
@@ -85,7 +85,7 @@ def test_a_range_that_expired_meanwhile_is_let_go_by_the_plan_that_takes_the_num
     assert [
         (loss.log.partition, loss.from_offset, loss.until_offset) for loss in decided.plan.losses
     ] == [(0, 5000, 6200)]
-    assert decided_as_then(incident) == ["plan 2", "nothing new"]
+    assert decided_as_then(incident) == ["plan 2", "up_to_date"]
 
 
 def file_of(report: Report) -> Incident:
@@ -133,7 +133,7 @@ def test_a_look_that_takes_too_much_is_left_out_and_the_report_says_so(
     monkeypatch.setattr(incidents, "LOOK_MAX_BYTES", 100)
     report = reported(outside_of(5, 3, 4))
     document = json.loads(as_text(report.as_json(), report.snapshots_as_json()))
-    assert document["saw"]["first"]["left_out"].endswith("bytes of 100")
+    assert document["snapshot"]["first"]["left_out"].endswith("bytes of 100")
     assert read_incident(document).looks == ()
 
 
@@ -148,7 +148,11 @@ def test_in_a_report_each_range_is_a_line_for_people() -> None:
 
 
 def test_no_text_that_a_report_holds_is_taken_for_the_end_of_its_line() -> None:
-    rows = [{"says": "}\0{"}, {"says": "}, {", "gaps": [[1, 2], [3, 4]]}, {"says": "a\nb\u2028"}]
+    rows = [
+        {"message": "}\0{"},
+        {"message": "}, {", "gaps": [[1, 2], [3, 4]]},
+        {"message": "a\nb\u2028"},
+    ]
     document = {
         "rows": rows,
         "plan": {"kind": "ingest", "none": []},
@@ -158,9 +162,9 @@ def test_no_text_that_a_report_holds_is_taken_for_the_end_of_its_line() -> None:
     text = as_text(document, None)
     assert json.loads(text) == document
     assert (
-        text.count('{"says"')
+        text.count('{"message"')
         == 2 * 3
-        == text.count('\n    {"says"') + text.count('\n        {"says"')
+        == text.count('\n    {"message"') + text.count('\n        {"message"')
     )
 
 
@@ -172,5 +176,5 @@ def test_a_report_without_looks_is_as_it_was() -> None:
 def test_what_a_run_saw_is_not_in_the_document_for_programs() -> None:
     report = reported(outside_of(5, 3, 4))
     document = json.loads(as_text(report.as_json(), report.snapshots_as_json()))
-    assert document.pop("saw")["looks"] == 1
+    assert document.pop("snapshot")["looks"] == 1
     assert document == json.loads(json.dumps(report.as_json()))

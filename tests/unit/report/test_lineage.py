@@ -85,12 +85,12 @@ def test_where_the_client_is_not_installed_a_run_says_so_once_and_goes_on(
     report = new_report(tmp_path, **SOMEWHERE)
     with kept_in(str(tmp_path), report, keep=9):
         pass
-    assert [outcome for outcome, _ in report.outcomes].count(Outcome.NO_LINEAGE) == 1
+    assert [outcome for outcome, _ in report.outcomes].count(Outcome.LINEAGE_NOT_SENT) == 1
     assert (
         "pip install 'offset-range-etl[openlineage]'" in report.outcomes[0][1]
         and report.exit_code == 0
     )
-    assert "lineage not told" in next(tmp_path.glob("*.json")).read_text()
+    assert "lineage_not_sent" in next(tmp_path.glob("*.json")).read_text()
 
 
 def test_unless_the_conf_names_a_namespace_nobody_is_told(
@@ -122,7 +122,7 @@ def test_the_client_writes_an_event_at_the_start_and_one_at_the_end(
     )
     assert end["run"]["facets"]["errorMessage"]["message"] == "bad bytes"
     assert end["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 0
-    assert Outcome.NO_LINEAGE not in [outcome for outcome, _ in report.outcomes]
+    assert Outcome.LINEAGE_NOT_SENT not in [outcome for outcome, _ in report.outcomes]
 
 
 def test_a_server_that_refuses_changes_nothing_of_the_run(
@@ -135,5 +135,5 @@ def test_a_server_that_refuses_changes_nothing_of_the_run(
     with kept_in(str(tmp_path), report, keep=9):
         pass
     assert [outcome for outcome, _ in report.outcomes] == [
-        Outcome.NO_LINEAGE
+        Outcome.LINEAGE_NOT_SENT
     ] and report.exit_code == 0

@@ -98,7 +98,7 @@ def test_the_time_of_each_verb_and_each_outcome_has_a_series_whether_or_not_it_c
     }
     assert {name for name, value in found["run_outcome"].items() if value} == {
         "ingested",
-        "records lost",
+        "records_lost",
     }
     assert found["run_outcome"].keys() == {outcome.value for outcome in Outcome} and found[
         "run_lost_offsets"

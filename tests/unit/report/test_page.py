@@ -228,7 +228,7 @@ def test_a_page_of_a_run_that_was_killed_claims_nothing() -> None:
 def test_a_page_with_many_sentences_says_how_many_more_there_are() -> None:
     report = loaded(1)
     for number in range(MOST_SENTENCES + 20):
-        report.add(Outcome.LEFT_TO_OWNER, f"topic-{number} 0: left to somebody")
+        report.add(Outcome.OWNED_BY_OTHERS, f"topic-{number} 0: left to somebody")
     page = parsed(report)
     assert (
         page.said.count("left to somebody") == MOST_SENTENCES - 1

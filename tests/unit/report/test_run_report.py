@@ -100,7 +100,7 @@ def test_a_report_is_json_from_its_first_moment() -> None:
 
 def test_a_run_that_was_killed_leaves_a_report_that_claims_nothing() -> None:
     document = document_of(new_report())
-    unknown = ("exit_code", "error", "finished_at", "records_per_second", "delta_version")
+    unknown = ("exit_code", "error", "finished_at", "records_per_second", "table_version")
     assert (document["state"], [document[name] for name in unknown]) == ("running", [None] * 5)
 
 
@@ -161,7 +161,7 @@ def test_records_per_second_are_those_of_the_whole_run() -> None:
     report.applied(APPLIED)
     report.finished(1_700_000_007_000)
     document = document_of(report)
-    assert (document["seconds_in_all"], document["records_per_second"]) == (6.5, 2)
+    assert (document["total_seconds"], document["records_per_second"]) == (6.5, 2)
 
 
 def test_each_open_transaction_of_a_topic_is_told_with_its_own_partitions_and_its_start_where_the_brokers_tell_it() -> (
@@ -210,13 +210,13 @@ def test_a_first_run_goes_from_the_whole_log_to_no_lag() -> None:
     report.committed(FIRST)
     assert lag_of(report) == [(8, 0), (6, 0)]
     document = document_of(report)
-    assert (document["records"], document["offsets_committed"], document["delta_version"]) == (
+    assert (document["records"], document["offsets_committed"], document["table_version"]) == (
         13,
         2,
         0,
     )
     assert document["outcomes"] == [
-        {"outcome": "ingested", "says": "plan 1: 13 records are in the table at version 0"}
+        {"outcome": "ingested", "message": "plan 1: 13 records are in the table at version 0"}
     ]
 
 
@@ -238,7 +238,7 @@ def test_a_replay_lags_behind_what_was_committed_before_it() -> None:
 def test_nothing_new_lags_behind_the_last_plan_even_where_offsets_were_not_committed() -> None:
     report = new_report()
     looked(report, snapshot_of((14, 6), {A: 10}, SECOND), UpToDate(SECOND, SECOND.positions, (A,)))
-    report.add(Outcome.NOTHING_NEW, "nothing new to read")
+    report.add(Outcome.UP_TO_DATE, "nothing new to read")
     assert lag_of(report) == [(0, 0), (0, 0)]
 
 
@@ -348,7 +348,7 @@ def test_a_plan_without_ranges_says_that_it_keeps_the_start() -> None:
     report = new_report()
     report.planned(plan_of(1, {A: 10, B: 6}, kind=PlanKind.START))
     report.applied(CommitResult(1, "plan-1", 0, "t", ()))
-    assert report.outcomes == [(Outcome.STARTED, "plan 1 keeps where 2 partitions start")]
+    assert report.outcomes == [(Outcome.OFFSETS_STORED, "plan 1 keeps where 2 partitions start")]
     assert document_of(report)["records"] == 0
 
 

@@ -80,7 +80,7 @@ def test_a_backfill_loads_what_lies_before_the_start_in_bounded_plans_and_moves_
         "fifteen offsets, four at most in each"
     )
     assert report.outcomes[-1] == (
-        Outcome.BACKFILLED,
+        Outcome.BACKFILL_DONE,
         "backfill old is whole: 15 offsets of 3 partitions",
     )
     grow(outside, 1, 1, 1)
@@ -129,7 +129,7 @@ def test_killed_at_any_change_it_is_resumed_and_loads_each_offset_once(moment: i
     reject_lacking(outside)
     report = new_report()
     filled(outside, asked(0, 3), report=report)
-    assert outcomes(report) == [Outcome.ALREADY_APPLIED], "a retry after success loads nothing"
+    assert outcomes(report) == [Outcome.ALREADY_LOADED], "a retry after success loads nothing"
 
 
 @pytest.mark.parametrize("first", range(0, MOMENTS, 5))
@@ -179,7 +179,7 @@ def test_whoever_works_in_the_middle_of_a_backfill_no_offset_is_loaded_twice(
         with contextlib.suppress(EtlError):
             filled(outside, what, name=name)
     filled(outside, asked(0, 3, only_missing=True), name="rest")
-    while outcomes(run(outside, CAPPED)) != [Outcome.NOTHING_NEW]:
+    while outcomes(run(outside, CAPPED)) != [Outcome.UP_TO_DATE]:
         reject_twice(outside)
     assert done
     reject_lacking(outside)
@@ -324,7 +324,7 @@ def test_one_that_is_whole_says_since_when_and_what_it_was_asked_for_then() -> N
     assert claim
     filled(outside, what, report=report)
     said = f"backfill old is whole: 9 offsets of 3 partitions; it was begun at {at(claim.claim.made_at_ms)} from -24h until -1h"
-    assert report.outcomes == [(Outcome.ALREADY_APPLIED, said)]
+    assert report.outcomes == [(Outcome.ALREADY_LOADED, said)]
 
 
 def test_another_interval_under_the_same_name_is_refused() -> None:
@@ -371,7 +371,7 @@ def test_what_the_pipeline_or_another_backfill_has_is_refused_by_name_and_left_o
     assert claim and set(claim.stretches.values()) == {((0, 2), (4, 5))}
     report = new_report()
     assert filled(outside, asked(0, 9, only_missing=True), name="none", report=report) is None
-    assert outcomes(report) == [Outcome.NOTHING_NEW] and outside.beside("none").claim is None
+    assert outcomes(report) == [Outcome.UP_TO_DATE] and outside.beside("none").claim is None
     run(outside, CAPPED)
     run(outside, CAPPED)
     reject_lacking(outside)
@@ -684,7 +684,7 @@ def test_behind_a_stored_plan_that_sets_positions_nobody_claims() -> None:
         filled(outside, asked(0, 7, "clicks:0"))
     run(outside, CAPPED)
     filled(outside, asked(0, 7, "clicks:0"))
-    while outcomes(run(outside, CAPPED)) != [Outcome.NOTHING_NEW]:
+    while outcomes(run(outside, CAPPED)) != [Outcome.UP_TO_DATE]:
         pass
     reject_twice(outside)
     assert {offset_of(at) for log, at in outside.rows() if log == LOGS[0]} == set(range(9)), (

@@ -38,7 +38,7 @@ FROM_THE_START = settings_of(limits={"max_records_per_plan": 4})
 def loaded(*ends: int) -> Outside:
     """By one plan for every four offsets."""
     outside = outside_of(*ends)
-    while outcomes(run(outside, FROM_THE_START)) != [Outcome.NOTHING_NEW]:
+    while outcomes(run(outside, FROM_THE_START)) != [Outcome.UP_TO_DATE]:
         pass
     return outside
 
@@ -79,7 +79,7 @@ def test_what_an_older_copy_of_the_table_lacks_is_missing_as_soon_as_the_copy_is
         )
         is None
     )
-    assert outcomes(report) == [Outcome.NOTHING_NEW]
+    assert outcomes(report) == [Outcome.UP_TO_DATE]
 
 
 def lost(*ends: int) -> Outside:

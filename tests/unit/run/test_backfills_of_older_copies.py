@@ -155,7 +155,7 @@ def test_abandoned_in_an_accepted_copy_it_keeps_what_is_there_and_another_loads_
     assert offsets_of(claim) == of_backfill(outside)
     filled(outside, asked(0, 3, only_missing=True), name="rest")
     grow(outside, 1, 0, 2)
-    while run(outside, CAPPED).outcomes[-1][0] is not Outcome.NOTHING_NEW:
+    while run(outside, CAPPED).outcomes[-1][0] is not Outcome.UP_TO_DATE:
         pass
     reject_lacking(outside)
 
@@ -199,7 +199,7 @@ def test_it_is_whole_where_somebody_copied_the_rows_that_the_copy_lacked() -> No
     outside.table.append(replace(lacked, app_id="by hand"))
     report = new_report()
     filled(outside, None, report=report)
-    assert outcomes(report) == [Outcome.ALREADY_APPLIED]
+    assert outcomes(report) == [Outcome.ALREADY_LOADED]
     with pytest.raises(SettingsError, match="there is nothing to give up"):
         given_up(outside)
 

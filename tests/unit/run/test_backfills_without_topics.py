@@ -49,4 +49,4 @@ def test_what_is_whole_is_said_to_be_applied_already(what: Any, away: Any) -> No
     outside, report = whole(), new_report()
     away()
     filled(outside, what, report=report)
-    assert outcomes(report) == [Outcome.ALREADY_APPLIED]
+    assert outcomes(report) == [Outcome.ALREADY_LOADED]

@@ -50,7 +50,7 @@ def test_a_plan_that_retention_overtakes_is_superseded_in_the_same_run() -> None
     outside = outside_of(5, 3, 4)
     report = run(outside, SKIPPING, expiring(outside, 2))
     assert outcomes(report) == [
-        Outcome.SUPERSEDED,
+        Outcome.PLAN_SUPERSEDED,
         Outcome.RECORDS_LOST,
         Outcome.EXPIRES_SOON,
         Outcome.INGESTED,

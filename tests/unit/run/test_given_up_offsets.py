@@ -339,7 +339,7 @@ def test_no_run_gives_up_offsets_with_a_plan_that_another_table_takes_the_place_
         ),
         (nothing, settings_of(topics=["clicks"])),
     ],
-    ids=["no leader", "the conf does not name the topic any more"],
+    ids=["no_leader", "the conf does not name the topic any more"],
 )
 def test_what_the_plan_in_a_stored_ones_place_cannot_read_is_not_lost_and_is_told(
     happens: Deed, settings: Settings

@@ -84,7 +84,7 @@ def test_a_stored_plan_over_a_log_without_a_leader_does_not_hold_up_the_others_a
         run(outside, settings, at=crash_at(step, When.AFTER))
     outside.logs[LOGS[0]].has_leader = False
     assert outcomes(run(outside, settings)) == [
-        Outcome.SUPERSEDED,
+        Outcome.PLAN_SUPERSEDED,
         Outcome.INGESTED,
         Outcome.NO_LEADER,
     ]
@@ -224,14 +224,14 @@ def test_a_stored_plan_is_replayed_to_the_old_end_and_what_came_since_is_the_sam
     stored = outside.newest_plan()
     grow(outside, 10, 10, 10)
     report = run(outside)
-    assert outcomes(report) == [Outcome.REPLAYED, Outcome.INGESTED, Outcome.INGESTED]
+    assert outcomes(report) == [Outcome.PLAN_RESUMED, Outcome.INGESTED, Outcome.INGESTED]
     assert report.plans[0].plan == stored
     assert [commit.number for commit in outside.table or ()] == [1, 2]
     rows = sum(outside.rows().values())
     assert (
         report.records,
         report.offsets_committed,
-        report.as_json()["earlier_plans"][0]["number"],
+        report.as_json()["previous_plans"][0]["number"],
     ) == (rows, 6, 1)
     reject_unfinished(outside)
 
@@ -241,7 +241,7 @@ def test_a_replay_with_nothing_new_after_it_is_all_that_is_told(outside_of: Outs
     outside = outside_of(5, 3, 4)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
-    assert outcomes(run(outside)) == [Outcome.REPLAYED, Outcome.INGESTED]
+    assert outcomes(run(outside)) == [Outcome.PLAN_RESUMED, Outcome.INGESTED]
     reject_unfinished(outside)
 
 
@@ -315,10 +315,10 @@ def test_the_caps_hold_for_the_new_plan_and_the_report_says_what_they_leave() ->
         run(outside, settings, at=crash_at("store plan", When.AFTER))
     report = run(outside, settings)
     assert outcomes(report) == [
-        Outcome.REPLAYED,
+        Outcome.PLAN_RESUMED,
         Outcome.INGESTED,
         Outcome.INGESTED,
-        Outcome.CAPPED,
+        Outcome.LIMIT_REACHED,
     ]
     assert [one.records for one in report.plans] == [4, 4]
     assert (
@@ -341,11 +341,11 @@ def test_an_error_after_the_replay_leaves_a_report_of_both_plans() -> None:
         ingest(FakeWorld(outside, SETTINGS, at), SETTINGS, report)
     told = report.as_json()
     assert (
-        [plan["number"] for plan in told["earlier_plans"]],
+        [plan["number"] for plan in told["previous_plans"]],
         told["plan"]["number"],
         told["records"],
     ) == ([1], 2, 12)
-    assert (told["delta_version"], told["plan"]["delta_version"]) == (1, None)
+    assert (told["table_version"], told["plan"]["table_version"]) == (1, None)
 
 
 def test_offsets_that_a_crash_kept_back_are_committed_first_and_told() -> None:
@@ -354,7 +354,7 @@ def test_offsets_that_a_crash_kept_back_are_committed_first_and_told() -> None:
         run(outside, at=crash_at("commit from 2", When.BEFORE))
     assert set(outside.offsets) == set(LOGS[:2])
     report = run(outside)
-    assert outcomes(report) == [Outcome.REPAIRED, Outcome.NOTHING_NEW]
+    assert outcomes(report) == [Outcome.PLAN_COMPLETED, Outcome.UP_TO_DATE]
     assert outside.offsets == {LOGS[0]: (5, 0), LOGS[1]: (3, 0), LOGS[2]: (4, 0)}
 
 
@@ -364,7 +364,7 @@ def test_the_plan_after_a_repair_expects_the_repaired_versions() -> None:
         run(outside, at=crash_at("commit from 0", When.BEFORE))
     grow(outside, 1, 1, 1)
     report = run(outside)
-    assert outcomes(report) == [Outcome.REPAIRED, Outcome.INGESTED]
+    assert outcomes(report) == [Outcome.PLAN_COMPLETED, Outcome.INGESTED]
     assert outside.offsets == {LOGS[0]: (6, 1), LOGS[1]: (4, 1), LOGS[2]: (5, 1)}
 
 
@@ -374,7 +374,7 @@ def test_a_missing_record_is_counted_again_from_the_table() -> None:
     run(outside)
     whole = outside.applied.pop(1)
     report = run(outside)
-    assert outcomes(report) == [Outcome.REPAIRED, Outcome.NOTHING_NEW]
+    assert outcomes(report) == [Outcome.PLAN_COMPLETED, Outcome.UP_TO_DATE]
     found, before = (
         parse_applied(payload, path="applied") for payload in (outside.applied[1], whole)
     )
@@ -393,7 +393,7 @@ def test_where_the_tables_log_forgot_the_commit_its_record_is_counted_from_the_r
     run(outside)
     outside.applied.clear()
     outside.forgotten_commits = True
-    assert outcomes(run(outside)) == [Outcome.REPAIRED, Outcome.NOTHING_NEW]
+    assert outcomes(run(outside)) == [Outcome.PLAN_COMPLETED, Outcome.UP_TO_DATE]
     assert (
         parse_applied(outside.applied[1], path="applied").rows == sum(outside.rows().values()) >= 12
     )
@@ -409,7 +409,7 @@ def test_a_record_that_nobody_can_count_again_does_not_stop_the_pipeline() -> No
     run(outside)
     outside.applied.clear()
     ingest(Uncounted(outside, SETTINGS), SETTINGS, report)
-    assert outcomes(report) == [Outcome.NOTHING_NEW]
+    assert outcomes(report) == [Outcome.UP_TO_DATE]
 
 
 def test_a_run_with_nothing_new_only_looks() -> None:
@@ -418,7 +418,7 @@ def test_a_run_with_nothing_new_only_looks() -> None:
     world, report = FakeWorld(outside, SETTINGS), new_report()
     ingest(world, SETTINGS, report)
     assert world.steps == ["observe"]
-    assert outcomes(report) == [Outcome.NOTHING_NEW]
+    assert outcomes(report) == [Outcome.UP_TO_DATE]
     assert set(outside.plans) == {1}
 
 
@@ -426,7 +426,7 @@ def test_an_empty_log_gets_a_plan_that_keeps_its_start() -> None:
     outside = outside_of(0)
     settings = settings_of(starting_offsets="latest")
     report = run(outside, settings)
-    assert outcomes(report) == [Outcome.STARTED]
+    assert outcomes(report) == [Outcome.OFFSETS_STORED]
     assert report.plan is not None and report.plan.kind is PlanKind.START
     assert outside.offsets == {LOGS[0]: (0, 0)}
     outside.logs[LOGS[0]].end = 4
@@ -533,9 +533,9 @@ def test_another_plan_of_the_same_number_in_the_table_is_an_outcome_and_the_run_
     outside = outside_of(5, 3, 4)
     report = run(outside, at=overtaken(outside, always=False))
     assert outcomes(report) == [
-        Outcome.APPLIED_BY_ANOTHER,
-        Outcome.ADOPTED,
-        Outcome.REPAIRED,
+        Outcome.LOADED_BY_ANOTHER_RUN,
+        Outcome.LEDGER_RESTORED,
+        Outcome.PLAN_COMPLETED,
         Outcome.INGESTED,
     ]
     assert [(one.plan.number, one.applied is None) for one in report.plans] == [
@@ -590,7 +590,7 @@ def test_our_plan_appended_by_another_run_is_told_with_its_name_and_finished(ste
     ingest(FakeWorld(outside, SETTINGS, at), SETTINGS, report)
     assert report.outcomes == [
         (
-            Outcome.APPLIED_BY_ANOTHER,
+            Outcome.LOADED_BY_ANOTHER_RUN,
             "plan 1: its 12 records are in the table at version 1, by run run-2",
         )
     ]

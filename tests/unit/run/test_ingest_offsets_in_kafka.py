@@ -73,7 +73,7 @@ def test_a_group_that_is_forgotten_behind_a_crash_is_read_on_at_the_positions(
     outside.kept.clear()
     report = run(outside, settings_of(starting_offsets="latest"))
     reject_unfinished(outside)
-    assert {Outcome.REPAIRED, Outcome.REPLAYED} & {*outcomes(report)}, (
+    assert {Outcome.PLAN_COMPLETED, Outcome.PLAN_RESUMED} & {*outcomes(report)}, (
         "and that something was mended is told"
     )
 
@@ -114,7 +114,7 @@ def test_a_driver_that_writes_late_is_taken_for_one_of_ours_and_its_offset_is_mo
         grow(outside, 2)
         run(outside)
     outside.kept.update(late)
-    assert outcomes(run(outside)) == [Outcome.REPAIRED, Outcome.NOTHING_NEW]
+    assert outcomes(run(outside)) == [Outcome.PLAN_COMPLETED, Outcome.UP_TO_DATE]
     reject_unfinished(outside)
 
 

@@ -110,7 +110,8 @@ def test_logs_of_others_are_left_alone_and_what_they_read_is_a_hole_with_a_name(
     report = run(outside, LOGS)
     assert newest(outside) == (ReadByOthers(A, 5, 8),)
     assert (
-        outcomes(report) == [Outcome.READ_BY_OTHERS, Outcome.INGESTED] and not report.lost_records
+        outcomes(report) == [Outcome.OFFSETS_LEFT_TO_MEMBERS, Outcome.INGESTED]
+        and not report.lost_records
     )
     assert (
         report.outcomes[0][1]
@@ -122,7 +123,7 @@ def test_logs_of_others_are_left_alone_and_what_they_read_is_a_hole_with_a_name(
 def test_a_run_without_a_share_has_nothing_to_do() -> None:
     outside = outside_of(5, 3, 4)
     report = run(outside, [])
-    assert (outcomes(report), report.exit_code, outside.plans) == ([Outcome.NO_SHARE], 0, {})
+    assert (outcomes(report), report.exit_code, outside.plans) == ([Outcome.NO_ASSIGNMENT], 0, {})
 
 
 def test_a_group_that_does_not_settle_stops_the_run_and_nothing_of_ours_stays() -> None:
@@ -163,7 +164,7 @@ def test_a_void_hand_over_stores_nothing_and_the_next_plan_is_made_of_what_is_ow
             del outside.owners[A]
 
     report = run(outside, [A, B], [B], at=once("store plan", meanwhile))
-    assert outcomes(report) == [Outcome.VOID, Outcome.LEFT_TO_OWNER, Outcome.INGESTED]
+    assert outcomes(report) == [Outcome.REBALANCED, Outcome.OWNED_BY_OTHERS, Outcome.INGESTED]
     assert [r.log for plan in report.plans for r in plan.plan.ranges] == [B]
     reject_broken(outside, others)
 
@@ -235,11 +236,11 @@ def test_offsets_that_expired_behind_the_hand_over_are_a_loss_of_ours_and_no_off
         run(outside, [], settings=joining(settings_of(on_data_loss="fail")))
     report = run(outside, [], settings=settings)
     assert outcomes(report) == [
-        Outcome.SUPERSEDED,
+        Outcome.PLAN_SUPERSEDED,
         Outcome.RECORDS_LOST,
         Outcome.EXPIRES_SOON,
         Outcome.INGESTED,
-        Outcome.NO_SHARE,
+        Outcome.NO_ASSIGNMENT,
     ]
     assert [(loss.from_offset, loss.until_offset) for _, loss in outside.losses] == [(0, 3)]
     assert sorted(place for log, place in outside.rows() if log == A) == [3, 4]
@@ -259,9 +260,10 @@ def test_a_plan_that_a_run_of_another_mode_left_is_replaced_before_its_first_fet
     others.consume(A, 4)
     del outside.owners[A]
     report = run(outside, [A, B])
-    assert outcomes(report)[:2] == [Outcome.SUPERSEDED, Outcome.READ_BY_OTHERS] and newest(
-        outside
-    ) == (ReadByOthers(A, 0, 4),)
+    assert outcomes(report)[:2] == [
+        Outcome.PLAN_SUPERSEDED,
+        Outcome.OFFSETS_LEFT_TO_MEMBERS,
+    ] and newest(outside) == (ReadByOthers(A, 0, 4),)
     reject_broken(outside, others)
 
 

@@ -140,7 +140,7 @@ def test_what_was_taken_by_another_member_before_the_commit_is_told_and_the_run_
     others = Others(outside)
     report = run(outside, [A, B], at=once("append", BEFORE, take_over(outside, others, A, 2)))
     assert (outcomes(report), report.exit_code, len(outside.rows())) == (
-        [Outcome.INGESTED, Outcome.TAKEN],
+        [Outcome.INGESTED, Outcome.OWNER_CHANGED],
         0,
         8,
     )
@@ -158,7 +158,7 @@ def test_the_next_run_begins_at_the_larger_of_our_position_and_the_groups_offset
     run(outside, [A, B], at=once("append", BEFORE, take_over(outside, others, A, 2)))
     outside.owners.clear()
     report = run(outside, [A, B])
-    assert outcomes(report)[:2] == [Outcome.READ_TWICE, Outcome.REPAIRED]
+    assert outcomes(report)[:2] == [Outcome.DUPLICATE_READS, Outcome.PLAN_COMPLETED]
     assert (
         report.outcomes[0][1]
         == "clicks: other members of the group may have read 2 offsets of partition 0 from 0 to 2 as well as we"
@@ -176,7 +176,7 @@ def test_the_next_run_begins_at_the_larger_of_our_position_and_the_groups_offset
 
 
 @both_places
-@pytest.mark.parametrize("share", [[], [B]], ids=["no share", "a part"])
+@pytest.mark.parametrize("share", [[], [B]], ids=["no_assignment", "a part"])
 def test_a_stored_plan_is_executed_as_it_is_on_logs_that_are_others_too_and_that_is_told(
     place: OffsetsStorage,
     share: list[BrokerPartition],
@@ -189,9 +189,9 @@ def test_a_stored_plan_is_executed_as_it_is_on_logs_that_are_others_too_and_that
     take_over(outside, others, A, 4)()
     report = run(outside, share)
     assert outcomes(report)[:2] == [
-        Outcome.READ_TWICE,
-        Outcome.REPLAYED,
-    ] and Outcome.TAKEN in outcomes(report)
+        Outcome.DUPLICATE_READS,
+        Outcome.PLAN_RESUMED,
+    ] and Outcome.OWNER_CHANGED in outcomes(report)
     assert len(outside.rows()) == 8 and offset_of(outside, A) == 4
     reject_broken(outside, others)
 
@@ -224,7 +224,7 @@ def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_wh
     assert [offset_of(outside, log) for log in (A, B)] == [outside.logs[log].end for log in (A, B)]
     twice = others.read[theirs] & {offset for log, offset in outside.rows() if log == theirs}
     told = {outcome for report in reports for outcome in outcomes(report)}
-    assert not twice or told & {Outcome.READ_TWICE, Outcome.TAKEN}
+    assert not twice or told & {Outcome.DUPLICATE_READS, Outcome.OWNER_CHANGED}
     holes = fake_ledger.loaded(outside, None).read_by_others
     assert {
         offset for one in holes for offset in range(one.from_offset, one.until_offset)
@@ -264,7 +264,7 @@ def test_what_a_refused_commit_left_is_moved_whoever_made_a_plan_of_other_logs_s
     )
     outside.owners.clear()
     report = run(outside, [A, B])
-    assert Outcome.REPAIRED in outcomes(report)
+    assert Outcome.PLAN_COMPLETED in outcomes(report)
     assert [offset_of(outside, log) for log in (A, B)] == [9, 9] and set(
         outside.rows().values()
     ) == {1}
@@ -328,7 +328,7 @@ def test_expired_offsets_of_a_stored_plan_are_a_loss_and_its_share_stays(
     outside.owners.clear()
     outside.logs[A].log_start = 3
     report = run(outside, [A, B], settings=settings)
-    assert Outcome.SUPERSEDED in outcomes(report) and Outcome.RECORDS_LOST in outcomes(report)
+    assert Outcome.PLAN_SUPERSEDED in outcomes(report) and Outcome.RECORDS_LOST in outcomes(report)
     assert [offset_of(outside, log) for log in (A, B)] == [5, 3] and len(outside.rows()) == 5
 
 

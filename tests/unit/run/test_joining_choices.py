@@ -107,4 +107,4 @@ def test_what_the_membership_cost_is_in_the_report_of_the_run_and_in_its_metrics
     assert report.membership == RebalanceStatistics(lost=2)
     assert report.statistics.as_json()["membership"]["lost"] == 2
     assert ("run_memberships_lost", (), 2) in list(report.statistics.samples())
-    assert Outcome.MEMBERSHIP_LOST in outcomes(report)
+    assert Outcome.MEMBERSHIP_ENDED in outcomes(report)

@@ -152,11 +152,11 @@ def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_no
 @pytest.mark.parametrize(
     ("step", "when", "outcome"),
     [
-        ("store plan", AFTER, Outcome.SUPERSEDED),
-        ("hand over", BEFORE, Outcome.SUPERSEDED),
-        ("hand over", AFTER, Outcome.REPLAYED),
-        ("mark", BEFORE, Outcome.REPLAYED),
-        ("mark", AFTER, Outcome.REPLAYED),
+        ("store plan", AFTER, Outcome.PLAN_SUPERSEDED),
+        ("hand over", BEFORE, Outcome.PLAN_SUPERSEDED),
+        ("hand over", AFTER, Outcome.PLAN_RESUMED),
+        ("mark", BEFORE, Outcome.PLAN_RESUMED),
+        ("mark", AFTER, Outcome.PLAN_RESUMED),
     ],
 )
 def test_whether_a_dead_run_handed_its_plan_over_is_told_by_the_word_beside_the_offsets(
@@ -241,7 +241,7 @@ def test_a_void_plan_whose_word_stands_beside_the_offsets_all_the_same_was_hande
         )
 
     report = run(outside, [A, B], at=once("write what was found out", AFTER, lands))
-    assert outcomes(report)[0] is Outcome.REPLAYED and len(outside.rows()) == 16
+    assert outcomes(report)[0] is Outcome.PLAN_RESUMED and len(outside.rows()) == 16
     newest = outside.newest_plan()
     assert newest is not None and newest.handed_over and not newest.is_void
     reject_broken(outside, others)
@@ -294,10 +294,10 @@ def test_a_refused_commit_is_void_before_the_first_fetch_and_the_next_plan_is_ma
     report = run(outside, [A, B], [B], at=watching)
     assert [plan.is_void for plan in voids if plan] == [True]
     assert outcomes(report) == [
-        Outcome.VOID,
-        Outcome.SUPERSEDED,
+        Outcome.REBALANCED,
+        Outcome.PLAN_SUPERSEDED,
         Outcome.INGESTED,
-        Outcome.LEFT_TO_OWNER,
+        Outcome.OWNED_BY_OTHERS,
     ]
     assert [r.log for plan in report.plans for r in plan.plan.ranges] == [B]
     reject_broken(outside, others)
@@ -323,7 +323,11 @@ def test_a_void_plan_that_is_left_asks_nobody_whatever_others_committed_since() 
     outside.owners.clear()
     grow(outside, 1, 1)
     report = run(outside, [A, B])
-    assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.READ_BY_OTHERS, Outcome.INGESTED]
+    assert outcomes(report) == [
+        Outcome.PLAN_SUPERSEDED,
+        Outcome.OFFSETS_LEFT_TO_MEMBERS,
+        Outcome.INGESTED,
+    ]
     reject_broken(outside, others)
 
 
@@ -378,7 +382,7 @@ def test_what_was_handed_over_is_executed_by_whoever_comes_even_without_a_share(
         others = left_behind(outside, step, BEFORE)
         others.own(A, B)
         report = run(outside, [])
-        assert outcomes(report) == [Outcome.REPLAYED, Outcome.INGESTED, Outcome.NO_SHARE]
+        assert outcomes(report) == [Outcome.PLAN_RESUMED, Outcome.INGESTED, Outcome.NO_ASSIGNMENT]
         reject_broken(outside, others)
 
 
@@ -388,7 +392,7 @@ def test_a_plan_that_was_not_handed_over_is_left_by_a_run_without_a_share_and_no
     outside = group_of(5, 3)
     others = left_behind(outside, "hand over", BEFORE)
     others.own(A, B)
-    assert outcomes(run(outside, [])) == [Outcome.NO_SHARE]
+    assert outcomes(run(outside, [])) == [Outcome.NO_ASSIGNMENT]
     reject_broken(outside, others)
     others.consume(A, 2)
     outside.owners.clear()
@@ -410,7 +414,7 @@ def test_what_others_had_read_before_a_plan_that_is_not_handed_over_is_not_read_
     others.consume(A, 3)
     outside.owners.clear()
     if is_void:
-        assert Outcome.VOID in outcomes(
+        assert Outcome.REBALANCED in outcomes(
             run(
                 outside,
                 [A, B],
@@ -421,7 +425,7 @@ def test_what_others_had_read_before_a_plan_that_is_not_handed_over_is_not_read_
     else:
         with pytest.raises(Crash):
             run(outside, [A, B], at=crash_at("hand over", BEFORE))
-        assert Outcome.SUPERSEDED in outcomes(run(outside, [A, B]))
+        assert Outcome.PLAN_SUPERSEDED in outcomes(run(outside, [A, B]))
     reject_broken(outside, others)
     newest = outside.newest_plan()
     assert newest is not None and newest.read_by_others == (ReadByOthers(A, 5, 8),)
@@ -555,7 +559,7 @@ def test_of_a_hand_over_that_was_taken_in_part_nothing_is_loaded_before_a_person
     )
     fake_ledger.replace_plan(outside, part, outside.plan_versions.get(2, 0))
     report = run(outside, [A, B])
-    assert outcomes(report)[0] is Outcome.REPLAYED and len(outside.rows()) == 16
+    assert outcomes(report)[0] is Outcome.PLAN_RESUMED and len(outside.rows()) == 16
     reject_broken(outside, others)
 
 

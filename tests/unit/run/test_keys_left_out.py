@@ -100,7 +100,7 @@ def test_a_key_is_done_once_the_log_that_had_no_leader_is_loaded_too(
     report = load(out, request_, settings)
     assert reached(out) == [*first[:2], 2 if request_ is K else 4] and not left(report)
     grow(out)
-    assert outcomes(load(out, request_, settings)) == [Outcome.ALREADY_APPLIED]
+    assert outcomes(load(out, request_, settings)) == [Outcome.ALREADY_LOADED]
 
 
 def test_a_log_that_lost_its_leader_between_two_plans_of_a_key_is_loaded_to_the_end_that_was_frozen() -> (
@@ -118,7 +118,7 @@ def test_a_log_that_lost_its_leader_between_two_plans_of_a_key_is_loaded_to_the_
     grow(out)
     assert not left(load(out, BARE, CAPPED))
     assert reached(out) == [5, 3, 4]
-    assert outcomes(load(out, BARE, CAPPED)) == [Outcome.ALREADY_APPLIED]
+    assert outcomes(load(out, BARE, CAPPED)) == [Outcome.ALREADY_LOADED]
 
 
 def test_a_log_that_had_an_owner_is_loaded_to_the_end_that_it_had_when_the_key_was_first_asked_for() -> (
@@ -133,7 +133,7 @@ def test_a_log_that_had_an_owner_is_loaded_to_the_end_that_it_had_when_the_key_w
     out.owners.clear()
     load(out, BARE, LEAVES)
     assert reached(out) == [7, 5, 6]
-    assert outcomes(load(out, BARE, LEAVES)) == [Outcome.ALREADY_APPLIED]
+    assert outcomes(load(out, BARE, LEAVES)) == [Outcome.ALREADY_LOADED]
 
 
 def test_what_a_key_left_and_another_run_has_loaded_by_now_is_nobodys_to_load() -> None:
@@ -143,7 +143,7 @@ def test_what_a_key_left_and_another_run_has_loaded_by_now_is_nobodys_to_load() 
     lead(out, is_led=True)
     load(out, None)
     assert reached(out) == [5, 3, 4]
-    assert outcomes(load(out)) == [Outcome.ALREADY_APPLIED]
+    assert outcomes(load(out)) == [Outcome.ALREADY_LOADED]
 
 
 def test_a_key_that_finds_no_more_in_a_log_that_is_back_stays_at_that_whatever_comes_there() -> (
@@ -155,9 +155,9 @@ def test_a_key_that_finds_no_more_in_a_log_that_is_back_stays_at_that_whatever_c
     lead(out, is_led=False)
     assert left(load(out, BARE))
     lead(out, is_led=True)
-    assert outcomes(load(out, BARE)) == [Outcome.ALREADY_APPLIED]
+    assert outcomes(load(out, BARE)) == [Outcome.ALREADY_LOADED]
     grow(out)
-    assert outcomes(load(out, BARE)) == [Outcome.ALREADY_APPLIED]
+    assert outcomes(load(out, BARE)) == [Outcome.ALREADY_LOADED]
     assert reached(out) == [7, 3, 4]
 
 
@@ -171,11 +171,11 @@ def test_a_plan_that_takes_the_place_of_one_under_a_key_keeps_the_log_that_has_n
     lead(out, is_led=False)
     grow(out)
     report = load(out, BARE, lets_go)
-    assert outcomes(report)[0] is Outcome.SUPERSEDED and left(report)
+    assert outcomes(report)[0] is Outcome.PLAN_SUPERSEDED and left(report)
     lead(out, is_led=True)
     load(out, BARE, lets_go)
     assert reached(out) == [4, 3, 4]
-    assert outcomes(load(out, BARE, lets_go)) == [Outcome.ALREADY_APPLIED]
+    assert outcomes(load(out, BARE, lets_go)) == [Outcome.ALREADY_LOADED]
 
 
 def test_a_key_that_left_a_log_is_remembered_as_done_where_a_later_plan_went_beyond_and_the_first_is_pruned() -> (
@@ -191,7 +191,7 @@ def test_a_key_that_left_a_log_is_remembered_as_done_where_a_later_plan_went_bey
     fake_ledger.prune(out)
     fake_ledger.prune(out)
     grow(out)
-    assert outcomes(load(out, BARE, LEAVES)) == [Outcome.ALREADY_APPLIED]
+    assert outcomes(load(out, BARE, LEAVES)) == [Outcome.ALREADY_LOADED]
     assert reached(out) == [7, 5, 6]
 
 
@@ -205,7 +205,7 @@ def test_a_key_with_nothing_to_read_says_that_it_is_not_complete_where_no_record
         "3 partitions have no record at or after T yet, and nothing that is not loaded; what comes there later and is older goes into "
         "a later run"
     ]
-    assert Outcome.NOTHING_NEW in outcomes(report)
+    assert Outcome.UP_TO_DATE in outcomes(report)
     lead(out, is_led=False)
     assert any(
         "run key other left clicks 2" in sentence for sentence in left(load(out, Request("other")))
@@ -221,7 +221,7 @@ def test_a_key_whose_plan_set_positions_replace_keeps_the_bound_that_it_froze() 
     set_to(out, a=2)
     load(out, BARE)
     assert reached(out) == [3, 3, 4]
-    assert outcomes(load(out, BARE)) == [Outcome.ALREADY_APPLIED]
+    assert outcomes(load(out, BARE)) == [Outcome.ALREADY_LOADED]
 
 
 def test_a_relative_start_of_a_key_is_not_asked_again_an_hour_later() -> None:
@@ -244,7 +244,7 @@ def test_a_key_that_a_lost_ledger_does_not_know_is_looked_for_again_once_the_led
     out.applied.clear()
     out.uid = None
     grow(out)
-    assert outcomes(load(out, BARE)) == [Outcome.REBUILT, Outcome.ALREADY_APPLIED]
+    assert outcomes(load(out, BARE)) == [Outcome.LEDGER_RESTORED, Outcome.ALREADY_LOADED]
     assert reached(out) == [7, 5, 6]
 
 
@@ -266,7 +266,7 @@ def test_a_log_of_byte_positions_is_read_to_the_end_that_was_frozen_though_its_b
         and [report.plan.positions[log] for log in out.logs] == ends
         and not left(report)
     )
-    assert outcomes(load(out, BARE, capped)) == [Outcome.ALREADY_APPLIED]
+    assert outcomes(load(out, BARE, capped)) == [Outcome.ALREADY_LOADED]
 
 
 def test_a_plan_in_the_place_of_one_under_a_key_ends_in_a_log_of_byte_positions_where_the_first_one_did() -> (
@@ -281,12 +281,12 @@ def test_a_plan_in_the_place_of_one_under_a_key_ends_in_a_log_of_byte_positions_
         log.grow(2)
     lead(out, is_led=False, log=second)
     report = load(out, BARE, PHYSICAL_SETTINGS)
-    assert outcomes(report)[0] is Outcome.SUPERSEDED and "clicks" in left(report)[0]
+    assert outcomes(report)[0] is Outcome.PLAN_SUPERSEDED and "clicks" in left(report)[0]
     assert report.plan and report.plan.positions[first] == ends[0]
     lead(out, is_led=True, log=second)
     report = load(out, BARE, PHYSICAL_SETTINGS)
     assert report.plan and [report.plan.positions[log] for log in out.logs] == ends
-    assert outcomes(load(out, BARE, PHYSICAL_SETTINGS)) == [Outcome.ALREADY_APPLIED]
+    assert outcomes(load(out, BARE, PHYSICAL_SETTINGS)) == [Outcome.ALREADY_LOADED]
 
 
 def test_a_plan_that_a_cap_cut_and_a_crash_left_is_foreseen_with_the_one_behind_it() -> None:

@@ -71,7 +71,7 @@ def test_offsets_missing_from_inside_a_log_are_let_go_by_a_plan_that_names_them(
         (1, Loss(LOGS[0], 3, 4, LossReason.MISSING)),
     ]
     assert outcomes(report) == [
-        Outcome.SUPERSEDED,
+        Outcome.PLAN_SUPERSEDED,
         Outcome.RECORDS_LOST,
         Outcome.RECORDS_LOST,
         Outcome.INGESTED,

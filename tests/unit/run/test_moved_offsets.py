@@ -39,11 +39,11 @@ def test_a_moved_offset_is_followed_once_and_kept_in_the_next_plan() -> None:
     outside.logs[LOGS[1]].end = 9
     outside.move_offset(LOGS[1], 7)
     report = run(outside, settings)
-    assert outcomes(report) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.INGESTED]
+    assert outcomes(report) == [Outcome.OFFSET_CHANGED, Outcome.RECORDS_LOST, Outcome.INGESTED]
     assert report.outcomes[0][1] == "clicks 1: somebody else moved the offset by +4 to 7, followed"
     assert report.plan is not None
     assert [(r.from_offset, r.until_offset) for r in report.plan.ranges] == [(7, 9)]
-    assert outcomes(run(outside, settings)) == [Outcome.NOTHING_NEW]
+    assert outcomes(run(outside, settings)) == [Outcome.UP_TO_DATE]
 
 
 @pytest.mark.parametrize("owner", [None, "group_host-1-0"])
@@ -74,7 +74,7 @@ def test_an_offset_above_the_end_of_its_log_is_not_followed_whoever_has_the_log_
 
 
 @pytest.mark.parametrize(
-    ("moved_to", "named_again"), [(1_000_000, OffsetMoved), (7, Outcome.FOLLOWED)]
+    ("moved_to", "named_again"), [(1_000_000, OffsetMoved), (7, Outcome.OFFSET_CHANGED)]
 )
 def test_an_offset_of_a_topic_that_is_not_named_any_longer_is_left_alone_until_it_is_named_again(
     moved_to: int,
@@ -91,7 +91,7 @@ def test_an_offset_of_a_topic_that_is_not_named_any_longer_is_left_alone_until_i
     for _ in range(2):
         grow(outside, 1, 1, 1)
         report = run(outside, one)
-        assert outcomes(report) == [Outcome.NOT_FOLLOWED, Outcome.INGESTED]
+        assert outcomes(report) == [Outcome.OFFSET_CHANGED, Outcome.INGESTED]
         assert report.outcomes[0][1].startswith(
             f"clicks-orders 0: somebody else moved the offset by {moved_to - 2:+,} to {moved_to}, "
         )
@@ -109,7 +109,7 @@ def test_an_offset_of_a_topic_that_is_not_named_any_longer_is_left_alone_until_i
         reject_unfinished(outside)
     else:
         assert outcomes(run(outside, both)) == [
-            Outcome.FOLLOWED,
+            Outcome.OFFSET_CHANGED,
             Outcome.RECORDS_LOST,
             Outcome.INGESTED,
         ]
@@ -125,9 +125,9 @@ def test_an_offset_that_was_left_alone_and_is_set_back_is_ours_again() -> None:
     run(outside, both)
     outside.move_offset(orders, 50)
     one = settings_of(on_offset_changed="follow", topics=["clicks"])
-    assert outcomes(run(outside, one)) == [Outcome.NOT_FOLLOWED, Outcome.NOTHING_NEW]
+    assert outcomes(run(outside, one)) == [Outcome.OFFSET_CHANGED, Outcome.UP_TO_DATE]
     outside.move_offset(orders, 2)
-    assert outcomes(run(outside, one)) == [Outcome.NOTHING_NEW]
+    assert outcomes(run(outside, one)) == [Outcome.UP_TO_DATE]
     outside.logs[orders].end = 9
     assert outcomes(run(outside, both)) == [Outcome.INGESTED]
     reject_unfinished(outside)
@@ -139,10 +139,14 @@ def test_a_follow_without_new_records_is_kept_in_a_plan_too() -> None:
     outside.logs[LOGS[1]].end = 9
     run(outside, settings)
     outside.move_offset(LOGS[1], 9)
-    assert outcomes(run(outside, settings)) == [Outcome.NOTHING_NEW]
+    assert outcomes(run(outside, settings)) == [Outcome.UP_TO_DATE]
     outside.logs[LOGS[1]].log_start = 9
     outside.logs[LOGS[1]].end = 12
     outside.move_offset(LOGS[1], 12)
     report = run(outside, settings)
-    assert outcomes(report) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.LET_GO]
-    assert outcomes(run(outside)) == [Outcome.NOTHING_NEW]
+    assert outcomes(report) == [
+        Outcome.OFFSET_CHANGED,
+        Outcome.RECORDS_LOST,
+        Outcome.OFFSETS_STORED,
+    ]
+    assert outcomes(run(outside)) == [Outcome.UP_TO_DATE]

@@ -96,7 +96,7 @@ def test_where_all_that_is_new_is_paused_nothing_is_new_and_the_pause_is_told() 
     run(outside)
     pause(outside)
     grow(outside, 0, 2, 0)
-    assert sorted(outcomes(run(outside))) == sorted([Outcome.PAUSED, Outcome.NOTHING_NEW])
+    assert sorted(outcomes(run(outside))) == sorted([Outcome.PAUSED, Outcome.UP_TO_DATE])
 
 
 @pytest.mark.parametrize(("step", "when"), CRASHES)
@@ -149,7 +149,7 @@ def test_a_stored_plan_that_reads_a_log_which_is_paused_since_is_executed_whole_
         run(outside, at=crash_at("store plan", When.AFTER))
     log = pause(outside)
     report = run(outside)
-    [replayed] = [said for outcome, said in report.outcomes if outcome is Outcome.REPLAYED]
+    [replayed] = [said for outcome, said in report.outcomes if outcome is Outcome.PLAN_RESUMED]
     assert replayed.endswith(
         "word for word; clicks 1 in it paused since then, and a stored plan is executed whole"
     )
@@ -165,14 +165,14 @@ def test_a_plan_in_the_place_of_a_stored_one_leaves_a_log_out_that_is_paused_sin
     log = pause(outside)
     outside.logs[LOGS[0]].log_start = 2
     report = run(outside, skipping)
-    assert Outcome.SUPERSEDED in outcomes(report) and rows_of(outside, log) == 0
+    assert Outcome.PLAN_SUPERSEDED in outcomes(report) and rows_of(outside, log) == 0
     outside.pauses = ()
     run(outside, skipping)
     assert rows_of(outside, log) == 3 and rows_of(outside, LOGS[0]) == 3
     reject_broken(outside)
 
 
-@pytest.mark.parametrize("happens", ["expired", "no leader"])
+@pytest.mark.parametrize("happens", ["expired", "no_leader"])
 def test_what_became_of_a_paused_log_that_a_stored_plan_reads_decides_over_the_plan_as_of_any_log(
     happens: str,
 ) -> None:
@@ -185,7 +185,9 @@ def test_what_became_of_a_paused_log_that_a_stored_plan_reads_decides_over_the_p
     )
     report = run(outside, settings)
     assert (
-        Outcome.SUPERSEDED in outcomes(report) and rows_of(outside, log) == 0 and not outside.losses
+        Outcome.PLAN_SUPERSEDED in outcomes(report)
+        and rows_of(outside, log) == 0
+        and not outside.losses
     )
     outside.pauses, outside.logs[log].has_leader = (), True
     run(outside, settings)
@@ -343,7 +345,7 @@ def test_a_run_key_is_not_complete_while_a_log_is_paused_and_then_reads_it_up_to
     outside.pauses = ()
     assert Outcome.NOT_COMPLETE not in outcomes(load(outside, key, settings))
     assert rows_of(outside, log) == 5, "two that were there when the key was first asked for"
-    assert outcomes(load(outside, key, settings)) == [Outcome.ALREADY_APPLIED]
+    assert outcomes(load(outside, key, settings)) == [Outcome.ALREADY_LOADED]
 
 
 def test_a_run_key_that_was_asked_for_while_a_log_was_paused_that_was_never_read_is_not_complete_before_it_is() -> (
@@ -367,7 +369,7 @@ def test_pauses_that_went_with_the_ledger_are_told_by_the_run_that_rebuilds_it()
     outside = outside_of(5, 3, 4)
     run(outside)
     outside.uid, outside.plans, outside.applied, outside.offsets = None, {}, {}, {}
-    [told] = [said for outcome, said in run(outside).outcomes if outcome is Outcome.REBUILT]
+    [told] = [said for outcome, said in run(outside).outcomes if outcome is Outcome.LEDGER_RESTORED]
     assert told.endswith(
         "if logs were paused, they are not any more: what ZooKeeper lost of that, `etl topics pause` says again"
     )

@@ -61,7 +61,7 @@ def test_a_ledger_that_was_lost_or_restored_from_an_old_copy_is_rebuilt_from_the
     )
     grow(outside, 4, 0, 1)
     report = run(outside)
-    assert outcomes(report) == [Outcome.REBUILT, Outcome.REPAIRED, Outcome.INGESTED]
+    assert outcomes(report) == [Outcome.LEDGER_RESTORED, Outcome.PLAN_COMPLETED, Outcome.INGESTED]
     assert sorted(outside.plans) == [1, 2, 3, 4]
     reject_unfinished(outside)
 

@@ -18,7 +18,7 @@ def test_a_delete_that_policy_lets_pass_is_told_and_kept() -> None:
     run(outside, settings)
     outside.foreign = (ForeignCommit(2, "DELETE", "removed rows"),)
     report = run(outside, settings)
-    assert outcomes(report) == [Outcome.ROWS_REMOVED, Outcome.NOTHING_NEW]
+    assert outcomes(report) == [Outcome.ROWS_REMOVED, Outcome.UP_TO_DATE]
     assert outside.removals == [ForeignCommit(2, "DELETE", "removed rows")]
 
 

@@ -123,7 +123,7 @@ def test_a_replay_takes_these_steps_and_its_rows_alone_are_new() -> None:
     assert outside.offsets == offsets
     reject_unfinished(outside)
     assert report.outcomes == [
-        (Outcome.REPLACED, "plan 3: 4 records took the place of 4 at version 3")
+        (Outcome.ROWS_REPLACED, "plan 3: 4 records took the place of 4 at version 3")
     ]
 
 
@@ -218,7 +218,7 @@ def test_a_plan_that_an_earlier_run_left_is_executed_before_the_replay() -> None
         run(outside, at=crash_at("fetch", When.AFTER))
     report = new_report()
     assert replayed(outside, wanted(5, 7), report=report).number == 4
-    assert outcomes(report) == [Outcome.REPLAYED, Outcome.INGESTED, Outcome.REPLACED]
+    assert outcomes(report) == [Outcome.PLAN_RESUMED, Outcome.INGESTED, Outcome.ROWS_REPLACED]
     reject_unfinished(outside)
 
 
@@ -229,7 +229,7 @@ def test_a_stored_replay_whose_records_expired_meanwhile_is_given_up_and_its_row
         replayed(outside, at=crash_at("store plan", When.AFTER))
     outside.logs[LOGS[0]].log_start = 2
     report = run(outside)
-    assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.STARTED]
+    assert outcomes(report) == [Outcome.PLAN_SUPERSEDED, Outcome.OFFSETS_STORED]
     assert "the replay was given up, and its rows are as they were" in report.outcomes[0][1]
     assert outside.writers() == before
     grow(outside, 1, 0, 0)
@@ -258,7 +258,7 @@ def test_a_replay_whose_records_go_while_it_reads_is_given_up_at_once_and_told(
         replayed(outside, at=expire, settings=settings)
     assert outside.writers() == before and not outside.losses
     log.log_start, log.lost = 0, set()
-    assert run(outside, settings).outcomes == [(Outcome.NOTHING_NEW, "nothing new to read")]
+    assert run(outside, settings).outcomes == [(Outcome.UP_TO_DATE, "nothing new to read")]
     reject_unfinished(outside)
 
 
@@ -457,7 +457,7 @@ def test_a_ledger_of_before_the_replay_learns_it_from_the_table() -> None:
     plan = replayed(outside)
     outside.plans, outside.applied = plans, applied
     report = run(outside)
-    assert outcomes(report) == [Outcome.REBUILT, Outcome.NOTHING_NEW]
+    assert outcomes(report) == [Outcome.LEDGER_RESTORED, Outcome.UP_TO_DATE]
     assert outside.newest_plan() == plan
     reject_unfinished(outside)
 
@@ -471,7 +471,7 @@ def test_an_offset_that_somebody_moved_is_decided_about_by_the_next_run_and_not_
     plan = replayed(outside, settings=settings)
     assert plan.positions[LOGS[0]] == 5 and outside.offsets[LOGS[0]][0] == 8
     assert outcomes(run(outside, settings)) == [
-        Outcome.FOLLOWED,
+        Outcome.OFFSET_CHANGED,
         Outcome.RECORDS_LOST,
         Outcome.INGESTED,
     ]

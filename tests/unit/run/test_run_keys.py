@@ -99,11 +99,11 @@ def test_the_same_key_again_loads_nothing_and_names_the_plan_however_the_logs_gr
     grow(out)
     report = load(out)
     assert report.outcomes == [
-        (Outcome.ALREADY_APPLIED, f"run key {K.run_key} is already applied by plan 1 (until T)")
+        (Outcome.ALREADY_LOADED, f"run key {K.run_key} is already applied by plan 1 (until T)")
     ]
     assert (reached(out), len(out.plans), report.exit_code) == ([3, 2, 4], 1, 0)
     assert outcomes(load(out, Request("the next"))) == [Outcome.INGESTED]
-    assert said(load(out), Outcome.ALREADY_APPLIED) == [
+    assert said(load(out), Outcome.ALREADY_LOADED) == [
         f"run key {K.run_key} is already applied by plan 1 (until T)"
     ]
     assert (reached(out), len(out.plans)) == ([7, 5, 6], 2)
@@ -121,10 +121,10 @@ def test_a_run_that_crashed_is_finished_by_its_key_up_to_the_bound_that_it_froze
     report = load(out)
     assert reached(out) == ([3, 2, 4] if stored else [3, 2, 6])
     if stored:
-        assert said(report, Outcome.ALREADY_APPLIED) == [
+        assert said(report, Outcome.ALREADY_LOADED) == [
             f"run key {K.run_key} is already applied by plan 1 (until T)"
         ]
-    assert outcomes(load(out)) == [Outcome.ALREADY_APPLIED]
+    assert outcomes(load(out)) == [Outcome.ALREADY_LOADED]
 
 
 @pytest.mark.parametrize(("step", "when"), CRASHES)
@@ -147,7 +147,7 @@ def test_a_retry_while_the_first_driver_still_works_loads_nothing_twice_at_any_m
     assert retried and (with_owned is None or with_owned.retriable)
     assert reached(out) == [3, 2, 4]
     grow(out)
-    assert outcomes(load(out)) == [Outcome.ALREADY_APPLIED]
+    assert outcomes(load(out)) == [Outcome.ALREADY_LOADED]
     assert reached(out) == [3, 2, 4]
 
 
@@ -159,7 +159,7 @@ def test_a_key_is_known_when_its_plan_is_pruned() -> None:
     fake_ledger.prune(out)
     grow(out)
     assert load(out).outcomes == [
-        (Outcome.ALREADY_APPLIED, f"run key {K.run_key} is already applied by plan 1 (until T)")
+        (Outcome.ALREADY_LOADED, f"run key {K.run_key} is already applied by plan 1 (until T)")
     ]
     assert len(out.plans) == 1
 
@@ -171,8 +171,8 @@ def test_under_caps_a_key_makes_as_many_plans_as_its_bound_needs_and_is_done_wit
     report = load(out, settings=capped)
     assert reached(out) == [3, 2, 4]
     assert [one.plan.run_key for one in report.plans] == [K.run_key] * 5
-    assert Outcome.CAPPED not in outcomes(report)
-    assert said(load(out, settings=capped), Outcome.ALREADY_APPLIED) == [
+    assert Outcome.LIMIT_REACHED not in outcomes(report)
+    assert said(load(out, settings=capped), Outcome.ALREADY_LOADED) == [
         f"run key {K.run_key} is already applied by plan 5 (until T)"
     ]
 
@@ -188,7 +188,7 @@ def test_a_key_that_caps_cut_is_finished_after_a_crash_to_the_bound_of_its_first
     grow(out)
     load(out, settings=capped)
     assert reached(out) == ([3, 2, 4] if stored else [3, 2, 6])
-    assert outcomes(load(out, settings=capped)) == [Outcome.ALREADY_APPLIED]
+    assert outcomes(load(out, settings=capped)) == [Outcome.ALREADY_LOADED]
 
 
 def test_a_key_that_a_cap_cut_goes_on_behind_a_run_without_it_where_that_left_something() -> None:
@@ -201,7 +201,7 @@ def test_a_key_that_a_cap_cut_goes_on_behind_a_run_without_it_where_that_left_so
     assert before == 5 and reached(out) == [3, 2, 4]
     load(out, None)
     assert load(out, settings=capped).outcomes == [
-        (Outcome.ALREADY_APPLIED, f"run key {K.run_key} is already applied by plan 4 (until T)")
+        (Outcome.ALREADY_LOADED, f"run key {K.run_key} is already applied by plan 4 (until T)")
     ]
 
 
@@ -211,11 +211,11 @@ def test_a_key_that_had_nothing_to_read_stays_at_that_whatever_comes() -> None:
     report = load(out)
     assert report.outcomes == [
         (
-            Outcome.BEYOND_BOUND,
+            Outcome.ALREADY_BEYOND_UNTIL,
             "clicks 0 and 1 more partitions: an earlier run has loaded 3 offsets beyond T",
         ),
         (
-            Outcome.NOTHING_NEW,
+            Outcome.UP_TO_DATE,
             f"nothing new to read (until T); asked for again, run key {K.run_key} stays at that",
         ),
         (
@@ -228,7 +228,7 @@ def test_a_key_that_had_nothing_to_read_stays_at_that_whatever_comes() -> None:
     report = load(out)
     assert report.outcomes == [
         (
-            Outcome.ALREADY_APPLIED,
+            Outcome.ALREADY_LOADED,
             f"run key {K.run_key} was asked for before, behind plan 1, and there was nothing to read (until T)",
         )
     ]
@@ -240,10 +240,10 @@ def test_a_key_that_had_nothing_to_read_but_a_log_without_a_leader_is_not_kept()
     load(out, None)
     out.logs[LOGS[2]].grow(2)
     out.logs[LOGS[2]].has_leader = False
-    assert said(load(out, settings=skips), Outcome.NOTHING_NEW) == ["nothing new to read"]
+    assert said(load(out, settings=skips), Outcome.UP_TO_DATE) == ["nothing new to read"]
     out.logs[LOGS[2]].has_leader = True
     assert Outcome.INGESTED in outcomes(load(out, settings=skips))
-    assert reached(out) == [5, 3, 6] and outcomes(load(out)) == [Outcome.ALREADY_APPLIED]
+    assert reached(out) == [5, 3, 6] and outcomes(load(out)) == [Outcome.ALREADY_LOADED]
 
 
 def test_a_key_that_had_nothing_to_read_but_a_log_of_another_owner_is_not_kept() -> None:
@@ -257,10 +257,10 @@ def test_a_key_that_had_nothing_to_read_but_a_log_of_another_owner_is_not_kept()
     load(out, None)
     out.logs[LOGS[2]].grow(2)
     out.owners[LOGS[2]] = "old-consumer"
-    assert said(load(out, settings=leaves), Outcome.NOTHING_NEW) == ["nothing new to read"]
+    assert said(load(out, settings=leaves), Outcome.UP_TO_DATE) == ["nothing new to read"]
     out.owners.clear()
     assert Outcome.INGESTED in outcomes(load(out, settings=leaves))
-    assert reached(out) == [5, 3, 6] and outcomes(load(out)) == [Outcome.ALREADY_APPLIED]
+    assert reached(out) == [5, 3, 6] and outcomes(load(out)) == [Outcome.ALREADY_LOADED]
 
 
 def test_a_key_that_had_nothing_to_read_is_not_kept_where_another_driver_stored_a_plan_meanwhile() -> (
@@ -277,7 +277,7 @@ def test_a_key_that_had_nothing_to_read_is_not_kept_where_another_driver_stored_
     with pytest.raises(Owned):
         load(out, at=meanwhile)
     assert load(out).outcomes == [
-        (Outcome.ALREADY_APPLIED, f"run key {K.run_key} is already applied by plan 2 (until T)")
+        (Outcome.ALREADY_LOADED, f"run key {K.run_key} is already applied by plan 2 (until T)")
     ]
 
 
@@ -320,10 +320,10 @@ def test_a_plan_that_an_earlier_run_left_is_executed_first_and_what_it_loads_bey
         load(out, None, at=crash_at("fetch", When.BEFORE))
     report = load(out)
     assert outcomes(report) == [
-        Outcome.REPLAYED,
+        Outcome.PLAN_RESUMED,
         Outcome.INGESTED,
-        Outcome.BEYOND_BOUND,
-        Outcome.NOTHING_NEW,
+        Outcome.ALREADY_BEYOND_UNTIL,
+        Outcome.UP_TO_DATE,
         Outcome.NOT_COMPLETE,
     ]
     assert reached(out) == [5, 3, 4]
@@ -336,8 +336,8 @@ def test_a_plan_under_a_key_that_is_superseded_keeps_key_and_bound() -> None:
     grow(out)
     out.logs[LOGS[0]].log_start = 1
     report = load(out, settings=lets_go)
-    assert outcomes(report)[0] is Outcome.SUPERSEDED
-    assert said(report, Outcome.ALREADY_APPLIED) == [
+    assert outcomes(report)[0] is Outcome.PLAN_SUPERSEDED
+    assert said(report, Outcome.ALREADY_LOADED) == [
         f"run key {K.run_key} is already applied by plan 1 (until T)"
     ]
     assert {log: max(offset for one, offset in out.rows() if one == log) for log in LOGS} == {
@@ -354,7 +354,7 @@ def test_a_ledger_that_is_lost_with_its_keys_loads_nothing_twice() -> None:
     out.applied.clear()
     out.uid = None
     report = load(out)
-    assert said(report, Outcome.ALREADY_APPLIED) == [
+    assert said(report, Outcome.ALREADY_LOADED) == [
         f"run key {K.run_key} is already applied by plan 1 (until T)"
     ]
     load(out, None)
@@ -373,7 +373,11 @@ def test_of_forgotten_keys_nothing_is_loaded_twice_and_no_more_are_kept_than_the
     load(out, None)
     fake_ledger.prune(out)
     out.kept_keys = ()
-    assert outcomes(load(out)) == [Outcome.BEYOND_BOUND, Outcome.NOTHING_NEW, Outcome.NOT_COMPLETE]
+    assert outcomes(load(out)) == [
+        Outcome.ALREADY_BEYOND_UNTIL,
+        Outcome.UP_TO_DATE,
+        Outcome.NOT_COMPLETE,
+    ]
     assert reached(out) == [5, 3, 4]
 
 
@@ -410,7 +414,7 @@ def test_a_first_run_does_not_begin_so_many_offsets_before_the_end_and_what_to_s
     with pytest.raises(NeedsDecision, match="offsets before -2 are not loaded yet"):
         load(out, interval)
     load(out, None)
-    assert outcomes(load(out, interval)) == [Outcome.NOTHING_NEW]
+    assert outcomes(load(out, interval)) == [Outcome.UP_TO_DATE]
     assert reached(out) == [5, 3, 4]
 
 
@@ -431,7 +435,7 @@ def test_a_run_up_to_so_many_offsets_before_the_end_counts_in_each_partition(
     assert reached(out) == expected
     grow(out)
     assert outcomes(load(out, Request("k", Bounds(until=Bound(f"-{back}", back=back))))) == [
-        Outcome.ALREADY_APPLIED
+        Outcome.ALREADY_LOADED
     ]
 
 
@@ -492,7 +496,7 @@ def test_a_run_that_fails_under_a_key_leaves_the_key_free() -> None:
 def test_what_caps_left_is_counted_up_to_the_bound_and_not_to_the_end() -> None:
     out, capped = outside(), settings_of(limits={"max_records_per_plan": 2})
     report = load(out, Request(None, UNTIL), capped)
-    assert said(report, Outcome.CAPPED) == [
+    assert said(report, Outcome.LIMIT_REACHED) == [
         "limits.max_records_per_plan (2) left 7 offsets of 3 partitions to the next run"
     ]
-    assert Outcome.CAPPED not in outcomes(load(out, Request(None, UNTIL), SETTINGS))
+    assert Outcome.LIMIT_REACHED not in outcomes(load(out, Request(None, UNTIL), SETTINGS))

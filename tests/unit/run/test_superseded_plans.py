@@ -37,7 +37,7 @@ def test_a_stored_plan_whose_range_expired_is_superseded_where_policy_lets_the_g
     grow(outside, 3, 0, 0)
     report = run(outside, SKIPPING)
     assert outcomes(report) == [
-        Outcome.SUPERSEDED,
+        Outcome.PLAN_SUPERSEDED,
         Outcome.RECORDS_LOST,
         Outcome.EXPIRES_SOON,
         Outcome.INGESTED,
@@ -128,7 +128,7 @@ def test_a_zombie_that_appends_the_plan_after_it_was_superseded_wins_and_the_nex
 
     run(outside, SKIPPING, at=at)
     report = run(outside, SKIPPING)
-    assert outcomes(report)[:1] == [Outcome.ADOPTED]
+    assert outcomes(report)[:1] == [Outcome.LEDGER_RESTORED]
     reject_unfinished(outside)
 
 

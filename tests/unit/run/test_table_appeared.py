@@ -58,7 +58,10 @@ def test_a_run_whose_table_another_pipeline_makes_meanwhile_goes_on_by_another_p
     None
 ):
     outside = outside_of(5, 3, 4)
-    assert outcomes(run_in(Arriving(outside, SETTINGS))) == [Outcome.SUPERSEDED, Outcome.INGESTED]
+    assert outcomes(run_in(Arriving(outside, SETTINGS))) == [
+        Outcome.PLAN_SUPERSEDED,
+        Outcome.INGESTED,
+    ]
     assert len(outside.table or ()) == 1
     reject_unfinished(outside)
 
@@ -87,7 +90,7 @@ def test_a_driver_that_still_holds_the_old_plan_and_appends_it_first_is_adopted(
 
     world = Arriving(outside, SETTINGS, at)
     world.found = OTHER_PIPELINES
-    assert Outcome.APPLIED_BY_ANOTHER in outcomes(run_in(world))
+    assert Outcome.LOADED_BY_ANOTHER_RUN in outcomes(run_in(world))
     reject_unfinished(outside)
 
 

@@ -231,7 +231,7 @@ def test_little_of_a_document_is_kept_whatever_its_size() -> None:
         "records": 7,
         "versions": {"a": 1},
         "error": None,
-        "outcomes": [{"outcome": "ingested", "says": "plan 3: ..."}],
+        "outcomes": [{"outcome": "ingested", "message": "plan 3: ..."}],
         "plan": {"number": 3, "ranges": ranges, "positions": ranges},
         "text": "x" * 100_000,
     }

@@ -1,4 +1,4 @@
-"""What `--from-time`, `--until` and `--run-key` may say, and what is refused before anybody is
+"""What `--until` and `--run-key` may say, and what is refused before anybody is
 asked.
 """
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.errors import EtlError, NotYetReadable, SettingsError
+from etl.errors import EtlError, NotReady, SettingsError
 from etl.model.plans import Bound, Request
 from etl.settings.load import parse_bound, request_of
 from etl.settings.sections import Settings
@@ -83,7 +83,7 @@ def test_what_is_wrong_with_a_time_is_said() -> None:
 def test_a_key_for_an_interval_that_is_not_over_waits_for_its_end_and_without_a_key_what_is_there_is_read() -> (
     None
 ):
-    with pytest.raises(NotYetReadable, match="in the future by 3,600 s") as refused:
+    with pytest.raises(NotReady, match="in the future by 3,600 s") as refused:
         asked("2026-01-31T01:00:00Z", key="k")
     assert refused.value.retriable
     assert asked("2026-01-31T00:00:00Z", key="k") and asked("2026-01-31T01:00:00Z")

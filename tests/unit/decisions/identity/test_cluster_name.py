@@ -131,7 +131,7 @@ def test_the_runs_after_an_upgrade_go_on_and_one_of_them_says_it() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     report = run(upgraded(outside))
-    assert outcomes(report) == [Outcome.NOW_WITH_ID, Outcome.INGESTED]
+    assert outcomes(report) == [Outcome.BROKER_CLUSTER_ID_IGNORED, Outcome.INGESTED]
     assert f"brokers tell the cluster id {ID} by now" in report.outcomes[0][1]
     assert f"goes on under cluster {CLUSTER}" in report.outcomes[0][1]
     assert outcomes(run(upgraded(outside))) == [Outcome.INGESTED]
@@ -152,9 +152,9 @@ def test_a_plan_that_was_stored_before_the_upgrade_is_replayed_word_for_word() -
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
     assert outcomes(run(upgraded(outside))) == [
-        Outcome.REPLAYED,
+        Outcome.PLAN_RESUMED,
         Outcome.INGESTED,
-        Outcome.NOW_WITH_ID,
+        Outcome.BROKER_CLUSTER_ID_IGNORED,
         Outcome.INGESTED,
     ]
     assert set(outside.rows().values()) == {1}

@@ -336,7 +336,7 @@ def test_where_every_broker_of_a_topic_is_away_there_is_nothing_to_accept_and_no
     outside.topic_ids["clicks"] = "zxid-9"
     for log in outside.logs:
         away(outside, log)
-    assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.NOTHING_NEW]
+    assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.UP_TO_DATE]
     with pytest.raises(BrokerUnreachable):
         accept(outside, "clicks")
 
@@ -537,7 +537,7 @@ def test_a_broker_that_went_away_under_a_stored_plan_and_comes_back_with_another
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
     away(outside, TWO)
-    assert outcomes(run(outside))[0] is Outcome.SUPERSEDED
+    assert outcomes(run(outside))[0] is Outcome.PLAN_SUPERSEDED
     away(outside, TWO, is_away=False)
     make_again(outside, [TWO], entries=30)
     with pytest.raises(PartitionTruncated, match="holds other bytes"):

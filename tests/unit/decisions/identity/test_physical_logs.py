@@ -74,7 +74,7 @@ def test_logs_of_a_broker_that_is_away_are_told_and_left_alone_and_read_on_when_
         report.outcomes[0][1] == "clicks 2-0: their broker is away"
         and outside.offsets[TWO] == before
     )
-    assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.NOTHING_NEW]
+    assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.UP_TO_DATE]
     outside.logs[TWO].has_leader = True
     assert outcomes(run(outside)) == [Outcome.INGESTED]
     reject_unfinished(outside)
@@ -90,14 +90,14 @@ def test_a_partition_that_its_broker_counts_no_more_is_told_and_if_it_is_made_ag
         run(outside, at=crash_at("store plan", When.AFTER))
     outside.logs[ALSO_ONE].has_leader = False
     report = run(outside)
-    assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.INGESTED, Outcome.NO_LEADER]
+    assert outcomes(report) == [Outcome.PLAN_SUPERSEDED, Outcome.INGESTED, Outcome.NO_LEADER]
     assert (
         "the broker of clicks 1-1 is there and counts fewer partitions now" in report.outcomes[0][1]
     )
     assert report.outcomes[2][1].startswith(
         "clicks 1-1: their broker is there and counts fewer partitions now"
     )
-    assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.NOTHING_NEW]
+    assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.UP_TO_DATE]
     outside.logs[ALSO_ONE] = outside.logs[ALSO_ONE].made_again()
     outside.logs[ALSO_ONE].grow(9)
     with pytest.raises(PartitionTruncated, match="holds other bytes"):
@@ -110,7 +110,7 @@ def test_a_stored_plan_over_a_broker_that_went_away_does_not_hold_up_the_others(
     with pytest.raises(Crash):
         run(outside, at=crash_at(step, When.AFTER))
     outside.logs[TWO].has_leader = False
-    assert outcomes(run(outside)) == [Outcome.SUPERSEDED, Outcome.INGESTED, Outcome.NO_LEADER]
+    assert outcomes(run(outside)) == [Outcome.PLAN_SUPERSEDED, Outcome.INGESTED, Outcome.NO_LEADER]
     assert {log for log, _ in outside.rows()} == {ONE, ALSO_ONE}
     outside.logs[TWO].has_leader = True
     run(outside)
@@ -135,7 +135,7 @@ def test_what_a_cap_leaves_is_told_in_bytes() -> None:
     )
     left = of(outside, ONE).end - of(outside, ONE).extent.boundaries[1]  # type: ignore[index]
     assert run(outside, settings).outcomes[-1] == (
-        Outcome.CAPPED,
+        Outcome.LIMIT_REACHED,
         f"limits.max_bytes_per_plan (1) left {left} bytes of 1 partitions to the next run",
     )
 
@@ -152,7 +152,7 @@ def test_a_stored_plan_whose_segment_expired_gives_way_to_one_that_begins_at_the
         run(outside)
     assert (refused.value.where["partition"], refused.value.where["broker_id"]) == (0, 1)
     report = run(outside, SKIPPING)
-    assert outcomes(report)[:2] == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST]
+    assert outcomes(report)[:2] == [Outcome.PLAN_SUPERSEDED, Outcome.RECORDS_LOST]
     assert f"clicks 1-0: {gone} bytes (0 to {gone}) had expired" in report.outcomes[1][1]
     assert [loss for _, loss in outside.losses] == [Loss(ONE, 0, gone, LossReason.EXPIRED)]
     reject_unfinished(outside)
@@ -203,7 +203,7 @@ def test_an_offset_that_another_consumer_moved_is_followed_and_what_lies_before_
         run(outside)
     assert refused.value.where["broker_id"] == 1
     report = run(outside, settings_of(broker_type="jafka", on_offset_changed="follow"))
-    assert outcomes(report) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.INGESTED]
+    assert outcomes(report) == [Outcome.OFFSET_CHANGED, Outcome.RECORDS_LOST, Outcome.INGESTED]
     assert f"{log.entries[7][0] - start} bytes" in report.outcomes[1][1]
     assert outside.offsets[ONE][0] == log.end
 

@@ -180,7 +180,7 @@ def test_of_two_appends_at_a_time_under_one_number_exactly_one_is_applied(
         thread.join(120)
     assert sorted(outcome.result.value for outcome in outcomes.values()) == [
         "applied",
-        "loaded_by_another_run",
+        "applied by another run",
     ]
     winner = next(at for at, outcome in outcomes.items() if outcome.result is Result.APPLIED)
     assert {outcome.metadata.plan_id for outcome in outcomes.values() if outcome.metadata} == {

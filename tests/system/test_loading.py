@@ -536,7 +536,7 @@ def test_verify_names_the_first_row_that_is_missing_and_the_first_that_is_double
     ).mode("append").save(path)
     DeltaTable(path).delete("partition = 3 and offset = 11")
     proof = pipeline.door("verify")
-    assert proof.code == 5
+    assert proof.code == 9
     wrong = {log["partition"]: log for log in proof.document["logs"]}
     assert wrong[2]["double_first"] == [[7, 2]]
     assert (wrong[3]["missing"], wrong[3]["missing_first"]) == (1, [11])

@@ -2,7 +2,7 @@
 
 On standard error: a live display on a terminal, else a line now and then, from a thread of its own
 that neither fails nor slows the run. With `--log-format json` one JSON object per line, with
-`time` (ISO 8601, UTC), `level`, `message`, `pipeline`, `run_id`, `verb` and `run --dry-run`.
+`time` (ISO 8601, UTC), `level`, `message`, `pipeline`, `run_id`, `phase` and `plan`.
 """
 
 from __future__ import annotations

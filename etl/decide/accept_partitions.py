@@ -359,7 +359,7 @@ def _starts_anew(
 
 
 def told_of(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
-    """Describe the partitions that `run --dry-run` decides and those that stay undecided: a sentence for
+    """Describe the partitions that `plan` decides and those that stay undecided: a sentence for
     each kind.
     """
     undecided, left = undecided_logs(old, snapshot), undecided_logs(plan, snapshot)

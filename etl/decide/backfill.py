@@ -6,7 +6,8 @@
     the pipeline's, or another backfill's          SettingsError; left out with `--only-unloaded`
     below the log start                            DataLoss; left out with `--retained`
     above the readable end                         SettingsError; NotYetReadable behind an open
-                                                   transaction and for a time in the future
+                                                   transaction
+    before a time in the future                    NotReady
     of a partition that the pipeline never began   SettingsError: a run decides the start first
     of a truncated or recreated partition          NeedsDecision, unless the pipeline loaded all
                                                    in the current incarnation
@@ -34,6 +35,7 @@ from etl.errors import (
     BrokerUnreachable,
     DataLoss,
     NeedsDecision,
+    NotReady,
     NotYetReadable,
     PartitionTruncated,
     SettingsError,
@@ -365,7 +367,7 @@ def intervals_of(
     """
     if isinstance(asked.until, Timestamp) and asked.until.ms > now_ms:
         message = f"the interval is not over: its end is in the future by {(asked.until.ms - now_ms) / 1000:,.0f} s, by this machine's clock"
-        raise NotYetReadable(
+        raise NotReady(
             message,
             key="--until",
             action="say it again then; what comes until then would be missing",

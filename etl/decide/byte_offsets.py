@@ -54,7 +54,7 @@ def unverified_offsets(
     extents: Mapping[BrokerPartition, PartitionOffsets],
     named: Named = none_named,
 ) -> tuple[UnverifiedOffset, ...]:
-    """Return the offsets to verify, sorted. `run --dry-run` is the current one."""
+    """Return the offsets to verify, sorted. `plan` is the current one."""
     is_left = plan is not None and plan.number > ((table.transaction_version or 0) if table else 0)
     kept = _kept_by(plan) if plan and is_left else {}
     found = list[UnverifiedOffset]()

@@ -211,7 +211,7 @@ def stand_as_member(
     is_rebuilt: bool = False,
     moves_behind: bool = False,
 ) -> UpToDate:
-    """Return the state after `run --dry-run`, which is in the table, by the offsets of owned partitions; see
+    """Return the state after `plan`, which is in the table, by the offsets of owned partitions; see
     the module's table.
 
     `storage`: where the offsets are from; `is_rebuilt`: the ledger was lost, and the plan's `seen`
@@ -325,7 +325,7 @@ def reject_replacing(plan: Plan) -> None:
 
 
 def as_left_to_others(snapshot: Snapshot, plan: Plan | None, settings: Settings) -> Snapshot:
-    """Return the snapshot with offsets that other members advanced at the positions of `run --dry-run`,
+    """Return the snapshot with offsets that other members advanced at the positions of `plan`,
     since setting them back would read records twice. Offsets outside the log, of an earlier
     incarnation, or of partitions that are not read now stay.
     """

@@ -65,7 +65,7 @@ def _reached(
     holds: Mapping[BrokerPartition, int],
     snapshot: Snapshot,
 ) -> Reached:
-    """`holds`: the offsets up to which partitions must be unchanged, as in `run --dry-run`."""
+    """`holds`: the offsets up to which partitions must be unchanged, as in `plan`."""
     try:
         reject_recreated_or_truncated(plan, snapshot, holds)
     except NeedsDecision as refusal:

@@ -184,7 +184,7 @@ def both(zookeeper: Committed, kafka: Committed) -> Committed:
 
 
 def place_moved(plan: Plan, log: BrokerPartition, found: Committed) -> Committed | None:
-    """Return the offset that another client wrote after `run --dry-run`; None: it is there, or still to be
+    """Return the offset that another client wrote after `plan`; None: it is there, or still to be
     committed. Of two places the one that went back is returned, though the larger one counts.
     """
     position, seen = plan.positions[log], plan.seen[log]
@@ -495,7 +495,7 @@ def up_to_date(
     outlived: Collection[BrokerPartition] = (),
     known: Plan | None = None,
 ) -> UpToDate:
-    """The state where `run --dry-run` is in the table. `outlived`: logs with a reset between what the ledger
+    """The state where `plan` is in the table. `outlived`: logs with a reset between what the ledger
     knew, `known`, and this plan.
     """
     uncommitted, moved = apart_from(plan, committed)

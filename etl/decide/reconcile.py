@@ -434,7 +434,7 @@ def _forgotten(newest: Plan | None) -> str:
 def _go_on(
     ledger: Ledger, plan: Plan, table: Table | None, in_table: int
 ) -> Replay | Supersede | UpToDate:
-    """The state where an operator accepted the table as it is, or that there is none, after `run --dry-run`."""
+    """The state where an operator accepted the table as it is, or that there is none, after `plan`."""
     acknowledgement = ledger.acknowledged
     if in_table == plan.number or is_recorded(ledger, plan):
         return UpToDate(plan, plan.positions)

@@ -81,7 +81,7 @@ def acknowledging(
 ) -> Acknowledgement:
     """The decision that this table, or none at this place, is right.
 
-    `lacks_plan`: no row of the newest `run --dry-run` is in it. `commit`: the hash of the version's commit.
+    `lacks_plan`: no row of the newest `plan` is in it. `commit`: the hash of the version's commit.
     """
     return Acknowledgement(
         table.id if table else None,

@@ -557,7 +557,7 @@ _LEAST_BYTES_OF_ONE = len('["t", "0", 0]')
 
 
 def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -> str:
-    """The `userMetadata` of the commit by which run `run_id` applies `run --dry-run`.
+    """The `userMetadata` of the commit by which run `run_id` applies `plan`.
 
     Raises SettingsError when even the short form is larger than a table can bear.
     """

@@ -465,7 +465,7 @@ class Report:
         return fetched_bytes_of(self.plans)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the run's document. What is known only at the end is null before. `run --dry-run` is the
+        """Return the run's document. What is known only at the end is null before. `plan` is the
         newest one, `previous_plans` those finished before.
         """
         return document_of(self)

@@ -265,7 +265,7 @@ class Proof:
                 "message": gaps.says,
                 "control_records": gaps.control_records,
                 "aborted_records": gaps.aborted_records,
-                "table_compacted": gaps.compacted,
+                "compacted": gaps.compacted,
                 "not_known": gaps.unexplained,
                 "lost": gaps.let_go,
                 "losses": [

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def applied_in_run(
     outcome: Outcome, plan: Plan, reading: Following | None, run_id: str, settings: Settings
 ) -> CommitResult:
-    """Return the result of `run --dry-run`, whose rows this run may have read."""
+    """Return the result of `plan`, whose rows this run may have read."""
     # what this run read is what is in the table only where the append was its own: compaction may
     # lie between two readings
     was_ours = outcome.metadata is not None and outcome.metadata.run_id == run_id
@@ -51,7 +51,7 @@ def applied_in_run(
 def applied_by(
     outcome: Outcome, plan: Plan, receipts: tuple[RangeResult, ...] | None, settings: Settings
 ) -> CommitResult:
-    """Return the result of `run --dry-run`, which the outcome found in the table: as its commit says, else,
+    """Return the result of `plan`, which the outcome found in the table: as its commit says, else,
     without `receipts`, as counted in the table's files.
     """
     if outcome.table is None:
@@ -234,7 +234,7 @@ class LoadedRows:
 def adopt_commits(plan: Plan, ledger: PlanLedger, settings: Settings, app_id: str) -> Ledger:
     """Write the plans after the newest common plan with a result into the ledger, oldest first.
 
-    `run --dry-run` is that of our newest commit. A crash on the way leaves a ledger that is only behind.
+    `plan` is that of our newest commit. A crash on the way leaves a ledger that is only behind.
     """
     ledger.store_uid(plan.uid)
     unknown = []

@@ -132,10 +132,10 @@ class Services(Protocol):
         """
 
     def adopt(self, plan: Plan) -> Ledger:
-        """Write the ledger anew from the table's commits, of which `run --dry-run` is the newest of ours;
+        """Write the ledger anew from the table's commits, of which `plan` is the newest of ours;
         the ledger as it is then.
 
-        What `run --dry-run` let go is written down first, as in `record`.
+        What `plan` let go is written down first, as in `record`.
         """
 
     def read_ledger(self) -> Ledger:

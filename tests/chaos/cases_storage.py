@@ -43,7 +43,7 @@ def lost_segment(stage: Stage) -> Told:
     said = stopped(pipeline.run(), 0, "plan_resumed", "plan_superseded", "records_lost", "ingested")
     assert let_go(pipeline) == [(0, first, until, "missing from the log")]
     told = pipeline.door("verify").document["logs"][0]["without_row"]
-    assert (told["lost"], told["table_compacted"], told["not_known"]) == (until - first, 0, 0), told
+    assert (told["lost"], told["compacted"], told["not_known"]) == (until - first, 0, 0), told
     return stage.finish(pipeline, after=after, next_run=said)
 
 

@@ -17,7 +17,7 @@ def loads(pipeline: Pipeline) -> None:
 
 def peeks(pipeline: Pipeline) -> None:
     """Three records, for a person."""
-    said = pipeline.door("records", "show", after=[pipeline.topic, "0", "-n", "3"])
+    said = pipeline.door("records", "show", after=["-p", f"{pipeline.topic}:0", "-n", "3"])
     assert said.code == 0 and len(said.document["records"]) == 3, said.err + said.out
 
 

@@ -175,7 +175,7 @@ def test_runs_load_each_record_once_and_verify_doctor_and_peek_enter_alike(
     assert pipeline.is_whole()
     for words in (("verify",), ("doctor",), ("lag",)):
         assert pipeline.door(*words).code == 0
-    peeked = pipeline.door("records", "show", after=[pipeline.topic, "0", "-n", "3"])
+    peeked = pipeline.door("records", "show", after=["-p", f"{pipeline.topic}:0", "-n", "3"])
     assert peeked.code == 0 and len(peeked.document["records"]) == 3, peeked.err
 
 

@@ -302,7 +302,7 @@ class Story:
             self.check(whole=True)
         for _ in range(200):
             self.drive(None)
-            if self.told[-1].endswith("(nothing new)"):
+            if self.told[-1].endswith("(up_to_date)"):
                 return self.check(whole=True)
         raise Broken("the pipeline does not get to the end of its logs")
 

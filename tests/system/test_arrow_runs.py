@@ -151,7 +151,7 @@ def test_a_ledger_that_is_lost_is_made_anew_with_the_receipts_of_the_tables_comm
         by_arrow.ran()
     with by_arrow.zookeeper() as client:
         client.delete(f"/consumers/{by_arrow.group}/etl", recursive=True)
-    assert "rebuilt" in " ".join(by_arrow.ran().outcomes)
+    assert "ledger_restored" in " ".join(by_arrow.ran().outcomes)
     assert all(r["fetched_bytes"] > 0 for r in by_arrow.door("plans", "show").document["ranges"])
     assert by_arrow.is_whole()
 

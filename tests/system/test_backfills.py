@@ -107,7 +107,7 @@ def test_what_cannot_be_backfilled_is_refused_with_what_to_do_and_nothing_is_cla
     )
     refused(
         backfill(late, "a", "--from", "2035-01-01T00:00:00Z", "--until", "2035-01-02T00:00:00Z"),
-        6,
+        8,
         "is not over",
     )
     refused(backfill(late, "a/b", *INTERVAL), 2, "is no name for a backfill")

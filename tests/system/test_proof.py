@@ -135,7 +135,7 @@ def test_offsets_that_compaction_took_are_told(
     proof = pipeline.door("verify")
     gone = end - proof.document["found_rows"]
     assert gone > 0
-    assert (proof.code, reasons(proof.document)) == (0, {"table_compacted": gone})
+    assert (proof.code, reasons(proof.document)) == (0, {"compacted": gone})
 
 
 @pytest.mark.long

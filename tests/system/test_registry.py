@@ -237,7 +237,7 @@ def test_a_topic_is_compacted_where_that_was_set_for_it(
         ("state", "compact"),
         ("both", "compact, delete"),
         ("clicks", "delete"),
-        ("like", "table_compacted"),
+        ("like", "compacted"),
     ):
         client.create(
             f"/config/topics/{topic}",

@@ -351,7 +351,7 @@ def read_table(
 
     `known`: Delta version of our last recorded commit. `foreign` covers each commit after it, also
     before a newer one of ours; without it, those after our newest. Expired commit files are
-    skipped. `is_ours`: topics that no other pipeline should load. `run --dry-run`: our newest known plan;
+    skipped. `is_ours`: topics that no other pipeline should load. `plan`: our newest known plan;
     what its predecessors loaded is ours, and without a known commit others' loads are looked for
     from where it was made. The commit that `acknowledgement` names is read, too. Raises
     NotOurTable, TableUnreachable, PermissionDenied.
@@ -506,7 +506,7 @@ def read_back(
     is_ours: IsOurs = none_of_ours,
     acknowledgement: Acknowledgement | None = None,
 ) -> Outcome:
-    """Return what became of `run --dry-run`, by the table alone: whether it holds its number, and under
+    """Return what became of `plan`, by the table alone: whether it holds its number, and under
     which plan's id. Raises LedgersDisagree for another table than the plan was made for.
     """
     table = read_table(

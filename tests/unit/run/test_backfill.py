@@ -18,7 +18,7 @@ from etl.errors import (
     EtlError,
     LedgersDisagree,
     NeedsDecision,
-    NotYetReadable,
+    NotReady,
     Owned,
     SettingsError,
 )
@@ -416,7 +416,7 @@ def test_a_backfill_by_time_begins_at_the_first_record_then() -> None:
         ),
         pytest.param(
             asked(0, Timestamp.model_validate({"timestamp": "2040-01-01T00:00:00Z"})),
-            NotYetReadable,
+            NotReady,
             "is not over",
             id="future",
         ),

@@ -411,7 +411,7 @@ def look(asked: InitRequest) -> InitFindings:
     """Ask ZooKeeper, the brokers and the table's folder. Nothing is changed."""
     if not asked.zookeeper:
         message = "a pipeline keeps its plans and offsets in a ZooKeeper, and no broker tells of one for that"
-        action = "--zookeeper host:port/chroot; for a cluster without ZooKeeper (KRaft) one of your own, beside --bootstrap"
+        action = "--zookeeper host:port/chroot; for a cluster without ZooKeeper (KRaft) one of your own, beside --bootstrap-servers"
         raise SettingsError(message, action=action)
     settings = _settings(asked, BrokerFamily.KAFKA)
     table = open_table(

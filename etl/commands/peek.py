@@ -658,7 +658,7 @@ class TailedGroup(RebalanceListener):
         except (ExpiredOffsets, RanOutBeforeUntil, CorruptData) as unread:
             action = (
                 "the topic's retention, and whether it was made again; `etl records show` shows what is left, and a group that has no offsets "
-                "begins there with --start earliest"
+                "begins there with --offset-reset earliest"
             )
             if isinstance(unread, CorruptData):
                 action = (

@@ -4,7 +4,7 @@
     --------------------------------------------   -------------------------------------------------
     never loaded, unreserved, in the log           reserved
     the pipeline's, or another backfill's          SettingsError; left out with `--only-unloaded`
-    below the log start                            DataLoss; left out with `--retained`
+    below the log start                            DataLoss; left out with `--only-retained`
     above the readable end                         SettingsError; NotYetReadable behind an open
                                                    transaction
     before a time in the future                    NotReady

@@ -6,7 +6,7 @@ touches nothing that it could not restore or that this pipeline did not load:
     offsets of the interval            decision
     --------------------------------   -------------------------------------------------------------
     loaded, and the log holds them     read again
-    below the log start                DataLoss; rows kept with `--retained`
+    below the log start                DataLoss; rows kept with `--only-retained`
     not loaded, or skipped             SettingsError: a run or a backfill loads them; by time, left
                                        out beyond the position
     reserved by a backfill             SettingsError

@@ -79,9 +79,9 @@ def test_tail_shows_what_its_group_is_given(secured: Secured, piped: MakePipelin
     group = [
         "--group",
         f"{pipeline.group}-tail",
-        "--membership",
-        "coordinator",
-        "--start",
+        "--set",
+        "group.offsets_storage=kafka",
+        "--offset-reset",
         "earliest",
     ]
     said = pipeline.door("records", "consume", after=[*group, "-n", "8", "--timeout", "60s"])
@@ -109,14 +109,14 @@ def test_a_first_conf_says_what_to_set_and_with_that_the_doctor_has_nothing_agai
         str(conf),
         "--json",
     ]
-    bootstrap = ["--bootstrap", f"localhost:{secured.ports['SASL_SSL']}"]
+    bootstrap = ["--bootstrap-servers", f"localhost:{secured.ports['SASL_SSL']}"]
     refused(
         run_etl(*words, *bootstrap),
         2,
         "the port speaks TLS",
         "--set source.security.protocol=SASL_SSL",
     )
-    bootstrap = ["--bootstrap", f"localhost:{secured.ports['SASL_PLAINTEXT']}"]
+    bootstrap = ["--bootstrap-servers", f"localhost:{secured.ports['SASL_PLAINTEXT']}"]
     refused(
         run_etl(*words, *bootstrap),
         2,

@@ -430,7 +430,7 @@ def test_a_first_conf_enters_by_the_keys_that_are_said_and_says_which_where_none
 ) -> None:
     words = [
         "init",
-        "--bootstrap",
+        "--bootstrap-servers",
         "127.0.0.1:1",
         "--topic",
         "clicks",

@@ -194,7 +194,7 @@ def test_a_new_environment_with_nothing_but_the_wheel_goes_the_whole_way(
                 "--topic clicks", f"--topic {filled}"
             )
             installed.type(
-                f"{ours} --pipeline clicks --group etl-{filled}"
+                f"{ours} --set pipeline=clicks --set group=etl-{filled}"
                 if text.startswith("etl init")
                 else ours
             )

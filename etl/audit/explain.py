@@ -122,7 +122,7 @@ class Missing:
                 + (f"; since then somebody else did {who}" if who else ""),
             ),
         )
-        return ", ".join(f"{count:,} {message}" for count, message in words if count)
+        return ", ".join(f"{count:,} {kind}" for count, kind in words if count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class UnprovenOffsets:
         if not self.offsets:
             return ""
         plans = f"plan{'s' if self.plans[1:] else ''} {', '.join(map(str, self.plans))}"
-        message = (
+        subject = (
             f"the messages of {self.offsets:,} bytes"
             if self.is_physical
             else f"{self.offsets:,} offsets without a row"
@@ -156,7 +156,7 @@ class UnprovenOffsets:
             else "whether the log held a record there"
         )
         return (
-            f"{message} cannot be proven (first between {self.first[0]} and {self.first[1]}; {plans}): "
+            f"{subject} cannot be proven (first between {self.first[0]} and {self.first[1]}; {plans}): "
             "what the reader counted did not arrive (a crash took it, or the transform does not read its rows to the end, as limit() "
             f"does), and from the table nobody can tell {whether}"
         )

@@ -297,10 +297,10 @@ def show_pipelines(rows: Sequence[Mapping[str, Any]]) -> None:
         ],
     )
     for r in rows:
-        for message in ("driver", "retired"):
-            if r[message]:
+        for field in ("driver", "retired"):
+            if r[field]:
                 screen.print(
-                    f"{r['group']}/{r['pipeline']}: {r['state']}, {r[message]}", markup=False
+                    f"{r['group']}/{r['pipeline']}: {r['state']}, {r[field]}", markup=False
                 )
         for one in r["paused"]:
             where = (
@@ -417,9 +417,9 @@ def show_backfills(rows: Sequence[Mapping[str, Any]]) -> None:
         ],
     )
     for r in rows:
-        for message in ("driver", "reason"):
-            if r[message]:
-                screen.print(f"{r['name']}: {r['state']}, {r[message]}", markup=False)
+        for field in ("driver", "reason"):
+            if r[field]:
+                screen.print(f"{r['name']}: {r['state']}, {r[field]}", markup=False)
 
 
 def show_backfill_whole(document: Mapping[str, Any]) -> None:

@@ -630,4 +630,4 @@ def diagnose(
     """Check everything that a run of this pipeline needs. Problems become lines; nothing is raised."""
     with contextlib.ExitStack() as closing:
         findings = Findings(settings, closing, spark_defaults=spark_defaults)
-        return Diagnosis(tuple(line for action in checks for line in action.lines(findings)))
+        return Diagnosis(tuple(line for check in checks for line in check.lines(findings)))

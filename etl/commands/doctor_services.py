@@ -507,11 +507,11 @@ def _server(name: str, answer: ServerAnswer | EtlError, asked_s: float) -> Line:
     found = f"{answer.address}: {version}, session timeout {answer.granted_s:g} s"
     if answer.granted_s == asked_s:
         return ok(name, found)
-    message = "minSessionTimeout" if answer.granted_s > asked_s else "maxSessionTimeout"
+    limit = "minSessionTimeout" if answer.granted_s > asked_s else "maxSessionTimeout"
     return advice(
         name,
         f"{found}, where {asked_s:g} s were asked for",
-        f"zookeeper.session_timeout_s, or {message} of the server",
+        f"zookeeper.session_timeout_s, or {limit} of the server",
     )
 
 

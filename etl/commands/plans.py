@@ -160,12 +160,12 @@ class Preview:
                 default=None,
             ),
             **{
-                message: [
+                field: [
                     {"plan": plan.number, **r}
                     for plan in self.plans
-                    for r in describe_plan(plan, None)[message]
+                    for r in describe_plan(plan, None)[field]
                 ]
-                for message in ("ranges", "losses")
+                for field in ("ranges", "losses")
             },
         }
 

@@ -32,8 +32,6 @@ from etl.decide.run_requests import (
     Asking,
     asking_of,
     left_of_key,
-    reject_start_by_offset_count,
-    reject_unread_offsets_before,
 )
 from etl.decide.table_rules import incarnations_begun, rows_before
 from etl.decide.tasks import (
@@ -191,16 +189,11 @@ def plan_next(
 
     Raises DataLoss, BadOffset, NeedsDecision or BrokerUnreachable if policy is `fail`,
     NotYetReadable for a position behind an open transaction, MisalignedOffset for one at which no
-    message begins, SettingsError for a first start by number of offsets.
+    message begins.
     """
     last = state.last if isinstance(state, UpToDate) else None
     known = state.positions if isinstance(state, UpToDate) else {}
     number = last.number + 1 if last else 1
-    left_by_others = {
-        log: told.offset for log, told in snapshot.committed.items() if told.offset is not None
-    }
-    reject_start_by_offset_count(snapshot.asked, last)
-    reject_unread_offsets_before(snapshot.asked, known or left_by_others, snapshot)
     asking = asking_of(snapshot.asked, last, snapshot)
     plan = plan_from(
         known, last, snapshot, settings, number=number, uid=uid, now_ms=now_ms, asking=asking

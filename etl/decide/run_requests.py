@@ -41,7 +41,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
-from etl.errors import EtlError, NeedsDecision, SettingsError, family
+from etl.errors import EtlError, SettingsError, family
 from etl.model.partitions import BrokerPartition, PartitionOffsets, in_order
 from etl.model.plans import NO_BOUNDS, Bound, Bounds, Plan, Request, RunKeyRecord
 from etl.model.snapshot import ResolvedRequest, Snapshot
@@ -328,49 +328,6 @@ def left_of_key(
     }
     waits = {log: end for log, end in asking.waits.items() if log not in ends or end is None}
     return {**waits, **away, **capped}
-
-
-def reject_start_by_offset_count(asked: ResolvedRequest | None, last: Plan | None) -> None:
-    """Reject a first run that begins a number of offsets before the end: a start is a time, or a
-    policy. Raises SettingsError.
-    """
-    start = asked.request.bounds.start if asked else None
-    if last is None and start is not None and start.back is not None:
-        message = f"{start.said} is no start of a pipeline that has made no plan yet: it only says that nothing before it is unread"
-        action = "source.starting_offsets, which says where the first run begins"
-        raise SettingsError(message, key="source.starting_offsets", action=action)
-
-
-def reject_unread_offsets_before(
-    asked: ResolvedRequest | None, known: Mapping[BrokerPartition, int], snapshot: Snapshot
-) -> None:
-    """Reject a run that begins at a bound before which this pipeline has not read everything.
-    Raises NeedsDecision.
-    """
-    start = asked.request.bounds.start if asked else None
-    is_begun = isinstance(
-        request_of_key(asked, snapshot.ledger.newest), Plan
-    )  # it was asked when the key's first plan was made
-    if asked is None or start is None or (start.at_ms is None and start.back is None) or is_begun:
-        return
-    begins = {
-        log: _offset(start, extent, asked.starts.get(log))
-        for log, extent in snapshot.extents.items()
-    }
-    unread = {
-        log: begins[log] - known[log]
-        for log in sorted(begins.keys() & known.keys())
-        if known[log] < begins[log]
-    }
-    if unread:
-        log = min(unread)
-        more = f" (and {len(unread) - 1:,} more partitions)" if len(unread) > 1 else ""
-        message = f"{sum(unread.values()):,} offsets before {start.said} are not loaded yet, and a run passes over none{more}"
-        action = (
-            f"what was to load them, from offset {known[log]} to {begins[log]} here: an earlier interval that failed or did not run yet. "
-            "A run goes on from where the pipeline is, and loads them, too"
-        )
-        raise NeedsDecision(message, **log.place, offset=known[log], action=action)
 
 
 def _offset(bound: Bound, extent: PartitionOffsets, found: int | None) -> int:

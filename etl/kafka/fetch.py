@@ -237,12 +237,12 @@ class _Response(Reader):
             else {}
         )
 
-    def counted(self, message: str, *, item_bytes: int) -> int:
+    def counted(self, field: str, *, item_bytes: int) -> int:
         if self._version < _FIRST_COMPACT:
-            return self.count(message, item_bytes=item_bytes)
+            return self.count(field, item_bytes=item_bytes)
         count = max(0, self.unsigned_varint() - 1)
         if count * item_bytes > self.left:
-            raise self.corrupt(f"{message} claims {count} items where {self.left} bytes are left")
+            raise self.corrupt(f"{field} claims {count} items where {self.left} bytes are left")
         return count
 
     def topic(self) -> str:

@@ -100,16 +100,16 @@ def parse_assignment(content: bytes, **place: Any) -> frozenset[BrokerPartition]
     )
 
 
-def _decoded(kind: Any, content: bytes, message: str, place: Mapping[str, Any]) -> Any:
+def _decoded(kind: Any, content: bytes, field: str, place: Mapping[str, Any]) -> Any:
     told = int.from_bytes(content[:2], "big", signed=True)
     if told < 0:
-        raise CorruptData(f"{message} is of version {told}", action=_CHECK, **place)
+        raise CorruptData(f"{field} is of version {told}", action=_CHECK, **place)
     version = min(told, _NEWEST)
     small_messages.reject_malformed_member_data(kind, version, memoryview(content), **place)
     try:
         return kind.decode(content[2:], version=version, header=False)
     except (ValueError, IndexError, struct.error, OverflowError, TypeError, MemoryError) as error:
-        raise CorruptData(f"{message} cannot be read: {error}", action=_CHECK, **place) from None
+        raise CorruptData(f"{field} cannot be read: {error}", action=_CHECK, **place) from None
 
 
 def _logs(told: Iterable[Any], place: Mapping[str, Any]) -> frozenset[BrokerPartition]:

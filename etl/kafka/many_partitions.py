@@ -239,8 +239,8 @@ def _topic(reader: Reader, version: int, brokers: Mapping[int, Broker]) -> Topic
         refused, index, leader_id, epoch = _LED.unpack(reader.span(_LED.size, "a partition"))
         if index < 0:
             raise reader.corrupt("a partition's number is negative")
-        for message in ("replicas", "in-sync replicas", "offline replicas"):
-            reader.span(4 * _length(reader, message, True), message)
+        for field in ("replicas", "in-sync replicas", "offline replicas"):
+            reader.span(4 * _length(reader, field, True), field)
         _tags(reader, True)
         broker = brokers.get(leader_id)
         partitions.append(
@@ -342,24 +342,24 @@ def _rows(
     return rows
 
 
-def _length(reader: Reader, message: str, is_flexible: bool) -> int:
+def _length(reader: Reader, field: str, is_flexible: bool) -> int:
     """Read the length of an array whose items take at least one byte."""
     length = reader.unsigned_varint() - 1 if is_flexible else reader.int32()
     if not 0 <= length <= reader.left:
-        raise reader.corrupt(f"{message} are {length} items where {reader.left} bytes are left")
+        raise reader.corrupt(f"{field} are {length} items where {reader.left} bytes are left")
     return length
 
 
-def _text(reader: Reader, message: str, is_flexible: bool) -> str:
+def _text(reader: Reader, field: str, is_flexible: bool) -> str:
     return reader.decoded(
-        reader.span(reader.unsigned_varint() - 1 if is_flexible else reader.int16(), message),
-        message,
+        reader.span(reader.unsigned_varint() - 1 if is_flexible else reader.int16(), field),
+        field,
     )
 
 
-def _text_or_none(reader: Reader, message: str) -> str | None:
+def _text_or_none(reader: Reader, field: str) -> str | None:
     length = reader.unsigned_varint() - 1
-    return None if length < 0 else reader.decoded(reader.span(length, message), message)
+    return None if length < 0 else reader.decoded(reader.span(length, field), field)
 
 
 def _tags(reader: Reader, is_flexible: bool) -> None:

@@ -59,12 +59,12 @@ class Reader:
                 return number
         raise self.corrupt("a length has no end")
 
-    def span(self, length: int, message: str) -> memoryview:
+    def span(self, length: int, field: str) -> memoryview:
         """The next `length` bytes, without a copy."""
         if length < 0:
-            raise self.corrupt(f"{message} has the impossible length {length}")
+            raise self.corrupt(f"{field} has the impossible length {length}")
         if length > self.left:
-            raise self.corrupt(f"{message} claims {length} bytes where {self.left} are left")
+            raise self.corrupt(f"{field} claims {length} bytes where {self.left} are left")
         span = self._view[self.at : self.at + length]
         self.at += length
         return span
@@ -73,23 +73,23 @@ class Reader:
         """int16 byte length, then UTF-8; null is refused."""
         return self.decoded(self.span(self.int16(), message), message)
 
-    def decoded(self, span: memoryview, message: str) -> str:
+    def decoded(self, span: memoryview, field: str) -> str:
         """A span as UTF-8."""
         text = bytes(span)
         try:
             return text.decode("utf-8")
         except UnicodeDecodeError:
-            raise self.corrupt(f"{message} is not UTF-8: {text[:40]!r}") from None
+            raise self.corrupt(f"{field} is not UTF-8: {text[:40]!r}") from None
 
-    def count(self, message: str, *, item_bytes: int) -> int:
+    def count(self, field: str, *, item_bytes: int) -> int:
         """Read the int32 length of an array whose items take at least `item_bytes` each; null (-1)
         is 0.
         """
         count = self.int32()
         if count < -1:
-            raise self.corrupt(f"{message} has the impossible count {count}")
+            raise self.corrupt(f"{field} has the impossible count {count}")
         if count * item_bytes > self.left:
-            raise self.corrupt(f"{message} claims {count} items where {self.left} bytes are left")
+            raise self.corrupt(f"{field} claims {count} items where {self.left} bytes are left")
         return max(count, 0)
 
     def corrupt(self, message: str) -> CorruptData:

@@ -300,9 +300,9 @@ class BrokerProtocol(Protocol):
         """Delete a topic on this broker: how many partitions it had."""
         self._cannot("delete topics for us")
 
-    def _cannot(self, message: str) -> NoReturn:
+    def _cannot(self, operation: str) -> NoReturn:
         raise SettingsError(
-            f"brokers of this generation cannot {message}",
+            f"brokers of this generation cannot {operation}",
             action="what the conf asks of them",
             broker=self.introduction(),
         )

@@ -275,10 +275,10 @@ class _Parser:
             raise NotTranslated("a possessive quantifier")
         return self._unrepeated(piece, "a quantifier")
 
-    def _unrepeated(self, piece: str, message: str) -> str:
+    def _unrepeated(self, piece: str, construct: str) -> str:
         following = self._plain[self._at : self._at + 1]
         if following and following in "*+?{":
-            raise NotTranslated(f"{following} behind {message}")
+            raise NotTranslated(f"{following} behind {construct}")
         return piece
 
     def _class(self) -> frozenset[str]:
@@ -356,10 +356,10 @@ class _Parser:
     def _cases(self, chars: frozenset[str]) -> frozenset[str]:
         return other_cases(chars) if self._ignores_case else chars
 
-    def _took(self, message: str) -> bool:
+    def _took(self, token: str) -> bool:
         """Consume the next token if it equals `what`."""
-        taken = self._plain.startswith(message, self._at)
-        self._at += len(message) if taken else 0
+        taken = self._plain.startswith(token, self._at)
+        self._at += len(token) if taken else 0
         return taken
 
     def _next(self) -> Token:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One bound of what is read. At most one of `at_ms` and `back` is set; none: where the pipeline
-    is.
+    """One bound of what is read. Runs set `at_ms`; `back`, or neither, is in plans that an earlier
+    form of the command stored.
     """
 
     said: str
@@ -52,6 +52,7 @@ class Bounds:
     """
 
     start: Bound | None = None
+    """Only in plans that an earlier form of the command stored: runs start where the pipeline is."""
     until: Bound | None = None
     open_logs: int = 0
     """In a plan: number of partitions without a record at or after `until`, which were read to

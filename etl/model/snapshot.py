@@ -480,10 +480,8 @@ class ResolvedRequest:
     plan: Plan | None = None
     """The newest plan under the key, where it is stored yet and is not the pipeline's newest one.
     """
-    starts: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
-    """Offset of the start bound in each partition that is read; None: no record that late."""
     untils: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
-    """The same for the end bound."""
+    """Offset of the end bound in each partition that is read; None: no record that late."""
 
 
 @dataclass(frozen=True, slots=True)

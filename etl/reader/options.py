@@ -796,11 +796,11 @@ def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> 
     return said.lower()
 
 
-def _positive(options: Mapping[str, str], name: str, default: int, message: str) -> int:
+def _positive(options: Mapping[str, str], name: str, default: int, unit: str) -> int:
     said, most = options.get(name, str(default)), _MOST.get(name, _MOST_OF_ANYTHING)
     if not (said.isascii() and said.isdecimal()) or len(said) > 18 or not 0 < int(said) <= most:
         raise SettingsError(
-            f"{said!r} is no number of {message}",
+            f"{said!r} is no number of {unit}",
             option=SPELLED[name],
             action=f"a whole number from 1 to {most}",
         )

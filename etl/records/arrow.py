@@ -549,7 +549,7 @@ class Group:
         return self._unpacked_size
 
     def unpack(
-        self, codec: int, content: Bytes, offset: int, message: str, *, already: int = 0
+        self, codec: int, content: Bytes, offset: int, description: str, *, already: int = 0
     ) -> tuple[int, int]:
         """Decompress `content` after what is there; return its place in `unpacked`.
 
@@ -559,7 +559,7 @@ class Group:
         start, most = self._unpacked_size, self.selection.max_unpacked_bytes
         target = self.unpacked[start : start + most - already]
         self._unpacked_size += decompress(
-            self.fetched, codec, content, target, offset, message, most=most
+            self.fetched, codec, content, target, offset, description, most=most
         )
         return start, self._unpacked_size
 
@@ -610,7 +610,7 @@ def decompress(
     content: Bytes,
     target: Bytes,
     offset: int,
-    message: str,
+    description: str,
     *,
     most: int,
 ) -> int:
@@ -621,13 +621,15 @@ def decompress(
         return codecs.decompress(codec, content, target)
     except codecs.DoesNotFit as error:
         raise RecordTooLarge(
-            f"{message} decompresses to more than {most}",
+            f"{description} decompresses to more than {most}",
             action="who produced it (such a ratio is rare for data and usual for a decompression bomb)",
             **place_of(fetched),
             offset=offset,
         ) from error
     except ValueError as error:
-        raise corrupt(fetched, offset, f"{message} is no {codecs.NAMES[codec]}: {error}") from error
+        raise corrupt(
+            fetched, offset, f"{description} is no {codecs.NAMES[codec]}: {error}"
+        ) from error
 
 
 def _scratch_bytes(size: int) -> Bytes:

@@ -188,9 +188,9 @@ class _BatchGroup(Group):
         """The row of the group's table that describes `header`."""
         start, until = header.start + _HEADER.size, header.until
         if header.codec:
-            message = f"a record batch of {header.until - header.start} bytes, up to offset {header.last_offset},"
+            description = f"a record batch of {header.until - header.start} bytes, up to offset {header.last_offset},"
             start, until = self.unpack(
-                header.codec, self.plain[start:until], header.base_offset, message
+                header.codec, self.plain[start:until], header.base_offset, description
             )
             _check_count(self.fetched, header, until - start)
         return (

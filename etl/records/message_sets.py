@@ -368,9 +368,13 @@ class _JafkaGroup(Group):
                 outer.base_offset,
                 f"messages are compressed in one another more than {MOST_NESTED} times",
             )
-        message = f"a compressed message of {outer.until - outer.start} bytes"
+        description = f"a compressed message of {outer.until - outer.start} bytes"
         at, until = self.unpack(
-            codec, content, outer.base_offset, message, already=self.unpacked_size - already_from
+            codec,
+            content,
+            outer.base_offset,
+            description,
+            already=self.unpacked_size - already_from,
         )
         source, index = frozen(self.unpacked), first_index
         while at < until:

@@ -348,10 +348,10 @@ def named_keys(logs: Sequence[BrokerPartition]) -> str:
     return f"{', '.join(log.key for log in logs[:_NAMED])}{more}"
 
 
-def describe_unknown(message: str, why: Mapping[BrokerPartition, str]) -> Iterator[str]:
+def describe_unknown(subject: str, why: Mapping[BrokerPartition, str]) -> Iterator[str]:
     """Describe which partitions have an unknown value: a sentence per topic and reason."""
     return describe_by_topic(
-        {log: f"{message} is not known: {reason}" for log, reason in why.items()}
+        {log: f"{subject} is not known: {reason}" for log, reason in why.items()}
     )
 
 

@@ -668,10 +668,10 @@ def _gaps(ranges: Sequence[Mapping[str, Any]]) -> str:
         "control_records": "markers of transactions",
         "aborted_records": "records of aborted transactions",
     }
-    counts = {message: sum(one.get(key) or 0 for one in ranges) for key, message in kinds.items()}
+    counts = {label: sum(one.get(key) or 0 for one in ranges) for key, label in kinds.items()}
     missing = sum(one["missing_offsets"] for one in ranges)
     counts["compacted, or not explained"] = missing - sum(counts.values())
-    told = ", ".join(f"{number(count)} {message}" for message, count in counts.items() if count > 0)
+    told = ", ".join(f"{number(count)} {label}" for label, count in counts.items() if count > 0)
     return f"{counted(missing, 'offset')} in {counted(len(ranges), 'range')} gave no row: {told}"
 
 

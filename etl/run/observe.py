@@ -56,7 +56,7 @@ from etl.model.partitions import (
     Retention,
     Tail,
 )
-from etl.model.plans import Bound, Plan, Request
+from etl.model.plans import Plan, Request
 from etl.model.snapshot import (
     NO_CLAIMS,
     Claimed,
@@ -80,29 +80,23 @@ def look_up(
     found: OffsetsAndLeaders,
     isolation: Isolation,
 ) -> ResolvedRequest | None:
-    """Return the ledger's record of the run key, and the offsets of the bounds in readable
+    """Return the ledger's record of the run key, and the offsets of its end in readable
     partitions.
 
     `newest` was read before. Raises SettingsError if brokers cannot find records by time.
     """
     if request is None:
         return None
-
-    def offsets(bound: Bound | None) -> dict[BrokerPartition, int | None]:
-        moment = bound.at_ms if bound else None
-        return (
-            {}
-            if moment is None
-            else cluster.first_at(dict.fromkeys(found.extents, moment), isolation=isolation)
-        )
-
     plan, kept = (
         find_key(ledger, request.run_key, newest.number if newest else 0)
         if request.run_key
         else (None, None)
     )
-    bounds = bounds_to_find(request, newest, plan)
-    return ResolvedRequest(request, kept, plan, offsets(bounds.start), offsets(bounds.until))
+    until = bounds_to_find(request, newest, plan).until
+    if until is None or until.at_ms is None:
+        return ResolvedRequest(request, kept, plan)
+    times = dict.fromkeys(found.extents, until.at_ms)
+    return ResolvedRequest(request, kept, plan, cluster.first_at(times, isolation=isolation))
 
 
 class GroupOffsets:

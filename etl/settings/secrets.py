@@ -132,12 +132,12 @@ def resolve_secret(secret: SecretRef, key: str) -> str:
     try:
         return _variable(secret.name) if secret.kind == "env" else _content(secret.file)
     except (KeyError, OSError, ValueError) as error:
-        message = "environment variable" if secret.kind == "env" else "file"
+        source = "environment variable" if secret.kind == "env" else "file"
         named = secret.name if secret.kind == "env" else str(secret.file)
         why = "" if isinstance(error, (KeyError, FileNotFoundError)) else f": {_told(error)}"
-        action = f"that this {message} is there on every machine that connects: the driver's and each executor's"
+        action = f"that this {source} is there on every machine that connects: the driver's and each executor's"
         raise SettingsError(
-            f"the {message} {named} that {key} refers to cannot be read{why}",
+            f"the {source} {named} that {key} refers to cannot be read{why}",
             key=key,
             host=os.uname().nodename,
             action=action,
@@ -150,8 +150,8 @@ def login_text(said: str | SecretRef | None, key: str) -> str:
     """
     found = resolve_secret(said, key) if isinstance(said, SecretRef) else said or ""
     if not found or "\0" in found:
-        message = said if isinstance(said, SecretRef) else f"the {key.rpartition('.')[2]}"
-        wrong = f"{message} is {'a text with a NUL' if found else 'empty'}, which no login can say"
+        subject = said if isinstance(said, SecretRef) else f"the {key.rpartition('.')[2]}"
+        wrong = f"{subject} is {'a text with a NUL' if found else 'empty'}, which no login can say"
         raise SettingsError(wrong, key=key, action="what it refers to")
     return found
 

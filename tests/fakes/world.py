@@ -233,14 +233,11 @@ class FakeWorld:
             if key
             else (None, None)
         )
-        bounds = bounds_to_find(self._request, newest, plan)
-        found = [
-            {log: one.late_at(bound.at_ms) for log, one in logs.items()}
-            if bound and bound.at_ms is not None
-            else {}
-            for bound in (bounds.start, bounds.until)
-        ]
-        return ResolvedRequest(self._request, kept, plan, *found)
+        until = bounds_to_find(self._request, newest, plan).until
+        if until is None or until.at_ms is None:
+            return ResolvedRequest(self._request, kept, plan)
+        found = {log: one.late_at(until.at_ms) for log, one in logs.items()}
+        return ResolvedRequest(self._request, kept, plan, found)
 
     def _begins(self) -> Mapping[BrokerPartition, int]:
         newest = self._ledger().newest

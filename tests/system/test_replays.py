@@ -64,16 +64,11 @@ def test_a_replay_replaces_exactly_its_rows_in_one_commit_and_verify_and_the_nex
 ) -> None:
     pipeline = marking
     before, offsets = marks(pipeline.table), pipeline.committed()
+    partitions = ("-p", f"{pipeline.topic}:1", "-p", f"{pipeline.topic}:2")
+    interval = ("--from", "50", "--until", "120", *partitions)
     shown = replay(
         pipeline,
-        "--from",
-        "50",
-        "--until",
-        "120",
-        "-p",
-        f"{pipeline.topic}:1",
-        "-p",
-        f"{pipeline.topic}:2",
+        *interval,
         "--dry-run",
     )
     assert (shown.code, shown.document["rows_that_go"], shown.document["plan"]) == (0, 140, 3)
@@ -82,14 +77,7 @@ def test_a_replay_replaces_exactly_its_rows_in_one_commit_and_verify_and_the_nex
 
     said = replay(
         pipeline,
-        "--from",
-        "50",
-        "--until",
-        "120",
-        "-p",
-        f"{pipeline.topic}:1",
-        "-p",
-        f"{pipeline.topic}:2",
+        *interval,
         "--yes",
         "--reason",
         "the mark was missing",

@@ -490,17 +490,17 @@ def log_lost(error: BaseException, path: str) -> FileLost | None:
 
 
 def unreachable(
-    error: BaseException, path: str, message: str, *, at: Path | None = None
+    error: BaseException, path: str, operation: str, *, at: Path | None = None
 ) -> EtlError:
     """The failure for a table that cannot be `read` or `written`: credentials refused by an object
     store are no passing trouble.
     """
     if is_url(path):
-        return of_store(error, path, message)
+        return of_store(error, path, operation)
     text = _obstacle_in(error) or first_line(error)
     action = "permissions, free space, and that every part of the path above it is a folder"
     return TableUnreachable(
-        f"the table cannot be {message}: {text}", path=path, folder=at, action=action
+        f"the table cannot be {operation}: {text}", path=path, folder=at, action=action
     )
 
 

@@ -25,6 +25,9 @@ from etl.settings.source import Timestamp
 from tests.fakes.stories import LOGS, SETTINGS, crash_at, outside_of, run
 from tests.fakes.world import Crash, FakeWorld, When
 
+INTERVAL = ("--from", "0", "--until", "9")
+REPLAY = ("replay", "conf/clicks.yaml", "-p", "clicks", "--reason", "seen", *INTERVAL)
+
 
 def test_a_dry_run_counts_the_rows_that_go_and_those_that_may_come_and_stores_nothing() -> None:
     outside = outside_of(5, 3, 4)
@@ -148,24 +151,7 @@ def test_where_nobody_can_be_asked_it_is_refused_before_anything_is_looked_at(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    assert (
-        main(
-            [
-                "replay",
-                "conf/clicks.yaml",
-                "-p",
-                "clicks",
-                "--reason",
-                "seen",
-                "--from",
-                "0",
-                "--until",
-                "9",
-                *words,
-            ]
-        )
-        == 2
-    )
+    assert main([*REPLAY, *words]) == 2
     said = capsys.readouterr().err
     assert (
         "there is no terminal on which to ask" in said
@@ -174,20 +160,7 @@ def test_where_nobody_can_be_asked_it_is_refused_before_anything_is_looked_at(
 
 
 def test_a_dry_run_of_another_table_has_nothing_to_show(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "-p",
-        "clicks",
-        "--reason",
-        "seen",
-        "--from",
-        "0",
-        "--until",
-        "9",
-        "--into",
-        "x",
-        "--dry-run",
-    ]
-    assert main(["replay", "conf/clicks.yaml", *words]) == 2
+    assert main([*REPLAY, "--into", "x", "--dry-run"]) == 2
     assert "--into takes no row out of the pipeline's table" in capsys.readouterr().err
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from etl.decide.next_step import steps_ahead
 from etl.decide.run_requests import KEYS_KEPT, with_key
-from etl.errors import EtlError, NeedsDecision, Owned, SettingsError
+from etl.errors import EtlError, Owned, SettingsError
 from etl.model.plans import Bound, Bounds, Request, RunKeyRecord
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
@@ -378,43 +378,6 @@ def test_of_forgotten_keys_nothing_is_loaded_twice_and_no_more_are_kept_than_the
         Outcome.UP_TO_DATE,
         Outcome.NOT_COMPLETE,
     ]
-    assert reached(out) == [5, 3, 4]
-
-
-def test_a_run_from_a_time_is_refused_while_anything_before_it_is_unread_and_nothing_is_passed_over() -> (
-    None
-):
-    out, interval = outside(), Request(None, Bounds(Bound("T", at_ms=T)))
-    load(out, Request(None, Bounds(until=Bound("-4", back=4))))
-    assert reached(out) == [1, 0, 0]
-    with pytest.raises(
-        NeedsDecision, match="8 offsets before T are not loaded yet, and a run passes over none"
-    ) as refused:
-        load(out, interval)
-    assert refused.value.where == {"topic": "clicks", "partition": 0, "offset": 1}
-    assert reached(out) == [1, 0, 0]
-    load(out, Request(None, UNTIL))
-    load(out, interval)
-    assert reached(out) == [5, 3, 4]
-
-
-def test_a_first_run_does_not_begin_so_many_offsets_before_the_end_and_what_to_say_instead_is_told() -> (
-    None
-):
-    out, interval = outside(), Request("k", Bounds(Bound("-2", back=2)))
-    with pytest.raises(SettingsError, match="-2 .* made no plan yet") as refused:
-        load(out, interval)
-    assert (
-        refused.value.exit_code == 2
-        and refused.value.where == {"key": "source.starting_offsets"}
-        and not out.plans
-    )
-    assert "source.starting_offsets" in (refused.value.action or "")
-    load(out, Request(None, Bounds(until=Bound("-3", back=3))))
-    with pytest.raises(NeedsDecision, match="offsets before -2 are not loaded yet"):
-        load(out, interval)
-    load(out, None)
-    assert outcomes(load(out, interval)) == [Outcome.UP_TO_DATE]
     assert reached(out) == [5, 3, 4]
 
 

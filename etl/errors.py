@@ -61,7 +61,8 @@ class EtlError(Exception):
     """An error with its place and what to do; raise the narrowest class. `cli` turns it into an
     exit code and two lines.
 
-    `message` states what happened to which object. `action` states what to do about it. Further keywords are places (topic=,
+    `message` states what happened to which object, `action` what to do about it: sentences that
+    begin with a capital letter and have no final period. Further keywords are places (topic=,
     partition=, offset=, broker=, path=, key=, ...), kept in `where` in order; None is left out.
     """
 
@@ -79,7 +80,7 @@ class EtlError(Exception):
     def __str__(self) -> str:
         places = ", ".join(f"{name} {value}" for name, value in self.where.items())
         text = f"{self.message} ({places})" if places else self.message
-        return f"{text}. Check: {self.action}" if self.action else text
+        return f"{text}. {self.action}" if self.action else text
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuild, (type(self).__name__, self.message, self.action, self.where)

@@ -61,7 +61,7 @@ def refused(said: Said, code: int, *words: str) -> None:
     """
     assert said.code == code, said.err + said.out
     assert "Traceback" not in said.err, said.err
-    assert "check: " in said.err, said.err
+    assert "\n     " in said.err, said.err
     for word in words:
         assert word in said.err, said.err
     assert said.document["exit_code"] == code

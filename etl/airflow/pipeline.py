@@ -313,7 +313,7 @@ def told_of(error: Mapping[str, Any] | None) -> str:
         return "the command left no document that says why: its log is above"
     where = error.get("where") or {}
     places = ", ".join(f"{name} {value}" for name, value in where.items())
-    action = f". Check: {error['action']}" if error.get("action") else ""
+    action = f". {error['action']}" if error.get("action") else ""
     return f"{error.get('error')}: {error['message']}{f' ({places})' if places else ''}{action}"
 
 

@@ -221,9 +221,9 @@ def tell(error: EtlError, wants_json: bool) -> int:
             file=sys.stderr,
         )
         if error.action:
-            print(f"     check: {error.action}", file=sys.stderr)
+            print(f"     {error.action}", file=sys.stderr)
         if error.retriable:
-            print("     a retry may help", file=sys.stderr)
+            print("     A retry may help", file=sys.stderr)
     return error.exit_code
 
 

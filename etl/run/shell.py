@@ -133,7 +133,7 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
             f"group {settings.group.mirror_group} does not have the positions: {error.message}"
         )
         report.add(
-            Outcome.NOT_MIRRORED, f"{message}; check {error.action}" if error.action else message
+            Outcome.NOT_MIRRORED, f"{message}. {error.action}" if error.action else message
         )
         return
     if others:
@@ -170,7 +170,7 @@ def compact_when_due(settings: Settings, world: HasSpark, report: Report) -> Non
         message = f"small files of the table stay as they are: {error.message}"
         report.add(
             Outcome.TABLE_NOT_COMPACTED,
-            f"{message}; check {error.action}" if error.action else message,
+            f"{message}. {error.action}" if error.action else message,
         )
         return
     if done.files_removed:

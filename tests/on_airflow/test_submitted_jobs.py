@@ -364,6 +364,6 @@ def test_the_failure_says_what_the_job_said(stand_in: StandIn) -> None:
     )
     told = failure({})
     assert (
-        "CorruptData: a bad CRC (topic clicks, partition 3). Check: the broker's disk" in told
+        "CorruptData: a bad CRC (topic clicks, partition 3). the broker's disk" in told
         and "exit code 5" in told
     )

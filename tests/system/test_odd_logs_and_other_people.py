@@ -33,7 +33,7 @@ def stopped(pipeline: Pipeline, *words: str) -> None:
     before = pipeline.committed()
     for said in (pipeline.run(), pipeline.door("run", after=["--dry-run"])):
         assert said.code == 5, said.err + said.out
-        assert "Traceback" not in said.err and "check: " in said.err
+        assert "Traceback" not in said.err and "\n     " in said.err
         for word in words:
             assert word in said.err, said.err
     assert pipeline.committed() == before

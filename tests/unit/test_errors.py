@@ -103,7 +103,7 @@ def test_the_text_names_what_where_and_what_to_check() -> None:
     error = CorruptData(
         "the CRC is wrong", topic="clicks", partition=3, offset=None, action="the broker's disk"
     )
-    assert str(error) == "the CRC is wrong (topic clicks, partition 3). Check: the broker's disk"
+    assert str(error) == "the CRC is wrong (topic clicks, partition 3). the broker's disk"
     assert str(EtlError("odd")) == "odd"
 
 

@@ -322,7 +322,7 @@ def test_ctrl_c_ends_what_is_followed_and_closes_the_document(
             1,
             1,
         )
-        assert peeking.stderr.read() == "etl: stopped; nothing was changed\n     a retry may help\n"
+        assert peeking.stderr.read() == "etl: stopped; nothing was changed\n     A retry may help\n"
 
 
 def test_a_reader_who_has_enough_ends_it_without_a_word(broker: FakeBroker, conf: Path) -> None:

@@ -162,7 +162,7 @@ def test_a_refusal_is_told_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert outcome is Outcome.NOT_MIRRORED and said.startswith(
         "group lag does not have the positions: the broker refused to commit"
     )
-    assert said.endswith("UNKNOWN_MEMBER_ID; check its members")
+    assert said.endswith("UNKNOWN_MEMBER_ID. its members")
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,19 @@
-"""Backfill by hand: an Airflow DAG for each conf file, which loads an interval that the pipeline
-never loaded.
-"""
+"""Manual backfill: a DAG for each conf file, which loads an interval that the pipeline never loaded."""
 
 import os
 from pathlib import Path
 
-from etl.airflow.dags import backfill_dag, dag_of_each
-from etl.airflow.pipeline import toolkit_from_environment
+from etl.airflow import EtlEnvironment, backfill_dag, dags_for_each_conf
 
 ROOT = Path(__file__).parents[1]
-FOLDER = os.environ.get("ETL_CONF") or ROOT / "conf"
-TOOLKIT = toolkit_from_environment(jobs=ROOT / "jobs")
+CONF_DIR = os.environ.get("ETL_CONF_DIR") or ROOT / "conf"
+ENVIRONMENT = EtlEnvironment(job=os.environ.get("ETL_JOB") or str(ROOT / "jobs" / "etl_job.py"))
 
-for dag in dag_of_each("backfill", FOLDER, lambda conf: backfill_dag(conf, toolkit=TOOLKIT)):
+
+def build(conf_file: Path):
+    """Build the DAG of a conf file."""
+    return backfill_dag(conf_file, environment=ENVIRONMENT)
+
+
+for dag in dags_for_each_conf("backfill", CONF_DIR, build):
     globals()[dag.dag_id] = dag

@@ -1,26 +1,28 @@
-"""Scheduled ingest: an Airflow DAG for each conf file, which loads what came in each interval, once
-that is complete.
+"""Scheduled ingest: a DAG for each conf file, which loads the records of each interval once it is
+complete.
 """
 
 import os
 from pathlib import Path
 
-from etl.airflow.dags import dag_of_each, ingest_dag
-from etl.airflow.pipeline import toolkit_from_environment
+from etl.airflow import EtlEnvironment, dags_for_each_conf, ingest_dag
 
 ROOT = Path(__file__).parents[1]
-FOLDER = os.environ.get("ETL_CONF") or ROOT / "conf"
-TOOLKIT = toolkit_from_environment(jobs=ROOT / "jobs")
+CONF_DIR = os.environ.get("ETL_CONF_DIR") or ROOT / "conf"
+ENVIRONMENT = EtlEnvironment(job=os.environ.get("ETL_JOB") or str(ROOT / "jobs" / "etl_job.py"))
 SCHEDULES = {"jafka": "*/15 * * * *"}
-"""Cron expressions in UTC by the name of the conf file; for all others the full hour."""
+"""Cron expressions in UTC by the name of the conf file; all others run hourly."""
 
 
-def schedule(conf: Path) -> str:
-    """When the pipeline of this conf file runs."""
-    return SCHEDULES.get(conf.stem, "0 * * * *")
+def schedule(conf_file: Path) -> str:
+    """Return the schedule of the pipeline of a conf file."""
+    return SCHEDULES.get(conf_file.stem, "0 * * * *")
 
 
-for dag in dag_of_each(
-    "ingest", FOLDER, lambda conf: ingest_dag(conf, schedule(conf), toolkit=TOOLKIT), schedule
-):
+def build(conf_file: Path):
+    """Build the DAG of a conf file."""
+    return ingest_dag(conf_file, schedule(conf_file), environment=ENVIRONMENT)
+
+
+for dag in dags_for_each_conf("ingest", CONF_DIR, build, schedule):
     globals()[dag.dag_id] = dag

@@ -1,16 +1,19 @@
-"""Replay by hand: an Airflow DAG for each conf file, which reads a range of a topic again and
-replaces its rows.
-"""
+"""Manual replay: a DAG for each conf file, which reads offsets again and replaces their rows."""
 
 import os
 from pathlib import Path
 
-from etl.airflow.dags import dag_of_each, replay_dag
-from etl.airflow.pipeline import toolkit_from_environment
+from etl.airflow import EtlEnvironment, dags_for_each_conf, replay_dag
 
 ROOT = Path(__file__).parents[1]
-FOLDER = os.environ.get("ETL_CONF") or ROOT / "conf"
-TOOLKIT = toolkit_from_environment(jobs=ROOT / "jobs")
+CONF_DIR = os.environ.get("ETL_CONF_DIR") or ROOT / "conf"
+ENVIRONMENT = EtlEnvironment(job=os.environ.get("ETL_JOB") or str(ROOT / "jobs" / "etl_job.py"))
 
-for dag in dag_of_each("replay", FOLDER, lambda conf: replay_dag(conf, toolkit=TOOLKIT)):
+
+def build(conf_file: Path):
+    """Build the DAG of a conf file."""
+    return replay_dag(conf_file, environment=ENVIRONMENT)
+
+
+for dag in dags_for_each_conf("replay", CONF_DIR, build):
     globals()[dag.dag_id] = dag

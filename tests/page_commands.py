@@ -95,7 +95,7 @@ ELSEWHERE: dict[str, Runs] = {
     "PYSPARK_PYTHON=/opt/venv/bin/python "
     + _SUBMIT.format(master="MASTER", job="dist/etl_job.py run CONF"): _ON_CLUSTER,
     "PYSPARK_PYTHON=/opt/venv/bin/python "
-    + _SUBMIT.format(master="spark://HOST:7077", job="jobs/ingest.py CONF"): _ON_CLUSTER,
+    + _SUBMIT.format(master="spark://HOST:7077", job="jobs/etl_job.py run CONF"): _ON_CLUSTER,
     "pip install 'offset-range-etl[package]'": _PACKED,
     "etl table lookup-path CONF": Runs(
         "tests/system/test_named_tables.py",

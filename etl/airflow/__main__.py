@@ -1,4 +1,6 @@
-"""`python -m etl.airflow check FOLDER`: do DAG files load? Do pools and connections exist?"""
+"""`python -m etl.airflow check FOLDER`: do DAG files load, and do their pools and connections
+exist?
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from etl.airflow.compat import AirflowNotFoundException
-from etl.airflow.pipeline import missing, named_by
+from etl.airflow.pipeline import missing_references, references_of
 
 try:
     from airflow.dag_processing.dagbag import DagBag
@@ -15,29 +17,31 @@ except ImportError:  # Airflow 2.11
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0: all is there; 2: what is not, a line each, or the words are wrong."""
+    """Print a line for each fault. Return 0 without any, 2 with faults or wrong arguments."""
     if len(arguments) != 2 or arguments[0] != "check":
         print("usage: python -m etl.airflow check FOLDER", file=sys.stderr)
         return 2
-    found = DagBag(arguments[1])
-    wrong = [
-        f"{path} does not load: {why.strip().splitlines()[-1]}"
-        for path, why in found.import_errors.items()
-    ]
-    named = named_by(found.dags)
-    connections = [
-        name
-        for name in {one.name for one in named if one.kind == "connection"}
-        if _is_connection(name)
-    ]
-    wrong += [str(one) for one in missing(named, _pools(), connections)]
-    for line in wrong:
-        print(line)
-    if not wrong:
-        print(
-            f"{len(found.dags)} DAGs load, and the pools and connections that they name are there"
-        )
-    return 2 if wrong else 0
+
+    bag = DagBag(arguments[1])
+    faults = []
+    for path, traceback in bag.import_errors.items():
+        last_line = traceback.strip().splitlines()[-1]
+        faults.append(f"{path} does not load: {last_line}")
+
+    references = references_of(bag.dags)
+    connections = []
+    for reference in references:
+        if reference.kind == "connection" and _connection_exists(reference.name):
+            connections.append(reference.name)
+    for reference in missing_references(references, _pools(), connections):
+        faults.append(str(reference))
+
+    for fault in faults:
+        print(fault)
+    if faults:
+        return 2
+    print(f"{len(bag.dags)} DAGs load; the pools and connections that they name exist")
+    return 0
 
 
 def _pools() -> list[str]:
@@ -48,10 +52,9 @@ def _pools() -> list[str]:
         return [pool.pool for pool in session.query(Pool).all()]
 
 
-def _is_connection(name: str) -> bool:
-    """By the server's own look-up: a task's asks the API server, and where there is no task it sees
-    the environment alone.
-    """
+def _connection_exists(name: str) -> bool:
+    # The server's own look-up: that of a task asks the API server, and outside a task it sees
+    # environment variables only.
     from airflow.models.connection import Connection
 
     try:

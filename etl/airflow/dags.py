@@ -1,9 +1,9 @@
-"""Which DAGs are made for a pipeline?
+"""Which DAGs does a pipeline have?
 
-Ingest, replay, backfill and maintenance, from a conf file. In common: one run of a pipeline at a
-time (`max_active_runs` does not bind Airflow's backfills, `max_active_tis_per_dag` does), retries
-with growing delays, no catchup: a run continues from the ledger. In a folder of confs, one that
-cannot be read does not remove the DAGs of the others; it becomes an import error that is reported.
+Ingest, replay, backfill and maintenance, built from a conf file. All have: one run of a pipeline at
+a time (`max_active_runs` does not bind Airflow's backfills, `max_active_tis_per_dag` does), retries
+with exponential backoff, no catchup, since a run continues from the ledger. If one conf of a folder
+is invalid, its own DAG fails and reports why; the DAGs of the other confs stay.
 """
 
 from __future__ import annotations
@@ -21,14 +21,8 @@ from etl.airflow.compat import (
     CronDataIntervalTimetable,
     Param,
 )
-from etl.airflow.pipeline import (
-    Pipeline,
-    Toolkit,
-    conf_files,
-    pipeline_of,
-    toolkit_from_environment,
-)
-from etl.airflow.sensors import BEHIND, LogCompleteSensor, MissingIntervalsOperator
+from etl.airflow.pipeline import EtlEnvironment, Pipeline, conf_files, read_pipeline
+from etl.airflow.sensors import IGNORE_LAST, TableGapsOperator, TopicsReadySensor
 from etl.airflow.submit import (
     EtlSubmitOperator,
     failure_callback_from_environment,
@@ -40,189 +34,185 @@ from etl.decide.run_requests import backfill_arguments, replay_arguments, run_ar
 from etl.errors import SettingsError
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-_A_TIME = {"type": ["null", "string"], "format": "date-time"}
+_OPTIONAL_TIME = {"type": ["null", "string"], "format": "date-time"}
+_POSITION = {"type": ["string", "integer"]}
 
 
 def ingest_dag(
-    conf: str | Path,
+    conf_file: str | Path,
     schedule: str,
     *,
-    toolkit: Toolkit | None = None,
+    environment: EtlEnvironment | None = None,
     pool: str | None = None,
     start_date: datetime = START,
-    grace: timedelta | None = timedelta(minutes=10),
+    assume_ready_after: timedelta | None = timedelta(minutes=10),
     poke_interval_s: float = 60,
     retries: int = 3,
     retry_delay: timedelta = timedelta(minutes=2),
     deferrable: bool = True,
     **dag: Any,
 ) -> DAG:
-    """`ingest_CONF`: at the end of each interval of a cron expression in UTC, loads what the logs
-    hold up to that end.
+    """`ingest_CONF`: at the end of each interval, load the records up to that end.
 
-    grace    how late records come at most, see `LogCompleteSensor`; None: a run does not wait pool
-    a pool of Airflow, of one slot, for pipelines that must not run beside each other; it must be
-    there (`etl.airflow.pipeline`) dag      anything else that a DAG takes
+    schedule             cron expression in UTC
+    assume_ready_after   see `TopicsReadySensor`; None: a run does not wait
+    pool                 an existing Airflow pool of one slot, for pipelines that must not run at
+                         the same time
+    dag                  further arguments of the DAG
 
-    By hand it is started with both params, from and until.
+    A manual run sets both params, from and until.
     """
-    pipeline, toolkit = pipeline_of(conf), toolkit or toolkit_from_environment()
-    made = _dag(
-        "ingest",
-        pipeline,
-        retries,
-        retry_delay,
-        {
-            "schedule": CronDataIntervalTimetable(schedule, timezone="UTC"),
-            "start_date": start_date,
-            "description": f"loads new records of {pipeline.group}/{pipeline.name}, exactly once",
-            "params": {"from": Param(None, **_A_TIME), "until": Param(None, **_A_TIME)},
-            **dag,
-        },
-    )
+    pipeline = read_pipeline(conf_file)
+    environment = environment or EtlEnvironment()
+    dag_arguments = {
+        "schedule": CronDataIntervalTimetable(schedule, timezone="UTC"),
+        "start_date": start_date,
+        "description": f"Load new records of {pipeline.full_name}, exactly once",
+        "params": {"from": Param(None, **_OPTIONAL_TIME), "until": Param(None, **_OPTIONAL_TIME)},
+        **dag,
+    }
+    ingest = _dag("ingest", pipeline, retries, retry_delay, dag_arguments)
 
     def arguments(context: Mapping[str, Any]) -> list[str]:
         return run_arguments(pipeline.conf, interval_of(context), is_physical=pipeline.is_physical)
 
-    with made:
-        load = _job("load", "ingest", pipeline, toolkit, arguments, pool=pool)
-        if grace is not None:
-            waiting = LogCompleteSensor(
-                task_id="wait_until_complete",
-                toolkit=toolkit,
-                pipeline=pipeline,
-                grace=grace,
+    with ingest:
+        load = _task("load", "run", pipeline, environment, arguments, pool=pool)
+        if assume_ready_after is not None:
+            wait = TopicsReadySensor(
+                task_id="wait_until_ready",
+                conf_file=conf_file,
+                environment=environment,
+                assume_ready_after=assume_ready_after,
                 deferrable=deferrable,
                 poke_interval=poke_interval_s,
                 mode="poke" if deferrable else "reschedule",
                 timeout=timedelta(days=1).total_seconds(),
             )
-            waiting >> load
-    return made
+            wait >> load
+    return ingest
 
 
 def replay_dag(
-    conf: str | Path, *, toolkit: Toolkit | None = None, pool: str | None = None, **dag: Any
+    conf_file: str | Path,
+    *,
+    environment: EtlEnvironment | None = None,
+    pool: str | None = None,
+    **dag: Any,
 ) -> DAG:
-    """`replay_CONF`, started by hand: reads a range of a topic again and replaces its rows. from
-    and until: offsets, or times.
+    """`replay_CONF`, triggered manually: read offsets again and replace their rows.
+
+    Params: partitions, from and until (offsets or times), reason.
     """
-    pipeline, toolkit = pipeline_of(conf), toolkit or toolkit_from_environment()
-    made = _by_hand(
-        "replay",
-        pipeline,
-        {
-            "partitions": Param(type="array", minItems=1, items={"type": "string"}),
-            "from": Param(type=["string", "integer"]),
-            "until": Param(type=["string", "integer"]),
-            "reason": Param(type="string", minLength=1),
-        },
-        dag,
-    )
-    with made:
-        _job(
-            "replay",
-            "replay",
-            pipeline,
-            toolkit,
-            lambda context: replay_arguments(pipeline.conf, context["params"]),
-            pool=pool,
-        )
-    return made
+    pipeline = read_pipeline(conf_file)
+    params = {
+        "partitions": Param(type="array", minItems=1, items={"type": "string"}),
+        "from": Param(**_POSITION),
+        "until": Param(**_POSITION),
+        "reason": Param(type="string", minLength=1),
+    }
+
+    def arguments(context: Mapping[str, Any]) -> list[str]:
+        return replay_arguments(pipeline.conf, context["params"])
+
+    replay = _manual_dag("replay", pipeline, params, dag)
+    with replay:
+        _task("replay", "replay", pipeline, environment or EtlEnvironment(), arguments, pool=pool)
+    return replay
 
 
 def backfill_dag(
-    conf: str | Path, *, toolkit: Toolkit | None = None, pool: str | None = None, **dag: Any
+    conf_file: str | Path,
+    *,
+    environment: EtlEnvironment | None = None,
+    pool: str | None = None,
+    **dag: Any,
 ) -> DAG:
-    """`backfill_CONF`, started by hand: loads an interval that the pipeline never loaded, beside
-    its runs.
+    """`backfill_CONF`, triggered manually: load an interval that the pipeline never loaded.
 
-    from and until are offsets, or times. A retry goes on where the try before it ended; with
-    `only_unloaded` only offsets that nobody has loaded or will load are loaded.
+    Params: name, from and until (offsets or times), partitions, only_unloaded (leave out loaded
+    offsets). A retry continues where the previous try ended.
     """
-    pipeline, toolkit = pipeline_of(conf), toolkit or toolkit_from_environment()
-    made = _by_hand(
-        "backfill",
-        pipeline,
-        {
-            "name": Param(type="string", pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$"),
-            "from": Param(type=["string", "integer"]),
-            "until": Param(type=["string", "integer"]),
-            "partitions": Param([], type=["null", "array"], items={"type": "string"}),
-            "only_unloaded": Param(False, type="boolean"),
-        },
-        dag,
-    )
-    with made:
-        _job(
+    pipeline = read_pipeline(conf_file)
+    params = {
+        "name": Param(type="string", pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$"),
+        "from": Param(**_POSITION),
+        "until": Param(**_POSITION),
+        "partitions": Param([], type=["null", "array"], items={"type": "string"}),
+        "only_unloaded": Param(False, type="boolean"),
+    }
+
+    def arguments(context: Mapping[str, Any]) -> list[str]:
+        return backfill_arguments(pipeline.conf, context["params"])
+
+    backfill = _manual_dag("backfill", pipeline, params, dag)
+    with backfill:
+        _task(
             "backfill",
-            "backfill",
+            "backfills run",
             pipeline,
-            toolkit,
-            lambda context: backfill_arguments(pipeline.conf, context["params"]),
+            environment or EtlEnvironment(),
+            arguments,
             pool=pool,
         )
-    return made
+    return backfill
 
 
 def maintenance_dag(
-    conf: str | Path,
+    conf_file: str | Path,
     schedule: str,
     *,
-    toolkit: Toolkit | None = None,
+    environment: EtlEnvironment | None = None,
     start_date: datetime = START,
-    back: timedelta = timedelta(days=7),
+    lookback: timedelta = timedelta(days=7),
     every: str = "1h",
-    behind: timedelta = BEHIND,
+    ignore_last: timedelta = IGNORE_LAST,
     **dag: Any,
 ) -> DAG:
-    """`maintain_CONF`: proves that each record of every plan is in the table once, then keeps its
-    house (`etl table maintain`).
+    """`maintain_CONF`: verify that each record of every plan is in the table once, then run
+    `etl table maintain`.
 
-    It also proves that no interval of the time `back` lacks any, but for those that ended less than
-    `behind` ago: let that be longer than the pipeline's runs are apart. A table that lacks
-    something is left as it is: what tells why may lie in files that would go.
+    It also checks that no interval of `lookback` is missing, except intervals that ended less than
+    `ignore_last` ago; set that to more than the time between runs. A table that lacks rows is not
+    maintained: files that explain the loss could be deleted.
     """
-    pipeline, toolkit = pipeline_of(conf), toolkit or toolkit_from_environment()
-    made = _dag(
-        "maintain",
-        pipeline,
-        2,
-        timedelta(minutes=5),
-        {
-            "schedule": CronDataIntervalTimetable(schedule, timezone="UTC"),
-            "start_date": start_date,
-            "description": f"verifies and maintains the table of {pipeline.group}/{pipeline.name}",
-            **dag,
-        },
-    )
-    with made:
-        proved = _job(
-            "verify", "verify", pipeline, toolkit, lambda _: [pipeline.conf, "--json"], outlets=[]
+    pipeline = read_pipeline(conf_file)
+    environment = environment or EtlEnvironment()
+    dag_arguments = {
+        "schedule": CronDataIntervalTimetable(schedule, timezone="UTC"),
+        "start_date": start_date,
+        "description": f"Verify and maintain the table of {pipeline.full_name}",
+        **dag,
+    }
+    maintain_dag = _dag("maintain", pipeline, 2, timedelta(minutes=5), dag_arguments)
+
+    def verify_arguments(context: Mapping[str, Any]) -> list[str]:
+        return [pipeline.conf, "--json"]
+
+    def maintain_arguments(context: Mapping[str, Any]) -> list[str]:
+        return [pipeline.conf, "--yes", "--json"]
+
+    with maintain_dag:
+        verify = _task("verify", "verify", pipeline, environment, verify_arguments, outlets=[])
+        maintain = _task(
+            "maintain", "table maintain", pipeline, environment, maintain_arguments, outlets=[]
         )
-        proved >> _job(
-            "maintain",
-            "maintain",
-            pipeline,
-            toolkit,
-            lambda _: [pipeline.conf, "--yes", "--json"],
-            outlets=[],
-        )
+        verify >> maintain
         if not pipeline.is_physical:
-            MissingIntervalsOperator(
-                task_id="missing_intervals",
-                toolkit=toolkit,
-                pipeline=pipeline,
-                back=back,
+            TableGapsOperator(
+                task_id="table_gaps",
+                conf_file=conf_file,
+                environment=environment,
+                lookback=lookback,
                 every=every,
-                behind=behind,
+                ignore_last=ignore_last,
             )
-    return made
+    return maintain_dag
 
 
-def dag_id_of(kind: str, conf: Path) -> str:
-    """`ingest_clicks`, by the name of the conf file; what a DAG's id cannot have is `_` there."""
-    return f"{kind}_{re.sub(r'[^A-Za-z0-9_.-]', '_', conf.stem)}"
+def dag_id_of(kind: str, conf_file: Path) -> str:
+    """Return KIND_CONF, such as `ingest_clicks`. Characters that a DAG id cannot have become `_`."""
+    return f"{kind}_{re.sub(r'[^A-Za-z0-9_.-]', '_', conf_file.stem)}"
 
 
 def _dag(
@@ -232,7 +222,7 @@ def _dag(
     retry_delay: timedelta,
     arguments: Mapping[str, Any],
 ) -> DAG:
-    defaults = {
+    default_args = {
         "retries": retries,
         "retry_delay": retry_delay,
         "retry_exponential_backoff": True,
@@ -241,117 +231,127 @@ def _dag(
         "on_failure_callback": on_failure(failure_callback_from_environment()),
         **arguments.get("default_args", {}),
     }
-    return DAG(
-        **{
-            "dag_id": dag_id_of(kind, Path(pipeline.conf)),
-            "catchup": False,
-            "max_active_runs": 1,
-            "tags": ["offset-range-etl", pipeline.name],
-            "doc_md": f"Pipeline `{pipeline.group}/{pipeline.name}`, conf `{pipeline.conf}`, table `{pipeline.table}`.",
-            **arguments,
-            "default_args": defaults,
-        }
-    )
+    doc = f"Pipeline `{pipeline.full_name}`, conf `{pipeline.conf}`, table `{pipeline.table}`."
+    dag_arguments = {
+        "dag_id": dag_id_of(kind, Path(pipeline.conf)),
+        "catchup": False,
+        "max_active_runs": 1,
+        "tags": ["offset-range-etl", pipeline.name],
+        "doc_md": doc,
+        **arguments,
+        "default_args": default_args,
+    }
+    return DAG(**dag_arguments)
 
 
-def _by_hand(
+def _manual_dag(
     kind: str, pipeline: Pipeline, params: Mapping[str, Param], dag: Mapping[str, Any]
 ) -> DAG:
-    return _dag(
-        kind,
-        pipeline,
-        3,
-        timedelta(minutes=2),
-        {
-            "schedule": None,
-            "start_date": START,
-            "description": f"{kind} of {pipeline.group}/{pipeline.name}, by hand",
-            "params": params,
-            **dag,
-        },
-    )
+    arguments = {
+        "schedule": None,
+        "start_date": START,
+        "description": f"{kind.capitalize()} of {pipeline.full_name}, triggered manually",
+        "params": params,
+        **dag,
+    }
+    return _dag(kind, pipeline, 3, timedelta(minutes=2), arguments)
 
 
-def _job(
+def _task(
     task_id: str,
-    job: str,
+    command: str,
     pipeline: Pipeline,
-    toolkit: Toolkit,
+    environment: EtlEnvironment,
     arguments: Callable[[Mapping[str, Any]], list[str]],
     *,
     pool: str | None = None,
     outlets: list[Any] | None = None,
 ) -> EtlSubmitOperator:
+    """Return the task that runs a command; default outlet: the asset of the table."""
+    if outlets is None:
+        outlets = [table_asset(pipeline)]
+    pool_argument = {"pool": pool} if pool else {}
     return EtlSubmitOperator(
         task_id=task_id,
-        job=job,
-        pipeline=pipeline,
-        toolkit=toolkit,
+        command=command,
+        conf_file=pipeline.conf,
+        environment=environment,
         arguments=arguments,
         max_active_tis_per_dag=1,
-        outlets=[table_asset(pipeline)] if outlets is None else outlets,
-        **({"pool": pool} if pool else {}),
+        outlets=outlets,
+        **pool_argument,
     )
 
 
-class UnreadableConfOperator(BaseOperator):
-    """Fails with what is wrong with a conf file."""
+# ------------------------------------------------------------------------------- a folder of confs
 
-    def __init__(self, *, why: str, **kwargs: Any) -> None:
+
+class InvalidConfOperator(BaseOperator):
+    """Fails with the error of a conf file."""
+
+    def __init__(self, *, error: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._why = why
+        self._error = error
 
     def execute(self, context: Mapping[str, Any]) -> None:
         """See the class."""
         raise AirflowFailException(
-            f"{self._why}. Nothing of this pipeline runs until the file can be read; nothing is lost by it"
+            f"{self._error}. The pipeline does not run until the file is valid; nothing is lost"
         )
 
 
-def dag_of_each(
+def _no_schedule(conf_file: Path) -> str | None:
+    return None
+
+
+def dags_for_each_conf(
     kind: str,
     folder: str | Path,
-    make: Callable[[Path], DAG],
-    schedule: Callable[[Path], str | None] = lambda conf: None,
+    build: Callable[[Path], DAG],
+    schedule: Callable[[Path], str | None] = _no_schedule,
 ) -> Iterator[DAG]:
-    """The DAG that `make` builds of each conf file; of one that cannot be read a DAG of the same id
-    whose only task fails and says why.
+    """Yield the DAG that `build` returns for each conf file. For an invalid file, yield a DAG of the
+    same id whose only task fails with the reason.
 
-    kind       what the DAGs' ids begin with
-    schedule   when that one fails: a cron expression in UTC; None: when it is started by hand
+    kind       prefix of the DAG ids
+    schedule   when the failing DAG runs: cron expression in UTC; None: when triggered manually
 
-    Raises SettingsError where the folder has no conf file.
+    Raises SettingsError if the folder has no conf file.
     """
-    made = dict[str, Path]()
-    for conf in conf_files(folder):
-        dag_id = dag_id_of(kind, conf)
-        if dag_id in made:
-            why = f"{made[dag_id].name} and {conf.name} would both have the DAG {dag_id}. Check: the files' names, without their ends"
-            yield _that_fails(f"{dag_id}_{len(made) + 1}", schedule(conf), why)
-            continue
-        made[dag_id] = conf
-        try:
-            yield make(conf)
-        except Exception as error:  # whatever it is, the other files' DAGs stay
-            yield _that_fails(
-                dag_id,
-                schedule(conf),
-                f"{conf}: {error}" if not isinstance(error, SettingsError) else str(error),
+    files = dict[str, Path]()
+    for conf_file in conf_files(folder):
+        dag_id = dag_id_of(kind, conf_file)
+        if dag_id in files:
+            error = (
+                f"{files[dag_id].name} and {conf_file.name} have the same DAG id, {dag_id}. "
+                "Rename one of the files"
             )
+            yield _failing_dag(f"{dag_id}_{len(files) + 1}", schedule(conf_file), error)
+            continue
+        files[dag_id] = conf_file
+        try:
+            yield build(conf_file)
+        except SettingsError as settings_error:
+            yield _failing_dag(dag_id, schedule(conf_file), str(settings_error))
+        except Exception as other_error:  # of any kind: the DAGs of the other files stay
+            yield _failing_dag(dag_id, schedule(conf_file), f"{conf_file}: {other_error}")
 
 
-def _that_fails(dag_id: str, schedule: str | None, why: str) -> DAG:
-    made = DAG(
+def _failing_dag(dag_id: str, schedule: str | None, error: str) -> DAG:
+    timetable = None
+    if schedule is not None:
+        timetable = CronDataIntervalTimetable(schedule, timezone="UTC")
+    dag = DAG(
         dag_id=dag_id,
-        schedule=None if schedule is None else CronDataIntervalTimetable(schedule, timezone="UTC"),
+        schedule=timetable,
         start_date=START,
         catchup=False,
         max_active_runs=1,
         tags=["offset-range-etl"],
-        description="its conf file cannot be read",
-        doc_md=why,
+        description="Its conf file is invalid",
+        doc_md=error,
         default_args={"on_failure_callback": on_failure(failure_callback_from_environment())},
     )
-    with made:
-        UnreadableConfOperator(task_id="read_conf", why=why)
-    return made
+    with dag:
+        InvalidConfOperator(task_id="read_conf", error=error)
+    return dag

@@ -1,12 +1,13 @@
 """What must a DAG know of a pipeline and its environment, and does that exist?
 
-A few keys of the conf; the task's command reads and checks all of it. The toolkit runs in an
-environment of its own on the workers, since Airflow's Spark provider brings pyspark-client into the
-same folder as pyspark. Of a command's document little is kept for XCom, because it goes to
-Airflow's database.
+Lives here: the few keys of a conf that a DAG needs (the task's command reads and checks all of it);
+the environment that has Spark and this package; starting a command there; the summary of a
+command's document for XCom, which is small because it goes to Airflow's database; pools and
+connections that DAGs name.
+Not here: anything that imports Airflow.
 
-`python -m etl.airflow check FOLDER` finds missing pools, for which tasks wait for ever, and missing
-connections, without which Spark goes to yarn. Loads without Airflow.
+The environment is apart from Airflow's own, since Airflow's Spark provider installs pyspark-client
+into the same folder as pyspark.
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ from etl.settings.conf_file import (
 )
 from etl.settings.secrets import read_text
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """One pipeline, as its DAGs know it."""
+    """The keys of a conf that a DAG needs."""
 
     conf: str
-    """Absolute path of its conf file on the workers."""
+    """Absolute path of the conf file on the workers."""
     name: str
     group: str
     table: str
@@ -51,74 +54,76 @@ class Pipeline:
     `delta-table:///catalog.schema.table`.
     """
     is_physical: bool
-    """Offsets are byte positions, and messages have no times: Jafka, Kafka 0.7."""
+    """Offsets are byte positions and messages have no timestamps: Jafka, Kafka 0.7."""
+
+    @property
+    def full_name(self) -> str:
+        """GROUP/NAME."""
+        return f"{self.group}/{self.name}"
 
 
-def pipeline_of(conf: str | Path) -> Pipeline:
-    """The pipeline of a conf file. Secrets in it are not looked up: what parses DAG files needs
-    none.
+def read_pipeline(conf_file: str | Path) -> Pipeline:
+    """Read the pipeline of a conf file. Secrets are not resolved: a DAG file needs none.
 
-    Raises SettingsError for a file that is not there or cannot be read, and for a key that is
-    missing.
+    Raises SettingsError if the file is missing or invalid, or lacks a key that a DAG needs.
     """
-    path = Path(conf).absolute()
+    path = Path(conf_file).absolute()
     try:
         document = document_of(read_text(path, CONF_MAX_BYTES))
     except (OSError, ValueError, *NOT_YAML) as error:
-        action = "the path, which the DAG file names"
+        action = "Check the path that the DAG file names, and the file's syntax"
         raise SettingsError(
-            f"the conf file cannot be read: {said_of(error)}", path=path, action=action
+            f"The conf file cannot be read: {said_of(error)}", path=path, action=action
         ) from error
-    names_table = path  # a folder is seen from the file that names it
-    if defaults := defaults_of(document, str(path)):
+    file_of_table = path  # a relative table.path is relative to the file that sets it
+    defaults = defaults_of(document, str(path))
+    if defaults:
         if _find(document, "table.path") is None and _find(defaults.written, "table.path"):
-            names_table = Path(defaults.path)
+            file_of_table = Path(defaults.path)
         document = over(defaults.written, expand_short_forms(document))
     document = expand_short_forms(document)
     return Pipeline(
         str(path),
         _text(document, "pipeline", path),
         _text(document, "group.id", path),
-        _table_of(document, names_table),
+        _table_uri(document, file_of_table),
         is_physical=_find(document, "source.broker_type") == BrokerFamily.JAFKA.value,
     )
 
 
-def _table_of(document: Any, path: Path) -> str:
-    """The table's URI; `path` is the file that names it."""
-    if _find(document, "table.name") is not None:
-        return f"delta-table:///{_text(document, 'table.name', path)}"
-    table = _text(document, "table.path", path)
-    folder = folder_of(table)
-    return (
-        one_scheme(place_of(table))
-        if folder is None
-        else Path(os.path.normpath(path.parent / folder)).as_uri()
-    )
-
-
 def conf_files(folder: str | Path) -> list[Path]:
-    """Return the conf files of a directory, sorted. Raises SettingsError without any, so that DAGs
-    do not vanish silently.
+    """Return the conf files of a directory, sorted. Raises SettingsError if there is none, so that
+    DAGs do not vanish silently.
     """
     try:
         return list(confs_in(Path(folder)))
     except (SettingsError, OSError) as error:
-        message, action = (
-            "no conf file is in the folder, so there is no DAG",
-            "ETL_CONF, which names the folder",
-        )
-        raise SettingsError(message, path=folder, action=action) from error
+        raise SettingsError(
+            "The folder has no conf file, so there is no DAG",
+            path=folder,
+            action="Set ETL_CONF_DIR to the folder of the conf files",
+        ) from error
+
+
+def _table_uri(document: Any, path: Path) -> str:
+    """Return the URI of the table; `path` is the file that sets it."""
+    if _find(document, "table.name") is not None:
+        return f"delta-table:///{_text(document, 'table.name', path)}"
+    table = _text(document, "table.path", path)
+    folder = folder_of(table)
+    if folder is None:
+        return one_scheme(place_of(table))
+    return Path(os.path.normpath(path.parent / folder)).as_uri()
 
 
 def _text(document: Any, key: str, path: Path) -> str:
     found = resolve(_find(document, key), str(path), key)
     if not isinstance(found, str) or not found:
         raise SettingsError(
-            "the conf file lacks a key that its DAGs need",
+            "The conf file lacks a key that its DAGs need",
             key=key,
             path=path,
-            action="`etl doctor CONF`",
+            action="Check the conf with `etl doctor CONF`",
         )
     return found
 
@@ -129,147 +134,143 @@ def _find(document: Any, key: str) -> Any:
     return document
 
 
+# ------------------------------------------------------------------------------- the environment
+
 DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """Maven package that a job needs besides pyspark 4.2."""
-_ASKED_WITHIN_S = 600.0
-_SAID = 4000
+_COMMAND_TIMEOUT_S = 600.0
+_LOGGED_OUTPUT_MAX = 4000
 """Characters of a command's last output that are logged if it left no document."""
 
-logger = logging.getLogger(__name__)
+
+def _submit_options_of_environment() -> dict[str, Any]:
+    text = os.environ.get("ETL_SUBMIT_OPTIONS")
+    if not text:
+        return {"packages": DELTA}
+    try:
+        options = json.loads(text)
+    except ValueError:
+        options = None
+    if not isinstance(options, dict):
+        raise SettingsError(
+            "ETL_SUBMIT_OPTIONS is not a JSON object",
+            action=f'Write it in the form {{"packages": "{DELTA}"}}',
+        )
+    return options
+
+
+def _variable(name: str, default: str) -> Any:
+    return field(default_factory=lambda: os.environ.get(name) or default)
 
 
 @dataclass(frozen=True, slots=True)
-class Toolkit:
-    """The environment that has Spark and this package."""
+class EtlEnvironment:
+    """The Python environment of the workers that has Spark and this package.
 
-    python: str = sys.executable
-    """Its interpreter; `spark-submit` is beside it."""
-    jobs: str = "jobs"
-    """The folder of the job files."""
-    connection: str = "spark_default"
-    """The id of Airflow's Spark connection: which master, which deploy mode."""
-    submit: Mapping[str, Any] = field(default_factory=lambda: {"packages": DELTA})
-    """Further arguments of spark-submit, with the names of Airflow's SparkSubmitOperator: conf,
-    packages, jars, py_files, ...
+    Fields without a value come from the environment variables ETL_PYTHON, ETL_JOB, ETL_CONN_ID and
+    ETL_SUBMIT_OPTIONS. Raises SettingsError if ETL_SUBMIT_OPTIONS is not a JSON object.
     """
-    variables: Mapping[str, str] = field(default_factory=dict)
-    """Added to the environment of whatever is started there."""
+
+    python: str = _variable("ETL_PYTHON", sys.executable)
+    """Its interpreter. `spark-submit` is in the same folder."""
+    job: str = _variable("ETL_JOB", "jobs/etl_job.py")
+    """The file that spark-submit runs."""
+    conn_id: str = _variable("ETL_CONN_ID", "spark_default")
+    """Id of an Airflow connection of type Spark: master and deploy mode (client)."""
+    submit_options: Mapping[str, Any] = field(default_factory=_submit_options_of_environment)
+    """Further arguments of Airflow's SparkSubmitOperator: conf, packages, jars, py_files, ..."""
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+    """Added to the environment of each command."""
 
     @property
     def spark_submit(self) -> str:
-        """The very command; by its name alone another one may be found."""
+        """Absolute path of spark-submit; a bare name could find another one."""
         return str(Path(self.python).with_name("spark-submit"))
 
-    def job(self, name: str) -> str:
-        """The file of a job, such as `ingest`."""
-        return str(Path(self.jobs, f"{name}.py").absolute())
-
-    def command(self, *words: str) -> list[str]:
-        """`etl WORDS` as a command of that environment."""
-        return [self.python, "-m", "etl", *words]
+    @property
+    def job_path(self) -> str:
+        """Absolute path of the job file."""
+        return str(Path(self.job).absolute())
 
     @property
-    def environment(self) -> dict[str, str]:
-        """Return the environment of spark-submit and the job's Python; a path alone does not lead
-        spark-submit to its own Spark.
-        """
-        return {"PYSPARK_PYTHON": self.python, **self.variables}
+    def variables(self) -> dict[str, str]:
+        """Environment variables of spark-submit and of the job's Python."""
+        return {"PYSPARK_PYTHON": self.python, **self.env_vars}
+
+    def command(self, *arguments: str) -> list[str]:
+        """Return the command line of `etl ARGUMENTS` in this environment."""
+        return [self.python, "-m", "etl", *arguments]
 
 
-def toolkit_from_environment(
-    variables: Mapping[str, str] = os.environ, *, jobs: str | Path = "jobs"
-) -> Toolkit:
-    """Return the toolkit of ETL_PYTHON, ETL_JOBS, ETL_SPARK_CONNECTION and ETL_SPARK_SUBMIT, with
-    defaults. `jobs`: default directory of job files. Raises SettingsError if ETL_SPARK_SUBMIT is no
-    JSON object.
-    """
-    told: dict[str, Any] = {"jobs": str(jobs)} | {
-        name: variables[key]
-        for name, key in (
-            ("python", "ETL_PYTHON"),
-            ("jobs", "ETL_JOBS"),
-            ("connection", "ETL_SPARK_CONNECTION"),
-        )
-        if variables.get(key)
-    }
-    submit = variables.get("ETL_SPARK_SUBMIT")
-    return Toolkit(**told) if not submit else Toolkit(**told, submit=_object(submit))
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise SettingsError(
-            "ETL_SPARK_SUBMIT is no JSON object",
-            action=f'its form, which is {{"packages": "{DELTA}"}}',
-        )
-    return found
-
-
-def ask(
-    toolkit: Toolkit, words: Sequence[str], *, within_s: float = _ASKED_WITHIN_S
+def run_command(
+    environment: EtlEnvironment,
+    arguments: Sequence[str],
+    *,
+    timeout_s: float = _COMMAND_TIMEOUT_S,
 ) -> tuple[int, dict[str, Any] | None]:
-    """Start a command that needs no Spark and wait for it: its exit code, and its document; None
-    where it printed none.
+    """Run a command that needs no Spark. Return its exit code and its JSON document (None: it
+    printed none).
 
-    Raises SettingsError where the interpreter is not there or has no such package,
-    subprocess.TimeoutExpired after `within_s`.
+    Raises SettingsError if the interpreter or the package is missing, subprocess.TimeoutExpired
+    after `timeout_s`.
     """
     try:
-        done = subprocess.run(
-            toolkit.command(*words),
-            env={**os.environ, **toolkit.variables},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=within_s,
-        )
+        done = _run(environment, environment.command(*arguments), timeout_s)
     except OSError as error:
-        raise not_there(toolkit) from error
-    document = parsed(done.stdout)
+        raise missing_environment(environment) from error
+    document = parse_document(done.stdout)
     if done.returncode and document is None:
-        reject_without_package(toolkit, done.stderr)
+        reject_missing_package(environment, done.stderr)
     return done.returncode, document
 
 
-def reject_without_package(toolkit: Toolkit, said: str = "") -> None:
-    """Log a failed command's output if it left no document. Raises SettingsError if the package
-    cannot be imported.
+def reject_missing_package(environment: EtlEnvironment, output: str = "") -> None:
+    """Raise SettingsError if the package cannot be imported there; called after a command that
+    failed without a document. `output` is logged.
     """
-    if said:
-        logger.error("%s", said[-_SAID:])
-    looking = [toolkit.python, "-c", "import etl.cli.app"]
-    looked = subprocess.run(
-        looking,
-        env={**os.environ, **toolkit.variables},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_ASKED_WITHIN_S,
-    )
-    why = (looked.stderr.strip().splitlines() or [""])[-1]
-    if looked.returncode and why.startswith(("ImportError", "ModuleNotFoundError")):
+    if output:
+        logger.error("%s", output[-_LOGGED_OUTPUT_MAX:])
+    done = _run(environment, [environment.python, "-c", "import etl.cli.app"], _COMMAND_TIMEOUT_S)
+    lines = done.stderr.strip().splitlines() or [""]
+    reason = lines[-1]
+    if done.returncode and reason.startswith(("ImportError", "ModuleNotFoundError")):
         raise SettingsError(
-            f"the toolkit's environment on this worker lacks the package, or a part of it: {why}",
-            path=toolkit.python,
-            action=f"`{toolkit.python} -m pip install offset-range-etl`, or ETL_PYTHON, which names the interpreter that has it",
+            "The environment on this worker lacks the package, or one of its requirements: "
+            f"{reason}",
+            path=environment.python,
+            action=f"Run `{environment.python} -m pip install offset-range-etl`, or set ETL_PYTHON "
+            "to the interpreter of an environment that has it",
         )
 
 
-def not_there(toolkit: Toolkit) -> SettingsError:
-    """Return the error for an environment that this machine lacks."""
+def missing_environment(environment: EtlEnvironment) -> SettingsError:
+    """Return the error for an interpreter that this machine lacks."""
     return SettingsError(
-        "the toolkit's own environment is not on this worker",
-        path=toolkit.python,
-        action="ETL_PYTHON, which names the interpreter of an environment that has offset-range-etl and pyspark, on each worker",
+        "The interpreter of the Spark environment does not exist on this worker",
+        path=environment.python,
+        action="Set ETL_PYTHON, on each worker, to the interpreter of an environment that has "
+        "offset-range-etl and pyspark",
     )
 
 
-def parsed(text: str) -> dict[str, Any] | None:
-    """The one document that a command printed, or wrote; None where there is none, or not whole."""
+def _run(
+    environment: EtlEnvironment, command: Sequence[str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        env={**os.environ, **environment.env_vars},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+
+
+# --------------------------------------------------------------------------------- the document
+
+
+def parse_document(text: str) -> dict[str, Any] | None:
+    """Parse the JSON document that a command printed or wrote; None if there is none, or half."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -281,85 +282,98 @@ RANGES_KEPT = 100
 TEXT_KEPT = 2000
 
 
-def brief_of(document: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The document's plain values, its outcomes, and the newest plan's number with its first
-    ranges; nothing where there is no document.
+def xcom_summary(document: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the document's plain values, its outcomes, and the newest plan's number with its first
+    ranges; empty without a document.
     """
-    told = document or {}
-    brief: dict[str, Any] = {
-        name: _short(value)
-        for name, value in told.items()
-        if isinstance(value, (str, int, float, bool))
-    }
-    if isinstance(told.get("outcomes"), list):
-        brief["outcomes"] = [
-            _short(one.get("message")) if isinstance(one, dict) else _short(one)
-            for one in told["outcomes"]
-        ]
-    plan = told.get("plan")
+    document = document or {}
+    summary: dict[str, Any] = {}
+    for name, value in document.items():
+        if isinstance(value, (str, int, float, bool)):
+            summary[name] = _shortened(value)
+    outcomes = document.get("outcomes")
+    if isinstance(outcomes, list):
+        summary["outcomes"] = [_shortened(_message_of(outcome)) for outcome in outcomes]
+    plan = document.get("plan")
     if isinstance(plan, dict):
         ranges = plan.get("ranges") or []
-        brief["plan"] = {
+        summary["plan"] = {
             "number": plan.get("number"),
-            "ranges_in_all": len(ranges),
+            "total_ranges": len(ranges),
             "ranges": ranges[:RANGES_KEPT],
         }
-    return brief
+    return summary
 
 
-def told_of(error: Mapping[str, Any] | None) -> str:
+def describe_error(document: Mapping[str, Any] | None) -> str:
     """Return the sentences of an error document, as the command prints them."""
-    if not error or not error.get("message"):
-        return "the command left no document that says why: its log is above"
-    where = error.get("where") or {}
-    places = ", ".join(f"{name} {value}" for name, value in where.items())
-    action = f". {error['action']}" if error.get("action") else ""
-    return f"{error.get('error')}: {error['message']}{f' ({places})' if places else ''}{action}"
+    if not document or not document.get("message"):
+        return "The command left no document with a reason: see its log above"
+    text = f"{document.get('error')}: {document['message']}"
+    where = document.get("where") or {}
+    if where:
+        places = ", ".join(f"{name} {value}" for name, value in where.items())
+        text += f" ({places})"
+    if document.get("action"):
+        text += f". {document['action']}"
+    return text
 
 
-def _short(value: Any) -> Any:
-    return f"{value[:TEXT_KEPT]}..." if isinstance(value, str) and len(value) > TEXT_KEPT else value
+def _message_of(outcome: Any) -> Any:
+    return outcome.get("message") if isinstance(outcome, dict) else outcome
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > TEXT_KEPT:
+        return f"{value[:TEXT_KEPT]}..."
+    return value
+
+
+# ------------------------------------------------------------------------ pools and connections
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Named:
-    """A pool or a connection that a task names."""
+class Reference:
+    """A pool or a connection that a task names.
+
+    Without its pool a task waits for ever; without its connection Spark runs on yarn.
+    """
 
     kind: str
+    """`pool` or `connection`."""
     name: str
     dag: str
     task: str
 
     @property
     def command(self) -> str:
-        """Return the command that creates it."""
+        """The command that creates it."""
         if self.kind == "pool":
             return f"airflow pools set {self.name} 1 'one load at a time'"
         return f"airflow connections add {self.name} --conn-type spark --conn-host 'local[*]'"
 
     def __str__(self) -> str:
-        return f"the {self.kind} {self.name} is not there, and task {self.task} of DAG {self.dag} names it. Make it: {self.command}"
+        return (
+            f"The {self.kind} {self.name} does not exist; task {self.task} of DAG {self.dag} "
+            f"names it. Create it: {self.command}"
+        )
 
 
-def named_by(dags: Mapping[str, Any]) -> list[Named]:
-    """Return pools and connections of these DAGs' tasks."""
-    tasks = [(dag_id, task) for dag_id, dag in dags.items() for task in dag.tasks]
-    pools = [Named("pool", task.pool, dag_id, task.task_id) for dag_id, task in tasks]
-    asked = [(dag_id, task, getattr(task, "_conn_id", None)) for dag_id, task in tasks]
-    return sorted(
-        {
-            *pools,
-            *(
-                Named("connection", name, dag_id, task.task_id)
-                for dag_id, task, name in asked
-                if name
-            ),
-        }
-    )
+def references_of(dags: Mapping[str, Any]) -> list[Reference]:
+    """Return the pools and connections that the tasks of these DAGs name, sorted."""
+    found = set()
+    for dag_id, dag in dags.items():
+        for task in dag.tasks:
+            found.add(Reference("pool", task.pool, dag_id, task.task_id))
+            connection = getattr(task, "_conn_id", None)
+            if connection:
+                found.add(Reference("connection", connection, dag_id, task.task_id))
+    return sorted(found)
 
 
-def missing(
-    named: Iterable[Named], pools: Collection[str], connections: Collection[str]
-) -> list[Named]:
-    """Those that are neither among the pools nor the connections."""
-    return [one for one in named if one.name not in (pools if one.kind == "pool" else connections)]
+def missing_references(
+    references: Iterable[Reference], pools: Collection[str], connections: Collection[str]
+) -> list[Reference]:
+    """Return the references that are in neither collection."""
+    existing = {"pool": pools, "connection": connections}
+    return [one for one in references if one.name not in existing[one.kind]]

@@ -1,11 +1,11 @@
-"""How does a task start a command by spark-submit, and what does Airflow learn of it?
+"""How does a task run a command by spark-submit, and what does Airflow learn from it?
 
-A try may begin while the driver of the last one is active, or after it committed: equal run keys
-are one plan and one commit, so each try submits the same arguments.
+A try may begin while the driver of the previous try is active, or after it committed. Equal run
+keys are one plan and one commit, so each try submits the same arguments.
 
-Results become success, retry or failure, with the command's own message. The table is an asset
-whose events carry the report; events are at least once, so a consumer remembers `run_key` or
-`plan.number`. A final failure is reported to a callback as one value.
+The exit code and the document of a command become success, retry or failure, with the command's own
+message. The table is an asset whose events carry the report. Events are delivered at least once, so
+a consumer remembers `run_key` or `plan.number`. A final failure is passed to a callback.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from etl.airflow.compat import (
     BaseHook,
 )
 from etl.airflow.pipeline import (
+    EtlEnvironment,
     Pipeline,
-    Toolkit,
-    brief_of,
-    not_there,
-    parsed,
-    reject_without_package,
-    told_of,
+    describe_error,
+    missing_environment,
+    parse_document,
+    read_pipeline,
+    reject_missing_package,
+    xcom_summary,
 )
 from etl.decide.run_requests import (
     DOCUMENT_FILE,
@@ -47,24 +48,157 @@ from etl.decide.run_requests import (
 )
 from etl.errors import SettingsError
 
+logger = logging.getLogger(__name__)
 
-def table_asset(pipeline: Pipeline) -> Asset:
-    """The asset of the pipeline's table. Its name is its URI, so that two pipelines of one table
-    have one asset.
+
+class EtlSubmitOperator(SparkSubmitOperator):
+    """Runs `etl COMMAND ARGUMENTS` by spark-submit.
+
+    command       `run`, `replay`, `backfills run`, `verify` or `table maintain`
+    arguments     function from an Airflow context to the command's arguments
+    conf_file     the conf of the pipeline
+    environment   where spark-submit and the package are; default: by environment variables
+
+    Returns a summary of the command's document, which is also the `extra` of the outlets' events.
+    Raises AirflowException if a retry may help, else AirflowFailException, with the command's own
+    sentences.
     """
-    return Asset(pipeline.table)
+
+    def __init__(
+        self,
+        *,
+        command: str,
+        arguments: Callable[[Mapping[str, Any]], Sequence[str]],
+        conf_file: str | Path,
+        environment: EtlEnvironment | None = None,
+        **kwargs: Any,
+    ) -> None:
+        environment = environment or EtlEnvironment()
+        pipeline = read_pipeline(conf_file)
+        options = dict(environment.submit_options)
+        spark_conf = {
+            "spark.log.level": "WARN",
+            **options.pop("conf", {}),
+            **(kwargs.pop("conf", None) or {}),
+        }
+        env_vars = {**environment.variables, **(kwargs.pop("env_vars", None) or {})}
+        submit_arguments = {
+            "application": environment.job_path,
+            "conn_id": environment.conn_id,
+            "spark_binary": environment.spark_submit,
+            "conf": spark_conf,
+            "name": f"etl {command} {pipeline.full_name}",
+            **options,
+            **kwargs,
+            "env_vars": env_vars,
+        }
+        super().__init__(**submit_arguments)
+        self._environment = environment
+        self._pipeline = pipeline
+        self._command = command
+        self._arguments = arguments
+
+    def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        """See the class."""
+        self._reject_missing_parts()
+        self.application_args = [*self._command.split(), *self._arguments(context)]
+        with tempfile.TemporaryDirectory(prefix="etl-") as folder:
+            document_file = Path(folder, "document.json")
+            self.env_vars: dict[str, str] = {**self.env_vars, DOCUMENT_FILE: str(document_file)}
+            with _environment_with(self.env_vars):
+                exit_code = self._submit(context)
+            document = None
+            if document_file.exists():
+                document = parse_document(document_file.read_text())
+        if exit_code and document is None and not self.py_files:
+            self._reject_missing_package()
+        raise_unless_done(exit_code, document)
+        if document is None:
+            raise AirflowFailException(
+                "spark-submit ended with exit code 0, and the job left no report, so its result is "
+                "unknown: it may still run, or have failed. Check that it runs in deploy mode "
+                "client, also in spark-defaults.conf, and that ETL_JOB is the job file of this "
+                "version. If it still runs, the same run again waits for it and loads nothing twice"
+            )
+        interval = interval_of(context).as_json() if self._command == "run" else {}
+        report = {
+            **xcom_summary(document),
+            "command": self._command,
+            "pipeline": self._pipeline.full_name,
+            **interval,
+        }
+        add_report_to_assets(context, self.outlets, report)
+        return report
+
+    def _reject_missing_parts(self) -> None:
+        """Raise AirflowFailException if connection, spark-submit or job file are missing, or the
+        deploy mode is cluster.
+        """
+        connection = self._environment.conn_id
+        try:
+            extra = BaseHook.get_connection(connection).extra_dejson
+        except AirflowNotFoundException as error:
+            # Airflow's hook would use master yarn instead, silently.
+            raise AirflowFailException(
+                f"The Airflow connection {connection} does not exist. Set ETL_CONN_ID, or create "
+                f"it: airflow connections add {connection} --conn-type spark "
+                "--conn-host 'local[*]'"
+            ) from error
+        spark_conf = self.conf or {}
+        deploy_modes = (
+            self._deploy_mode,
+            extra.get("deploy-mode"),
+            spark_conf.get("spark.submit.deployMode"),
+        )
+        if "cluster" in deploy_modes:
+            raise AirflowFailException(
+                f"The Airflow connection {connection}, or the task, sets deploy mode cluster, which "
+                "returns neither the job's report nor its exit code. Set deploy-mode to client in "
+                "the connection's extra, and spark.submit.deployMode in ETL_SUBMIT_OPTIONS"
+            )
+        if not Path(self._environment.spark_submit).exists():
+            raise AirflowFailException(str(missing_environment(self._environment)))
+        if not Path(self.application).exists():
+            raise AirflowFailException(
+                f"The job file does not exist on this worker: {self.application}. Set ETL_JOB to "
+                "the path of etl_job.py"
+            )
+
+    def _reject_missing_package(self) -> None:
+        try:
+            reject_missing_package(self._environment)
+        except SettingsError as error:
+            raise AirflowFailException(str(error)) from error
+
+    def _submit(self, context: Mapping[str, Any]) -> int | None:
+        """Run spark-submit and return its exit code; None if it is unknown."""
+        try:
+            super().execute(context)
+        except AirflowException as error:
+            process = getattr(self._hook, "_submit_sp", None)
+            if process is None:
+                raise
+            self.log.error("%s", error)
+            exit_code: int | None = process.returncode
+            return exit_code
+        return 0
 
 
-def add_report_to_assets(
-    context: Mapping[str, Any], outlets: Iterable[Any], report: Mapping[str, Any]
-) -> None:
-    """The report goes with the events of these outlets."""
-    for asset in outlets or ():
-        context["outlet_events"][asset].extra = dict(report)
+def raise_unless_done(exit_code: int | None, document: Mapping[str, Any] | None) -> None:
+    """Raise AirflowException if a retry may help, AirflowFailException if not; see `verdict_of`."""
+    verdict = verdict_of(exit_code, document)
+    if verdict is Verdict.DONE:
+        return
+    # the document of a run holds the error; that of a failed command is the error
+    error = (document or {}).get("error")
+    description = describe_error(error if isinstance(error, dict) else document)
+    if verdict is Verdict.FAIL:
+        raise AirflowFailException(f"{description}. A retry does not help (exit code {exit_code})")
+    raise AirflowException(f"{description}. A retry may help (exit code {exit_code})")
 
 
 def interval_of(context: Mapping[str, Any]) -> TimeInterval:
-    """As `interval_of_run`. Raises AirflowFailException with its error."""
+    """Return the interval of a run, see `interval_of_run`. Raises AirflowFailException."""
     params = context.get("params") or {}
     try:
         return interval_of_run(
@@ -77,142 +211,26 @@ def interval_of(context: Mapping[str, Any]) -> TimeInterval:
         raise AirflowFailException(str(error)) from error
 
 
-def raise_unless_done(exit_code: int | None, document: Mapping[str, Any] | None) -> None:
-    """Raises AirflowException where a retry may help and AirflowFailException where it would not;
-    see `verdict_of`.
-    """
-    verdict = verdict_of(exit_code, document)
-    if verdict is Verdict.DONE:
-        return
-    error = (document or {}).get("error")
-    said = told_of(error if isinstance(error, dict) else document)
-    if verdict is Verdict.FAIL:
-        raise AirflowFailException(f"{said}. A retry would not help (exit code {exit_code})")
-    raise AirflowException(f"{said}. A retry may help (exit code {exit_code})")
+# ------------------------------------------------------------------------------------- the asset
 
 
-class EtlSubmitOperator(SparkSubmitOperator):
-    """`spark-submit jobs/JOB.py ARGUMENTS` in the toolkit's environment.
+def table_asset(pipeline: Pipeline) -> Asset:
+    """Return the asset of a table. Its name is its URI, so pipelines of one table share it."""
+    return Asset(pipeline.table)
 
-    toolkit     where that is, and what spark-submit is told besides
-    pipeline    whose job it is
-    job         the name of the job's file: ingest, replay, backfill, verify, maintain
-    arguments   of an Airflow context, those of the job
 
-    The task returns what the job said, in brief, and says the same of its outlets. It is tried
-    again where that may help (`outcome`). Raises AirflowFailException where it does not, with the
-    job's own sentences.
-    """
-
-    def __init__(
-        self,
-        *,
-        toolkit: Toolkit,
-        pipeline: Pipeline,
-        job: str,
-        arguments: Callable[[Mapping[str, Any]], Sequence[str]],
-        **kwargs: Any,
-    ) -> None:
-        submit = dict(toolkit.submit)
-        conf = {
-            "spark.log.level": "WARN",
-            **submit.pop("conf", {}),
-            **(kwargs.pop("conf", None) or {}),
-        }
-        super().__init__(
-            **{
-                "application": toolkit.job(job),
-                "conn_id": toolkit.connection,
-                "spark_binary": toolkit.spark_submit,
-                "conf": conf,
-                "name": f"{job} {pipeline.group}/{pipeline.name}",
-                **submit,
-                **kwargs,
-                "env_vars": {**toolkit.environment, **(kwargs.get("env_vars") or {})},
-            }
-        )
-        self._toolkit, self._pipeline, self._job, self._arguments = (
-            toolkit,
-            pipeline,
-            job,
-            arguments,
-        )
-
-    def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
-        """See the class."""
-        self._reject_missing_connection()
-        self.application_args = list(self._arguments(context))
-        with tempfile.TemporaryDirectory(prefix="etl-") as folder:
-            kept = Path(folder, "document.json")
-            self.env_vars: dict[str, str] = {**self.env_vars, DOCUMENT_FILE: str(kept)}
-            with _environment_with(self.env_vars):
-                exit_code = self._submit(context)
-            document = parsed(kept.read_text()) if kept.exists() else None
-        if exit_code and document is None and not self.py_files:
-            self._reject_without_package()
-        raise_unless_done(exit_code, document)
-        if document is None:
-            raise AirflowFailException(
-                "spark-submit ended with exit code 0, and the job left no report, so nobody knows what became of it: it may still be at "
-                "work, or have failed. Check: that it runs in the deploy mode client, also by spark-defaults.conf, and that ETL_JOBS has "
-                "the jobs of this version; where it is at work, the same run again waits for it, and loads nothing twice"
-            )
-        whose = f"{self._pipeline.group}/{self._pipeline.name}"
-        interval = interval_of(context).as_json() if self._job == "ingest" else {}
-        report = {"job": self._job, "pipeline": whose, **interval, **brief_of(document)}
-        add_report_to_assets(context, self.outlets, report)
-        return report
-
-    def _reject_missing_connection(self) -> None:
-        """Airflow's hook takes master yarn for a connection that is not there, without a word."""
-        connection = self._toolkit.connection
-        try:
-            extra = BaseHook.get_connection(connection).extra_dejson
-        except AirflowNotFoundException as error:
-            raise AirflowFailException(
-                f"the Airflow connection {connection} is not there. Check: ETL_SPARK_CONNECTION, or make it: "
-                f"airflow connections add {connection} --conn-type spark --conn-host 'local[*]'"
-            ) from error
-        if "cluster" in (
-            self._deploy_mode,
-            extra.get("deploy-mode"),
-            (self.conf or {}).get("spark.submit.deployMode"),
-        ):
-            raise AirflowFailException(
-                f"the Airflow connection {connection}, or the task, asks for the deploy mode cluster: the job's report and exit code do "
-                "not come back from there. Check: its extra, deploy-mode must be client; and spark.submit.deployMode in ETL_SPARK_SUBMIT"
-            )
-        if not Path(self._toolkit.spark_submit).exists():
-            raise AirflowFailException(str(not_there(self._toolkit)))
-        if not Path(self.application).exists():
-            raise AirflowFailException(
-                f"the job is not on this worker: {self.application}. Check: ETL_JOBS, which names the folder of the job files"
-            )
-
-    def _reject_without_package(self) -> None:
-        try:
-            reject_without_package(self._toolkit)
-        except SettingsError as error:
-            raise AirflowFailException(str(error)) from error
-
-    def _submit(self, context: Mapping[str, Any]) -> int | None:
-        """The exit code of spark-submit; None: it ended otherwise."""
-        try:
-            super().execute(context)
-        except AirflowException as error:
-            started = getattr(self._hook, "_submit_sp", None)
-            if started is None:
-                raise
-            self.log.error("%s", error)
-            code: int | None = started.returncode
-            return code
-        return 0
+def add_report_to_assets(
+    context: Mapping[str, Any], outlets: Iterable[Any], report: Mapping[str, Any]
+) -> None:
+    """Set the report as `extra` of the events of these outlets."""
+    for asset in outlets or ():
+        context["outlet_events"][asset].extra = dict(report)
 
 
 @contextlib.contextmanager
 def _environment_with(variables: Mapping[str, str]) -> Iterator[None]:
-    """Inside, this process has them, and so has what it starts: for a master of Kubernetes
-    Airflow's hook hands them on to pods alone.
+    """Set environment variables of this process for a while. For a Kubernetes master, Airflow's
+    hook passes `env_vars` to pods only, not to spark-submit.
     """
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -226,61 +244,63 @@ def _environment_with(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-logger = logging.getLogger(__name__)
+# ------------------------------------------------------------------------------------- failures
 
-Tell = Callable[[Mapping[str, Any]], None]
+FailureCallback = Callable[[Mapping[str, Any]], None]
 
 
 def failure_of(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what failed, for which interval, why, in which try, and the log's location, as far as
-    the context has it.
+    """Return DAG, task, run, try, log URL, interval and reason of a failure, as far as the context
+    has them.
     """
-
     task = context.get("task_instance") or context.get("ti")
-    named = {
-        name: getattr(task, attribute, None)
-        for name, attribute in (
-            ("dag", "dag_id"),
-            ("task", "task_id"),
-            ("run", "run_id"),
-            ("try", "try_number"),
-            ("log", "log_url"),
-        )
+    failure = {
+        "dag": getattr(task, "dag_id", None),
+        "task": getattr(task, "task_id", None),
+        "run": getattr(task, "run_id", None),
+        "try": getattr(task, "try_number", None),
+        "log": getattr(task, "log_url", None),
     }
-    try:
-        interval = interval_of(context).as_json()
-    except AirflowFailException:
-        interval = {}
-    why = context.get("exception")
-    told = {**named, **interval, "why": None if why is None else str(why)}
-    return {name: value for name, value in told.items() if value is not None}
+    with contextlib.suppress(AirflowFailException):
+        failure.update(interval_of(context).as_json())
+    exception = context.get("exception")
+    if exception is not None:
+        failure["reason"] = str(exception)
+    return {name: value for name, value in failure.items() if value is not None}
 
 
-def on_failure(tell: Tell | None = None) -> Callable[[Mapping[str, Any]], None]:
-    """Return an `on_failure_callback` that passes the failure to `tell`; by default a JSON line in
-    the task's log.
+def on_failure(callback: FailureCallback | None = None) -> Callable[[Mapping[str, Any]], None]:
+    """Return an `on_failure_callback` that passes the failure to `callback`; default: a JSON line
+    in the task's log.
     """
+    receive = callback or _log
 
-    def callback(context: Mapping[str, Any]) -> None:
-        (tell or _log)(failure_of(context))
+    def on_failure_callback(context: Mapping[str, Any]) -> None:
+        receive(failure_of(context))
 
-    return callback
+    return on_failure_callback
 
 
-def failure_callback_from_environment(variables: Mapping[str, str] = os.environ) -> Tell | None:
-    """Return the function named by ETL_ON_FAILURE, `package.module:function`; None if unset. Raises
-    SettingsError.
+def failure_callback_from_environment(
+    variables: Mapping[str, str] = os.environ,
+) -> FailureCallback | None:
+    """Import the function that ETL_ON_FAILURE names, `package.module:function`; None if unset.
+
+    Raises SettingsError if it cannot be imported.
     """
-    named = variables.get("ETL_ON_FAILURE")
-    if not named:
+    text = variables.get("ETL_ON_FAILURE")
+    if not text:
         return None
-    module, _, name = named.partition(":")
+    module, _, name = text.partition(":")
     try:
-        found: Tell = getattr(importlib.import_module(module), name)
+        callback: FailureCallback = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        action = "its form, package.module:function, and that Airflow can import it"
-        raise SettingsError(f"ETL_ON_FAILURE names no function: {named}", action=action) from error
-    return found
+        raise SettingsError(
+            f"ETL_ON_FAILURE names no function: {text}",
+            action="Write it in the form package.module:function, of a module that Airflow can "
+            "import",
+        ) from error
+    return callback
 
 
 def _log(failure: Mapping[str, Any]) -> None:

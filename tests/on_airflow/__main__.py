@@ -134,9 +134,7 @@ def main() -> int:
     asking.add_argument(
         "--airflow", choices=VERSIONS, action="append", help="this version; all by default"
     )
-    asking.add_argument(
-        "--create-empty", action="store_true", help="make the environments and run no test"
-    )
+    asking.add_argument("--make", action="store_true", help="make the environments and run no test")
     asking.add_argument(
         "--demo", action="store_true", help="a whole Airflow until Ctrl-C, and no test"
     )

@@ -1,7 +1,7 @@
 """`python -m tests.on_airflow.broker FOLDER`: a real cluster for tests in Airflow's environment,
 which has no client of Kafka.
 
-It runs in the toolkit's environment. Each line of standard input is one question in JSON, each line
+It runs in the environment with Spark. Each line of standard input is one question in JSON, each line
 of standard output its answer:
 
     {"do": "topic", "name": ..., "partitions": 4}                     makes a topic

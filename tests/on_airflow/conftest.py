@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.on_airflow.home import TOOLKIT
+from tests.on_airflow.home import ENVIRONMENT
 from tests.on_airflow.running import IS_2, dag_bag
 from tests.on_airflow.stand_in import StandIn
 
@@ -27,9 +27,9 @@ def database() -> None:
 
 @pytest.fixture
 def stand_in() -> Iterator[StandIn]:
-    """The toolkit's environment, as scripts that do as they are told and remember what they were
+    """The environment with Spark, as scripts that do as they are told and remember what they were
     asked.
     """
-    TOOLKIT.forget()
-    yield TOOLKIT
-    TOOLKIT.forget()
+    ENVIRONMENT.forget()
+    yield ENVIRONMENT
+    ENVIRONMENT.forget()

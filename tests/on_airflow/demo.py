@@ -49,9 +49,9 @@ def main() -> int:
             environment = {
                 "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
                 "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-                "ETL_CONF": str(folder / "conf"),
-                "ETL_JOBS": str(ROOT / "jobs"),
-                "ETL_SPARK_SUBMIT": real.environment["ETL_REAL_SUBMIT"],
+                "ETL_CONF_DIR": str(folder / "conf"),
+                "ETL_JOB": str(ROOT / "jobs" / "etl_job.py"),
+                "ETL_SUBMIT_OPTIONS": real.environment["ETL_REAL_SUBMIT"],
                 "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[2]"}',
             }
             with StandaloneAirflow(home, environment) as airflow:

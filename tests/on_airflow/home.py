@@ -25,7 +25,7 @@ for file in (
     shutil.copy(file, DAGS)
 for file in (ROOT / "conf").glob("*.yaml"):
     shutil.copy(file, CONF)
-TOOLKIT = StandIn(HOME / "toolkit")
+ENVIRONMENT = StandIn(HOME / "environment")
 os.environ.update(
     {
         "AIRFLOW_HOME": str(HOME),
@@ -36,9 +36,9 @@ os.environ.update(
         "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
         "PYTHONWARNINGS": "ignore",
         "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[2]"}',
-        "ETL_CONF": str(CONF),
-        "ETL_JOBS": str(ROOT / "jobs"),
+        "ETL_CONF_DIR": str(CONF),
+        "ETL_JOB": str(ROOT / "jobs" / "etl_job.py"),
         "ETL_REAL_PYTHON": os.environ.get("ETL_PYTHON", ""),
-        "ETL_PYTHON": str(TOOLKIT.python),
+        "ETL_PYTHON": str(ENVIRONMENT.python),
     }
 )

@@ -1,4 +1,4 @@
-"""The toolkit's environment on a worker that is lost: its spark-submit is the real one, and is
+"""The environment with Spark on a worker that is lost: its spark-submit is the real one, and is
 killed when the test says so.
 """
 

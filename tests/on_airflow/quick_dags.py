@@ -5,44 +5,53 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
-from etl.airflow.dags import backfill_dag, ingest_dag, maintenance_dag, replay_dag
-from etl.airflow.pipeline import Toolkit
+from etl.airflow import (
+    EtlEnvironment,
+    backfill_dag,
+    ingest_dag,
+    maintenance_dag,
+    replay_dag,
+)
 
-CLICKS = Path(os.environ["ETL_CONF"]) / "clicks.yaml"
+CLICKS = Path(os.environ["ETL_CONF_DIR"]) / "clicks.yaml"
 quick = ingest_dag(
     CLICKS, "0 * * * *", dag_id="quick", retries=2, retry_delay=timedelta(), poke_interval_s=1
 )
 at_once = ingest_dag(
-    CLICKS, "0 * * * *", dag_id="at_once", retries=2, retry_delay=timedelta(), grace=None
+    CLICKS,
+    "0 * * * *",
+    dag_id="at_once",
+    retries=2,
+    retry_delay=timedelta(),
+    assume_ready_after=None,
 )
 polling = ingest_dag(
     CLICKS, "0 * * * *", dag_id="polling", retries=0, deferrable=False, poke_interval_s=1
 )
-pooled = ingest_dag(CLICKS, "0 * * * *", dag_id="pooled", pool="clicks", grace=None)
+pooled = ingest_dag(CLICKS, "0 * * * *", dag_id="pooled", pool="clicks", assume_ready_after=None)
 
 if os.environ.get("ETL_REAL_CONF"):
-    real = Toolkit(
+    real = EtlEnvironment(
         os.environ["ETL_REAL_PYTHON"],
-        os.environ["ETL_JOBS"],
-        submit=json.loads(os.environ["ETL_REAL_SUBMIT"]),
-        variables={"PYTHONPATH": os.environ["PYTHONPATH"]},
+        submit_options=json.loads(os.environ["ETL_REAL_SUBMIT"]),
+        env_vars={"PYTHONPATH": os.environ["PYTHONPATH"]},
     )
     conf, soon = os.environ["ETL_REAL_CONF"], timedelta(seconds=5)
     every_minute = ingest_dag(
         conf,
         "* * * * *",
         dag_id="every_minute",
-        toolkit=real,
+        environment=real,
         retries=5,
         retry_delay=soon,
         poke_interval_s=2,
-        grace=timedelta(seconds=5),
+        assume_ready_after=timedelta(seconds=5),
     )
     by_hand = ingest_dag(
         conf,
         "0 * * * *",
         dag_id="by_hand",
-        toolkit=real,
+        environment=real,
         retries=5,
         retry_delay=timedelta(),
         poke_interval_s=1,
@@ -50,20 +59,23 @@ if os.environ.get("ETL_REAL_CONF"):
     filling = backfill_dag(
         conf,
         dag_id="filling",
-        toolkit=real,
+        environment=real,
         default_args={"retries": 5, "retry_delay": timedelta()},
     )
     again = replay_dag(
-        conf, dag_id="again", toolkit=real, default_args={"retries": 5, "retry_delay": timedelta()}
+        conf,
+        dag_id="again",
+        environment=real,
+        default_args={"retries": 5, "retry_delay": timedelta()},
     )
-    proof = maintenance_dag(conf, "0 * * * *", dag_id="proof", toolkit=real)
+    proof = maintenance_dag(conf, "0 * * * *", dag_id="proof", environment=real)
     patient = ingest_dag(
         conf,
         "0 0 1 * *",
         dag_id="patient",
-        toolkit=real,
+        environment=real,
         retries=5,
         retry_delay=soon,
         poke_interval_s=10,
-        grace=timedelta(days=3650),
+        assume_ready_after=timedelta(days=3650),
     )

@@ -1,4 +1,4 @@
-"""The real toolkit beside Airflow: an embedded cluster in its own process, and a conf, for DAGs
+"""The real environment beside Airflow: an embedded cluster in its own process, and a conf, for DAGs
 that start real Spark.
 """
 
@@ -46,7 +46,7 @@ class Real:
         return self.folder / "clicks.yaml"
 
     def etl(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """The command, in the toolkit's environment."""
+        """The command, in the environment with Spark."""
         return subprocess.run(
             [python(), "-m", "etl", *words],
             cwd=ROOT,
@@ -79,7 +79,7 @@ class Real:
 
 
 def python() -> str:
-    """The interpreter of the toolkit's environment, named by who made Airflow's."""
+    """The interpreter of the environment with Spark, named by who made Airflow's."""
     return os.environ["ETL_REAL_PYTHON"]
 
 

@@ -1,4 +1,4 @@
-"""A stand-in for the toolkit's environment: a `python` and a `spark-submit` that keep what they
+"""A stand-in for the environment with Spark: a `python` and a `spark-submit` that keep what they
 were asked, and answer as they are told.
 """
 
@@ -46,11 +46,9 @@ class Asked:
 
     @property
     def job(self) -> list[str]:
-        """Of spark-submit: the job's file and its arguments."""
-        at = next(
-            at for at, word in enumerate(self.words) if word.endswith(".py") and "/jobs/" in word
-        )
-        return [Path(self.words[at]).name, *self.words[at + 1 :]]
+        """Of spark-submit: the command and its arguments, after the job file."""
+        at = next(at for at, word in enumerate(self.words) if word.endswith("/jobs/etl_job.py"))
+        return self.words[at + 1 :]
 
 
 class StandIn:

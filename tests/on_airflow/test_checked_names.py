@@ -30,7 +30,7 @@ def test_a_pool_that_a_dag_names_and_nobody_made_is_told_with_the_command_and_th
     assert main(["check", str(DAGS)]) == 2
     said = capsys.readouterr().out
     assert (
-        "the pool clicks is not there, and task load of DAG pooled names it. Make it: airflow pools set clicks 1"
+        "The pool clicks does not exist; task load of DAG pooled names it. Create it: airflow pools set clicks 1"
         in said
     )
     assert "connection" not in said
@@ -40,11 +40,11 @@ def test_a_pool_that_a_dag_names_and_nobody_made_is_told_with_the_command_and_th
         capture_output=True,
     )
     assert main(["check", str(DAGS)]) == 0
-    assert "are there" in capsys.readouterr().out
+    assert "exist" in capsys.readouterr().out
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
     assert main(["check", str(DAGS)]) == 2
     assert (
-        "the connection spark_default is not there, and task load of DAG" in capsys.readouterr().out
+        "The connection spark_default does not exist; task load of DAG" in capsys.readouterr().out
     )
 
 
@@ -114,7 +114,7 @@ def test_a_failure_is_one_value_with_what_is_asked_first(caplog: pytest.LogCaptu
         "from_time": "2026-11-10T05:00:00+00:00",
         "until_time": "2026-11-10T06:00:00+00:00",
         "run_key": "20261110T050000Z-20261110T060000Z",
-        "why": "a bad CRC",
+        "reason": "a bad CRC",
     }
     with caplog.at_level(logging.ERROR, "etl.airflow.submit"):
         on_failure()(context())

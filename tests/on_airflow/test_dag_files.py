@@ -75,7 +75,7 @@ def test_scheduled_dags_have_intervals_and_do_not_catch_up_and_run_one_at_a_time
 def test_jobs_are_tried_again_and_never_run_twice_at_a_time_and_call_somebody_when_they_fail(
     dags: dict[str, Any],
 ) -> None:
-    looking = ("wait_until_complete", "missing_intervals")
+    looking = ("wait_until_ready", "table_gaps")
     jobs = [
         task
         for name, dag in dags.items()
@@ -124,7 +124,7 @@ def test_a_conf_file_that_cannot_be_read_takes_no_other_dag_away_and_its_own_fai
     folder = tmp_path_factory.mktemp("half")
     (folder / "clicks.yaml").write_text((CONF / "clicks.yaml").read_text())
     (folder / "half.yaml").write_text("pipeline: half")
-    monkeypatch.setenv("ETL_CONF", str(folder))
+    monkeypatch.setenv("ETL_CONF_DIR", str(folder))
     found = dag_bag()
     assert found.import_errors == {}
     assert {name for name in found.dags if name.startswith(KINDS)} == {
@@ -150,7 +150,7 @@ def test_names_of_conf_files_that_no_dag_can_have_and_two_of_one_name_take_no_da
     for name in ("clicks.yaml", "clicks.yml", "clicks (eu).yaml"):
         (folder / name).write_text((CONF / "clicks.yaml").read_text())
     (folder / "odd.yaml").write_text('pipeline: odd\ndefaults: "x\\0y"\n')
-    monkeypatch.setenv("ETL_CONF", str(folder))
+    monkeypatch.setenv("ETL_CONF_DIR", str(folder))
     found = dag_bag()
     assert found.import_errors == {}
     names = {
@@ -168,7 +168,7 @@ def test_a_conf_file_with_a_mistake_is_an_import_error_that_names_it(
     (folder / "dags").mkdir()
     (folder / "half.yaml").write_text("pipeline: clicks")
     (folder / "dags" / "wrong.py").write_text(
-        f"from etl.airflow.dags import ingest_dag\ndag = ingest_dag({str(folder / 'half.yaml')!r}, '0 * * * *')\n"
+        f"from etl.airflow import ingest_dag\ndag = ingest_dag({str(folder / 'half.yaml')!r}, '0 * * * *')\n"
     )
     told = "".join(dag_bag(folder / "dags").import_errors.values())
     assert "SettingsError" in told and "half.yaml" in told and "table.path" in told

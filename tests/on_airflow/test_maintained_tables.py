@@ -26,12 +26,13 @@ def test_a_table_that_was_proven_is_maintained_behind_it_without_a_question(
     stand_in.command(WHOLE)
     ran = run("maintain_clicks", datetime(2026, 11, 16, 1, tzinfo=UTC), task="maintain")
     assert [asked.job for asked in stand_in.asked()] == [
-        ["verify.py", CLICKS, "--json"],
-        ["maintain.py", CLICKS, "--yes", "--json"],
+        ["verify", CLICKS, "--json"],
+        ["table", "maintain", CLICKS, "--yes", "--json"],
     ]
     assert (
         ran.state == "success"
-        and {"job": "maintain", "small_files": 9, "large_files": 1}.items() <= ran.said.items()
+        and {"command": "table maintain", "small_files": 9, "large_files": 1}.items()
+        <= ran.said.items()
     )
 
 
@@ -40,6 +41,6 @@ def test_a_table_that_lacks_something_is_left_as_it_is(stand_in: StandIn) -> Non
         {"code": 5, "document": VerificationFailed("3 rows are missing").as_json()}
     )
     stand_in.command(WHOLE)
-    ran = run("maintain_clicks", datetime(2026, 11, 16, 2, tzinfo=UTC), task="missing_intervals")
-    assert [asked.job[0] for asked in stand_in.asked()] == ["verify.py"]
+    ran = run("maintain_clicks", datetime(2026, 11, 16, 2, tzinfo=UTC), task="table_gaps")
+    assert [asked.job[0] for asked in stand_in.asked()] == ["verify"]
     assert ran.state == "failed" and ran.tasks["maintain"][0] == "upstream_failed"

@@ -144,6 +144,5 @@ def test_a_conf_whose_topic_is_not_there_fails_in_the_first_look_of_the_real_com
     finally:
         real.conf.write_text(right)
     assert (
-        ran.tasks["wait_until_complete"] == ("failed", 1)
-        and ran.tasks["load"][0] == "upstream_failed"
+        ran.tasks["wait_until_ready"] == ("failed", 1) and ran.tasks["load"][0] == "upstream_failed"
     )

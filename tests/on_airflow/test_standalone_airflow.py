@@ -43,7 +43,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, real: Real) -> Iterator[St
     environment = {
         **real.environment,
         "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
-        "ETL_CONF": str(CONF),
+        "ETL_CONF_DIR": str(CONF),
     }
     with StandaloneAirflow(home, environment) as running:
         yield running
@@ -103,7 +103,9 @@ def test_a_sensor_that_waits_for_the_logs_holds_no_worker_and_the_triggerer_ends
     airflow.cli(
         "dags", "unpause", "patient"
     )  # its schedule has one run to make, that of last month
-    sensor = "select state from task_instance where dag_id = 'patient' and task_id = 'wait_until_complete'"
+    sensor = (
+        "select state from task_instance where dag_id = 'patient' and task_id = 'wait_until_ready'"
+    )
     wait_for("the sensor's rest", lambda: airflow.rows(sensor) == [("deferred",)], 120)
     now = round(time.time() * 1000)
     real.ask("produce", name="clicks", times=[[partition, now] for partition in range(PARTITIONS)])

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from etl.errors import BrokerUnreachable, CorruptData, Owned
-from tests.on_airflow.home import CONF, ROOT, TOOLKIT
+from etl.errors import BrokerUnreachable, CorruptData, NotReady, Owned
+from tests.on_airflow.home import CONF, ENVIRONMENT, ROOT
 from tests.on_airflow.running import IS_2, dag_bag, events, run
 from tests.on_airflow.stand_in import StandIn
 
@@ -52,22 +52,22 @@ def test_a_run_submits_the_job_of_its_interval_and_returns_what_the_job_said(
     stand_in.spark_submit(DONE)
     ran = run("at_once", now(), BY_PARAMS)
     [asked] = stand_in.asked()
-    assert asked.job == ["ingest.py", CLICKS, "--run-key", KEY, "--until", SIX, "--json"]
-    assert str(ROOT / "jobs" / "ingest.py") in asked.words
+    assert asked.job == ["run", CLICKS, "--run-key", KEY, "--until", SIX, "--json"]
+    assert str(ROOT / "jobs" / "etl_job.py") in asked.words
     assert asked.after("--master") == ["local[2]"] and asked.after("--packages") == [
         "io.delta:delta-spark_4.2_2.13:4.4.0"
     ]
     assert asked.after("--name") == [
-        "ingest etl-clicks/clicks"
+        "etl run etl-clicks/clicks"
     ] and "spark.log.level=WARN" in asked.after("--conf")
-    assert asked.environment["PYSPARK_PYTHON"] == str(TOOLKIT.python)
+    assert asked.environment["PYSPARK_PYTHON"] == str(ENVIRONMENT.python)
     assert ran.tasks["load"] == ("success", 1)
     assert (
         ran.said["run_key"] == KEY
         and ran.said["records"] == 7
         and ran.said["outcomes"] == ["plan 3"]
     )
-    assert ran.said["plan"] == {"number": 3, "ranges_in_all": 1, "ranges": RANGES}
+    assert ran.said["plan"] == {"number": 3, "total_ranges": 1, "ranges": RANGES}
 
 
 def test_whoever_waits_for_the_table_is_told_the_report_and_of_the_same_interval_the_same_run_key(
@@ -152,7 +152,9 @@ def test_a_driver_that_was_killed_is_tried_again_and_one_that_had_committed_is_d
 
 def test_what_a_person_must_decide_fails_in_its_first_try(stand_in: StandIn) -> None:
     stand_in.spark_submit(
-        failing(CorruptData("a bad CRC", topic="clicks", partition=3, action="the broker's disk"))
+        failing(
+            CorruptData("a bad CRC", topic="clicks", partition=3, action="Check the broker's disk")
+        )
     )
     assert run("at_once", now(), BY_PARAMS).tasks["load"] == ("failed", 1)
     assert len(stand_in.asked()) == 1
@@ -168,7 +170,7 @@ def test_a_replay_names_the_range_of_its_params_and_says_yes(stand_in: StandIn) 
     )
     assert ran.state == "success"
     assert stand_in.asked()[0].job == [
-        "replay.py",
+        "replay",
         CLICKS,
         "--partition",
         "clicks:3",
@@ -190,7 +192,8 @@ def test_a_backfill_has_a_name_by_which_a_retry_resumes_it(stand_in: StandIn) ->
     )
     assert ran.state == "success"
     assert stand_in.asked()[0].job == [
-        "backfill.py",
+        "backfills",
+        "run",
         CLICKS,
         "old",
         "--from",
@@ -205,7 +208,7 @@ def test_maintenance_verifies_the_table(stand_in: StandIn) -> None:
     stand_in.spark_submit({"document": {"exit_code": 0}})
     stand_in.command({"document": {"incomplete": [], "message": "whole"}})
     assert run("maintain_clicks", now(), task="verify").state == "success"
-    assert stand_in.asked()[0].job == ["verify.py", CLICKS, "--json"]
+    assert stand_in.asked()[0].job == ["verify", CLICKS, "--json"]
     [asked] = stand_in.asked("python")
     times = [datetime.fromisoformat(*asked.after(option)) for option in ("--from", "--until")]
     assert all(time.utcoffset() == timedelta() for time in times) and times[1] - times[
@@ -221,22 +224,23 @@ def test_intervals_that_the_table_lacks_fail_the_maintenance_by_their_names(
         "message": "168 intervals: all that the logs hold of them is in the table",
         "incomplete": [],
     }
-    lost = {"from": FIVE, "until": SIX, "run_key": KEY, "missing": 1234}
+    lost = {"from_time": FIVE, "until_time": SIX, "run_key": KEY, "missing": 1234}
     stand_in.command(
         {"document": whole},
-        {"document": {**whole, "message": "1 of 168 intervals not whole", "incomplete": [lost]}},
+        {
+            "code": NotReady.exit_code,
+            "document": {**whole, "message": "1 of 168 intervals", "incomplete": [lost]},
+        },
     )
     at = datetime(2026, 11, 10, 6, tzinfo=UTC)
     [task] = [
-        one
-        for one in dag_bag().get_dag("maintain_clicks").tasks
-        if one.task_id == "missing_intervals"
+        one for one in dag_bag().get_dag("maintain_clicks").tasks if one.task_id == "table_gaps"
     ]
     context = {"data_interval_start": at, "data_interval_end": at.replace(hour=7)}
     assert task.execute(context) == {"message": whole["message"]}
     with pytest.raises(
         Exception,
-        match=f"1 of 168 intervals not whole: {re.escape(FIVE)} to .* \\(1,234 offsets\\)",
+        match=f"1 of 168 intervals: {re.escape(FIVE)} to .* \\(1,234 offsets\\)",
     ):
         task.execute(context)
     assert stand_in.asked("python")[0].words == [
@@ -275,30 +279,30 @@ def test_a_missing_connection_is_told_with_the_command_that_makes_it_and_nothing
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
     told = failure({})
     assert (
-        "the Airflow connection spark_default is not there" in told
+        "The Airflow connection spark_default does not exist" in told
         and "airflow connections add spark_default" in told
     )
     assert stand_in.asked() == []
 
 
-def test_a_connection_in_deploy_mode_cluster_is_refused_for_no_report_comes_back(
+def test_a_connection_in_deploy_mode_cluster_is_rejected_since_no_report_comes_back(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(
         "AIRFLOW_CONN_SPARK_DEFAULT",
         '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}',
     )
-    assert "deploy-mode must be client" in failure({})
+    assert "Set deploy-mode to client" in failure({})
     assert stand_in.asked() == []
 
 
-def test_the_deploy_mode_cluster_is_refused_as_spark_calls_it_too(stand_in: StandIn) -> None:
+def test_deploy_mode_cluster_in_spark_conf_is_rejected(stand_in: StandIn) -> None:
     from etl.airflow.compat import AirflowFailException
 
     [task] = dag_bag().get_dag("at_once").tasks
     task.conf = {**task.conf, "spark.submit.deployMode": "cluster"}
     with pytest.raises(
-        AirflowFailException, match="deploy-mode must be client; and spark.submit.deployMode"
+        AirflowFailException, match="Set deploy-mode to client .* spark.submit.deployMode"
     ):
         task.execute({"params": BY_PARAMS})
     assert stand_in.asked() == []
@@ -319,7 +323,7 @@ def test_the_report_comes_back_from_a_driver_beside_a_kubernetes_too(
     ran = run("at_once", now(), BY_PARAMS)
     assert ran.tasks["load"][0] == "success" and ran.said["records"] == 7
     [asked] = stand_in.asked()
-    assert asked.environment["PYSPARK_PYTHON"] == str(TOOLKIT.python)
+    assert asked.environment["PYSPARK_PYTHON"] == str(ENVIRONMENT.python)
 
 
 def test_a_job_that_left_no_report_is_not_taken_for_done_though_spark_submit_ended_well(
@@ -331,7 +335,7 @@ def test_a_job_that_left_no_report_is_not_taken_for_done_though_spark_submit_end
     assert len(events()) == before, "nobody is told that the table has them"
 
 
-def test_a_worker_without_the_toolkits_environment_is_told_by_the_variable_that_names_it(
+def test_a_worker_without_the_environment_reports_the_variable_that_names_it(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ETL_PYTHON", "/no/such/bin/python")
@@ -346,24 +350,26 @@ def test_a_worker_whose_environment_lacks_the_package_is_told_what_installs_it_a
     told = failure({})
     assert (
         "No module named 'etl'" in told
-        and f"{TOOLKIT.python} -m pip install offset-range-etl" in told
+        and f"{ENVIRONMENT.python} -m pip install offset-range-etl" in told
     )
 
 
-def test_a_worker_without_the_job_is_told_by_the_variable_that_names_its_folder(
+def test_a_worker_without_the_job_file_reports_the_variable_that_names_it(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("ETL_JOBS", str(tmp_path))
+    monkeypatch.setenv("ETL_JOB", str(tmp_path / "etl_job.py"))
     told = failure({})
-    assert str(tmp_path / "ingest.py") in told and "ETL_JOBS" in told
+    assert str(tmp_path / "etl_job.py") in told and "ETL_JOB" in told
 
 
 def test_the_failure_says_what_the_job_said(stand_in: StandIn) -> None:
     stand_in.spark_submit(
-        failing(CorruptData("a bad CRC", topic="clicks", partition=3, action="the broker's disk"))
+        failing(
+            CorruptData("a bad CRC", topic="clicks", partition=3, action="Check the broker's disk")
+        )
     )
     told = failure({})
     assert (
-        "CorruptData: a bad CRC (topic clicks, partition 3). the broker's disk" in told
+        "CorruptData: a bad CRC (topic clicks, partition 3). Check the broker's disk" in told
         and "exit code 5" in told
     )

@@ -57,7 +57,7 @@ def test_the_page_is_typed_from_the_zip_to_a_table_that_a_cluster_wrote(
         for words in (
             ["etl package"],
             ["--master MASTER", "dist/etl_job.py"],
-            ["spark://HOST:7077", "jobs/ingest.py"],
+            ["spark://HOST:7077", "jobs/etl_job.py"],
         )
     )
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -294,9 +294,9 @@ def test_a_reader_that_hangs_up_gets_no_traceback(pipeline: Pipeline) -> None:
 
 
 def test_a_job_for_spark_submit_is_the_same_door(tmp_path: Path) -> None:
-    for job in ("ingest", "verify"):
+    for command in ("run", "verify"):
         said = subprocess.run(
-            [sys.executable, str(ROOT / "jobs" / f"{job}.py"), "no/such.yaml", "--json"],
+            [sys.executable, str(ROOT / "jobs" / "etl_job.py"), command, "no/such.yaml", "--json"],
             cwd=tmp_path,
             env={"PYTHONPATH": str(ROOT)},
             capture_output=True,

@@ -225,7 +225,7 @@ def submit(
     }
     told = [text for key, value in settings.items() for text in ("--conf", f"{key}={value}")]
     command = submit_command(
-        "--master", spark.master_url, *words, *told, str(ROOT / "jobs" / "ingest.py")
+        "--master", spark.master_url, *words, *told, str(ROOT / "jobs" / "etl_job.py"), "run"
     )
     environment = {
         k: v for k, v in submit_environment().items() if k not in ("PYTHONPATH", "PYSPARK_PYTHON")

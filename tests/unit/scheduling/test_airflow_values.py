@@ -17,16 +17,15 @@ import pytest
 from etl.airflow.pipeline import (
     DELTA,
     RANGES_KEPT,
-    Named,
-    Toolkit,
-    ask,
-    brief_of,
+    EtlEnvironment,
+    Reference,
     conf_files,
-    missing,
-    named_by,
-    pipeline_of,
-    told_of,
-    toolkit_from_environment,
+    describe_error,
+    missing_references,
+    read_pipeline,
+    references_of,
+    run_command,
+    xcom_summary,
 )
 from etl.errors import CorruptData, SettingsError
 from etl.settings.load import load_settings
@@ -49,7 +48,7 @@ def conf_of(folder: Path, table: str = "../warehouse/clicks", more: str = "") ->
 
 @pytest.mark.parametrize("conf", sorted((ROOT / "conf").glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_dag_knows_the_same_of_a_conf_file_as_the_command_that_it_starts(conf: Path) -> None:
-    pipeline, settings = pipeline_of(conf), load_settings(conf)
+    pipeline, settings = read_pipeline(conf), load_settings(conf)
     assert (pipeline.name, pipeline.group, pipeline.is_physical) == (
         settings.pipeline,
         settings.group.id,
@@ -61,7 +60,7 @@ def test_a_dag_knows_the_same_of_a_conf_file_as_the_command_that_it_starts(conf:
 def test_what_parses_dag_files_needs_no_secret_of_a_conf(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="NOT_SET_HERE"):
         load_settings(conf_of(tmp_path))
-    assert pipeline_of(conf_of(tmp_path)).name == "clicks"
+    assert read_pipeline(conf_of(tmp_path)).name == "clicks"
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ def test_what_parses_dag_files_needs_no_secret_of_a_conf(tmp_path: Path) -> None
 def test_a_table_is_known_by_one_uri_however_its_path_is_written(
     tmp_path: Path, table: str, uri: str
 ) -> None:
-    assert pipeline_of(conf_of(tmp_path, table)).table == uri
+    assert read_pipeline(conf_of(tmp_path, table)).table == uri
 
 
 def test_a_table_that_a_catalog_names_is_known_by_that_name_for_a_dag_asks_no_catalog(
@@ -88,7 +87,7 @@ def test_a_table_that_a_catalog_names_is_known_by_that_name_for_a_dag_asks_no_ca
     path.write_text(
         path.read_text().replace('path: "../warehouse/clicks"', "name: main.lake.clicks")
     )
-    assert pipeline_of(path).table == "delta-table:///main.lake.clicks"
+    assert read_pipeline(path).table == "delta-table:///main.lake.clicks"
 
 
 @pytest.mark.parametrize(
@@ -108,21 +107,21 @@ def test_a_table_that_a_file_of_defaults_names_is_seen_from_its_folder_as_by_the
             'table: {path: "../warehouse/clicks"}', "defaults: ../shared/all.yaml"
         )
     )
-    assert pipeline_of(path).table == Path(load_settings(path).table.path).as_uri()
-    assert pipeline_of(path).table.startswith((tmp_path / "shared" / "tables").as_uri())
+    assert read_pipeline(path).table == Path(load_settings(path).table.path).as_uri()
+    assert read_pipeline(path).table.startswith((tmp_path / "shared" / "tables").as_uri())
 
 
 def test_a_conf_that_is_not_there_or_lacks_a_key_is_told_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no-such.yaml"):
-        pipeline_of(tmp_path / "no-such.yaml")
+        read_pipeline(tmp_path / "no-such.yaml")
     for text in ("pipeline: clicks", "[]", "pipeline: {a: b}"):
         (tmp_path / "half.yaml").write_text(text)
         with pytest.raises(SettingsError, match="lacks a key") as found:
-            pipeline_of(tmp_path / "half.yaml")
+            read_pipeline(tmp_path / "half.yaml")
         assert found.value.where["path"] == tmp_path / "half.yaml" and "key" in found.value.where
     (tmp_path / "half.yaml").write_text("a: [")
     with pytest.raises(SettingsError, match="cannot be read"):
-        pipeline_of(tmp_path / "half.yaml")
+        read_pipeline(tmp_path / "half.yaml")
 
 
 def test_a_folder_without_a_conf_file_is_told_instead_of_giving_no_dag(tmp_path: Path) -> None:
@@ -131,23 +130,23 @@ def test_a_folder_without_a_conf_file_is_told_instead_of_giving_no_dag(tmp_path:
     assert conf_files(conf_of(tmp_path).parent) == [tmp_path / "clicks.yaml"]
 
 
-def test_the_toolkit_is_where_the_environment_says_and_else_in_airflows_own() -> None:
-    assert toolkit_from_environment({}) == Toolkit(
-        sys.executable, "jobs", "spark_default", {"packages": DELTA}
+def test_the_environment_comes_from_variables_or_is_airflows_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("ETL_PYTHON", "ETL_JOB", "ETL_CONN_ID", "ETL_SUBMIT_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    assert EtlEnvironment() == EtlEnvironment(
+        sys.executable, "jobs/etl_job.py", "spark_default", {"packages": DELTA}
     )
-    found = toolkit_from_environment(
-        {
-            "ETL_PYTHON": "/opt/etl/bin/python",
-            "ETL_SPARK_CONNECTION": "yarn",
-            "ETL_SPARK_SUBMIT": '{"jars": "a.jar"}',
-        },
-        jobs="/srv/jobs",
-    )
-    assert (found.spark_submit, found.job("ingest")) == (
+    monkeypatch.setenv("ETL_PYTHON", "/opt/etl/bin/python")
+    monkeypatch.setenv("ETL_CONN_ID", "yarn")
+    monkeypatch.setenv("ETL_SUBMIT_OPTIONS", '{"jars": "a.jar"}')
+    found = EtlEnvironment(job="/srv/jobs/etl_job.py")
+    assert (found.spark_submit, found.job_path) == (
         "/opt/etl/bin/spark-submit",
-        "/srv/jobs/ingest.py",
+        "/srv/jobs/etl_job.py",
     )
-    assert (found.connection, found.submit, found.environment) == (
+    assert (found.conn_id, found.submit_options, found.variables) == (
         "yarn",
         {"jars": "a.jar"},
         {"PYSPARK_PYTHON": "/opt/etl/bin/python"},
@@ -155,9 +154,12 @@ def test_the_toolkit_is_where_the_environment_says_and_else_in_airflows_own() ->
 
 
 @pytest.mark.parametrize("text", ["[]", "packages", "{"])
-def test_submit_arguments_that_are_no_object_are_told_with_their_form(text: str) -> None:
-    with pytest.raises(SettingsError, match="ETL_SPARK_SUBMIT") as found:
-        toolkit_from_environment({"ETL_SPARK_SUBMIT": text})
+def test_submit_options_that_are_not_an_object_are_rejected_with_their_form(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ETL_SUBMIT_OPTIONS", text)
+    with pytest.raises(SettingsError, match="ETL_SUBMIT_OPTIONS") as found:
+        EtlEnvironment()
     assert DELTA in found.value.action
 
 
@@ -169,34 +171,34 @@ def test_the_jars_that_a_job_is_submitted_with_are_those_of_the_installed_delta(
     assert DELTA in (ROOT / "README.md").read_text()
 
 
-def test_a_command_is_asked_in_the_toolkits_environment_and_its_document_comes_back(
+def test_a_command_runs_in_the_environment_and_its_document_is_returned(
     tmp_path: Path,
 ) -> None:
-    toolkit = Toolkit(variables={"PYTHONPATH": str(ROOT)})
-    code, document = ask(toolkit, ["plan", str(tmp_path / "no-such.yaml"), "--json"])
+    environment = EtlEnvironment(env_vars={"PYTHONPATH": str(ROOT)})
+    code, document = run_command(environment, ["run", str(tmp_path / "no-such.yaml"), "--json"])
     assert code == 2 and document is not None and document["error"] == "SettingsError"
-    assert ask(toolkit, ["--version"])[1] is None, "no document"
+    assert run_command(environment, ["--version"])[1] is None, "no document"
 
 
-def test_an_environment_that_is_not_on_this_worker_is_told_by_its_name() -> None:
+def test_a_missing_environment_is_reported_with_its_path() -> None:
     with pytest.raises(SettingsError, match="/no/such/python") as found:
-        ask(Toolkit("/no/such/python"), ["--version"])
+        run_command(EtlEnvironment("/no/such/python"), ["--version"])
     assert "ETL_PYTHON" in found.value.action
 
 
-def bare(folder: Path, body: str = "") -> Toolkit:
+def bare(folder: Path, body: str = "") -> EtlEnvironment:
     """An interpreter that has nothing but what Python itself brings."""
     python = folder / "python"
     python.write_text(f'#!/bin/sh\n{body}\nexec {sys.executable} -I -S "$@"\n')
     python.chmod(0o755)
-    return Toolkit(str(python))
+    return EtlEnvironment(str(python))
 
 
 def test_a_worker_without_the_package_is_told_with_the_command_that_installs_it(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(SettingsError, match="No module named 'etl'") as found:
-        ask(bare(tmp_path), ["complete", "clicks.yaml", "--json"])
+        run_command(bare(tmp_path), ["topics", "ready", "clicks.yaml", "--json"])
     assert (
         f"{tmp_path}/python -m pip install offset-range-etl" in found.value.action
         and "ETL_PYTHON" in found.value.action
@@ -207,24 +209,24 @@ def test_a_worker_without_one_of_the_packages_requirements_is_told_the_name_of_i
     tmp_path: Path,
 ) -> None:
     with pytest.raises(SettingsError, match="No module named 'typer'"):
-        ask(
+        run_command(
             bare(tmp_path, f'export PYTHONPATH={ROOT}\nexec {sys.executable} -S "$@"'),
-            ["complete", "clicks.yaml", "--json"],
+            ["topics", "ready", "clicks.yaml", "--json"],
         )
 
 
 def test_what_a_command_said_before_it_ended_without_a_document_is_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    toolkit = bare(
+    environment = bare(
         tmp_path,
         f'export PYTHONPATH={ROOT}\n[ $1 = -c ] || {{ echo of no use >&2; exit 1; }}\nexec {sys.executable} "$@"',
     )
-    assert ask(toolkit, ["complete"]) == (1, None)
+    assert run_command(environment, ["lag"]) == (1, None)
     assert "of no use" in caplog.text
 
 
-def test_little_of_a_document_is_kept_whatever_its_size() -> None:
+def test_the_xcom_summary_of_a_document_is_small() -> None:
     ranges = [{"topic": "clicks", "partition": n} for n in range(5000)]
     document = {
         "run_id": "r",
@@ -235,17 +237,19 @@ def test_little_of_a_document_is_kept_whatever_its_size() -> None:
         "plan": {"number": 3, "ranges": ranges, "positions": ranges},
         "text": "x" * 100_000,
     }
-    kept = brief_of(document)
+    kept = xcom_summary(document)
     assert kept["records"] == 7 and kept["outcomes"] == ["plan 3: ..."] and "versions" not in kept
-    assert kept["plan"] == {"number": 3, "ranges_in_all": 5000, "ranges": ranges[:RANGES_KEPT]}
+    assert kept["plan"] == {"number": 3, "total_ranges": 5000, "ranges": ranges[:RANGES_KEPT]}
     assert len(str(kept)) < 20_000
-    assert brief_of(None) == {}
+    assert xcom_summary(None) == {}
 
 
-def test_an_error_is_told_as_the_command_tells_it() -> None:
-    error = CorruptData("a bad CRC", topic="clicks", partition=3, action="the broker's disk")
-    assert told_of(error.as_json()) == f"CorruptData: {error}"
-    assert "no document" in told_of(None) and "no document" in told_of({"state": "running"})
+def test_an_error_is_described_as_by_the_command() -> None:
+    error = CorruptData("a bad CRC", topic="clicks", partition=3, action="Check the broker's disk")
+    assert describe_error(error.as_json()) == f"CorruptData: {error}"
+    assert "no document" in describe_error(None) and "no document" in describe_error(
+        {"state": "running"}
+    )
 
 
 @dataclass
@@ -262,13 +266,13 @@ def test_pools_and_connections_that_tasks_name_and_nobody_made_are_told_with_the
         "a": SimpleNamespace(tasks=[Task("load", "clicks", "spark_default"), Task("wait")]),
         "b": SimpleNamespace(tasks=[Task("load", "clicks")]),
     }
-    named = named_by(dags)
-    assert missing(named, {"default_pool", "clicks"}, {"spark_default"}) == []
-    lost = missing(named, {"default_pool"}, set())
+    named = references_of(dags)
+    assert missing_references(named, {"default_pool", "clicks"}, {"spark_default"}) == []
+    lost = missing_references(named, {"default_pool"}, set())
     assert lost == [
-        Named("connection", "spark_default", "a", "load"),
-        Named("pool", "clicks", "a", "load"),
-        Named("pool", "clicks", "b", "load"),
+        Reference("connection", "spark_default", "a", "load"),
+        Reference("pool", "clicks", "a", "load"),
+        Reference("pool", "clicks", "b", "load"),
     ]
     assert "airflow connections add spark_default" in str(
         lost[0]
@@ -290,7 +294,7 @@ def test_what_a_dag_file_imports_of_the_package_is_light() -> None:
         "typer",
     )
     program = (
-        "import sys; import etl.airflow.pipeline, etl.airflow.pipeline, etl.airflow.pipeline, etl.airflow.pipeline\n"
+        "import sys; import etl.airflow.pipeline\n"
         "import etl.decide.run_requests\n"
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )

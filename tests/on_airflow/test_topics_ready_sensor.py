@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from etl.errors import BrokerUnreachable, NotYetReadable, TopicMissing
-from tests.on_airflow.home import CONF, TOOLKIT
+from tests.on_airflow.home import CONF, ENVIRONMENT
 from tests.on_airflow.running import run
 from tests.on_airflow.stand_in import StandIn
 
@@ -50,7 +50,7 @@ WHEN = datetime(2026, 11, 16, tzinfo=UTC)
 def test_logs_that_are_complete_are_loaded_at_once(stand_in: StandIn) -> None:
     stand_in.command(COMPLETE)
     ran = run("quick", WHEN, BY_PARAMS)
-    assert ran.tasks["wait_until_complete"] == ("success", 1) and ran.tasks["load"][0] == "success"
+    assert ran.tasks["wait_until_ready"] == ("success", 1) and ran.tasks["load"][0] == "success"
     assert [asked.words for asked in stand_in.asked("python")] == [WORDS]
 
 
@@ -59,7 +59,7 @@ def test_logs_that_are_not_complete_are_waited_for_by_a_trigger_also_while_broke
 ) -> None:
     stand_in.command(NOT_YET, AWAY, NOT_YET, COMPLETE)
     ran = run("quick", WHEN.replace(hour=1), BY_PARAMS)
-    assert ran.tasks["wait_until_complete"][0] == "success" and ran.tasks["load"][0] == "success"
+    assert ran.tasks["wait_until_ready"][0] == "success" and ran.tasks["load"][0] == "success"
     assert [asked.words for asked in stand_in.asked("python")] == [WORDS] * 4
 
 
@@ -77,15 +77,14 @@ def test_a_conf_that_no_look_can_use_fails_and_nothing_is_loaded(
     stand_in.command(*answers)
     ran = run("quick", WHEN.replace(hour=3, minute=len(answers)), BY_PARAMS)
     assert (
-        ran.tasks["wait_until_complete"][0] == "failed"
-        and ran.tasks["load"][0] == "upstream_failed"
+        ran.tasks["wait_until_ready"][0] == "failed" and ran.tasks["load"][0] == "upstream_failed"
     )
     assert stand_in.asked() == []
 
 
 def test_a_run_without_an_interval_waits_for_nothing_and_fails(stand_in: StandIn) -> None:
     ran = run("quick", WHEN.replace(hour=4), {"until": SIX})
-    assert ran.tasks["wait_until_complete"] == ("failed", 1)
+    assert ran.tasks["wait_until_ready"] == ("failed", 1)
     assert stand_in.asked("python") == []
 
 
@@ -102,38 +101,39 @@ def event_of(trigger: Any) -> dict[str, Any]:
 def test_a_trigger_is_the_same_after_it_was_kept_in_airflows_database(stand_in: StandIn) -> None:
     from importlib import import_module
 
-    from etl.airflow.sensors import LogCompleteTrigger
+    from etl.airflow.sensors import TopicsReadyTrigger
 
     stand_in.command(COMPLETE)
-    name, kept = LogCompleteTrigger(str(TOOLKIT.python), {"A": "b"}, WORDS[2:], 0.01).serialize()
+    name, kept = TopicsReadyTrigger(
+        str(ENVIRONMENT.python), {"A": "b"}, WORDS[2:], 0.01
+    ).serialize()
     module, _, kind = name.rpartition(".")
     again = getattr(import_module(module), kind)(**kept)
     assert again.serialize() == (name, kept)
     assert event_of(again) == {"message": "2 partitions complete"}
 
 
-def test_a_triggerer_without_the_toolkits_environment_says_so() -> None:
-    from etl.airflow.sensors import LogCompleteTrigger
+def test_a_triggerer_without_the_environment_reports_it() -> None:
+    from etl.airflow.sensors import TopicsReadyTrigger
 
     assert (
         "The triggerer needs it, too"
-        in event_of(LogCompleteTrigger("/no/such/python", {}, WORDS[2:], 0.01))["refused"]
+        in event_of(TopicsReadyTrigger("/no/such/python", {}, WORDS[2:], 0.01))["error"]
     )
 
 
 def test_a_worker_or_a_triggerer_whose_environment_lacks_the_package_says_what_installs_it(
     stand_in: StandIn,
 ) -> None:
-    from etl.airflow.sensors import LogCompleteTrigger
+    from etl.airflow.sensors import TopicsReadyTrigger
 
     stand_in.without_package()
-    told = event_of(LogCompleteTrigger(str(TOOLKIT.python), {}, WORDS[2:], 0.01))["refused"]
+    told = event_of(TopicsReadyTrigger(str(ENVIRONMENT.python), {}, WORDS[2:], 0.01))["error"]
     assert (
         "No module named 'etl'" in told
-        and f"{TOOLKIT.python} -m pip install offset-range-etl" in told
+        and f"{ENVIRONMENT.python} -m pip install offset-range-etl" in told
     )
     ran = run("quick", WHEN.replace(hour=5), BY_PARAMS)
     assert (
-        ran.tasks["wait_until_complete"] == ("failed", 1)
-        and ran.tasks["load"][0] == "upstream_failed"
+        ran.tasks["wait_until_ready"] == ("failed", 1) and ran.tasks["load"][0] == "upstream_failed"
     )

@@ -133,7 +133,7 @@ def test_a_conf_file_that_cannot_be_read_takes_no_other_dag_away_and_its_own_fai
     for kind in KINDS:
         [task] = found.dags[f"{kind}_half"].tasks
         assert task.on_failure_callback
-        with pytest.raises(AirflowFailException, match="table.path.*half.yaml"):
+        with pytest.raises(AirflowFailException, match="group.id.*half.yaml"):
             task.execute({})
     timetables = [
         type(found.dags[f"{kind}_half"].timetable).__name__ for kind in ("ingest", "maintain")
@@ -171,4 +171,4 @@ def test_a_conf_file_with_a_mistake_is_an_import_error_that_names_it(
         f"from etl.airflow import ingest_dag\ndag = ingest_dag({str(folder / 'half.yaml')!r}, '0 * * * *')\n"
     )
     told = "".join(dag_bag(folder / "dags").import_errors.values())
-    assert "SettingsError" in told and "half.yaml" in told and "table.path" in told
+    assert "SettingsError" in told and "half.yaml" in told and "group.id" in told

@@ -34,7 +34,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> LostWorkers:
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory, workers: LostWorkers) -> Iterator[Real]:
     """One that begins at five o'clock."""
-    folder, start = tmp_path_factory.mktemp("real"), f'{{timestamp: "{FIVE.isoformat()}"}}'
+    folder, start = tmp_path_factory.mktemp("real"), f'"{FIVE.isoformat()}"'
     pipeline = real_pipeline(folder, lock_timeout_s=120, start=start, max_records_per_plan=A_PLAN)
     with pipeline as running, pytest.MonkeyPatch.context() as patch:
         for name, value in {**running.environment, "ETL_REAL_PYTHON": str(workers.python)}.items():

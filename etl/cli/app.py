@@ -1,6 +1,8 @@
-"""Which commands are there, and how does one begin and end?
+"""Which commands exist, and how does a command begin and end?
 
-Commands of daily use, the groups of all others, signals and exit codes.
+Lives here: the commands of daily use, the groups of all others, signals, exit codes.
+Not here: arguments of the other commands (`load_commands`, `operator_commands`, `record_commands`,
+`setup_commands`), options that several commands share (`common_options`).
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ from etl.cli.common_options import (
     ConfOrFolder,
     DryRun,
     Output,
+    OutputFailed,
     Quiet,
     RunKey,
-    Unshown,
     UntilTime,
-    begun,
     json_lines,
+    output_error,
+    output_session,
+    print_error,
     print_json,
     raise_output_failure,
     request_of,
@@ -39,8 +43,6 @@ from etl.cli.common_options import (
     settings_of,
     show,
     table_settings_of,
-    tell,
-    unwritable,
     wants_json_lines,
 )
 from etl.cli.load_commands import backfills, replay
@@ -107,7 +109,7 @@ def demo(
     """Run servers and a pipeline here, kill it, and verify."""
     from etl.demo.story import run_demo
 
-    document = run_demo(records=records, folder=folder, quiet=as_json, dialect=broker_type)
+    document = run_demo(records=records, folder=folder, quiet=as_json, broker_type=broker_type)
     if as_json:
         print_json(document)
 
@@ -165,26 +167,27 @@ def run(
     )
     show(as_json, report.as_json(), lambda: show_report(report), is_done=True)
     if fail_on_loss and report.lost_records:
-        who, look_at = describe_who_skipped(report.why_lost)
+        policy, check = describe_who_skipped(report.why_lost)
         raise DataLost(
-            f"records were lost, and {who} let them go", action=f"the gaps named above; {look_at}"
+            f"Records were lost, as allowed by {policy}",
+            action=f"Check the lost offsets that are named above. {check}",
         )
 
 
 def _show_next_run(conf: Path, until: str | None, run_key: str | None, *, as_json: bool) -> None:
     """Show what the next run would do; nothing is stored or committed."""
     from etl.cli.screens import show_preview
-    from etl.commands import plans as previewing
+    from etl.commands import plans as plans_command
 
     if conf.is_dir():
         raise SettingsError(
-            "--dry-run takes one conf, and this is a directory",
+            "--dry-run takes one conf, not a directory",
             path=conf,
             key="--dry-run",
-            action="the same with each of its confs",
+            action="Run the command for each conf of the directory",
         )
     settings = table_settings_of(conf)
-    preview = previewing.preview(settings, request_of(settings, until, run_key))
+    preview = plans_command.preview(settings, request_of(settings, until, run_key))
     show(as_json, preview.as_json(), lambda: show_preview(preview))
 
 
@@ -195,9 +198,11 @@ app.command()(replay)
 def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
     """Prove that each planned record is in the table once. Exit 9: rows are missing or duplicated."""
     from etl.cli.screens import show_proof
-    from etl.commands import verify as proving
+    from etl.commands import verify as verify_command
 
-    proof = proving.verify(table_settings_of(conf), run_context(quiet=quiet, as_json=as_json))
+    proof = verify_command.verify(
+        table_settings_of(conf), run_context(quiet=quiet, as_json=as_json)
+    )
     show(as_json, proof.as_json(), lambda: show_proof(proof))
     if not proof.is_right:
         raise VerificationFailed(proof.first_finding, action=proof.action)
@@ -207,9 +212,9 @@ def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
 def lag(conf: Conf, as_json: AsJson = False) -> None:
     """Show how far the table is behind the topics."""
     from etl.cli.screens import show_lag
-    from etl.commands import lag as looking
+    from etl.commands import lag as lag_command
 
-    found = looking.lag(table_settings_of(conf))
+    found = lag_command.lag(table_settings_of(conf))
     show(as_json, found.as_json(), lambda: show_lag(found))
     if found.refusal:
         raise found.refusal
@@ -220,73 +225,64 @@ app.command()(package)
 
 
 _STOPPED = 130
-_NOBODY_READS = 141
-"""The exit code of a command that ended by SIGPIPE, as of most tools."""
+_OUTPUT_CLOSED = 141
+"""Exit code of a command that SIGPIPE ended, as of most tools."""
+_NOTHING_LOST = "Nothing is lost; the next run continues from what is stored"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; errors are two lines, or JSON if requested."""
     output: Any = Output(sys.stdout)
     with contextlib.redirect_stdout(output):
-        return _door(arguments)
-
-
-def _door(arguments: Sequence[str] | None) -> int:
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    for kind in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(kind, _stop)
-    with begun(json_lines=wants_json_lines(words)):
-        return _exit_code(words, wants_json="--json" in words)
+        for kind in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(kind, _stop)
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        with output_session(json_lines=wants_json_lines(words)):
+            return _exit_code(words, wants_json="--json" in words)
 
 
 def _exit_code(words: list[str], *, wants_json: bool) -> int:
     try:
         if app(args=words, obj=words, standalone_mode=False) == _STOPPED:
-            raise KeyboardInterrupt  # typer has caught one
-        raise_output_failure()  # help, or the version
+            raise KeyboardInterrupt  # typer caught one
+        raise_output_failure()  # of help, or the version
         return 0
     except EtlError as error:
-        return tell(error, wants_json)
+        return print_error(error, wants_json)
     except typer.TyperException as error:
-        return tell(SettingsError(str(error), action="etl --help"), wants_json)
+        settings_error = SettingsError(str(error), action="Check the arguments with `etl --help`")
+        return print_error(settings_error, wants_json)
     except (KeyboardInterrupt, typer.Abort, EOFError):
-        return tell(
-            Stopped("stopped; nothing is lost, the next run goes on from what is stored"),
-            wants_json,
-        )
-    except Unshown as error:
-        is_closed = isinstance(error.refused, BrokenPipeError)
-        return _NOBODY_READS if is_closed else tell(unwritable(error.refused), wants_json=False)
-    except SystemExit as error:  # none of ours: what ends the process in the middle of a command must not look like one that is done
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        message = f"the process was ended in the middle of the command (sys.exit, with {error.code!r}, at {place.filename}:{place.lineno})"
-        return tell(
-            EtlError(
-                message,
-                action="who calls sys.exit there; nothing is lost, the next run goes on from what is stored",
-            ),
-            wants_json,
-        )
-    except (
-        Exception
-    ) as error:  # nobody above catches it: a bug of ours, with all that is needed to report it
+        return print_error(Stopped(f"Stopped. {_NOTHING_LOST}"), wants_json)
+    except OutputFailed as error:
+        if isinstance(error.reason, BrokenPipeError):
+            return _OUTPUT_CLOSED
+        return print_error(output_error(error.reason), wants_json=False)
+    except SystemExit as error:
+        # A user's function or a library ended the process: that must not look like success.
+        return print_error(_exit_error(error), wants_json)
+    except Exception as error:  # a bug: print what a report needs
         lines = json_lines()
         if lines:
-            lines.say("error", "a bug", traceback=traceback.format_exc())
+            lines.write("error", "bug", traceback=traceback.format_exc())
         else:
             traceback.print_exc()
-        return tell(
-            EtlError(
-                f"a bug: {type(error).__name__}: {error}",
-                action="please report it with the lines above",
-            ),
-            wants_json,
-        )
+        message = f"Bug: {type(error).__name__}: {error}"
+        return print_error(EtlError(message, action="Report it with the lines above"), wants_json)
+
+
+def _exit_error(error: SystemExit) -> EtlError:
+    """Return the error for a call of sys.exit inside a command."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return EtlError(
+        f"The command was ended by sys.exit({error.code!r}) at {place.filename}:{place.lineno}",
+        action=f"Check the code that calls sys.exit there. {_NOTHING_LOST}",
+    )
 
 
 def _stop(_signal: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends a run as Ctrl-C does. What libraries log from now on of calls that were
-    interrupted is no news.
+    """End the command as Ctrl-C does. Logging is disabled, because libraries log every call that was
+    interrupted.
     """
     logging.disable(logging.CRITICAL)
     raise KeyboardInterrupt

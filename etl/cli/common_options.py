@@ -1,7 +1,8 @@
 """What do all commands accept, and how do they print their result?
 
-Shared options and what they resolve to; one JSON document or a screen on standard output, errors on
-standard error; `--log-format` text or json.
+Lives here: options that several commands share, and the settings that they resolve to; the result
+on standard output (a screen or one JSON document); errors on standard error (text or JSON lines).
+Not here: what a screen shows (`screens`, `record_screens`, `progress`).
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ if TYPE_CHECKING:
 
 
 _printed: list[Any] = []
-"""The document that was printed; there is never more than one."""
+"""The document that was printed. There is at most one."""
 _lines: list[JsonLines] = []
-"""Writer of standard error as JSON; of nested commands (`etl run FOLDER` in one process) the last.
+"""Writers of standard error as JSON. Commands nest (`etl run FOLDER` in one process); the last counts.
 """
 
 
 @contextlib.contextmanager
-def begun(*, json_lines: bool) -> Iterator[None]:
-    """Context manager: reset output state; standard error is JSON inside, if requested."""
+def output_session(*, json_lines: bool) -> Iterator[None]:
+    """Context manager: reset the output state; inside, standard error is JSON if requested."""
     _printed.clear()
     if not json_lines:
         yield
@@ -64,11 +65,11 @@ def json_lines() -> JsonLines | None:
     return _lines[-1] if _lines else None
 
 
-def say(text: str) -> None:
-    """One line on standard error, which no program needs."""
+def print_note(text: str) -> None:
+    """Print a line for people on standard error."""
     lines = json_lines()
     if lines:
-        lines.say("info", text)
+        lines.write("info", text)
     else:
         print(f"etl: {text}", file=sys.stderr)
 
@@ -76,8 +77,8 @@ def say(text: str) -> None:
 def show(
     as_json: bool, document: Any, screen: Callable[[], None], *, is_done: bool = False
 ) -> None:
-    """Print the result of a command. `is_done`: the command changed something, and that stays done
-    where the result cannot be printed.
+    """Print the result of a command. `is_done`: the command changed something, so output that fails
+    is not the command's failure.
     """
     if as_json:
         print_json(document)
@@ -85,153 +86,163 @@ def show(
         screen()
     try:
         raise_output_failure()
-    except Unshown as error:
+    except OutputFailed as error:
         if not is_done:
             raise
-        if not isinstance(error.refused, BrokenPipeError):
-            tell(unwritable(error.refused), wants_json=False)
+        if not isinstance(error.reason, BrokenPipeError):
+            print_error(output_error(error.reason), wants_json=False)
 
 
-def confirm(says: Sequence[str], *, yes: bool, as_json: bool) -> None:
-    """Show what would be done, and continue if a person confirms, or has before. Raises Stopped for
-    any other answer, SettingsError without a terminal.
+def confirm(effects: Sequence[str], *, yes: bool, as_json: bool) -> None:
+    """Print what would be done and wait for a confirmation, unless `yes`.
+
+    Raises Stopped for any other answer, SettingsError without a terminal.
     """
     if yes:
         return
     if not is_attended(as_json=as_json):
-        message = (
-            "nothing was changed: there is no terminal to ask at. It would come to this: "
-            + "; ".join(says)
+        raise SettingsError(
+            "Nothing was changed, because there is no terminal for a confirmation. It would do: "
+            + "; ".join(effects),
+            key="--yes",
+            action="Check that, then run the command with --yes",
         )
-        raise SettingsError(message, key="--yes", action="what it says, then the same with --yes")
-    print(*says, sep="\n")
-    ask("do it?")
+    print(*effects, sep="\n")
+    ask("Continue?")
 
 
 def is_attended(*, as_json: bool) -> bool:
-    """True if a person can be asked."""
+    """Return True if a person at a terminal can confirm."""
     return not as_json and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def ask(question: str) -> None:
-    """Continue if a person says yes. Raises Stopped for any other answer."""
+    """Wait for a confirmation on the terminal. Raises Stopped for any answer but yes."""
     if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
-        raise Stopped("nothing was changed")
+        raise Stopped("Nothing was changed")
 
 
 def raise_output_failure() -> None:
-    """Once for each failure of standard output. Raises Unshown."""
+    """Raise OutputFailed if standard output failed since the last call."""
     sys.stdout.flush()
     output: Any = sys.stdout
-    refused, output.refused = output.refused, None
-    if refused:
-        raise Unshown(refused)
+    failure, output.failure = output.failure, None
+    if failure:
+        raise OutputFailed(failure)
 
 
-class Unshown(Exception):
+class OutputFailed(Exception):
     """Standard output could not be written."""
 
-    def __init__(self, refused: OSError) -> None:
-        super().__init__(refused)
-        self.refused = refused
+    def __init__(self, reason: OSError) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Output:
-    """Standard output. Its first failure is kept, libraries that print do not see it, and later
-    output is dropped. Output of a user's threads goes to standard error, since programs read
-    `--json`.
+    """Standard output that never raises.
+
+    Its first failure is kept, and later output is dropped. Output of other threads (a user's
+    function) goes to standard error, since programs read `--json`.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream, self._thread = stream, threading.current_thread()
-        self.refused: OSError | None = None
+        self._stream = stream
+        self._thread = threading.current_thread()
+        self.failure: OSError | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """As of any stream."""
+        """Write to the stream, or to standard error from another thread."""
         if threading.current_thread() is not self._thread:
             return sys.stderr.write(text)
         self._try(lambda: self._stream.write(text))
         return len(text)
 
     def flush(self) -> None:
-        """As of any stream."""
+        """Flush the stream."""
         self._try(self._stream.flush)
 
     def _try(self, output: Callable[[], object]) -> None:
-        if self.refused:
+        if self.failure:
             return
         try:
             output()
         except OSError as error:
-            self.refused = error
-            with contextlib.suppress(
-                OSError, ValueError
-            ):  # or Python would try once more at its end
+            self.failure = error
+            # Python flushes the descriptor once more at exit, which would fail again.
+            with contextlib.suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
-def unwritable(refused: OSError) -> SettingsError:
-    action = "the file or disk that it goes to; what the command did is done, and a run's report is in report.path"
-    return SettingsError(f"standard output cannot be written: {refused.strerror}", action=action)
+def output_error(reason: OSError) -> SettingsError:
+    """Return the error for a standard output that cannot be written."""
+    return SettingsError(
+        f"Standard output cannot be written: {reason.strerror}",
+        action="Check the file or disk of standard output. What the command did is done; the report "
+        "of a run is in report.path",
+    )
 
 
 def print_json(document: Any) -> None:
+    """Print the document, and write it to the file that ETL_DOCUMENT_FILE names."""
     text = json.dumps(document, indent=2, default=str)
     if os.environ.get(DOCUMENT_FILE):
-        _keep(text, os.environ[DOCUMENT_FILE])
+        _write_whole(text, os.environ[DOCUMENT_FILE])
     print(text)
     _printed.append(document)
 
 
-def _keep(text: str, path: str) -> None:
-    """Write a file whole or not at all, since a reader may look at any time."""
+def _write_whole(text: str, path: str) -> None:
+    """Write a file whole or not at all, because a reader may open it at any time."""
     try:
         with open(f"{path}.part", "w") as file:
             file.write(text)
         os.replace(f"{path}.part", path)
     except OSError as error:
         print(
-            f"etl: the document cannot be written to {path} ({DOCUMENT_FILE}): {error.strerror}",
+            f"etl: {DOCUMENT_FILE}: {path} cannot be written: {error.strerror}",
             file=sys.stderr,
         )
 
 
-def begun_document() -> None:
-    """The one document is being printed: whatever ends it ends in it."""
+def begin_document() -> None:
+    """Note that the document is being printed: an error is printed inside it, not as another one."""
     _printed.append(None)
 
 
-def tell(error: EtlError, wants_json: bool) -> int:
+def print_error(error: EtlError, wants_json: bool) -> int:
+    """Print an error and return its exit code."""
     if wants_json and not _printed:
         print_json(error.as_json())
     lines = json_lines()
     if lines:
         lines.error(error)
         return error.exit_code
-    places = ", ".join(f"{name} {value}" for name, value in error.where.items())
-    first, *more = error.message.splitlines() or [""]
-    with contextlib.suppress(OSError):  # nobody reads it any more: the exit code says it
-        print(
-            f"etl: {first}" + (f" ({places})" if places else ""),
-            *(f"       {line}" for line in more),
-            sep="\n",
-            file=sys.stderr,
-        )
-        if error.action:
-            print(f"     {error.action}", file=sys.stderr)
-        if error.retriable:
-            print("     A retry may help", file=sys.stderr)
+    with contextlib.suppress(OSError):  # standard error is closed: the exit code remains
+        print(*_error_lines(error), sep="\n", file=sys.stderr)
     return error.exit_code
 
 
-def _given(reason: str) -> str:
+def _error_lines(error: EtlError) -> list[str]:
+    first, *more = error.message.splitlines() or [""]
+    if error.where:
+        places = ", ".join(f"{name} {value}" for name, value in error.where.items())
+        first += f" ({places})"
+    lines = [f"etl: {first}"]
+    lines += [f"       {line}" for line in more]
+    if error.action:
+        lines.append(f"     {error.action}")
+    if error.retriable:
+        lines.append("     A retry may help")
+    return lines
+
+
+def _non_empty(reason: str) -> str:
     if not reason.strip():
-        raise SettingsError(
-            "the reason is empty", action="--reason: why it is done, for whoever reads it later"
-        )
+        raise SettingsError("The reason is empty", action="State with --reason why it is done")
     return reason
 
 
@@ -250,7 +261,8 @@ Name = Annotated[
     ),
 ]
 Reason = Annotated[
-    str, typer.Option(callback=_given, help="Why; stored with the decision.", show_default=False)
+    str,
+    typer.Option(callback=_non_empty, help="Why; stored with the decision.", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -307,9 +319,9 @@ def single(partitions: Sequence[str]) -> str:
     """Return the one partition of a command that takes one only. Raises SettingsError."""
     if len(partitions) != 1:
         raise SettingsError(
-            f"{len(partitions)} partitions are named, and this command takes one",
+            f"The command takes one partition, not {len(partitions)}",
             key="--partition",
-            action="the command once for each of them",
+            action="Run the command once for each of them",
         )
     return partitions[0]
 
@@ -337,54 +349,51 @@ _changes: ContextVar[tuple[Change, ...]] = ContextVar("changes", default=())
 
 
 class Commands(typer.Typer):
-    """Commands, of which each that takes a CONF takes `--set` besides."""
+    """A group of commands. Each command that takes a CONF also takes `--set`."""
 
-    def command(self, *words: Any, **given: Any) -> Callable[[Any], Any]:
-        """As typer's."""
-        register = super().command(*words, **given)
+    def command(self, *names: Any, **options: Any) -> Callable[[Any], Any]:
+        """Return a decorator that registers a command, as typer does."""
+        register = super().command(*names, **options)
 
-        def taken(function: Any) -> Any:
-            register(
-                _taking_changes(function)
-                if "conf" in inspect.signature(function).parameters
-                else function
-            )
+        def decorate(function: Any) -> Any:
+            takes_conf = "conf" in inspect.signature(function).parameters
+            register(_with_set_option(function) if takes_conf else function)
             return function
 
-        return taken
+        return decorate
 
 
-def _taking_changes(function: Callable[..., None]) -> Callable[..., None]:
+def _with_set_option(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
-    def command(changes: Sequence[str] | None = None, **given: Any) -> None:
-        with _changing(changes or ()):
-            function(**given)
+    def command(changes: Sequence[str] | None = None, **arguments: Any) -> None:
+        with _overrides(changes or ()):
+            function(**arguments)
 
-    takes = inspect.signature(function, eval_str=True)
-    said = inspect.Parameter(
+    signature = inspect.signature(function, eval_str=True)
+    set_option = inspect.Parameter(
         "changes", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Changes
     )
-    command.__signature__ = takes.replace(parameters=[*takes.parameters.values(), said])  # type: ignore[attr-defined]
+    parameters = [*signature.parameters.values(), set_option]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {**function.__annotations__, "changes": Changes}
     return command
 
 
 @contextlib.contextmanager
-def _changing(words: Sequence[str]) -> Iterator[None]:
-    """Context manager: each conf is loaded with these changes. Raises SettingsError for an invalid
-    one.
+def _overrides(texts: Sequence[str]) -> Iterator[None]:
+    """Context manager: each conf is loaded with these `--set` changes. Raises SettingsError for an
+    invalid one.
     """
-    before = _changes.set(_parsed(words) if words else ())
+    changes: tuple[Change, ...] = ()
+    if texts:
+        from etl.settings.load import parse_change
+
+        changes = tuple(parse_change(text) for text in texts)
+    token = _changes.set(changes)
     try:
         yield
     finally:
-        _changes.reset(before)
-
-
-def _parsed(words: Sequence[str]) -> tuple[Change, ...]:
-    from etl.settings.load import parse_change
-
-    return tuple(map(parse_change, words))
+        _changes.reset(token)
 
 
 def current_overrides() -> tuple[Change, ...]:
@@ -403,8 +412,8 @@ def settings_of(conf: Path) -> Settings:
 
 
 def table_settings_of(conf: Path) -> Settings:
-    """Return the same with a named table's location, from the ledger or from Spark, for commands
-    that read the table.
+    """Return the settings with the path of a table that the conf names (`table.name`), from the
+    ledger or from Spark. For commands that read the table.
     """
     settings = settings_of(conf)
     if settings.table.is_placed:
@@ -415,18 +424,17 @@ def table_settings_of(conf: Path) -> Settings:
 
 
 def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
-    """This machine's Java and Delta jars, unless spark-submit brought its own; and progress on
-    standard error, unless `quiet`.
+    """Return the context of a run: Spark defaults of this machine, and progress on standard error.
 
-    spark-submit passes standard error on as standard output, where `--json` prints its one
-    document: there is no progress there.
+    Under spark-submit the session and its jars are the submitter's. There is no progress with
+    `--json` under spark-submit, because it copies standard error to standard output.
     """
     from etl.cli.progress import showing
     from etl.decide.table_storage import is_ours, packages
     from etl.io.spark.session import is_submitted
     from etl.run.services import RunContext
 
-    def spark_defaults(given: Mapping[str, str]) -> dict[str, str]:
+    def spark_defaults(properties: Mapping[str, str]) -> dict[str, str]:
         if is_submitted():
             return {}
         from etl.io.spark.log_store import jar_path
@@ -435,17 +443,21 @@ def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
         from etl.testkit.spark import jar_settings, set_spark_environment
 
         set_spark_environment()
-        jars = [*store_jars(packages(given)), *([jar_path()] if is_ours(given) else [])]
-        return without_file_options(
-            jar_settings(given.get("spark.master", "local[*]"), besides=jars)
-        )
+        jars = list(store_jars(packages(properties)))
+        if is_ours(properties):
+            jars.append(jar_path())
+        master = properties.get("spark.master", "local[*]")
+        return without_file_options(jar_settings(master, besides=jars))
 
-    lines, is_quiet = json_lines(), quiet or as_json and is_submitted()
+    lines = json_lines()
+    is_quiet = quiet or (as_json and is_submitted())
     context = RunContext(spark_defaults=spark_defaults, changes=current_overrides())
     if lines:
         lines.is_quiet = is_quiet
         return dataclasses.replace(context, progress=lines.progress, of_run=lines.of_run)
-    return context if is_quiet else dataclasses.replace(context, progress=showing)
+    if is_quiet:
+        return context
+    return dataclasses.replace(context, progress=showing)
 
 
 _FLAG = "--log-format"
@@ -478,7 +490,7 @@ _HELP_WIDTH, _NAME_WIDTH = 79, 12
 
 
 class CommandGroup(TyperGroup):
-    """The commands; each of them, and of their groups, takes the option."""
+    """The commands of `etl`. Each command, also of a group, takes `--log-format`."""
 
     def format_help(self, context: Any, formatter: Any) -> None:
         """Write the help of `etl` by sections, on one screen."""
@@ -490,15 +502,15 @@ class CommandGroup(TyperGroup):
         formatter.write("\n  --version   Show the version.\n")
         formatter.write("  -h, --help  Show help; also after a command.\n")
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        option = _option()
-        for command in _leaves(self):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        option = _log_format_option()
+        for command in _commands_below(self):
             command.params.append(option)
 
 
 def _help_lines(name: str, command: Any) -> str:
-    """Return what a command does; of a group its commands, too."""
+    """Return the help of a command; of a group with the names of its commands."""
     summary = str(command.help).partition("\n")[0]
     inner = getattr(command, "commands", None)
     if inner:
@@ -510,30 +522,31 @@ def _help_lines(name: str, command: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _option() -> Any:
-    """Return the option. No command gets its value, which is read before any command begins."""
-    made = typer.Typer(add_completion=False)
+def _log_format_option() -> Any:
+    """Return the option. No command receives its value: `wants_json_lines` reads it earlier."""
+    holder = typer.Typer(add_completion=False)
 
-    @made.command()
-    def takes(
+    @holder.command()
+    def command(
         log_format: Annotated[LogFormat, typer.Option(_FLAG, help=_HELP)] = LogFormat.TEXT,
     ) -> None:
-        """Nothing but that."""
+        """Take the option, nothing else."""
 
-    option: Any = typer.main.get_command(made).params[0]
+    option: Any = typer.main.get_command(holder).params[0]
     option.expose_value = False
     return option
 
 
-def _leaves(command: Any) -> Iterator[Any]:
+def _commands_below(command: Any) -> Iterator[Any]:
     inner = getattr(command, "commands", None)
     if inner is None:
         yield command
-    for one in (inner or {}).values():
-        yield from _leaves(one)
+        return
+    for one in inner.values():
+        yield from _commands_below(one)
 
 
 def wants_json_lines(arguments: Sequence[str]) -> bool:
-    """True if these arguments ask for JSON, since errors in them must be JSON, too."""
+    """Return True if these arguments ask for JSON. Their own errors must be JSON, too."""
     pairs = zip(arguments, arguments[1:], strict=False)
     return (_FLAG, LogFormat.JSON.value) in pairs or f"{_FLAG}={LogFormat.JSON.value}" in arguments

@@ -1,11 +1,11 @@
 """Which arguments do `etl replay` and `etl backfills` take?
 
-A command that removes rows shows what it would do and asks first.
+A command that removes rows shows what it would do and waits for a confirmation.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -83,23 +83,23 @@ def backfills_run(
     if from_ is None or until is None:
         missing = "--from" if from_ is None else "--until"
         raise SettingsError(
-            f"a backfill begins with an interval, and {missing} is missing",
+            f"A new backfill needs an interval, and {missing} is missing",
             key=missing,
-            action="both of --from and --until; neither, to continue one that has begun",
+            action="Pass both --from and --until; neither, to continue a backfill",
         )
-    asked = parse_asked(
+    request = parse_asked(
         from_,
         until,
         tuple(partition or ()),
         only_retained=only_retained,
         only_missing=only_unloaded,
     )
-    is_asked = not yes and is_attended(as_json=as_json)
-    if (dry_run or is_asked) and not _confirm_backfill(
-        settings, name, asked, context, dry_run=dry_run, as_json=as_json
+    needs_confirmation = not yes and is_attended(as_json=as_json)
+    if (dry_run or needs_confirmation) and not _confirm_backfill(
+        settings, name, request, context, dry_run=dry_run, as_json=as_json
     ):
         return
-    _show_run(run_backfill(settings, name, asked, context, conf=str(conf)), as_json=as_json)
+    _show_run(run_backfill(settings, name, request, context, conf=str(conf)), as_json=as_json)
 
 
 def _reject_without_interval(
@@ -115,9 +115,9 @@ def _reject_without_interval(
     for option, is_given in given.items():
         if is_given:
             raise SettingsError(
-                f"{option} belongs to the interval of a new backfill",
+                f"{option} applies to the interval of a new backfill",
                 key=option,
-                action="--from and --until; to continue a backfill, its name alone",
+                action="Pass --from and --until, too; to continue a backfill, pass its name alone",
             )
 
 
@@ -158,43 +158,41 @@ def backfills_delete(
 
     settings = table_settings_of(conf)
     found = show_backfill(settings, name)
-    confirm(
-        [
-            f"backfill {name} ({found['request']}): {found['loaded']:,} offsets of {found['offsets']:,} are loaded and stay, "
-            f"{found['left']:,} are given back" + _once_more(found)
-        ],
-        yes=yes,
-        as_json=as_json,
+    effect = (
+        f"Backfill {name} ({found['request']}): {found['loaded']:,} of {found['offsets']:,} offsets "
+        f"are loaded and stay, {found['left']:,} are released"
     )
-    report, says = abandon_backfill(
+    if found["state"] in ("whole", "given up"):
+        # a second deletion of a backfill that loads no more
+        effect += ", and those of which the table has no row"
+    confirm([effect], yes=yes, as_json=as_json)
+    report, sentence = abandon_backfill(
         settings, name, reason, run_context(quiet=quiet, as_json=as_json)
     )
-    show(as_json, {**report.as_json(), "message": says}, lambda: show_sentence(says), is_done=True)
-
-
-def _once_more(found: dict[str, Any]) -> str:
-    """Return what a second deletion gives back, for a backfill that loads no more."""
-    if found["state"] in ("whole", "given up"):
-        return ", and those that the table has no row of"
-    return ""
+    show(
+        as_json,
+        {**report.as_json(), "message": sentence},
+        lambda: show_sentence(sentence),
+        is_done=True,
+    )
 
 
 def _confirm_backfill(
     settings: Settings,
     name: str,
-    asked: BackfillRequest,
+    request: BackfillRequest,
     context: RunContext,
     *,
     dry_run: bool,
     as_json: bool,
 ) -> bool:
-    """Show what it would load, and ask, unless it is a dry run or needs no confirmation; return
-    whether to continue.
+    """Show what the backfill would load, and wait for a confirmation, unless it is a dry run.
+    Return True if the backfill runs.
     """
     from etl.cli.screens import show_backfill_preview, show_backfills
     from etl.commands.backfill import preview_backfill, show_backfill
 
-    preview = preview_backfill(settings, name, asked, context)
+    preview = preview_backfill(settings, name, request, context)
     if preview is None:
         document = show_backfill(settings, name)
         if dry_run:
@@ -204,7 +202,7 @@ def _confirm_backfill(
     if dry_run:
         return False
     if preview.beginning.claim.stretches:
-        ask("load them?")
+        ask("Load them?")
     return True
 
 
@@ -233,56 +231,58 @@ def replay(
     from etl.commands.replay import parse_wanted
 
     settings, context = table_settings_of(conf), run_context(quiet=quiet, as_json=as_json)
-    wanted = parse_wanted(tuple(partition), from_, until, only_retained=only_retained)
+    request = parse_wanted(tuple(partition), from_, until, only_retained=only_retained)
     if dry_run and into is not None:
-        message = "--into takes no row out of the pipeline's table: there is nothing to show before"
-        raise SettingsError(message, key="--dry-run", action="--into without it")
+        raise SettingsError(
+            "--into removes no row of the pipeline's table, so --dry-run has nothing to show",
+            key="--dry-run",
+            action="Pass --into without --dry-run",
+        )
     if not (dry_run or yes or into):
         _reject_unattended(as_json)
     shown = None
     if dry_run or not (yes or into):
-        shown = _confirm_replay(settings, wanted, context, dry_run=dry_run, as_json=as_json)
+        shown = _confirm_replay(settings, request, context, dry_run=dry_run, as_json=as_json)
     if dry_run:
         return
     if into is not None:
-        _into(settings, wanted, into, context, as_json=as_json)
+        _into(settings, request, into, context, as_json=as_json)
         return
     from etl.commands.replay import replay_rows
 
-    report = replay_rows(settings, wanted, context, reason=reason, shown=shown, conf=str(conf))
+    report = replay_rows(settings, request, context, reason=reason, shown=shown, conf=str(conf))
     _show_run(report, as_json=as_json)
 
 
 def _reject_unattended(as_json: bool) -> None:
-    """Raises SettingsError without a terminal."""
+    """Raise SettingsError without a terminal."""
     if not is_attended(as_json=as_json):
-        action = "--dry-run shows what would go and come; --yes replaces it without asking"
         raise SettingsError(
-            "a replay takes rows out of the table, and there is no terminal on which to ask",
+            "A replay removes rows of the table, and there is no terminal for a confirmation",
             key="--yes",
-            action=action,
+            action="Check with --dry-run which rows would be replaced, then pass --yes",
         )
 
 
 def _confirm_replay(
-    settings: Settings, wanted: ReplayRequest, context: RunContext, *, dry_run: bool, as_json: bool
+    settings: Settings, request: ReplayRequest, context: RunContext, *, dry_run: bool, as_json: bool
 ) -> Plan:
-    """Show the replay, and ask unless it is a dry run."""
+    """Show the replay, and wait for a confirmation unless it is a dry run. Return its plan."""
     from etl.cli.screens import show_replay
     from etl.commands.replay import preview_replay
 
-    preview = preview_replay(settings, wanted, context)
+    preview = preview_replay(settings, request, context)
     show(as_json, preview.as_json(), lambda: show_replay(preview))
     if not dry_run:
-        ask("replace them?")
+        ask("Replace them?")
     return preview.plan
 
 
 def _into(
-    settings: Settings, wanted: ReplayRequest, path: str, context: RunContext, *, as_json: bool
+    settings: Settings, request: ReplayRequest, path: str, context: RunContext, *, as_json: bool
 ) -> None:
     from etl.cli.screens import show_sentence
     from etl.commands.replay import replay_into
 
-    copied = replay_into(settings, wanted, path, context)
+    copied = replay_into(settings, request, path, context)
     show(as_json, copied.as_json(), lambda: show_sentence(copied.says), is_done=True)

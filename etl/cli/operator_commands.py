@@ -1,7 +1,6 @@
-"""Which arguments do the operator commands take?
+"""Which arguments do `etl offsets`, `plans`, `topics`, `table`, `ledger` and `pipelines` take?
 
-`etl offsets`, `etl plans`, `etl topics`, `etl table`, `etl ledger` and `etl pipelines`: they show
-where a pipeline stands, and store decisions that a run cannot make.
+They show the state of a pipeline, and store decisions of operators that a run cannot make.
 """
 
 from __future__ import annotations
@@ -89,16 +88,19 @@ def offsets_set(
     from etl.model.partitions import parse_named
 
     settings = table_settings_of(conf)
-    wanted = setting.SetOffsetsRequest(parse_named(single(partition)), parse_position(to, "--to"))
-    foreseen = setting.look(settings, wanted)
+    request = setting.SetOffsetsRequest(parse_named(single(partition)), parse_position(to, "--to"))
+    foreseen = setting.look(settings, request)
     if foreseen.moves:
         confirm(foreseen.says, yes=yes, as_json=as_json)
-    ruling = setting.offsets_set(settings, foreseen, reason)
-    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
+    decision = setting.offsets_set(settings, foreseen, reason)
+    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
 
 
 def parse_position(text: str, option: str) -> StartAt | Timestamp | BeforeEnd | int:
-    """Parse POSITION, also one relative to now or, `-10000`, to the end. Raises SettingsError."""
+    """Parse a POSITION, also one relative to now (`-1h`) or to the log end (`-10000`).
+
+    Raises SettingsError.
+    """
     from etl.run.services import now_ms
     from etl.settings.load import parse_bound
     from etl.settings.source import BeforeEnd, timestamp_of
@@ -123,7 +125,7 @@ def parse_where(text: str, option: str) -> StartAt | Timestamp | int:
         return parse_timestamp(text)
     except ValueError as error:
         raise SettingsError(
-            f"{option} {text!r} is no position in a partition: {error}", action=POSITION
+            f"{option} {text!r} is not a position: {error}", action=f"Pass {POSITION}"
         ) from None
 
 
@@ -179,14 +181,14 @@ def plans_supersede(
     from etl.cli.screens import show_decision
     from etl.commands import operator_decisions
 
-    ruling = operator_decisions.supersede(
+    decision = operator_decisions.supersede(
         table_settings_of(conf),
         number,
         reason,
         tuple(skip or ()),
         is_handed_over=assume_offsets_committed,
     )
-    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
+    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
 
 
 topics = Commands(rich_markup_mode=None, help="What is read.")
@@ -229,8 +231,8 @@ def topics_pause(
     from etl.cli.screens import show_decision
     from etl.commands import set_offsets as pausing
 
-    ruling = pausing.pause(settings_of(conf), partition, reason)
-    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
+    decision = pausing.pause(settings_of(conf), partition, reason)
+    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
 
 
 @topics.command("resume")
@@ -241,8 +243,8 @@ def topics_resume(
     from etl.cli.screens import show_decision
     from etl.commands import set_offsets as pausing
 
-    ruling = pausing.resume(settings_of(conf), partition, reason)
-    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
+    decision = pausing.resume(settings_of(conf), partition, reason)
+    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
 
 
 @topics.command("accept-changes")
@@ -267,14 +269,14 @@ def topics_accept_changes(
     from etl.cli.screens import show_decision
     from etl.commands import operator_decisions
 
-    ruling = operator_decisions.accept_log(
+    decision = operator_decisions.accept_log(
         table_settings_of(conf),
         tuple(partition),
         reason,
         at=truncated_at,
         is_same_log=not_recreated,
     )
-    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
+    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
 
 
 table = Commands(rich_markup_mode=None, help="Where rows are.")
@@ -356,7 +358,7 @@ def _retention(text: str) -> timedelta:
     keep = duration(text, "--retain")
     if keep < timedelta(days=1):
         raise SettingsError(
-            f"--retain {text} is less than a day", key="--retain", action="a day or more: 1d"
+            f"--retain {text} is less than a day", key="--retain", action="Pass 1d or more"
         )
     return keep
 
@@ -377,8 +379,8 @@ def table_accept_changes(
     from etl.cli.screens import show_decision
     from etl.commands import operator_decisions
 
-    ruling = operator_decisions.acknowledge(table_settings_of(conf), up_to_version, reason)
-    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
+    decision = operator_decisions.acknowledge(table_settings_of(conf), up_to_version, reason)
+    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
 
 
 @table.command("lookup-path")
@@ -395,8 +397,8 @@ def table_lookup_path(
     from etl.commands.operator_decisions import resolve
 
     context = run_context(quiet=True, as_json=as_json)
-    ruling = resolve(settings_of(conf), context, is_made=create_empty)
-    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
+    decision = resolve(settings_of(conf), context, is_made=create_empty)
+    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
 
 
 ledger = Commands(rich_markup_mode=None, help="What the pipeline remembers.")
@@ -413,8 +415,8 @@ def ledger_restore(conf: Conf, reason: Reason, yes: Yes = False, as_json: AsJson
     foreseen = restoring.look(settings, context)
     if foreseen.lost is not Lost.NOTHING:
         confirm(foreseen.says, yes=yes, as_json=as_json)
-    ruling = restoring.restore(settings, foreseen, reason, context)
-    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
+    decision = restoring.restore(settings, foreseen, reason, context)
+    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
 
 
 @ledger.command("apply-acl")
@@ -423,8 +425,8 @@ def ledger_apply_acl(conf: Conf, as_json: AsJson = False) -> None:
     from etl.cli.screens import show_decision
     from etl.commands.pipelines import set_acl
 
-    ruling = set_acl(settings_of(conf))
-    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
+    decision = set_acl(settings_of(conf))
+    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
 
 
 pipelines = Commands(rich_markup_mode=None, help="Who loads.")
@@ -452,8 +454,8 @@ def pipelines_retire(
     from etl.cli.screens import show_decision
     from etl.commands.pipelines import retire
 
-    ruling = retire(table_settings_of(conf), name, reason)
-    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
+    decision = retire(table_settings_of(conf), name, reason)
+    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
 
 
 @pipelines.command("resume")
@@ -464,8 +466,8 @@ def pipelines_resume(
     from etl.cli.screens import show_decision
     from etl.commands.pipelines import resume
 
-    ruling = resume(settings_of(conf), name, reason)
-    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
+    decision = resume(settings_of(conf), name, reason)
+    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)
 
 
 @pipelines.command("inherit")
@@ -487,5 +489,5 @@ def pipelines_inherit(
     from etl.commands import inherit_pipeline
 
     settings = table_settings_of(conf)
-    ruling = inherit_pipeline.take_over(settings, predecessor, reason, run_context())
-    show(as_json, ruling.document, lambda: show_decision(ruling), is_done=True)
+    decision = inherit_pipeline.take_over(settings, predecessor, reason, run_context())
+    show(as_json, decision.document, lambda: show_decision(decision), is_done=True)

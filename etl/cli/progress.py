@@ -1,7 +1,7 @@
-"""What does a person, or a machine, see of a run in progress?
+"""How is the progress of a run shown?
 
-On standard error: a live display on a terminal, else a line now and then, from a thread of its own
-that neither fails nor slows the run. With `--log-format json` one JSON object per line, with
+On standard error: a live display on a terminal, else periodic lines, from a thread that can neither
+fail nor slow the run. With `--log-format json` one JSON object per line, with
 `time` (ISO 8601, UTC), `level`, `message`, `pipeline`, `run_id`, `phase` and `plan`.
 """
 
@@ -32,27 +32,28 @@ from etl.report.describe import at
 from etl.report.run_report import Report
 from etl.report.run_state import Doing, Pace, Verb, format_progress, time_in_words
 
-FIRST_LINE_S, MOST_BETWEEN_LINES_S = 10.0, 60.0
-_LOOK_S = 0.25
-_WORDS = {
-    None: "at work",
+FIRST_LINE_S = 10.0
+MAX_BETWEEN_LINES_S = 60.0
+_REFRESH_S = 0.25
+_PHASES = {
+    None: "running",
     Verb.CONNECT: "connecting",
-    Verb.OBSERVE: "looking at brokers, ledger and table",
+    Verb.OBSERVE: "observing brokers, ledger and table",
     Verb.RECONCILE: "reconciling",
     Verb.PLAN: "planning",
     Verb.START_SPARK: "starting Spark",
     Verb.FIRST_JOB: "waiting for the first task",
     Verb.FETCH: "fetching and writing",
     Verb.APPEND: "committing to the table",
-    Verb.COMMIT: "moving the offsets",
-    Verb.COMPACT: "putting small files together",
+    Verb.COMMIT: "committing the offsets",
+    Verb.COMPACT: "compacting small files",
     Verb.CLOSE: "stopping Spark",
 }
 
 
 @contextlib.contextmanager
 def showing(doing: Callable[[], Doing]) -> Iterator[None]:
-    """Context manager: show what `doing` returns while a run goes on inside."""
+    """Context manager: show what `doing` returns while the run inside is active."""
     with own_stderr() as stream:
         console = Console(file=stream, highlight=False)
         if console.is_terminal and not console.is_dumb_terminal:
@@ -60,45 +61,50 @@ def showing(doing: Callable[[], Doing]) -> Iterator[None]:
             with Live(
                 get_renderable=picture.now,
                 console=console,
-                refresh_per_second=1 / _LOOK_S,
+                refresh_per_second=1 / _REFRESH_S,
                 transient=True,
             ):
                 yield
         else:
-            with following(Lines(doing, lambda line: print(line, file=stream, flush=True))):
+            lines = Lines(doing, lambda line: print(line, file=stream, flush=True))
+            with following(lines):
                 yield
 
 
-class _Words:
-    """The run's activity as text; the speed is of the fetch only."""
+class _PhaseText:
+    """The phase of a run as text. Only the fetch has a speed."""
 
     def __init__(self) -> None:
         self._pace = Pace()
 
     def of(self, doing: Doing, now: float) -> tuple[str, str]:
-        """Return the activity and its progress; nothing if unknown."""
+        """Return the phase and its progress (empty: unknown)."""
+        phase = _PHASES[doing.verb]
         reached = doing.reached
         if reached is None or doing.verb is Verb.FIRST_JOB:
-            return _WORDS[doing.verb], ""
+            return phase, ""
         if doing.verb is not Verb.FETCH:
-            return _WORDS[doing.verb], format_progress(reached)
+            return phase, format_progress(reached)
         self._pace.see(now, reached)
-        return _WORDS[doing.verb], format_progress(reached, self._pace)
+        return phase, format_progress(reached, self._pace)
 
 
 class Picture:
-    """A live display: the activity, and its progress below."""
+    """A live display: the phase, and its progress below."""
 
     def __init__(self, doing: Callable[[], Doing]) -> None:
-        self._doing, self._words, self._began = doing, _Words(), time.monotonic()
+        self._doing = doing
+        self._phase_text = _PhaseText()
+        self._began = time.monotonic()
         self._spinner = Spinner("dots")
 
     def now(self) -> Group:
         """Return the current display."""
-        doing, now = self._doing(), time.monotonic()
-        what, how_far = self._words.of(doing, now)
-        cells: list[RenderableType] = [self._spinner, Text(what)]
-        if how_far and doing.reached:
+        doing = self._doing()
+        now = time.monotonic()
+        phase, progress = self._phase_text.of(doing, now)
+        cells: list[RenderableType] = [self._spinner, Text(phase)]
+        if progress and doing.reached:
             cells.append(
                 ProgressBar(
                     total=max(doing.reached.offsets_in_all, 1),
@@ -108,60 +114,62 @@ class Picture:
             )
         line = Table.grid(padding=(0, 1))
         line.add_row(*cells, Text(time_in_words(now - self._began), style="cyan"))
-        return (
-            Group(line, Text(f"  {how_far}", no_wrap=True, overflow="ellipsis"))
-            if how_far
-            else Group(line)
-        )
+        if not progress:
+            return Group(line)
+        return Group(line, Text(f"  {progress}", no_wrap=True, overflow="ellipsis"))
 
 
 class Lines:
-    """Lines for output that nobody watches: that Spark starts, and progress after ten seconds, then
-    every minute.
+    """Progress without a terminal: a line when Spark starts, one after ten seconds, then one per
+    minute.
     """
 
     def __init__(
         self,
         doing: Callable[[], Doing],
-        say: Callable[[str], None],
+        write: Callable[[str], None],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._doing, self._say, self._clock = doing, say, clock
-        self._words = _Words()
+        self._doing = doing
+        self._write = write
+        self._clock = clock
+        self._phase_text = _PhaseText()
         self._verb: Verb | None = None
         self._between = FIRST_LINE_S
         self._next = clock() + self._between
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Write the lines that are due."""
-        doing, now = self._doing(), self._clock()
-        what, how_far = self._words.of(doing, now)
-        before, self._verb = self._verb, doing.verb
+        doing = self._doing()
+        now = self._clock()
+        phase, progress = self._phase_text.of(doing, now)
+        before = self._verb
+        self._verb = doing.verb
         if now >= self._next:
-            self._between = min(MOST_BETWEEN_LINES_S, 2 * self._between)
+            self._between = min(MAX_BETWEEN_LINES_S, 2 * self._between)
             self._next = now + self._between
         elif doing.verb is not Verb.START_SPARK or before is Verb.START_SPARK:
             return
-        self.tell(what, how_far, doing)
+        self.write(phase, progress, doing)
 
-    def tell(self, what: str, how_far: str, doing: Doing) -> None:
-        """One line."""
-        self._say(
-            f"{datetime.now(UTC).isoformat(timespec='seconds')} etl: {what}"
-            + (f": {how_far}" if how_far else "")
-        )
+    def write(self, phase: str, progress: str, doing: Doing) -> None:
+        """Write one line."""
+        line = f"{datetime.now(UTC).isoformat(timespec='seconds')} etl: {phase}"
+        if progress:
+            line += f": {progress}"
+        self._write(line)
 
 
 @contextlib.contextmanager
 def following(lines: Lines) -> Iterator[None]:
-    """Context manager: call `lines` now and then in a thread."""
+    """Context manager: update `lines` periodically in a thread."""
     ended = threading.Event()
 
     def follow() -> None:
-        with contextlib.suppress(OSError, ValueError):  # nobody listens to standard error any more
-            while not ended.wait(_LOOK_S):
-                lines.look()
+        with contextlib.suppress(OSError, ValueError):  # standard error is closed
+            while not ended.wait(_REFRESH_S):
+                lines.update()
 
     watcher = threading.Thread(target=follow, name="showing", daemon=True)
     watcher.start()
@@ -174,7 +182,9 @@ def following(lines: Lines) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_stderr() -> Iterator[TextIO]:
-    """Standard error as it is now: while Spark starts, the process's own is exchanged for a file."""
+    """Context manager: a copy of standard error, because Spark's start redirects the process's own
+    descriptor to a file.
+    """
     try:
         number = os.dup(sys.stderr.fileno())
     except (OSError, ValueError):  # none, or one in memory
@@ -184,12 +194,12 @@ def own_stderr() -> Iterator[TextIO]:
     try:
         yield stream
     finally:
-        with contextlib.suppress(OSError):  # what nobody takes any more
+        with contextlib.suppress(OSError):  # standard error is closed
             stream.close()
 
 
 _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "taskName"}
-_OF_A_RUN = (
+_RESULT_FIELDS = (
     "state",
     "exit_code",
     "records",
@@ -203,8 +213,8 @@ _OF_A_RUN = (
 
 
 class JsonLines(logging.Handler):
-    """Writes JSON lines to `stream`, with the pipeline once settings are loaded, and the run while
-    it goes on.
+    """Writes JSON lines to `stream`. They have the pipeline once settings are loaded, and the run
+    while it is active.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -215,13 +225,13 @@ class JsonLines(logging.Handler):
         """True: errors only."""
         self._report: Report | None = None
 
-    def say(self, level: str, message: str, **more: Any) -> None:
+    def write(self, level: str, message: str, **fields: Any) -> None:
         """Write one line. A closed stream is ignored."""
         if self.is_quiet and level not in ("error", "critical"):
             return
         run = self._report
         plan = run.plan if run else None
-        told = {
+        line = {
             "time": at(int(time.time() * 1000)),
             "level": level,
             "message": message,
@@ -229,37 +239,38 @@ class JsonLines(logging.Handler):
             "run_id": run.run_id if run else None,
             "phase": _verb(run),
             "plan": plan.number if plan else None,
-            **more,
+            **fields,
         }
         with self.lock or contextlib.nullcontext(), contextlib.suppress(OSError, ValueError):
-            print(json.dumps(told, default=str), file=self._stream, flush=True)
+            print(json.dumps(line, default=str), file=self._stream, flush=True)
 
     def error(self, error: EtlError) -> None:
         """Write the command's error, as in `--json`."""
         document = error.as_json()
-        self.say("error", document.pop("message"), **document)
+        self.write("error", document.pop("message"), **document)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Handle a record of any Python logger."""
-        more = {name: value for name, value in record.__dict__.items() if name not in _PLAIN}
+        fields = {name: value for name, value in record.__dict__.items() if name not in _PLAIN}
         if record.exc_info:
-            more["traceback"] = "".join(traceback.format_exception(*record.exc_info))
-        self.say(record.levelname.lower(), record.getMessage(), **{**more, "logger": record.name})
+            fields["traceback"] = "".join(traceback.format_exception(*record.exc_info))
+        fields["logger"] = record.name
+        self.write(record.levelname.lower(), record.getMessage(), **fields)
 
     @contextlib.contextmanager
     def of_run(self, report: Report) -> Iterator[None]:
-        """Context manager: lines belong to this run; the last one has its result."""
+        """Context manager: the lines inside belong to this run; the last one has its result."""
         self._report = report
-        self.say("info", "the run begins", conf=report.process.conf)
+        self.write("info", "Run started", conf=report.process.conf)
         try:
             yield
         finally:
             level = "error" if report.error else "info"
-            self.say(level, f"the run is {report.state.value}", **_came_to(report))
+            self.write(level, f"Run ended: {report.state.value}", **_result_fields(report))
 
     @contextlib.contextmanager
     def progress(self, doing: Callable[[], Doing]) -> Iterator[None]:
-        """Context manager: write progress of reading now and then."""
+        """Context manager: write progress periodically."""
         with following(_Progress(doing, self)):
             yield
 
@@ -269,35 +280,35 @@ def _verb(run: Report | None) -> str | None:
     return verb.value if verb else None
 
 
-def _came_to(report: Report) -> dict[str, Any]:
+def _result_fields(report: Report) -> dict[str, Any]:
     """Return the figures of a run's report; its error is written separately."""
     document = report.as_json()
-    return {name: document[name] for name in _OF_A_RUN}
+    return {name: document[name] for name in _RESULT_FIELDS}
 
 
 class _Progress(Lines):
-    """Progress of a run as objects. The verb tells that Spark starts."""
+    """Progress of a run as JSON objects. There is none for the start of Spark, which is a phase."""
 
     def __init__(self, doing: Callable[[], Doing], lines: JsonLines) -> None:
         super().__init__(doing, lambda line: None)
         self._lines = lines
 
-    def tell(self, what: str, how_far: str, doing: Doing) -> None:
-        """One object."""
-        reached = doing.reached
-        if reached is not None:
-            self._lines.say(
-                "info", f"{what}: {how_far}" if how_far else what, **dataclasses.asdict(reached)
-            )
+    def write(self, phase: str, progress: str, doing: Doing) -> None:
+        """Write one object."""
+        if doing.reached is not None:
+            message = f"{phase}: {progress}" if progress else phase
+            self._lines.write("info", message, **dataclasses.asdict(doing.reached))
         elif doing.verb is not Verb.START_SPARK:
-            self._lines.say("info", what)
+            self._lines.write("info", phase)
 
 
 @contextlib.contextmanager
 def written() -> Iterator[JsonLines]:
-    """Context manager: standard error is JSON inside, with Python's loggers and warnings."""
+    """Context manager: inside, standard error is JSON, also of Python's loggers and warnings."""
     with own_stderr() as stream:
-        lines, root, ours = JsonLines(stream), logging.getLogger(), logging.getLogger("etl")
+        lines = JsonLines(stream)
+        root = logging.getLogger()
+        ours = logging.getLogger("etl")
         before = ours.level
         root.addHandler(lines)
         ours.setLevel(logging.INFO)

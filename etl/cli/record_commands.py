@@ -11,9 +11,9 @@ from etl.cli.common_options import (
     Commands,
     Conf,
     PartitionOption,
-    begun_document,
+    begin_document,
+    print_note,
     raise_output_failure,
-    say,
     settings_of,
     single,
 )
@@ -51,51 +51,52 @@ R_co = TypeVar("R_co", covariant=True)
 R_contra = TypeVar("R_contra", contravariant=True)
 
 
-class Looked(Protocol[R_co]):
+class RecordSource(Protocol[R_co]):
     """Iterates over records to print."""
 
     ended: Ended | None
 
     def records(self) -> Iterator[R_co]:
-        """Each record, until there is no more to show."""
+        """Yield each record to print."""
 
 
 class Screen(Protocol[R_contra]):
-    """How it is shown: one of `cli.record_screens`, or of `cli.record_screens`."""
+    """Prints the records; see `record_screens`."""
 
-    def begin(self, looked: Any, /) -> None:
-        """Before the first record."""
+    def begin(self, source: Any, /) -> None:
+        """Print what comes before the first record."""
 
     def show(self, record: R_contra, /) -> None:
-        """One record."""
+        """Print one record."""
 
-    def end(self, looked: Any, failure: EtlError | None = None, /) -> None:
-        """Finish after the last record."""
+    def end(self, source: Any, failure: EtlError | None = None, /) -> None:
+        """Print what comes after the last record."""
 
 
 def show_records(
-    looked: Looked[R], screen: Screen[R], *, as_json: bool, stop: Callable[[], str]
+    source: RecordSource[R], screen: Screen[R], *, as_json: bool, stop: Callable[[], str]
 ) -> None:
-    """Print each record, and at Ctrl-C what was printed so far; `stop` is called then, and returns
-    a closing note. Raises Stopped, reading errors, and failures of standard output.
+    """Print each record. At Ctrl-C call `stop`, which returns a closing note.
+
+    Raises Stopped, errors of reading, and OutputFailed.
     """
     from etl.commands.peek import Ended
 
-    screen.begin(looked)
+    screen.begin(source)
     if as_json:
-        begun_document()
+        begin_document()
     try:
-        for record in looked.records():
+        for record in source.records():
             screen.show(record)
             raise_output_failure()
     except KeyboardInterrupt:
-        looked.ended = Ended.STOPPED
-        screen.end(looked)
-        raise Stopped(f"stopped; {stop()}") from None
+        source.ended = Ended.STOPPED
+        screen.end(source)
+        raise Stopped(f"Stopped. {stop()}") from None
     except EtlError as failure:
-        screen.end(looked, failure)
+        screen.end(source, failure)
         raise
-    screen.end(looked)
+    screen.end(source)
     raise_output_failure()
 
 
@@ -144,8 +145,8 @@ def records_show(
     position = parse_where(start, "--from") if last is None else BeforeEnd(last)
     request = PeekRequest(single(partition), position, max_records, follow, timeout_s)
     with open_peek(settings_of(conf), request) as peeked:
-        screen = Document(decoding) if as_json else Lines(decoding, say)
-        show_records(peeked, screen, as_json=as_json, stop=lambda: "nothing was changed")
+        screen = Document(decoding) if as_json else Lines(decoding, print_note)
+        show_records(peeked, screen, as_json=as_json, stop=lambda: "Nothing was changed")
 
 
 @records.command("consume")
@@ -184,14 +185,12 @@ def records_consume(
         group, tuple(topic or ()), offset_reset, max_records, timeout_s, commits=commit
     )
     with open_tail(settings_of(conf), wanted) as tailed:
-        screen = TailDocument(decoding) if as_json else TailLines(decoding, say)
-        show_records(tailed, screen, as_json=as_json, stop=lambda: _left(tailed, commits=commit))
+        screen = TailDocument(decoding) if as_json else TailLines(decoding, print_note)
+        show_records(tailed, screen, as_json=as_json, stop=lambda: _leave(tailed, commits=commit))
 
 
-def _left(tailed: TailedGroup, *, commits: bool) -> str:
+def _leave(tailed: TailedGroup, *, commits: bool) -> str:
     tailed.commit()
-    return (
-        "the group goes on behind what was shown"
-        if commits
-        else "the group's other members have everything again"
-    )
+    if commits:
+        return "The group continues after the printed records"
+    return "The partitions are assigned to the other members of the group again"

@@ -1,4 +1,4 @@
-"""How are records printed, one by one?
+"""How are records printed?
 
 A line per record, or one JSON document that grows. Control characters are escaped, since records
 come from others, and long values are truncated.
@@ -26,12 +26,12 @@ CUT_AT = 300
 _NONE = "-"
 
 Shown = DecodedRecord | StreamRecord
-"""Common part of both screens."""
+"""A record of a partition, or one of a group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How keys and values are decoded, and how much of them is printed."""
+    """How keys and values are decoded, and whether long ones are printed in full."""
 
     key: Decoder
     value: Decoder
@@ -43,98 +43,156 @@ class Lines:
     missing value.
     """
 
-    def __init__(self, decoding: Decoding, say: Callable[[str], None]) -> None:
-        """`say`: prints notes at the beginning and the end."""
-        self._decoding, self._say = decoding, say
+    def __init__(self, decoding: Decoding, note: Callable[[str], None]) -> None:
+        """`note` prints a line for people before and after the records."""
+        self._decoding = decoding
+        self._note = note
 
     def begin(self, peek: PeekedLog) -> None:
-        """Before the first record."""
+        """Print a note before the first record."""
         extent = peek.extent
-        self._say(
-            f"{peek.log} has offsets {extent.log_start_offset} to {extent.end_offset}; from {peek.from_offset}:"
+        self._note(
+            f"{peek.log} has offsets {extent.log_start_offset} to {extent.end_offset}; "
+            f"from {peek.from_offset}:"
         )
 
     def show(self, record: DecodedRecord) -> None:
-        """One record."""
+        """Print one record."""
         print(*fields_of(record, self._decoding), sep="\t")
 
     def end(self, peek: PeekedLog, failure: EtlError | None = None) -> None:
-        """Finish after the last record."""
-        goes_on = "begins there again" if peek.ended is Ended.INSIDE else "goes on"
-        why = (
-            f"; {peek.ended.value}; --from {peek.position} {goes_on}"
-            if peek.ended
-            else ", up to what follows"
-        )
-        self._say(f"{counted(peek.given, 'record')}{why}")
+        """Print a note after the last record."""
+        note = counted(peek.given, "record")
+        if peek.ended is Ended.INSIDE:
+            note += f"; {peek.ended.value}; --from {peek.position} begins there again"
+        elif peek.ended:
+            note += f"; {peek.ended.value}; --from {peek.position} continues"
+        else:
+            note += ", until the error below"
+        self._note(note)
 
 
 class Document:
-    """The same as one JSON document, a record per line."""
+    """One JSON document with a record per line."""
 
     def __init__(self, decoding: Decoding) -> None:
-        self._decoding, self._shown = decoding, 0
+        self._decoding = decoding
+        self._shown = 0
 
     def begin(self, peek: PeekedLog) -> None:
-        """Before the first record."""
+        """Print the beginning of the document."""
         extent = {"log_start": peek.extent.log_start_offset, "end": peek.extent.end_offset}
         head = json.dumps({**peek.log.place, **extent, "from": peek.from_offset})
         print(f'{head[:-1]}, "records": [')
 
     def show(self, record: DecodedRecord) -> None:
-        """One record."""
-        document = document_of(record, self._decoding)
-        print(
-            "," if self._shown else " ", json.dumps(document, default=str)
-        )  # with its line's end, for who follows
+        """Print one record."""
+        _print_element(document_of(record, self._decoding), is_first=self._shown == 0)
         self._shown += 1
 
     def end(self, peek: PeekedLog, failure: EtlError | None = None) -> None:
-        """Finish after the last record; `failure`: what ended it."""
-        tail = {
-            "shown": peek.given,
-            "next": peek.position,
-            "ended": peek.ended.value if peek.ended else None,
-            **({"error": failure.as_json()} if failure else {}),
-        }
-        print(f"], {json.dumps(tail)[1:]}")
+        """Print the end of the document, with the error that ended it."""
+        tail = {"shown": peek.given, "next": peek.position}
+        _print_tail(tail, peek.ended, failure)
+
+
+class TailLines:
+    """A line per record of a group: topic, partition, and then as `Lines`."""
+
+    def __init__(self, decoding: Decoding, note: Callable[[str], None]) -> None:
+        """`note` prints a line for people before and after the records."""
+        self._decoding = decoding
+        self._note = note
+
+    def begin(self, tailed: TailedGroup) -> None:
+        """Print a note before joining."""
+        self._note(f"as a member of {tailed.group}: {', '.join(tailed.topics)}")
+
+    def show(self, record: StreamRecord) -> None:
+        """Print one record."""
+        print(record.topic, record.log.key, *fields_of(record, self._decoding), sep="\t")
+
+    def end(self, tailed: TailedGroup, failure: EtlError | None = None) -> None:
+        """Print a note after the last record."""
+        note = counted(tailed.given, "record")
+        if tailed.ended:
+            note += f"; {tailed.ended.value}"
+        else:
+            note += ", until the error below"
+        self._note(note)
+
+
+class TailDocument:
+    """One JSON document of a group's records, a record per line."""
+
+    def __init__(self, decoding: Decoding) -> None:
+        self._decoding = decoding
+        self._shown = 0
+
+    def begin(self, tailed: TailedGroup) -> None:
+        """Print the beginning of the document."""
+        head = json.dumps({"group": tailed.group, "topics": tailed.topics})
+        print(f'{head[:-1]}, "records": [')
+
+    def show(self, record: StreamRecord) -> None:
+        """Print one record."""
+        document = {**record.log.place, **document_of(record, self._decoding)}
+        _print_element(document, is_first=self._shown == 0)
+        self._shown += 1
+
+    def end(self, tailed: TailedGroup, failure: EtlError | None = None) -> None:
+        """Print the end of the document, with the error that ended it."""
+        _print_tail({"shown": tailed.given}, tailed.ended, failure)
+
+
+def _print_element(document: dict[str, Any], *, is_first: bool) -> None:
+    # with its line end, so that a follower has the whole record
+    separator = " " if is_first else ","
+    print(separator, json.dumps(document, default=str))
+
+
+def _print_tail(tail: dict[str, Any], ended: Ended | None, failure: EtlError | None) -> None:
+    tail["ended"] = ended.value if ended else None
+    if failure:
+        tail["error"] = failure.as_json()
+    print(f"], {json.dumps(tail)[1:]}")
 
 
 def fields_of(record: Shown, decoding: Decoding) -> list[str]:
-    """Its offset, timestamp, key, value and headers, as a line has them."""
-    where = f"{record.offset}" + (
-        f".{record.message_index}" if record.broker_id is not None else ""
-    )
-    when = at(record.timestamp_ms) or (
-        _NONE if record.timestamp_ms is None else f"{record.timestamp_ms} ms"
-    )
-    headers = ", ".join(
-        f"{_shown(name)}={_field(value, _text, decoding.whole)}" for name, value in record.headers
-    )
-    key, value = (
-        _field(record.key, decoding.key, decoding.whole),
-        _field(record.value, decoding.value, decoding.whole),
-    )
-    return [where, when, key, value, headers]
+    """Return offset, timestamp, key, value and headers as text."""
+    offset = f"{record.offset}"
+    if record.broker_id is not None:
+        offset += f".{record.message_index}"
+    timestamp = at(record.timestamp_ms)
+    if not timestamp:
+        # outside the years that ISO 8601 has
+        is_missing = record.timestamp_ms is None
+        timestamp = _NONE if is_missing else f"{record.timestamp_ms} ms"
+    headers = []
+    for name, content in record.headers:
+        headers.append(f"{_escaped(name)}={_field(content, _text, decoding.whole)}")
+    key = _field(record.key, decoding.key, decoding.whole)
+    value = _field(record.value, decoding.value, decoding.whole)
+    return [offset, timestamp, key, value, ", ".join(headers)]
 
 
 def document_of(record: Shown, decoding: Decoding) -> dict[str, Any]:
-    """Return the record for a program."""
-    is_physical = record.broker_id is not None
-    return {
-        "offset": record.offset,
-        **({"message_index": record.message_index} if is_physical else {}),
-        "timestamp": at(record.timestamp_ms),
-        "timestamp_ms": record.timestamp_ms,
-        "timestamp_type": None
-        if record.is_append_time is None
-        else "append"
-        if record.is_append_time
-        else "create",
-        "key": _plain(record.key, decoding.key),
-        "value": _plain(record.value, decoding.value),
-        "headers": [{"key": name, "value": _plain(value, _text)} for name, value in record.headers],
-    }
+    """Return the record as a JSON object."""
+    document: dict[str, Any] = {"offset": record.offset}
+    if record.broker_id is not None:
+        document["message_index"] = record.message_index
+    timestamp_type = None
+    if record.is_append_time is not None:
+        timestamp_type = "append" if record.is_append_time else "create"
+    document["timestamp"] = at(record.timestamp_ms)
+    document["timestamp_ms"] = record.timestamp_ms
+    document["timestamp_type"] = timestamp_type
+    document["key"] = _json_value(record.key, decoding.key)
+    document["value"] = _json_value(record.value, decoding.value)
+    document["headers"] = [
+        {"key": name, "value": _json_value(content, _text)} for name, content in record.headers
+    ]
+    return document
 
 
 def _field(content: bytes | None, decode: Decoder, whole: bool) -> str:
@@ -142,10 +200,10 @@ def _field(content: bytes | None, decode: Decoder, whole: bool) -> str:
         return _NONE
     found = decode(content)
     if isinstance(found, Undecoded):
-        found = found.content.decode("utf-8", "backslashreplace")
-    text = _shown(
-        found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str)
-    )
+        found = _text(found.content)
+    if not isinstance(found, str):
+        found = json.dumps(found, ensure_ascii=False, default=str)
+    text = _escaped(found)
     if len(text) <= CUT_AT or whole:
         return text
     return f"{text[:CUT_AT]}... ({counted(len(content), 'byte')})"
@@ -155,71 +213,21 @@ def _text(content: bytes) -> str:
     return content.decode("utf-8", "backslashreplace")
 
 
-def _plain(content: bytes | None, decode: Decoder) -> Any:
+def _json_value(content: bytes | None, decode: Decoder) -> Any:
     if content is None:
         return None
     found = decode(content)
-    return (
-        {"hex": found.content.hex(), "not_decoded": found.why}
-        if isinstance(found, Undecoded)
-        else found
-    )
+    if isinstance(found, Undecoded):
+        return {"hex": found.content.hex(), "not_decoded": found.why}
+    return found
 
 
-def _shown(text: str) -> str:
-    """The text in one line that changes nothing of a terminal but where it stands."""
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
-        for each in text
-    )
+def _escaped(text: str) -> str:
+    """Return the text with control characters escaped, so that it cannot control a terminal."""
+    return "".join(map(_escaped_character, text))
 
 
-class TailLines:
-    """A line for each record: topic, partition, and then as `Lines`."""
-
-    def __init__(self, decoding: Decoding, say: Callable[[str], None]) -> None:
-        """`say`: prints notes at the beginning and the end."""
-        self._decoding, self._say = decoding, say
-
-    def begin(self, tailed: TailedGroup) -> None:
-        """Before it joins."""
-        self._say(f"as a member of {tailed.group}: {', '.join(tailed.topics)}")
-
-    def show(self, record: StreamRecord) -> None:
-        """One record."""
-        print(record.topic, record.log.key, *fields_of(record, self._decoding), sep="\t")
-
-    def end(self, tailed: TailedGroup, failure: EtlError | None = None) -> None:
-        """Finish after the last record."""
-        self._say(
-            f"{counted(tailed.given, 'record')}{f'; {tailed.ended.value}' if tailed.ended else ', up to what follows'}"
-        )
-
-
-class TailDocument:
-    """The same as one JSON document, a record per line."""
-
-    def __init__(self, decoding: Decoding) -> None:
-        self._decoding, self._shown = decoding, 0
-
-    def begin(self, tailed: TailedGroup) -> None:
-        """Before it joins."""
-        head = json.dumps({"group": tailed.group, "topics": tailed.topics})
-        print(f'{head[:-1]}, "records": [')
-
-    def show(self, record: StreamRecord) -> None:
-        """One record."""
-        document = {**record.log.place, **document_of(record, self._decoding)}
-        print(
-            "," if self._shown else " ", json.dumps(document, default=str)
-        )  # with its line's end, for who follows
-        self._shown += 1
-
-    def end(self, tailed: TailedGroup, failure: EtlError | None = None) -> None:
-        """Finish after the last record; `failure`: what ended it."""
-        tail = {
-            "shown": tailed.given,
-            "ended": tailed.ended.value if tailed.ended else None,
-            **({"error": failure.as_json()} if failure else {}),
-        }
-        print(f"], {json.dumps(tail)[1:]}")
+def _escaped_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode("ascii")

@@ -1,7 +1,7 @@
-"""How does `etl run FOLDER` run each conf in a process of its own?
+"""How does `etl run DIRECTORY` run each conf?
 
-So each has a JVM with its own settings, and what ends one process ends no other run. Under
-spark-submit there is one session of the submitter: there all run in this process.
+Each conf runs in its own process: its JVM has its own settings, and what ends the process ends no
+other run. Under spark-submit all confs run in this process, in the one session of the submitter.
 """
 
 from __future__ import annotations
@@ -29,63 +29,63 @@ from etl.io.spark.session import is_submitted
 _STOPPED = 130
 Main = Callable[[Sequence[str]], int]
 """The command `etl`: takes its arguments, returns its exit code."""
-Started = Callable[[Sequence[str]], tuple[int, str]]
-"""Runs the command with these words to its end: its exit code, and what it printed on standard
-output.
-"""
+RunCommand = Callable[[Sequence[str]], tuple[int, str]]
+"""Runs the command with these arguments; returns its exit code and its standard output."""
 
 
 def run_folder(context: typer.Context, folder: Path, *, main: Main, as_json: bool) -> None:
-    """Run each conf, show a summary, and end as the worst of them did."""
-    words = words_for(context, folder)
-    started = _in_a_process_of_its_own
+    """Run each conf and show a summary. Raises the worst error of the runs."""
+    arguments = arguments_for(context, folder)
+    run_command: RunCommand = _run_in_process
     if is_submitted():
-        started = functools.partial(_in_this_process, main)
+        run_command = functools.partial(_run_here, main)
 
     def start(conf: Path) -> ConfRun:
         if not as_json:
             screen.print(f"{conf}:", style="bold")
-        code, printed = started(
-            ["run", "--json", *(str(conf) if word is None else word for word in words)]
-        )
+        conf_arguments = [str(conf) if argument is None else argument for argument in arguments]
+        code, output = run_command(["run", "--json", *conf_arguments])
         if code == _STOPPED:
             raise KeyboardInterrupt
-        return ended(conf, code, printed)
+        return result_of(conf, code, output)
 
-    found: FolderRun = run_each(
-        folder, start, lambda run: None if as_json else show_one_run(run), current_overrides()
-    )
-    show(as_json, found.as_json(), lambda: show_folder_run(found), is_done=True)
-    if found.worst:
-        raise found.worst
+    def show_run(run: ConfRun) -> None:
+        if not as_json:
+            show_one_run(run)
 
-
-def words_for(context: typer.Context, folder: Path) -> list[str | None]:
-    """Return the arguments after `run`, with None in place of the directory, without `--json`."""
-    takes = {
-        name
-        for one in context.command.params
-        if not getattr(one, "is_flag", True)
-        for name in one.opts
-    }
-    said: list[str] = list(context.obj)[1:]
-    places = [
-        number
-        for number, word in enumerate(said)
-        if Path(word) == folder and (number == 0 or said[number - 1] not in takes)
-    ]
-    return [
-        None if number == places[0] else word
-        for number, word in enumerate(said)
-        if word != "--json"
-    ]
+    runs: FolderRun = run_each(folder, start, show_run, current_overrides())
+    show(as_json, runs.as_json(), lambda: show_folder_run(runs), is_done=True)
+    if runs.worst:
+        raise runs.worst
 
 
-def ended(conf: Path, code: int, printed: str) -> ConfRun:
-    """Return the result of a run, by exit code and document."""
+def arguments_for(context: typer.Context, folder: Path) -> list[str | None]:
+    """Return the arguments after `run` without `--json`, with None in place of the directory."""
+    options_with_value = set()
+    for parameter in context.command.params:
+        if not getattr(parameter, "is_flag", True):
+            options_with_value.update(parameter.opts)
+
+    words: list[str] = list(context.obj)[1:]
+    arguments: list[str | None] = []
+    is_replaced = False
+    for number, word in enumerate(words):
+        if word == "--json":
+            continue
+        is_value = number > 0 and words[number - 1] in options_with_value
+        if not is_replaced and not is_value and Path(word) == folder:
+            arguments.append(None)
+            is_replaced = True
+        else:
+            arguments.append(word)
+    return arguments
+
+
+def result_of(conf: Path, code: int, output: str) -> ConfRun:
+    """Return the result of a run by its exit code and document."""
     document: Any = None
     with contextlib.suppress(ValueError):
-        document = json.loads(printed)
+        document = json.loads(output)
     if code == 0:
         return ConfRun(str(conf), document)
     if isinstance(document, dict) and "retriable" in document:
@@ -94,51 +94,51 @@ def ended(conf: Path, code: int, printed: str) -> ConfRun:
         )
         return ConfRun(str(conf), error=error)
     if code == DataLost.exit_code:
-        return ConfRun(
-            str(conf),
-            document,
-            DataLost(
-                "records were lost, and policy let them go", action="the gaps that the run named"
-            ),
+        lost = DataLost(
+            "Records were lost, as the policy allows",
+            action="Check the lost offsets that the run named",
         )
+        return ConfRun(str(conf), document, lost)
     if code < 0:
-        message, action = (
-            f"the run's process was ended by signal {-code}",
-            "what killed it: memory on this machine, perhaps",
+        killed = ProcessLost(
+            f"Signal {-code} ended the process of the run",
+            action="Check what killed it, such as a lack of memory on this machine",
+            path=conf,
         )
-        return ConfRun(str(conf), error=ProcessLost(message, action=action, path=conf))
-    return ConfRun(
-        str(conf),
-        document,
-        EtlError(
-            f"the run ended with {code} and said nothing", action="please report it", path=conf
-        ),
+        return ConfRun(str(conf), error=killed)
+    bug = EtlError(
+        f"The run ended with exit code {code} and no document", action="Report it", path=conf
     )
+    return ConfRun(str(conf), document, bug)
 
 
-def _in_a_process_of_its_own(words: Sequence[str]) -> tuple[int, str]:
-    """Standard error is this one's. A stop is handed on, once, and waited for."""
-    as_here = (
-        [] if sys.path[:1] in ([""], [os.getcwd()]) else ["-P"]
-    )  # a transform is found, or not, as by this process
+def _run_in_process(arguments: Sequence[str]) -> tuple[int, str]:
+    """Run `etl` in a child process with this standard error. A stop is passed on once and waited
+    for.
+    """
+    # With -P the child does not search the current directory for transforms, unless we do.
+    options = []
+    if sys.path[:1] not in ([""], [os.getcwd()]):
+        options = ["-P"]
     child = subprocess.Popen(
-        [sys.executable, *as_here, "-m", "etl", *words],
+        [sys.executable, *options, "-m", "etl", *arguments],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     try:
-        printed, _ = child.communicate()
+        output, _ = child.communicate()
     except BaseException:
         child.send_signal(signal.SIGTERM)
         try:
             child.communicate()
         finally:
-            child.kill()  # whoever asks twice does not wait
+            child.kill()  # a second Ctrl-C does not wait
         raise
-    return child.returncode, printed
+    return child.returncode, output
 
 
-def _in_this_process(main: Main, words: Sequence[str]) -> tuple[int, str]:
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        return main(list(words)), printed.getvalue()
+def _run_here(main: Main, arguments: Sequence[str]) -> tuple[int, str]:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        code = main(list(arguments))
+    return code, output.getvalue()

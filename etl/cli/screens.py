@@ -1,12 +1,12 @@
 """What does a person see of a command's result?
 
-Lines and tables; `--json` has all of it, too.
+Lines and tables on standard output. `--json` prints all of it; a screen may leave out details.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -36,72 +36,153 @@ ROWS_SHOWN = 40
 screen = Console(highlight=False, soft_wrap=True)
 
 
+def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print columns with natural widths, numbers to the right. Cells are never truncated."""
+    shown_rows = rows[:ROWS_SHOWN]
+    lines = [list(names)]
+    for row in shown_rows:
+        lines.append([_cell(value) for value in row])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    is_number = []
+    for number in range(len(names)):
+        is_number.append(any(isinstance(row[number], int) for row in shown_rows))
+
+    for index, line in enumerate(lines):
+        cells = []
+        for cell, width, to_right in zip(line, widths, is_number, strict=True):
+            cells.append(cell.rjust(width) if to_right else cell.ljust(width))
+        style = "bold" if index == 0 else ""
+        screen.print("  ".join(cells).rstrip(), style=style, markup=False)
+    if len(rows) > ROWS_SHOWN:
+        screen.print(f"... and {len(rows) - ROWS_SHOWN:,} more; --json has all of them")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
+
+
+def show_sentences(sentences: Iterable[str]) -> None:
+    """Print a line for each sentence."""
+    for sentence in sentences:
+        screen.print(sentence, markup=False)
+
+
+def show_sentence(sentence: str) -> None:
+    """Print a result of one sentence."""
+    screen.print(sentence)
+
+
+def key_of_row(row: Mapping[str, Any]) -> int | str:
+    """Return the partition of a row of a document: a number, or `1-3` of Jafka."""
+    return log_of_row(row).key if "broker_id" in row else int(row["partition"])
+
+
+def log_of_row(row: Mapping[str, Any]) -> BrokerPartition:
+    """Return the partition of a row of a document."""
+    return BrokerPartition(row["topic"], row["partition"], row.get("broker_id"))
+
+
+def _identifier(number: int | None) -> str | None:
+    """Return a number as text, so that it is printed without thousands separators."""
+    return None if number is None else str(number)
+
+
+def _time_or_none(seconds: float | None) -> str | None:
+    return None if seconds is None else time_in_words(seconds)
+
+
+def _size_or_none(size: int | None) -> str | None:
+    return None if size is None else size_in_words(size)
+
+
+# -------------------------------------------------------------------------------------------- runs
+
+
 def show_report(report: Report) -> None:
     """Print the result of a run."""
     for outcome, sentence in report.outcomes:
         style = "bold red" if outcome.is_loud else "bold"
         screen.print(f"[{style}]{outcome.value}[/]: {sentence}", markup=True)
-    if report.result:
-        seconds = sum(report.seconds.values())
-        moved = counted(report.offsets_committed, "offset")
-        screen.print(
-            f"{counted(report.records, 'record')}, {moved} moved, {seconds:.1f} s: "
-            + ", ".join(
-                f"{verb.value.replace('_', ' ')} {report.seconds[verb]:.1f}"
-                for verb in Verb
-                if verb in report.seconds
-            )
-        )
+    if not report.result:
+        return
+    phases = []
+    for verb in Verb:
+        if verb in report.seconds:
+            phases.append(f"{verb.value.replace('_', ' ')} {report.seconds[verb]:.1f}")
+    records = counted(report.records, "record")
+    offsets = counted(report.offsets_committed, "offset")
+    seconds = sum(report.seconds.values())
+    screen.print(f"{records}, {offsets} committed, {seconds:.1f} s: {', '.join(phases)}")
 
 
 def show_preview(preview: Preview) -> None:
     """Print what the next run would do."""
     screen.print(preview.says)
-    for sentence in (
-        *preview.left,
-        *preview.leaderless,
-        *preview.paused,
-        *preview.open_transactions,
-        *map(str, preview.expires_soon),
-        *preview.not_checked,
-    ):
-        screen.print(sentence, markup=False)
+    show_sentences(preview.left)
+    show_sentences(preview.leaderless)
+    show_sentences(preview.paused)
+    show_sentences(preview.open_transactions)
+    show_sentences(map(str, preview.expires_soon))
+    show_sentences(preview.not_checked)
     for sentence in preview.let_go[:ROWS_SHOWN]:
         screen.print(sentence, style="bold red")
     if preview.ranges:
-        told = preview.as_json()
-        least, most = preview.tasks
-        tasks = (
-            counted(most, "task")
-            if least == most
-            else f"{least:,} to {counted(most, 'task')}, by the cluster's cores"
+        _show_planned_ranges(preview)
+
+
+def _show_planned_ranges(preview: Preview) -> None:
+    document = preview.as_json()
+    least, most = preview.tasks
+    tasks = counted(most, "task")
+    if least != most:
+        tasks = f"{least:,} to {tasks}, by the cluster's cores"
+    records = ""
+    unit = "bytes"  # offsets of Jafka are byte positions, which do not count records
+    max_records = document["records_at_most"]
+    if max_records is not None:
+        records = f"{counted(max_records, 'record')} at most, "
+        unit = "offsets"
+    screen.print(f"{records}about {size_in_words(document['estimated_bytes'])}, {tasks}")
+
+    rows = []
+    for planned in document["ranges"]:
+        size = planned["until"] - planned["from"]
+        row = (
+            planned["plan"],
+            planned["topic"],
+            key_of_row(planned),
+            planned["from"],
+            planned["until"],
+            size,
+            planned["leader"],
         )
-        most_records = told["records_at_most"]  # byte positions tell of none
-        records = "" if most_records is None else f"{counted(most_records, 'record')} at most, "
-        screen.print(f"{records}about {size_in_words(told['estimated_bytes'])}, {tasks}")
-        table(
-            (
-                "plan",
-                "topic",
-                "partition",
-                "from",
-                "until",
-                "bytes" if most_records is None else "offsets",
-                "leader",
-            ),
-            [
-                (
-                    r["plan"],
-                    r["topic"],
-                    key_of_row(r),
-                    r["from"],
-                    r["until"],
-                    r["until"] - r["from"],
-                    r["leader"],
-                )
-                for r in told["ranges"]
-            ],
-        )
+        rows.append(row)
+    table(("plan", "topic", "partition", "from", "until", unit, "leader"), rows)
+
+
+def show_one_run(run: ConfRun) -> None:
+    """Print the result of one conf of a directory; its error was printed before."""
+    report = run.report or {}
+    for outcome in report.get("outcomes", ()):
+        screen.print(f"  {outcome['outcome']}: {outcome['message']}", markup=False)
+
+
+def show_folder_run(found: FolderRun) -> None:
+    """Print the results of all confs, a line each."""
+    rows = []
+    for run in found.runs:
+        report = run.report or {}
+        if run.error:
+            result = run.error.message.splitlines()[0]
+        else:
+            result = ", ".join(outcome["outcome"] for outcome in report.get("outcomes", ()))
+        figures = (report.get("records"), report.get("total_seconds"))
+        rows.append((run.conf, run.exit_code, *figures, result))
+    table(("conf", "exit code", "records", "seconds", "result"), rows)
 
 
 def show_replay(preview: ReplayPreview) -> None:
@@ -109,30 +190,89 @@ def show_replay(preview: ReplayPreview) -> None:
     screen.print(preview.says)
     for note in preview.notes:
         screen.print(note, style="bold red")
-    table(
-        ("topic", "partition", "from", "until", "rows that go", "come at most"),
-        [
-            (
-                r["topic"],
-                key_of_row(r),
-                r["from"],
-                r["until"],
-                r["rows_that_go"],
-                r["rows_that_come_at_most"],
-            )
-            for r in preview.as_json()["replaces"]
-        ],
-    )
+    rows = []
+    for replaced in preview.as_json()["replaces"]:
+        row = (
+            replaced["topic"],
+            key_of_row(replaced),
+            replaced["from"],
+            replaced["until"],
+            replaced["rows_that_go"],
+            replaced["rows_that_come_at_most"],
+        )
+        rows.append(row)
+    table(("topic", "partition", "from", "until", "rows removed", "rows added at most"), rows)
 
 
-def show_sentence(says: str) -> None:
-    """Print a result of one sentence."""
-    screen.print(says)
+# --------------------------------------------------------------------------------------- backfills
 
 
-def show_decision(ruling: Ruling) -> None:
-    """Print an operator's decision."""
-    screen.print(ruling.says)
+def show_backfill_preview(preview: BackfillPreview) -> None:
+    """Print what a backfill would load."""
+    screen.print(preview.says)
+    for note in preview.notes:
+        screen.print(note, style="bold red")
+    document = preview.as_json()
+    if not document["loads"]:
+        return
+    screen.print(f"about {size_in_words(document['estimated_bytes'])}")
+    rows = []
+    for load in document["loads"]:
+        count = load["until"] - load["from"]
+        rows.append((load["topic"], key_of_row(load), load["from"], load["until"], count))
+    table(("topic", "partition", "from", "until", "offsets"), rows)
+
+
+def show_backfills(documents: Sequence[Mapping[str, Any]]) -> None:
+    """Print the backfills, a line each; then active drivers and reasons of deleted ones."""
+    rows = []
+    for backfill in documents:
+        row = (
+            backfill["name"],
+            backfill["state"],
+            backfill["loaded"],
+            backfill["offsets"],
+            backfill["left"],
+            _time_or_none(backfill["seconds_left"]),
+            _identifier(backfill["newest_plan"]),
+            backfill["request"],
+        )
+        rows.append(row)
+    table(("name", "state", "loaded", "of", "left", "done in", "plan", "request"), rows)
+    for backfill in documents:
+        for field in ("driver", "reason"):
+            if backfill[field]:
+                sentence = f"{backfill['name']}: {backfill['state']}, {backfill[field]}"
+                screen.print(sentence, markup=False)
+
+
+def show_backfill_whole(document: Mapping[str, Any]) -> None:
+    """Print one backfill, its interval of each partition, and its plans."""
+    show_backfills([document])
+    intervals = []
+    for interval in document["stretches"]:
+        bounds = (interval["from"], interval["until"], interval["left"])
+        intervals.append((interval["topic"], key_of_row(interval), *bounds))
+    table(("topic", "partition", "from", "until", "left"), intervals)
+    plans = []
+    for plan in document["plans"]:
+        row = (
+            str(plan["number"]),
+            _minute(plan["made_at"]),
+            plan["offsets"],
+            plan["rows"],
+            _identifier(plan["table_version"]),
+        )
+        plans.append(row)
+    table(("plan", "stored", "offsets", "rows", "version"), plans)
+
+
+def _minute(timestamp: str | None) -> str:
+    """Shorten an ISO 8601 time to minutes."""
+    return (timestamp or "")[:16].replace("T", " ")
+
+
+# ------------------------------------------------------------------------------- checks and proofs
 
 
 def show_doctor(diagnosis: Diagnosis) -> None:
@@ -144,494 +284,319 @@ def show_doctor(diagnosis: Diagnosis) -> None:
         Verdict.NOT_CHECKED: "dim",
     }
     width = max((len(line.name) for line in diagnosis.lines), default=0)
+    indent = width + 15
     for line in diagnosis.lines:
-        first, *more = _folded(line.found, width + 15)
+        first, *more = _wrapped(line.found, indent)
+        if line.to_do:
+            more += _wrapped(f"To do: {line.to_do}", indent)
         screen.print(f"{line.verdict.value:<11}  ", style=styles[line.verdict], end="")
         screen.print(f"{line.name:<{width}}  {first}", markup=False)
-        for told in (*more, *(_folded(f"to do: {line.to_do}", width + 15) if line.to_do else ())):
-            screen.print(" " * (width + 15) + told, markup=False)
+        for text in more:
+            screen.print(" " * indent + text, markup=False)
 
 
-def _folded(text: str, indent: int) -> list[str]:
-    """Wrap a text to the terminal's width after the indent; one line without a terminal, so that it
-    can be searched.
+def _wrapped(text: str, indent: int) -> list[str]:
+    """Wrap a text to the terminal's width after the indent. Without a terminal it stays one line, so
+    that it can be searched.
     """
     if not screen.is_terminal:
         return [text]
-    return textwrap.wrap(
-        text, max(screen.width - indent, 24), break_long_words=False, break_on_hyphens=False
-    ) or [""]
-
-
-def show_complete(found: Complete) -> None:
-    """Print whether a run up to that time can begin."""
-    screen.print(found.says)
-
-
-def show_intervals(found: Intervals) -> None:
-    """The intervals that are not whole, and what no run will bring."""
-    screen.print(found.says)
-    table(
-        ("from", "until", "partitions", "missing", "gone from the log"),
-        [
-            (
-                one.interval.start.isoformat(),
-                one.interval.end.isoformat(),
-                len(one.logs),
-                one.missing,
-                one.gone,
-            )
-            for one in found.incomplete
-        ],
-    )
-    if found.waiting:
-        table(
-            ("from", "until", "paused partitions", "waiting", "gone from the log"),
-            [
-                (
-                    one.interval.start.isoformat(),
-                    one.interval.end.isoformat(),
-                    len(one.logs),
-                    one.missing,
-                    one.gone,
-                )
-                for one in found.waiting
-            ],
-        )
+    width = max(screen.width - indent, 24)
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return lines or [""]
 
 
 def show_proof(proof: Proof) -> None:
-    """Print the audit."""
-    told = proof.as_json()["logs"]
-    table(
-        ("topic", "partition", "expected", "in the table", "missing", "double", "unexpected"),
-        [
-            (
-                r["topic"],
-                key_of_row(r),
-                r["expected_rows"],
-                r["found_rows"],
-                r["missing"],
-                r["double_rows"],
-                r["unexpected"],
-            )
-            for r in told
-        ],
-    )
-    for r in [r for r in told if r["without_row"]["message"]][:ROWS_SHOWN]:
-        screen.print(
-            f"offsets without a row in {r['topic']} {key_of_row(r)}: {r['without_row']['message']}"
+    """Print the result of `etl verify`."""
+    logs = proof.as_json()["logs"]
+    rows = []
+    for log in logs:
+        row = (
+            log["topic"],
+            key_of_row(log),
+            log["expected_rows"],
+            log["found_rows"],
+            log["missing"],
+            log["double_rows"],
+            log["unexpected"],
         )
+        rows.append(row)
+    names = ("topic", "partition", "expected", "in the table", "missing", "double", "unexpected")
+    table(names, rows)
+
+    explained = [log for log in logs if log["without_row"]["message"]]
+    for log in explained[:ROWS_SHOWN]:
+        partition = f"{log['topic']} {key_of_row(log)}"
+        screen.print(f"Offsets without a row in {partition}: {log['without_row']['message']}")
     for note in proof.notes:
         screen.print(note)
     for sentence in proof.allowed[:ROWS_SHOWN]:
         screen.print(f"[bold red]rows are missing[/]: {sentence}", markup=True)
     if proof.is_right:
-        left = (
-            f"{proof.missing:,} were removed since, as allowed" if proof.missing else "none missing"
-        )
-        screen.print(
-            f"[bold green]verified[/]: {proof.found_rows - proof.rows_before:,} records, each once, {left}",
-            markup=True,
-        )
+        missing = "none missing"
+        if proof.missing:
+            missing = f"{proof.missing:,} were removed since, as allowed"
+        records = proof.found_rows - proof.rows_before
+        screen.print(f"[bold green]verified[/]: {records:,} records, each once, {missing}")
 
 
-def show_plans(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The stored plans, a line each."""
-    has_keys = any(r.get("run_key") for r in rows)
+def show_complete(found: Complete) -> None:
+    """Print whether the partitions are complete up to a time."""
+    screen.print(found.says)
+
+
+def show_intervals(found: Intervals) -> None:
+    """Print the intervals that are not fully loaded, and those that wait in paused partitions."""
+    screen.print(found.says)
     table(
-        (
-            "plan",
-            "made",
-            rows[-1]["unit"] if rows else "offsets",
-            "rows",
-            "version",
-            "id",
-            *(("run key",) if has_keys else ()),
-        ),
-        [
-            (
-                str(r["number"]),
-                (r["created_at"] or "")[:16].replace("T", " "),
-                r["offsets"],
-                r["rows"],
-                _named(r["table_version"]),
-                r["id"],
-                *((r.get("run_key") or "",) if has_keys else ()),
-            )
-            for r in rows
-        ],
+        ("from", "until", "partitions", "missing", "deleted in Kafka"),
+        [_gap_row(gap) for gap in found.incomplete],
     )
-
-
-def key_of_row(row: Mapping[str, Any]) -> int | str:
-    """A log among those of its topic; a number is shown as one."""
-    return log_of_row(row).key if "broker_id" in row else int(row["partition"])
-
-
-def log_of_row(row: Mapping[str, Any]) -> BrokerPartition:
-    """The log of a row of a document."""
-    return BrokerPartition(row["topic"], row["partition"], row.get("broker_id"))
-
-
-def _named(number: int | None) -> str | None:
-    """A number that is a name, so without commas."""
-    return None if number is None else str(number)
-
-
-def show_pipelines(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The pipelines, a line each; a table that is not the conf's goes by its id."""
-    table(
-        ("group", "pipeline", "state", "plan", "planned", "topics", "table"),
-        [
-            (
-                r["group"],
-                r["pipeline"],
-                r["state"],
-                _named(r["newest_plan"]),
-                None if r["age_s"] is None else f"{time_in_words(r['age_s'])} ago",
-                ", ".join(r["topics"]),
-                r["table"] or r["table_id"],
-            )
-            for r in rows
-        ],
-    )
-    for r in rows:
-        for field in ("driver", "retired"):
-            if r[field]:
-                screen.print(
-                    f"{r['group']}/{r['pipeline']}: {r['state']}, {r[field]}", markup=False
-                )
-        for one in r["paused"]:
-            where = (
-                one["topic"] if one["partition"] is None else f"{one['topic']} {key_of_row(one)}"
-            )
-            screen.print(
-                f"{r['group']}/{r['pipeline']}: {where} is paused: {one['reason']}", markup=False
-            )
-        for one in r["backfills"]:
-            screen.print(
-                f"{r['group']}/{r['pipeline']}: backfill {one['name']} is {one['state']}",
-                markup=False,
-            )
-
-
-def show_plan(document: Mapping[str, Any]) -> None:
-    """One plan."""
-    version = document["table_version"]
-    state = (
-        "its outcome is not recorded" if version is None else f"in the table at version {version}"
-    )
-    screen.print(f"plan {document['number']} ({document['kind']}), id {document['id']}, {state}")
-    if document["run_key"]:
-        left = "" if not document["left_of_run_key"] else ", whose end it does not reach"
-        screen.print(f"made under run key {document['run_key']}{left}", markup=False)
-    asked = [f"{word} {document[word]['said']}" for word in ("from", "until") if document[word]]
-    if asked:
-        screen.print(f"asked for {' '.join(asked)}", markup=False)
-    if document["uncounted"]:
-        screen.print(
-            f"a crash took the count of its rows, and nobody can count them: {document['uncounted']}",
-            markup=False,
-        )
-    if document["reason"]:
-        screen.print(
-            (f"supersedes {document['supersedes']}: " if document["supersedes"] else "")
-            + document["reason"],
-            markup=False,
-        )
-    for v in document["vanished"]:
-        place = f"{v['topic']} {key_of_row(v)}, offsets {v['from']} to {v['until']} with log_epoch {v['log_epoch']}"
-        screen.print(f"rows of {place}, are of records that are gone")
-    table(
-        ("topic", "partition", "from", "until", "rows", "fetched bytes", "missing offsets"),
-        [
-            (
-                r["topic"],
-                key_of_row(r),
-                r["from"],
-                r["until"],
-                r.get("rows"),
-                r.get("fetched_bytes"),
-                r.get("missing_offsets"),
-            )
-            for r in document["ranges"]
-        ],
-    )
-
-
-def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print columns with natural widths, numbers to the right. Cells are never truncated."""
-    cells = [
-        [
-            "-" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell)
-            for cell in row
-        ]
-        for row in rows[:ROWS_SHOWN]
-    ]
-    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    right = [any(isinstance(row[i], int) for row in rows[:ROWS_SHOWN]) for i in range(len(names))]
-    for line, style in ((names, "bold"), *((row, "") for row in cells)):
-        shown = (
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
-        )
-        screen.print("  ".join(shown).rstrip(), style=style, markup=False)
-    if len(rows) > ROWS_SHOWN:
-        screen.print(f"... and {len(rows) - ROWS_SHOWN:,} more; --json has all of them")
-
-
-def show_backfill_preview(preview: BackfillPreview) -> None:
-    """Print what a backfill would load."""
-    screen.print(preview.says)
-    for note in preview.notes:
-        screen.print(note, style="bold red")
-    told = preview.as_json()
-    if told["loads"]:
-        screen.print(f"about {size_in_words(told['estimated_bytes'])}")
+    if found.waiting:
         table(
-            ("topic", "partition", "from", "until", "offsets"),
-            [
-                (one["topic"], _key(one), one["from"], one["until"], one["until"] - one["from"])
-                for one in told["loads"]
-            ],
+            ("from", "until", "paused partitions", "waiting", "deleted in Kafka"),
+            [_gap_row(gap) for gap in found.waiting],
         )
 
 
-def show_backfills(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the backfills, a line each; then active drivers and reasons of abandoned ones."""
-    table(
-        ("name", "state", "loaded", "of", "left", "done in", "plan", "asked for"),
-        [
-            (
-                r["name"],
-                r["state"],
-                r["loaded"],
-                r["offsets"],
-                r["left"],
-                None if r["seconds_left"] is None else time_in_words(r["seconds_left"]),
-                None if r["newest_plan"] is None else str(r["newest_plan"]),
-                r["request"],
-            )
-            for r in rows
-        ],
-    )
-    for r in rows:
-        for field in ("driver", "reason"):
-            if r[field]:
-                screen.print(f"{r['name']}: {r['state']}, {r[field]}", markup=False)
-
-
-def show_backfill_whole(document: Mapping[str, Any]) -> None:
-    """One backfill, what it claims of each partition, and its plans."""
-    show_backfills([document])
-    table(
-        ("topic", "partition", "from", "until", "left"),
-        [
-            (one["topic"], _key(one), one["from"], one["until"], one["left"])
-            for one in document["stretches"]
-        ],
-    )
-    table(
-        ("plan", "made", "offsets", "rows", "version"),
-        [
-            (
-                str(one["number"]),
-                (one["made_at"] or "")[:16].replace("T", " "),
-                one["offsets"],
-                one["rows"],
-                None if one["table_version"] is None else str(one["table_version"]),
-            )
-            for one in document["plans"]
-        ],
-    )
-
-
-def _key(row: Mapping[str, Any]) -> int | str:
-    return f"{row['broker_id']}-{row['partition']}" if "broker_id" in row else int(row["partition"])
-
-
-def show_offsets(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Offsets per partition."""
-    lag = "lag in bytes" if any("broker_id" in r for r in rows) else "lag"
-    table(
-        ("topic", "partition", "log start", "log end", "committed", "in the table", lag),
-        [
-            (
-                r["topic"],
-                key_of_row(r),
-                r["log_start"],
-                r["log_end"],
-                r["committed"],
-                r["position"],
-                r["lag"],
-            )
-            for r in rows
-        ],
-    )
-    for sentence in describe_by_topic(
-        {log_of_row(r): _paused(r["paused"]) for r in rows if r["paused"]}
-    ):
-        screen.print(sentence, markup=False)
-
-
-def _paused(told: Mapping[str, Any]) -> str:
-    return f"paused since {told['since_at']} by {told['by']}: {told['reason']}"
-
-
-def show_offsets_diff(document: Mapping[str, Any]) -> None:
-    """The three sides of each partition, what the differences mean, and what the next run does."""
-    plan, in_delta, rows = document["plan"], document["table"], document["rows"]
-    screen.print(
-        f"plan {plan['number']}, id {plan['id']}: {plan['stands']}"
-        if plan
-        else "ZooKeeper knows no plan of this pipeline"
-    )
-    holds = in_delta and in_delta["transaction_version"]
-    by = (
-        f", id {in_delta['plan_id']}"
-        if holds and in_delta["plan_id"]
-        else "; its log no longer says which"
-    )
-    held = f"plan {holds}{by}" if holds else "no plan of ours"
-    screen.print(
-        f"the table at version {in_delta['version']} holds {held}"
-        if in_delta
-        else "there is no table"
-    )
-    if rows:
-        table(
-            ("topic", "partition", "committed", "plan", "table", "difference"),
-            [
-                (r["topic"], key_of_row(r), r["committed"], r["plan"], r["table"], r["difference"])
-                for r in rows
-            ],
-        )
-    for sentence in describe_by_topic(
-        {
-            log_of_row(r): f"{r['means']}; the next run {r['next_run']}"
-            for r in rows
-            if r["next_run"]
-        }
-    ):
-        screen.print(sentence, markup=False)
-    if (
-        document["stops"] and document["stops"]["retriable"]
-    ):  # any other is told as the command's error
-        screen.print(f"a run that begins now stops: {document['stops']['message']}", markup=False)
-    for sentence in document["not_looked_at"]:
-        screen.print(sentence, markup=False)
-    partitions = counted(document["partitions"], "partition")
-    screen.print(
-        f"{partitions}, {document['differing']:,} of them with a difference"
-        if document["differing"]
-        else f"{partitions} agree"
-    )
+def _gap_row(gap: Any) -> tuple[Any, ...]:
+    start = gap.interval.start.isoformat()
+    end = gap.interval.end.isoformat()
+    return (start, end, len(gap.logs), gap.missing, gap.gone)
 
 
 def show_lag(lags: Lags) -> None:
     """Print the lag, a line per partition, then totals, then what is unknown."""
-    totals = lags.totals
     is_physical = any(one.log.is_physical for one in lags.logs)
-    table(
-        (
-            "topic",
-            "partition",
-            "position",
-            "log end",
-            "lag in bytes" if is_physical else "lag",
-            "about",
-            "behind",
-            "may expire in",
-        ),
-        [
-            (
-                one.log.topic,
-                one.log.key if is_physical else one.log.partition,
-                one.position,
-                one.extent["log_end"],
-                one.lag,
-                *_estimates(one.estimated_bytes, one.behind_s, one.headroom.seconds),
-            )
-            for one in lags.logs
-        ],
-    )
-    size, behind, left = _estimates(
-        totals["estimated_bytes"], totals["behind_s"], totals["headroom_s"]
-    )
-    records = (
-        ""
-        if totals["records_at_most"] is None
-        else f"{counted(totals['records_at_most'], 'record')} at most, "
-    )
-    told = f"in all {records}{f'about {size}' if size else 'of a size that nobody tells'}"
-    screen.print(
-        "; ".join(
-            (
-                told,
-                *([f"behind by {behind}"] if behind else ()),
-                *([f"the first may expire in {left}"] if left else ()),
-            )
+    rows = []
+    for one in lags.logs:
+        row = (
+            one.log.topic,
+            one.log.key if is_physical else one.log.partition,
+            one.position,
+            one.extent["log_end"],
+            one.lag,
+            _size_or_none(one.estimated_bytes),
+            _time_or_none(one.behind_s),
+            _time_or_none(one.headroom.seconds),
         )
-    )
-    for sentence in (
-        *lags.paused[:ROWS_SHOWN],
-        *lags.open_transactions,
-        *lags.unknown[:ROWS_SHOWN],
-    ):
-        screen.print(sentence, markup=False)
+        rows.append(row)
+    lag = "lag in bytes" if is_physical else "lag"
+    names = ("topic", "partition", "loaded until", "log end", lag, "about", "behind", "expires in")
+    table(names, rows)
+    screen.print(_lag_totals(lags.totals))
+    show_sentences(lags.paused[:ROWS_SHOWN])
+    show_sentences(lags.open_transactions)
+    show_sentences(lags.unknown[:ROWS_SHOWN])
 
 
-def _estimates(size: int | None, *seconds: float | None) -> tuple[str | None, ...]:
-    """A size and durations in words."""
-    return (
-        None if size is None else size_in_words(size),
-        *(None if each is None else time_in_words(each) for each in seconds),
-    )
+def _lag_totals(totals: Mapping[str, Any]) -> str:
+    parts = []
+    records = totals["records_at_most"]
+    if records is not None:
+        parts.append(f"{counted(records, 'record')} at most")
+    size = _size_or_none(totals["estimated_bytes"])
+    parts.append(f"about {size}" if size else "of unknown size")
+    text = f"Total: {', '.join(parts)}"
+    if totals["behind_s"] is not None:
+        text += f"; {time_in_words(totals['behind_s'])} behind"
+    if totals["headroom_s"] is not None:
+        text += f"; the first may expire in {time_in_words(totals['headroom_s'])}"
+    return text
 
 
-def show_one_run(run: ConfRun) -> None:
-    """Print the result of one conf of a directory; its error was printed before."""
-    for one in (run.report or {}).get("outcomes", ()):
-        screen.print(f"  {one['outcome']}: {one['message']}", markup=False)
+# --------------------------------------------------------------------------- plans and the ledger
 
 
-def show_folder_run(found: FolderRun) -> None:
-    """All of them, a line each."""
-    table(
-        ("conf", "exit code", "records", "seconds", "came to"),
-        [
-            (
-                run.conf,
-                run.exit_code,
-                (run.report or {}).get("records"),
-                (run.report or {}).get("total_seconds"),
-                run.error.message.splitlines()[0]
-                if run.error
-                else ", ".join(one["outcome"] for one in (run.report or {}).get("outcomes", ())),
-            )
-            for run in found.runs
-        ],
-    )
+def show_decision(decision: Ruling) -> None:
+    """Print an operator's decision."""
+    screen.print(decision.says)
+
+
+def show_plans(documents: Sequence[Mapping[str, Any]]) -> None:
+    """Print the stored plans, a line each."""
+    unit = documents[-1]["unit"] if documents else "offsets"
+    names = ["plan", "stored", unit, "rows", "version", "id"]
+    has_keys = any(plan.get("run_key") for plan in documents)
+    if has_keys:
+        names.append("run key")
+    rows = []
+    for plan in documents:
+        row = [
+            str(plan["number"]),
+            _minute(plan["created_at"]),
+            plan["offsets"],
+            plan["rows"],
+            _identifier(plan["table_version"]),
+            plan["id"],
+        ]
+        if has_keys:
+            row.append(plan.get("run_key") or "")
+        rows.append(row)
+    table(names, rows)
+
+
+def show_plan(document: Mapping[str, Any]) -> None:
+    """Print one plan and its ranges."""
+    version = document["table_version"]
+    state = f"table version {version}"
+    if version is None:
+        state = "its result is not recorded"
+    screen.print(f"Plan {document['number']} ({document['kind']}), id {document['id']}, {state}")
+    if document["run_key"]:
+        end = ", whose end it does not reach" if document["left_of_run_key"] else ""
+        screen.print(f"Run key {document['run_key']}{end}", markup=False)
+    bounds = []
+    for bound in ("from", "until"):
+        if document[bound]:
+            bounds.append(f"{bound} {document[bound]['said']}")
+    if bounds:
+        screen.print(f"Requested: {' '.join(bounds)}", markup=False)
+    if document["uncounted"]:
+        screen.print(f"Its rows are not counted: {document['uncounted']}", markup=False)
+    if document["reason"]:
+        reason = document["reason"]
+        if document["supersedes"]:
+            reason = f"supersedes {document['supersedes']}: {reason}"
+        screen.print(reason, markup=False)
+    for rows in document["vanished"]:
+        partition = f"{rows['topic']} {key_of_row(rows)}"
+        screen.print(
+            f"Rows of {partition}, offsets {rows['from']} to {rows['until']} with log_epoch "
+            f"{rows['log_epoch']}, are of records that Kafka lost"
+        )
+    ranges = []
+    for planned in document["ranges"]:
+        row = (
+            planned["topic"],
+            key_of_row(planned),
+            planned["from"],
+            planned["until"],
+            planned.get("rows"),
+            planned.get("fetched_bytes"),
+            planned.get("missing_offsets"),
+        )
+        ranges.append(row)
+    names = ("topic", "partition", "from", "until", "rows", "fetched bytes", "missing offsets")
+    table(names, ranges)
+
+
+def show_pipelines(documents: Sequence[Mapping[str, Any]]) -> None:
+    """Print the pipelines, a line each. A table that is not the conf's is shown by its id."""
+    rows = []
+    for pipeline in documents:
+        age = pipeline["age_s"]
+        row = (
+            pipeline["group"],
+            pipeline["pipeline"],
+            pipeline["state"],
+            _identifier(pipeline["newest_plan"]),
+            None if age is None else f"{time_in_words(age)} ago",
+            ", ".join(pipeline["topics"]),
+            pipeline["table"] or pipeline["table_id"],
+        )
+        rows.append(row)
+    table(("group", "pipeline", "state", "plan", "planned", "topics", "table"), rows)
+    for pipeline in documents:
+        name = f"{pipeline['group']}/{pipeline['pipeline']}"
+        for field in ("driver", "retired"):
+            if pipeline[field]:
+                screen.print(f"{name}: {pipeline['state']}, {pipeline[field]}", markup=False)
+        for pause in pipeline["paused"]:
+            paused = pause["topic"]
+            if pause["partition"] is not None:
+                paused = f"{paused} {key_of_row(pause)}"
+            screen.print(f"{name}: {paused} is paused: {pause['reason']}", markup=False)
+        for backfill in pipeline["backfills"]:
+            sentence = f"{name}: backfill {backfill['name']} is {backfill['state']}"
+            screen.print(sentence, markup=False)
+
+
+def show_offsets(documents: Sequence[Mapping[str, Any]]) -> None:
+    """Print the offsets per partition, then pauses."""
+    rows = []
+    paused = {}
+    has_brokers = False
+    for partition in documents:
+        has_brokers = has_brokers or "broker_id" in partition
+        row = (
+            partition["topic"],
+            key_of_row(partition),
+            partition["log_start"],
+            partition["log_end"],
+            partition["committed"],
+            partition["position"],
+            partition["lag"],
+        )
+        rows.append(row)
+        pause = partition["paused"]
+        if pause:
+            sentence = f"paused since {pause['since_at']} by {pause['by']}: {pause['reason']}"
+            paused[log_of_row(partition)] = sentence
+    lag = "lag in bytes" if has_brokers else "lag"
+    names = ("topic", "partition", "log start", "log end", "committed", "loaded until", lag)
+    table(names, rows)
+    show_sentences(describe_by_topic(paused))
+
+
+def show_offsets_diff(document: Mapping[str, Any]) -> None:
+    """Print committed offsets, newest plan and table of each partition, what a difference means,
+    and what the next run does.
+    """
+    plan = document["plan"]
+    plan_sentence = "ZooKeeper has no plan of this pipeline"
+    if plan:
+        plan_sentence = f"Plan {plan['number']}, id {plan['id']}: {plan['stands']}"
+    screen.print(plan_sentence)
+    screen.print(_newest_commit(document["table"]))
+    rows = document["rows"]
+    if rows:
+        cells = []
+        for row in rows:
+            sides = (row["committed"], row["plan"], row["table"], row["difference"])
+            cells.append((row["topic"], key_of_row(row), *sides))
+        table(("topic", "partition", "committed", "plan", "table", "difference"), cells)
+    meanings = {}
+    for row in rows:
+        if row["next_run"]:
+            meanings[log_of_row(row)] = f"{row['means']}; the next run {row['next_run']}"
+    show_sentences(describe_by_topic(meanings))
+    stops = document["stops"]
+    if stops and stops["retriable"]:  # any other error is the command's own
+        screen.print(f"A run that starts now stops: {stops['message']}", markup=False)
+    show_sentences(document["not_looked_at"])
+    partitions = counted(document["partitions"], "partition")
+    if document["differing"]:
+        screen.print(f"{partitions}, {document['differing']:,} of them with a difference")
+    else:
+        screen.print(f"{partitions} agree")
+
+
+def _newest_commit(in_table: Mapping[str, Any] | None) -> str:
+    if not in_table:
+        return "The table does not exist"
+    sentence = f"The table, version {in_table['version']}, has"
+    number = in_table["transaction_version"]
+    if not number:
+        return f"{sentence} no plan of this pipeline"
+    if in_table["plan_id"]:
+        return f"{sentence} plan {number}, id {in_table['plan_id']}"
+    return f"{sentence} plan {number}; its log no longer has the id"
+
+
+# ------------------------------------------------------------------------------------------- setup
 
 
 def show_first_conf(written: FirstConf) -> None:
-    """Print what was written and why, and what to do next."""
-    for one in written.chosen:
-        screen.print(
-            f"{one.key}: {one.value}" + (f"  ({one.why})" if one.why else ""), markup=False
-        )
-    screen.print(f"written: {written.path}; next: `etl doctor {written.path}`", markup=False)
+    """Print the keys of a new conf with reasons, and the next command."""
+    for key in written.chosen:
+        reason = f"  ({key.why})" if key.why else ""
+        screen.print(f"{key.key}: {key.value}{reason}", markup=False)
+    screen.print(f"Written: {written.path}. Next: `etl doctor {written.path}`", markup=False)
 
 
-def show_sentences(says: Sequence[str]) -> None:
-    """Print a result of several sentences."""
-    for sentence in says:
-        screen.print(sentence, markup=False)
-
-
-def show_package(made: Package) -> None:
-    """Print what was made, and the command that uses it, quoted for a shell."""
-    screen.print(f"written: {made.environment or made.zip}, and {made.job}", markup=False)
-    screen.print(made.needs, markup=False)
-    screen.print(f"  {made.command}", markup=False)
+def show_package(files: Package) -> None:
+    """Print the files, and the command that uses them, quoted for a shell."""
+    screen.print(f"Written: {files.environment or files.zip}, and {files.job}", markup=False)
+    screen.print(files.needs, markup=False)
+    screen.print(f"  {files.command}", markup=False)

@@ -1,6 +1,6 @@
-"""Which arguments do the commands take that write files and change no table?
+"""Which arguments do `etl init`, `package`, `report` and `conf` take?
 
-init, package, report, conf.
+They write files and change no table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from etl.cli.common_options import AsJson, Commands, Conf, print_json, say, settings_of, show
+from etl.cli.common_options import AsJson, Commands, Conf, print_json, print_note, settings_of, show
 from etl.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ _NAMES = {
 def _name(change: Change) -> str:
     if not isinstance(change.value, str):
         raise SettingsError(
-            f"--set {change.key}: must be a text", key=change.key, action="the value, in quotes"
+            f"--set {change.key}: must be a string", key=change.key, action="Quote the value"
         )
     return change.value
 
@@ -127,10 +127,10 @@ def package(
 ) -> None:
     """Build the files for spark-submit on a cluster."""
     from etl.cli.screens import show_package
-    from etl.commands import package as packing
+    from etl.commands import package as package_command
 
-    made = packing.package(output, with_environment=include_dependencies)
-    show(as_json, made.as_json(), lambda: show_package(made), is_done=True)
+    files = package_command.package(output, with_environment=include_dependencies)
+    show(as_json, files.as_json(), lambda: show_package(files), is_done=True)
 
 
 def report(
@@ -145,7 +145,7 @@ def report(
             "--output",
             "-o",
             metavar="PATH",
-            help="Where to write. Default: beside the run's report.",
+            help="Where to write. Default: next to the run's report.",
             show_default=False,
         ),
     ] = None,
@@ -158,4 +158,4 @@ def report(
     page = report_page(settings_of(conf), run_id, output)
     show(as_json, page.as_json(), lambda: print(page.path), is_done=True)
     if is_opened and not (has_display() and open_in_browser(page.path)):
-        say("there is no display here, or no browser: open the page where there is one")
+        print_note("No display or no browser here: open the page on another machine")

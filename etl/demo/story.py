@@ -252,12 +252,16 @@ report: {{path: "{folder}/reports"}}
 
 
 def run_demo(
-    *, records: int, folder: Path | None, quiet: bool, dialect: BrokerFamily = BrokerFamily.KAFKA
+    *,
+    records: int,
+    folder: Path | None,
+    quiet: bool,
+    broker_type: BrokerFamily = BrokerFamily.KAFKA,
 ) -> dict[str, Any]:
     """Run the demo and return its figures. Servers are stopped, also on Ctrl-C; the directory with
     the table stays.
     """
-    source = SOURCES[dialect]
+    source = SOURCES[broker_type]
     home = Path(folder or tempfile.mkdtemp(prefix="etl-demo-")).absolute()
     home.mkdir(parents=True, exist_ok=True)
     if (home / "warehouse").exists():

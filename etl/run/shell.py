@@ -132,9 +132,7 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
         message = (
             f"group {settings.group.mirror_group} does not have the positions: {error.message}"
         )
-        report.add(
-            Outcome.NOT_MIRRORED, f"{message}. {error.action}" if error.action else message
-        )
+        report.add(Outcome.NOT_MIRRORED, f"{message}. {error.action}" if error.action else message)
         return
     if others:
         log, word = next(iter(others.items()))

@@ -64,7 +64,7 @@ def test_a_line_has_offset_time_key_value_and_headers(broker: FakeBroker, conf: 
     )
     assert (
         said.err
-        == "etl: clicks 0 has offsets 0 to 3; from 0:\netl: 3 records; the end of the log; --from 3 goes on\n"
+        == "etl: clicks 0 has offsets 0 to 3; from 0:\netl: 3 records; the end of the log; --from 3 continues\n"
     )
 
 
@@ -73,7 +73,7 @@ def test_ten_records_are_shown_unless_more_are_asked_for(broker: FakeBroker, con
     assert len(fields(peek(conf))) == 10
     assert len(fields(peek(conf, "-n", "25"))) == 25
     assert (
-        "2 records; as many as were asked for; --from 22 goes on"
+        "2 records; as many as were asked for; --from 22"
         in peek(conf, "--from", "20", "-n", "2").err
     )
 
@@ -227,12 +227,12 @@ def bytes_as_keys(content: bytes) -> dict[bytes, int]:
         (
             ("--from", "yesterday"),
             [
-                "--from 'yesterday' is no position in a partition",
+                "--from 'yesterday' is not a position:",
                 "an offset, earliest, latest, or a time",
             ],
         ),
         (("--from", "2026-01-31T00:00:00"), ["has no UTC offset"]),
-        (("--from", "-5"), ["--from '-5' is no position"]),
+        (("--from", "-5"), ["--from '-5' is not a position:"]),
         (("--from", "7"), ["offset 7 is not in the log, which has 0 to 1"]),
         (
             ("--value-format", "avro"),
@@ -291,7 +291,7 @@ def test_damage_ends_the_document_with_the_error_in_it(broker: FakeBroker, conf:
         None,
     )
     assert "CRC" in said.err
-    assert "etl: 1 record, up to what follows\netl: CRC-32C" in peek(conf).err
+    assert "etl: 1 record, until the error" in peek(conf).err
 
 
 # How it stops
@@ -322,7 +322,7 @@ def test_ctrl_c_ends_what_is_followed_and_closes_the_document(
             1,
             1,
         )
-        assert peeking.stderr.read() == "etl: stopped; nothing was changed\n     A retry may help\n"
+        assert peeking.stderr.read() == "etl: Stopped. Nothing was changed\n     A retry may help\n"
 
 
 def test_a_reader_who_has_enough_ends_it_without_a_word(broker: FakeBroker, conf: Path) -> None:

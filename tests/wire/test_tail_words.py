@@ -147,7 +147,8 @@ def test_ctrl_c_leaves_the_group_and_closes_the_document(
     pressing.join()
     assert (said.code, said.document["ended"], said.document["shown"]) == (130, "stopped", 6)
     assert (
-        said.err == "etl: stopped; the group goes on behind what was shown\n     A retry may help\n"
+        said.err
+        == "etl: Stopped. The group continues after the printed records\n     A retry may help\n"
     )
     assert not broker.group.members
     assert sum(committed(broker).values()) == 6

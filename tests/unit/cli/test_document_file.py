@@ -38,4 +38,4 @@ def test_a_file_that_cannot_be_written_is_told_and_changes_nothing_of_the_comman
     assert main(["run", "no/such.yaml", "--json"]) == 2
     printed = capsys.readouterr()
     assert json.loads(printed.out)["exit_code"] == 2
-    assert "cannot be written to" in printed.err and DOCUMENT_FILE in printed.err
+    assert "cannot be written:" in printed.err and DOCUMENT_FILE in printed.err

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from etl.cli import app, main
-from etl.cli.common_options import begun, say, show
+from etl.cli.common_options import output_session, print_note, show
 from etl.commands import pipelines
 from etl.errors import SettingsError, TableUnreachable
 from etl.io.report_files import kept_in
@@ -53,8 +53,8 @@ def ended(error: OSError, monkeypatch: pytest.MonkeyPatch, *, is_done: bool) -> 
 @pytest.mark.parametrize(
     ("error", "is_done", "code", "says"),
     [
-        (NO_ROOM, False, 2, "standard output cannot be written: No space left on device"),
-        (NO_ROOM, True, 0, "standard output cannot be written: No space left on device"),
+        (NO_ROOM, False, 2, "Standard output cannot be written: No space left on device"),
+        (NO_ROOM, True, 0, "Standard output cannot be written: No space left on device"),
         (NOBODY, False, 141, ""),
         (NOBODY, True, 0, ""),
     ],
@@ -168,11 +168,11 @@ def test_a_name_that_no_pipeline_can_have_is_refused_before_zookeeper_is_asked(n
 def test_lines_are_json_again_behind_a_command_inside_another_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with begun(json_lines=True):
+    with output_session(json_lines=True):
         for _ in range(2):
-            with begun(json_lines=True):
-                say("inner")
-            say("outer")
+            with output_session(json_lines=True):
+                print_note("inner")
+            print_note("outer")
     said = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
     assert said == ["inner", "outer", "inner", "outer"]
 
@@ -188,7 +188,7 @@ def test_who_ends_the_process_in_the_middle_of_a_command_does_not_make_it_done(
 
     monkeypatch.setattr(app, "app", ends)
     assert main(["run"]) == 1
-    assert f"sys.exit, with {code!r}, at {__file__}" in capsys.readouterr().err
+    assert f"sys.exit({code!r}) at {__file__}" in capsys.readouterr().err
 
 
 def test_what_another_thread_prints_is_not_the_commands_document(

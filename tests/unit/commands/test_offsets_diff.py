@@ -366,7 +366,7 @@ def test_an_owner_holds_up_a_run_and_asks_no_person() -> None:
     assert found.refusal is None and found.document["stops"]["error"] == Owned.__name__
     with screen.capture() as shown:
         show_offsets_diff(found.document)
-    assert "a run that begins now stops: " in shown.get()
+    assert "A run that starts now stops:" in shown.get()
 
 
 def test_a_table_whose_log_forgot_our_commit_tells_no_position_and_no_difference() -> None:
@@ -431,10 +431,10 @@ def test_partitions_of_which_the_same_is_told_are_told_in_one_sentence() -> None
     with screen.capture() as shown:
         show_offsets_diff(diff(with_a_stored_plan()).document)
     lines = shown.get().splitlines()
-    assert lines[0].startswith("plan 2, id ") and lines[0].endswith(
+    assert lines[0].startswith("Plan 2, id ") and lines[0].endswith(
         ": stored, and not in the table"
     )
-    assert lines[1].startswith("the table at version 1 holds plan 1, id ")
+    assert lines[1].startswith("The table, version 1, has plan 1, id ")
     assert [line.split()[:5] for line in lines[3:5]] == [
         ["clicks", "0", "5", "7", "5"],
         ["clicks", "2", "4", "5", "4"],
@@ -465,7 +465,7 @@ def test_before_anything_was_planned_there_is_nothing_to_compare() -> None:
     with screen.capture() as shown:
         show_offsets_diff(diff(outside_of(5, 3, 4)).document)
     assert shown.get().splitlines() == [
-        "ZooKeeper knows no plan of this pipeline",
-        "there is no table",
+        "ZooKeeper has no plan of this pipeline",
+        "The table does not exist",
         "0 partitions agree",
     ]

@@ -92,14 +92,14 @@ def test_a_person_is_shown_what_it_comes_to_and_asked(
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     monkeypatch.setattr(sys, "stdout", screen)
     confirm(["clicks:0 goes back"], yes=False, as_json=False)
-    assert screen.getvalue() == "clicks:0 goes back\ndo it? [y/N] "
+    assert screen.getvalue() == "clicks:0 goes back\nContinue? [y/N] "
 
 
 @pytest.mark.parametrize("answer", ["\n", "n\n", "maybe\n"])
 def test_any_other_answer_changes_nothing(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     monkeypatch.setattr(sys, "stdout", Terminal())
-    with pytest.raises(Stopped, match="nothing was changed"):
+    with pytest.raises(Stopped, match="Nothing was changed"):
         confirm(["clicks:0 goes back"], yes=False, as_json=False)
 
 

@@ -81,7 +81,7 @@ def test_what_is_no_conf_file_is_named(tmp_path: Path, content: bytes | None) ->
 )
 @pytest.mark.parametrize("reason", ["", " "])
 def test_a_reason_that_says_nothing_is_none(words: tuple[str, ...], reason: str) -> None:
-    refused(run_etl(*words, "--reason", reason, "--json"), 2, "the reason is empty")
+    refused(run_etl(*words, "--reason", reason, "--json"), 2, "The reason is empty")
 
 
 @pytest.mark.parametrize(("path", "says"), [("gs://lake/t", True), ("s3://lake/t", False)])

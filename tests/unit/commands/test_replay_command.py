@@ -154,14 +154,14 @@ def test_where_nobody_can_be_asked_it_is_refused_before_anything_is_looked_at(
     assert main([*REPLAY, *words]) == 2
     said = capsys.readouterr().err
     assert (
-        "there is no terminal on which to ask" in said
-        and "--dry-run shows what would go and come; --yes" in said
+        "there is no terminal for" in said
+        and "--dry-run which rows would be replaced, then pass --yes" in said
     )
 
 
 def test_a_dry_run_of_another_table_has_nothing_to_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*REPLAY, "--into", "x", "--dry-run"]) == 2
-    assert "--into takes no row out of the pipeline's table" in capsys.readouterr().err
+    assert "--into removes no row of the pipeline's table," in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_on_a_terminal_it_shows_what_goes_and_does_only_what_was_agreed_to(
 
 def test_who_says_no_hears_that_nothing_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
-    with pytest.raises(Stopped, match="nothing was changed"):
+    with pytest.raises(Stopped, match="Nothing was changed"):
         ask("replace them?")
 
 

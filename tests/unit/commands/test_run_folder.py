@@ -13,7 +13,7 @@ import typer
 import yaml
 
 from etl.cli.app import app
-from etl.cli.run_folder import ended, words_for
+from etl.cli.run_folder import arguments_for, result_of
 from etl.commands.run import ConfRun, FolderRun, run_each
 from etl.errors import (
     DataLost,
@@ -164,7 +164,7 @@ def test_copies_of_one_pipeline_are_refused_by_name_and_the_others_run(tmp_path:
 def test_what_a_run_in_its_own_process_came_to_is_known_by_its_code_and_document(
     code: int, printed: str, kind: type[EtlError]
 ) -> None:
-    found = ended(Path("a.yaml"), code, printed)
+    found = result_of(Path("a.yaml"), code, printed)
     assert type(found.error) is kind and found.exit_code == kind.exit_code
 
 
@@ -224,7 +224,7 @@ def test_the_folder_is_found_among_words_that_look_like_it(said: str) -> None:
     context = cast(
         typer.Context, SimpleNamespace(command=RUN, obj=["run", *said.split(), "--json"])
     )
-    words = words_for(context, Path("pipeline=x"))
+    words = arguments_for(context, Path("pipeline=x"))
     assert words.count(None) == 1 and [word or "pipeline=x" for word in words] == said.split()
     assert words.index(None) == (1 if "--quiet" in said else 2)
 

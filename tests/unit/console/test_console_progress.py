@@ -34,7 +34,7 @@ class Run:
     def until(self, second: int) -> None:
         while self.now < second:
             self.now += 0.25
-            self.lines.look()
+            self.lines.update()
 
     @property
     def words(self) -> list[str]:

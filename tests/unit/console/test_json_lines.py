@@ -74,7 +74,11 @@ def test_an_error_is_an_object_with_all_that_the_document_of_the_error_has(tmp_p
 def test_wrong_words_are_told_so_too(words: list[str]) -> None:
     said = run_etl(*words)
     [told] = objects(said.err)
-    assert said.code == 2 and told["error"] == "SettingsError" and told["action"] == "etl --help"
+    assert (
+        said.code == 2
+        and told["error"] == "SettingsError"
+        and told["action"] == "Check the arguments with `etl --help`"
+    )
 
 
 def test_another_format_is_refused_in_text() -> None:
@@ -100,8 +104,8 @@ def test_a_bug_is_one_line_with_its_traceback(
     bug, told = objects(said.err)
     assert (
         said.code == 1
-        and "ZeroDivisionError" in bug["traceback"]
-        and told["message"] == "a bug: ZeroDivisionError: division by zero"
+        and "ZeroDivisionError: division" in bug["traceback"]
+        and told["message"] == "Bug: ZeroDivisionError: division by zero"
     )
 
 
@@ -128,13 +132,13 @@ def test_lines_of_a_run_name_pipeline_run_verb_and_plan_and_what_it_came_to() ->
     found = objects(stream.getvalue())
     assert {(one["pipeline"], one["run_id"]) for one in found} == {("clicks", report.run_id)}
     assert [(one["level"], one["message"], one["phase"], one["plan"]) for one in found] == [
-        ("info", "the run begins", None, None),
+        ("info", "Run started", None, None),
         ("info", "observe begins", "observe", None),
         ("warning", "the session is new", "observe", None),
         ("info", "append begins", "append", None),
         ("info", "ingested: plan 1: 194 records are in the table at version 3", "append", 1),
         ("warning", "records_lost: clicks 0: 40 offsets", None, 1),
-        ("info", "the run is done", None, 1),
+        ("info", "Run ended: done", None, 1),
     ]
     assert found[2]["logger"] == "kazoo.client" and found[4]["outcome"] == "ingested"
     assert (found[-1]["records"], found[-1]["exit_code"], found[-1]["state"]) == (194, 0, "done")
@@ -146,7 +150,7 @@ def test_a_run_that_fails_says_so_once_and_leaves_the_error_to_whoever_tells_it(
         failed(TableUnreachable("it is full"), report)
     assert "it is full" not in stream.getvalue()
     last = objects(stream.getvalue())[-1]
-    assert (last["level"], last["message"], last["exit_code"]) == ("error", "the run is failed", 7)
+    assert (last["level"], last["message"], last["exit_code"]) == ("error", "Run ended: failed", 7)
 
 
 def test_progress_is_told_in_numbers_and_no_more_often_than_as_text() -> None:
@@ -157,7 +161,7 @@ def test_progress_is_told_in_numbers_and_no_more_often_than_as_text() -> None:
     progress._next = FIRST_LINE_S
     for second in range(int(FIRST_LINE_S) * 2):
         now[0] = float(second)
-        progress.look()
+        progress.update()
     [told] = objects(stream.getvalue())
     assert told["message"].startswith("fetching and writing: 50%, 490 records, 45 MB")
     assert (told["offsets"], told["offsets_in_all"], told["records"], told["ranges"]) == (
@@ -173,7 +177,7 @@ def test_quiet_leaves_errors_alone() -> None:
     lines = JsonLines(stream)
     lines.is_quiet = True
     for level in ("info", "warning", "error"):
-        lines.say(level, level)
+        lines.write(level, level)
     assert [one["message"] for one in objects(stream.getvalue())] == ["error"]
 
 

@@ -160,7 +160,7 @@ def test_how_far_the_table_is_behind_is_shown_by_partition_then_in_all_then_what
     ]
     assert other.split() == ["clicks", "1", "7", *["-"] * 5]
     assert rest == [
-        "in all 200 records at most, about 4.0 KB; behind by 2:05 min; the first may expire in 3:20 h",
+        "Total: 200 records at most, about 4.0 KB; 2:05 min behind; the first may expire in 3:20 h",
         "clicks 0: 3 offsets wait",
         "clicks 1: the lag is not known: it has no leader",
     ]
@@ -175,7 +175,7 @@ def test_a_lag_of_logs_whose_offsets_are_bytes_is_in_bytes_and_of_no_records(
     assert (
         "lag in bytes" in names
         and row.split()[:2] == ["clicks", "1-0"]
-        and told == "in all about 200 B"
+        and told == "Total: about 200 B"
     )
 
 

@@ -248,7 +248,7 @@ def delta_rs_options(path: str, store: StoreSettings) -> Told:
                 "AWS_SECRET_ACCESS_KEY": store.secret_key,
             }
         )
-    if kind is StoreKind.AZURE and store.said:
+    if kind is StoreKind.AZURE and store.keys_set:
         return _given(
             {
                 "AZURE_STORAGE_ACCOUNT_NAME": account_of(path),

@@ -58,13 +58,13 @@ class OwnershipMode(str, Enum):
 
 
 class GroupStrategy(str, Enum):
-    """How the consumers of the group divide its partitions: theirs is ours. Those of ZooKeeper, and
-    those of Kafka's coordinator.
+    """How the consumers of a group divide its partitions, in ZooKeeper or with Kafka's coordinator.
+    All members use the same strategy.
     """
 
     RANGE = "range"
     ROUND_ROBIN = "roundrobin"
-    """0.8.2 and 0.9; wherever it has an answer, it is that of 0.10 and 0.11."""
+    """0.8.2 and 0.9. Where it can assign at all, it assigns as 0.10 and 0.11 do."""
     ROUND_ROBIN_0_10 = "roundrobin-0.10"
     """0.10 and 0.11."""
     ROUND_ROBIN_1_0 = "roundrobin-1.0"
@@ -74,7 +74,7 @@ class GroupStrategy(str, Enum):
 
 
 class CommitWhen(str, Enum):
-    """When the group's offsets of a member move."""
+    """When a member commits the group's offsets."""
 
     BEFORE_READ = "before_read"
     """With the stored plan: no offset is read by two members."""
@@ -138,33 +138,29 @@ _CHROOT = re.compile(r"(/(?!\.{1,2}(/|$))[^/,\x00-\x20]+)*/?")
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port` (or `[v6]:port`) to its parts. Raises ValueError."""
+    """Split `host:port`, or `[v6]:port`. Raises ValueError."""
     host, _, port = address.rpartition(":")
-    if (
-        not host
-        or not (port.isascii() and port.isdecimal())
-        or len(port) > 5
-        or not 0 < int(port) < 65536
-    ):
+    is_number = port.isascii() and port.isdecimal() and len(port) <= 5
+    if not host or not is_number or not 0 < int(port) < 65536:
         raise ValueError(f"{address!r} is not host:port")
     try:
-        host.encode(
-            "idna"
-        )  # as a connect does, which would fail with this very error and with no OSError
+        # A connect encodes the name, too, and would raise this error instead of an OSError.
+        host.encode("idna")
     except UnicodeError as error:
-        raise ValueError(f"{host!r} can be no host's name: {error}") from None
+        raise ValueError(f"{host!r} is not a host name: {error}") from None
     return host.strip("[]"), int(port)
 
 
 def split_connect(connect: str) -> tuple[tuple[tuple[str, int], ...], str]:
-    """`host:port,host:port/chroot` of a ZooKeeper to its servers and the chroot, empty or with its
-    slash. Raises ValueError.
+    """Split a connect string, `host:port,host:port/chroot`, into servers and the chroot, which is empty
+    or begins with a slash. Raises ValueError.
     """
     hosts, slash, chroot = connect.partition("/")
     servers = tuple(split_address(address.strip()) for address in hosts.split(","))
     if not _CHROOT.fullmatch(slash + chroot):
         raise ValueError(
-            f"{slash + chroot!r} is no path in ZooKeeper; one chroot follows the last host: host:port,host:port/chroot"
+            f"{slash + chroot!r} is not a path in ZooKeeper; one chroot follows the last host: "
+            "host:port,host:port/chroot"
         )
     return servers, (slash + chroot).rstrip("/")
 
@@ -181,7 +177,7 @@ def is_url(path: str) -> bool:
 
 
 def folder_of(path: str) -> str | None:
-    """The folder that `path` names; None for an object store."""
+    """Return the local directory of a path; None for an object store."""
     if path.startswith("file:"):
         path = "/" + path.removeprefix("file:").lstrip("/")
     return None if is_url(path) else path
@@ -196,19 +192,18 @@ def place_of(path: str) -> str:
 def not_apart(
     table: str, losses: str, reports: str, metrics: str | None = None
 ) -> tuple[str, str] | None:
-    """Which key names a folder that is a table's own, or lies in one, and a sentence; None where
-    each has its place.
+    """Return the key of a path inside a table's directory, and a sentence; None without overlap.
 
-    A report in the folder of a table to be makes it a folder that is no table, and VACUUM takes
-    another table in it for rubbish.
+    Delta does not create a table in a directory that contains a report, and VACUUM deletes the files
+    of another table inside.
     """
-    for place, whose in ((table, "the table"), (losses, "the losses table")):
+    for place, name in ((table, "the table"), (losses, "the losses table")):
         if lies_in(reports, place):
-            return "report.path", f"the reports' folder is in the folder of {whose}, {place}"
+            return "report.path", f"The reports are inside the directory of {name}, {place}"
         if metrics and lies_in(metrics, place):
-            return "metrics.path", f"the metrics are in the folder of {whose}, {place}"
+            return "metrics.path", f"The metrics are inside the directory of {name}, {place}"
     if lies_in(losses, table) or lies_in(table, losses):
-        return "table.losses_path", f"the losses table and the table are in one folder, {table}"
+        return "table.losses_path", f"The losses table and the table overlap: {table}"
     return None
 
 
@@ -224,50 +219,48 @@ def one_scheme(place: str) -> str:
 
 
 def check_place(path: str) -> str:
-    """Return the path. Raises ValueError for one that the engines would read as another location."""
+    """Return the path. Raises ValueError for one that an engine reads as another location."""
     if path != path.strip() or "\0" in path:
-        raise ValueError("it begins or ends with a blank, or holds a NUL")
+        raise ValueError("it begins or ends with a blank, or contains a NUL")
     if re.search(r"[\x00-\x1f\x7f]", path):
         raise ValueError(
-            "it holds a tab, a line end or another control character, with which delta-rs finds no path"
+            "it contains a tab, a line end or another control character, which delta-rs cannot read"
         )
     if path.startswith("~"):
-        raise ValueError("it begins with ~, which only a shell knows; write the folder out")
+        raise ValueError("it begins with ~, which only a shell expands; write the directory")
     if _ONE_SLASH.match(path) or (is_url(path) and not _URL.match(path)):
-        raise ValueError("it is no URL: those are SCHEME://PLACE")
+        raise ValueError("it is not a URL of the form SCHEME://PLACE")
     if is_url(path):
         _check_url(path)
     elif "\\" in path:
         raise ValueError(
-            "it holds a backslash, which delta-rs takes for a slash, and Spark does not"
+            "it contains a backslash, which delta-rs reads as a slash, and Spark does not"
         )
     if path.startswith("memory:"):
-        raise ValueError("it is a store that is gone with the process")
+        raise ValueError("it is a store in memory, which ends with the process")
     if path.startswith("file:") and not re.match("file:/(?!/)|file:///", path):
         raise ValueError(
-            "it names no folder of this machine: file:///FOLDER does, or the folder alone"
+            "it is not a local directory; write file:///DIRECTORY, or the directory alone"
         )
     return path
 
 
 def _check_url(path: str) -> None:
-    """Reject a URL that Spark and delta-rs read differently: rows would be where nobody looks."""
+    """Raise ValueError for a URL that Spark and delta-rs read as different locations."""
     scheme, _, rest = path.partition("://")
     if scheme != scheme.lower():
         raise ValueError(
-            f"its scheme is in capitals, which one of the engines does not know; write {scheme.lower()}://"
+            f"its scheme is in capitals, which one of the engines rejects; write {scheme.lower()}://"
         )
     before, at, _ = rest.partition("/")[0].rpartition("@")
     if at and (":" in before or scheme not in _CONTAINER_FIRST):
-        raise ValueError(
-            "it names somebody before the @: keys and passwords are `table.store`'s, and stand in no path"
-        )
+        raise ValueError("it has credentials before the @; set them in table.store")
     odd = re.search(r"[%?#\\]", rest)
     if odd:
         raise ValueError(
-            f"it holds {odd[0]}, by which delta-rs finds another place in a store than Spark"
+            f"it contains {odd[0]}, which delta-rs and Spark read as different locations"
         )
     if any(part in ("", ".", "..") for part in rest.rstrip("/").split("/")[1:]):
         raise ValueError(
-            "it holds //, . or .. as a part, which a store may take for a name and an engine does not"
+            "it contains //, . or .. as a part, which a store may read as a name and an engine does not"
         )

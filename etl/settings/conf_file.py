@@ -39,38 +39,39 @@ NOT_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionEr
 _MERGE = "tag:yaml.org,2002:merge"
 
 
-def read_document(path: str | Path, called: str) -> Any:
-    """The document in that file, which people call `called`. Raises SettingsError that names the
-    file.
+def read_document(path: str | Path, kind: str) -> Any:
+    """Read the YAML document of a file. `kind` names the file in messages: `the conf file`.
+
+    Raises SettingsError with the path.
     """
+    subject = kind[0].upper() + kind[1:]
     try:
         text = read_text(path, CONF_MAX_BYTES)
     except FileNotFoundError as error:
         raise SettingsError(
-            f"{called} is not there", path=path, action="the path you gave"
+            f"{subject} does not exist", path=path, action="Check the path"
         ) from error
     except IsADirectoryError as error:
         raise SettingsError(
-            f"{called} is a folder",
+            f"{subject} is a directory",
             path=path,
-            action="the path you gave; `etl run` alone takes a folder",
+            action="Pass a file; only `etl run` takes a directory",
         ) from error
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # ValueError: its bytes are not UTF-8, or its name is no name
+    except (OSError, ValueError) as error:  # ValueError: invalid UTF-8, or a NUL in the name
         raise SettingsError(
-            f"{called} cannot be read: {error}", path=path, action="its permissions and encoding"
+            f"{subject} cannot be read: {error}",
+            path=path,
+            action="Check its permissions and its encoding, UTF-8",
         ) from error
     try:
         return document_of(text)
     except NOT_YAML as error:
-        message = f"{called} cannot be read as YAML: {said_of(error)}"
-        raise SettingsError(message, path=path, action="its syntax at that line") from error
+        message = f"{subject} is not valid YAML: {said_of(error)}"
+        raise SettingsError(message, path=path, action="Check its syntax at that line") from error
 
 
 def document_of(text: str) -> Any:
-    """The one YAML document of `text`. Raises one of NOT_YAML."""
+    """Parse the one YAML document of `text`. Raises one of NOT_YAML."""
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
@@ -83,8 +84,8 @@ def document_of(text: str) -> Any:
 
 
 def _reject_repeated_keys(loader: _Loader, document: yaml.Node) -> None:
-    """Raises MarkedYAMLError for the first duplicate key of a mapping. Merged mappings (`<<`) have
-    keys of their own.
+    """Raise MarkedYAMLError for the first duplicate key of a mapping. A key of a merged mapping (`<<`)
+    is no duplicate.
     """
     waiting = [document]
     while waiting:
@@ -100,10 +101,12 @@ def _reject_repeated_key(loader: _Loader, mapping: yaml.MappingNode) -> None:
     first_lines: dict[Any, int] = {}
     for key, _ in mapping.value:
         if not isinstance(key, yaml.ScalarNode):
-            continue  # PyYAML refuses it
+            continue  # PyYAML rejects it
         name = key.value if key.tag == _MERGE else loader.construct_object(key)
         if name in first_lines:
-            message = f"the key {str(name)[:100]} stands twice, first in line {first_lines[name]}; write it once, with all that it holds"
+            message = (
+                f"duplicate key {str(name)[:100]}, first in line {first_lines[name]}; write it once"
+            )
             raise yaml.MarkedYAMLError(problem=message, problem_mark=key.start_mark)
         first_lines[name] = key.start_mark.line + 1
 
@@ -112,25 +115,27 @@ def said_of(error: Exception) -> str:
     """Describe one of NOT_YAML with its position, without the line, which may contain a password."""
     if not isinstance(error, yaml.MarkedYAMLError):
         return " ".join(str(error).split())
-    words, mark = (
-        ", ".join(filter(None, (error.context, error.problem))),
-        error.problem_mark or error.context_mark,
-    )
-    return f"{words}: line {mark.line + 1}, column {mark.column + 1}" if mark else words
+    description = ", ".join(filter(None, (error.context, error.problem)))
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return description
+    return f"{description}: line {mark.line + 1}, column {mark.column + 1}"
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's, which alone would follow aliases, and brackets as deep as they go: each one costs
-    it as much as all those around it.
+    """PyYAML's loader without aliases and with a limit on nested brackets: each level costs it as much
+    as all outer levels together.
     """
 
     def fetch_alias(self) -> None:
-        message = "an alias (*) is not taken here: write the value out, or put quotes around a text that begins with *"
+        message = (
+            "aliases (*) are not supported: write the value, or quote a string that begins with *"
+        )
         raise yaml.MarkedYAMLError(problem=message, problem_mark=self.get_mark())
 
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:
         if self.flow_level >= CONF_MAX_DEPTH:
-            raise ValueError(f"brackets lie more than {CONF_MAX_DEPTH} deep in each other")
+            raise ValueError(f"more than {CONF_MAX_DEPTH} nested brackets")
         super().fetch_flow_collection_start(TokenClass)
 
 
@@ -138,17 +143,23 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
 def reference_at(document: Any, loc: Sequence[int | str]) -> str | None:
-    """The text at that place of the file as it was written, when it holds a reference."""
+    """Return the string at a place of the file as written, if it contains a reference; else None."""
     for part in loc:
-        children = dict(enumerate(document)) if isinstance(document, list) else document
+        children = document
+        if isinstance(document, list):
+            children = dict(enumerate(document))
         if not isinstance(children, dict):
             break
         document = children.get(part)
-    return document if isinstance(document, str) and _REFERENCE.search(document) else None
+    if isinstance(document, str) and _REFERENCE.search(document):
+        return document
+    return None
 
 
 def resolve(value: Any, path: str | None, key: str = "") -> Any:
-    """Replace `${env:NAME}` and `${file:/path}` in every text, but for those of `secrets`."""
+    """Replace `${env:NAME}` and `${file:/path}` in every string, except in secret keys. Raises
+    SettingsError for a reference that cannot be read.
+    """
     if isinstance(value, dict):
         return {k: resolve(v, path, f"{key}.{k}".lstrip(".")) for k, v in value.items()}
     if isinstance(value, list):
@@ -157,26 +168,26 @@ def resolve(value: Any, path: str | None, key: str = "") -> Any:
         return value
     if key in SECRET_KEYS:
         return parse_reference(value, _folder(path)) or value
-    meant = _REFERENCE.sub(lambda found: _referenced(found[1], found[2], path, key), value)
-    return LocalFile(meant, _folder(path)) if key in FILE_KEYS and meant else meant
+    resolved = _REFERENCE.sub(lambda found: _referenced(found[1], found[2], path, key), value)
+    if key in FILE_KEYS and resolved:
+        return LocalFile(resolved, _folder(path))
+    return resolved
 
 
 def _referenced(kind: str, name: str, path: str | None, key: str) -> str:
+    source = "environment variable" if kind == "env" else "file"
     try:
-        return (
-            os.environ[name]
-            if kind == "env"
-            else read_text(_beside(path, name), SECRET_MAX_BYTES).strip()
-        )
+        if kind == "env":
+            return os.environ[name]
+        file = os.path.join(_folder(path) or "", name)
+        return read_text(file, SECRET_MAX_BYTES).strip()
     except (KeyError, OSError, ValueError) as error:
-        message = f"the {'environment variable' if kind == 'env' else 'file'} {name} it refers to cannot be read"
         raise SettingsError(
-            message, path=path, key=key, action="that it is set where this command runs"
+            f"The value refers to the {source} {name}, which cannot be read",
+            path=path,
+            key=key,
+            action=f"Check that this {source} exists where the command runs",
         ) from error
-
-
-def _beside(conf: str | None, name: str) -> str:
-    return os.path.join(_folder(conf) or "", name)
 
 
 def _folder(conf: str | None) -> str | None:
@@ -184,14 +195,14 @@ def _folder(conf: str | None) -> str | None:
 
 
 OF_ONE_PIPELINE = ("pipeline", "defaults")
-"""Keys that such a file cannot have."""
+"""Keys that a file of defaults cannot have."""
 _PATHS: Mapping[str, tuple[str, ...]] = {
     "table": ("path", "losses_path"),
     "report": ("path",),
     "metrics": ("path",),
 }
 SHORT_FORMS: Mapping[str, str] = {"group": "id", "transform": "dataframe"}
-"""Sections that may be one text, and the key that it sets."""
+"""Sections that may be written as one string, and the key that it sets."""
 
 
 def expand_short_forms(document: Any) -> Any:
@@ -210,61 +221,58 @@ def expand_short_forms(document: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The keys of such a file."""
+    """The content of a file that the key `defaults` names."""
 
     path: str
     written: Mapping[str, Any]
     """Values as in the file, with references to secrets."""
 
     @property
-    def meant(self) -> dict[str, Any]:
-        """References replaced, places absolute. Raises SettingsError for a reference that leads
-        nowhere.
+    def resolved(self) -> dict[str, Any]:
+        """Return the values with references replaced and absolute paths. Raises SettingsError for a
+        reference that cannot be read.
         """
-        return _placed(resolve(self.written, self.path), os.path.dirname(self.path))
+        return _with_absolute_paths(resolve(self.written, self.path), os.path.dirname(self.path))
 
 
 def defaults_of(document: Any, conf: str) -> Defaults | None:
-    """The file that this document of the conf names; None where it names none.
+    """Read the file that the key `defaults` names; None if the conf has no such key.
 
-    Raises SettingsError for a file that is not there or holds no keys, or holds those that are one
-    pipeline's.
+    Raises SettingsError for a file that is missing, is not a mapping, or has keys that belong to one
+    pipeline.
     """
     named = document.get("defaults") if isinstance(document, dict) else None
     if not isinstance(named, str) or not named:
-        return None  # another kind of value is refused with the other keys
+        return None  # a value of another type is rejected with the other keys
     path = os.path.join(os.path.dirname(os.path.abspath(conf)), named)
     written = read_document(path, "the file of defaults")
     if not isinstance(written, dict):
         raise SettingsError(
-            "a file of defaults is a mapping of keys, as a conf has them",
+            "The file of defaults is not a mapping of keys",
             path=path,
-            action="its content",
+            action="Write it as a conf",
         )
     for key in OF_ONE_PIPELINE:
         if key in written:
-            action = (
-                "the key: it stands in each conf"
-                if key == "pipeline"
-                else "the key: one file of defaults has no other below it"
-            )
+            action = "Remove the key: a file of defaults cannot name another one"
+            if key == "pipeline":
+                action = "Move the key to each conf"
             raise SettingsError(
-                f"a file of defaults cannot have the key {key}", path=path, key=key, action=action
+                f"A file of defaults cannot have the key {key}", path=path, key=key, action=action
             )
     return Defaults(path, expand_short_forms(written))
 
 
 def over(defaults: Mapping[Any, Any], document: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The document, with the defaults where it has no key."""
-    both = {
-        key: over(value, document[key])
-        for key, value in defaults.items()
-        if isinstance(value, dict) and isinstance(document.get(key), dict)
-    }
-    return {**defaults, **document, **both}
+    """Return the document with defaults for missing keys; sections are merged."""
+    merged = {**defaults, **document}
+    for key, value in defaults.items():
+        if isinstance(value, dict) and isinstance(document.get(key), dict):
+            merged[key] = over(value, document[key])
+    return merged
 
 
-def _placed(document: dict[str, Any], folder: str) -> dict[str, Any]:
+def _with_absolute_paths(document: dict[str, Any], folder: str) -> dict[str, Any]:
     placed = dict(document)
     for section, paths in _PATHS.items():
         keys = document.get(section)
@@ -278,50 +286,49 @@ def _placed(document: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def relative_path(folder: str, path: str) -> str:
-    """`path` seen from that folder; an object store's URL is what it is."""
-    return (
-        path
-        if is_url(path) or path.startswith(("file:", "~"))
-        else os.path.normpath(os.path.join(folder, path))
-    )
+    """Return the absolute path of a path relative to `folder`. URLs are returned as they are."""
+    if is_url(path) or path.startswith(("file:", "~")):
+        return path
+    return os.path.normpath(os.path.join(folder, path))
 
 
 _ENDS = (".yaml", ".yml")
 
 
 def confs_in(folder: Path) -> tuple[Path, ...]:
-    """The confs right in the folder, by name; a file that one of them names as its defaults is
-    none, unless it names a pipeline.
+    """Return the confs of a directory, sorted by name. A file of defaults is not a conf, unless it has
+    the key `pipeline`.
 
-    Raises SettingsError.
+    Raises SettingsError if there is none.
     """
-    files = sorted(
-        file
-        for file in folder.iterdir()
-        if file.suffix in _ENDS and not file.name.startswith(".") and file.is_file()
-    )
-    documents = {file: _document(file) for file in files}
-    places = ((file, document.get("defaults")) for file, document in documents.items())
-    named = {
-        os.path.realpath(file.parent / place)
-        for file, place in places
-        if isinstance(place, str) and "\0" not in place
-    }
-    named -= {
-        os.path.realpath(file) for file, document in documents.items() if "pipeline" in document
-    }
-    confs = tuple(file for file in files if os.path.realpath(file) not in named)
+    files = []
+    for file in sorted(folder.iterdir()):
+        if file.suffix in _ENDS and not file.name.startswith(".") and file.is_file():
+            files.append(file)
+
+    defaults_files = set()
+    pipeline_files = set()
+    for file in files:
+        document = _document(file)
+        place = document.get("defaults")
+        if isinstance(place, str) and "\0" not in place:
+            defaults_files.add(os.path.realpath(file.parent / place))
+        if "pipeline" in document:
+            pipeline_files.add(os.path.realpath(file))
+
+    excluded = defaults_files - pipeline_files
+    confs = tuple(file for file in files if os.path.realpath(file) not in excluded)
     if not confs:
         raise SettingsError(
-            "there is no conf in this folder",
+            "The directory has no conf",
             path=folder,
-            action="its files: a conf's name ends in .yaml or .yml",
+            action="Check its files: the name of a conf ends in .yaml or .yml",
         )
     return confs
 
 
 def _document(file: Path) -> Mapping[Any, Any]:
-    with contextlib.suppress(SettingsError):  # told when the conf is run
+    with contextlib.suppress(SettingsError):  # reported when the conf is run
         document = read_document(file, "the conf file")
         return document if isinstance(document, dict) else {}
     return {}

@@ -40,7 +40,9 @@ class TlsSettings(Section):
     def _key_of_a_certificate(self) -> TlsSettings:
         for name in ("key_file", "key_password"):
             if getattr(self, name) is not None and self.cert_file is None:
-                raise ValueError(f"{name} is of a client's certificate, and no cert_file is given")
+                raise ValueError(
+                    f"{name} belongs to a client certificate, and cert_file is missing"
+                )
         return self
 
     @property
@@ -53,7 +55,7 @@ class SaslSettings(Section):
     """Login."""
 
     mechanism: Mechanism | None = None
-    """None: there is no login."""
+    """None: no login."""
     username: TextOrSecret | None = None
     password: Secret | None = None
     token: TextOrSecret | None = None
@@ -66,8 +68,8 @@ class SaslSettings(Section):
     def _names_a_source(cls, value: str | SecretRef | None) -> str | SecretRef | None:
         if isinstance(value, str) and not names_token_source(value):
             raise ValueError(
-                "must name where tokens come from, module:function, aws-msk:REGION or a reference such as ${file:/path}: "
-                "no token stands in a conf"
+                "must name the source of tokens: module:function, aws-msk:REGION or a reference such "
+                "as ${file:/path}. A conf contains no token"
             )
         return value
 
@@ -75,7 +77,7 @@ class SaslSettings(Section):
     @classmethod
     def _can_be_sent(cls, value: str | SecretRef | None) -> str | SecretRef | None:
         if isinstance(value, str) and "\0" in value:
-            raise ValueError("has a NUL in it, which no login can say")
+            raise ValueError("contains a NUL")
         return value
 
     @model_validator(mode="after")
@@ -87,21 +89,23 @@ class SaslSettings(Section):
         ]
         if self.mechanism is None:
             if given:
-                raise ValueError(f"mechanism is missing, and {given[0]} is of a login")
+                raise ValueError(f"mechanism is missing, and {given[0]} belongs to a login")
             return self
-        takes, said = _TAKEN_BY[self.mechanism], self.mechanism.value
+        takes = _KEYS_OF[self.mechanism]
+        mechanism = self.mechanism.value
         for name in takes:
             if name not in given and name != "kerberos_service_name":
-                raise ValueError(f"{name} is missing, which mechanism {said} takes")
+                raise ValueError(f"{name} is missing, which mechanism {mechanism} needs")
         for name in given:
             if name not in takes:
                 raise ValueError(
-                    f"{name} has no meaning with mechanism {said}, which takes {' and '.join(takes)}"
+                    f"{name} has no effect with mechanism {mechanism}, which takes "
+                    f"{' and '.join(takes)}"
                 )
         return self
 
 
-_TAKEN_BY: Mapping[Mechanism, tuple[str, ...]] = {
+_KEYS_OF: Mapping[Mechanism, tuple[str, ...]] = {
     **{mechanism: ("username", "password") for mechanism in Mechanism if mechanism.has_password},
     Mechanism.OAUTHBEARER: ("token",),
     Mechanism.GSSAPI: ("kerberos_service_name",),
@@ -117,18 +121,18 @@ class SecuritySettings(Section):
 
     @model_validator(mode="after")
     def _fits_the_protocol(self) -> SecuritySettings:
-        said = self.protocol.value
+        protocol = self.protocol.value
         if self.protocol.has_login and self.sasl.mechanism is None:
-            raise ValueError(f"protocol {said} begins with a login, and sasl.mechanism is missing")
+            raise ValueError(f"protocol {protocol} needs a login, and sasl.mechanism is missing")
         if self.sasl.mechanism is not None and not self.protocol.has_login:
             raise ValueError(
-                f"sasl.mechanism {self.sasl.mechanism.value} is a login, and protocol {said} has none: "
+                f"sasl.mechanism {self.sasl.mechanism.value} needs a protocol with login, not {protocol}: "
                 "it is SASL_SSL, or SASL_PLAINTEXT without encryption"
             )
         given = [name for name in TlsSettings.model_fields if getattr(self.tls, name) is not None]
         if given and not self.protocol.is_encrypted:
             raise ValueError(
-                f"tls.{given[0]} is of encrypted connections, and protocol {said} has none: it is SSL or SASL_SSL"
+                f"tls.{given[0]} needs an encrypted protocol, SSL or SASL_SSL, not {protocol}"
             )
         return self
 
@@ -149,11 +153,11 @@ class ZooKeeperTlsSettings(TlsSettings):
     """Encryption, trusted authorities and client certificate."""
 
     enabled: bool | None = None
-    """None: where another key is given."""
+    """None: true if another key is set."""
 
     @property
     def given(self) -> str | None:
-        """The first of the other keys that is."""
+        """Return the first of the other keys that is set; None: none is."""
         return next(
             (name for name in TlsSettings.model_fields if getattr(self, name) is not None), None
         )
@@ -166,7 +170,7 @@ class ZooKeeperTlsSettings(TlsSettings):
     @model_validator(mode="after")
     def _is_of_what_is_on(self) -> ZooKeeperTlsSettings:
         if self.given is not None and not self.is_on:
-            raise ValueError(f"{self.given} is of encrypted connections, and enabled is false")
+            raise ValueError(f"{self.given} has no effect, because enabled is false")
         return self
 
 
@@ -174,7 +178,7 @@ class AuthSettings(Section):
     """Credentials for ZooKeeper."""
 
     scheme: Scheme | None = None
-    """None: there is no login."""
+    """None: no login."""
     username: TextOrSecret | None = None
     password: Secret | None = None
 
@@ -184,44 +188,45 @@ class AuthSettings(Section):
             given = getattr(self, name) is not None
             if self.scheme is None:
                 if given:
-                    raise ValueError(f"scheme is missing, and {name} is of a login")
+                    raise ValueError(f"scheme is missing, and {name} belongs to a login")
                 continue
             if given and self.scheme is Scheme.X509:
                 raise ValueError(
-                    f"{name} has no meaning with scheme x509: who we are is what zookeeper.tls.cert_file says"
+                    f"{name} has no effect with scheme x509, which uses zookeeper.tls.cert_file"
                 )
             if not given and self.scheme is not Scheme.X509:
-                raise ValueError(f"{name} is missing, which scheme {self.scheme.value} takes")
+                raise ValueError(f"{name} is missing, which scheme {self.scheme.value} needs")
         if self.scheme is Scheme.DIGEST and isinstance(self.username, str) and ":" in self.username:
-            raise ValueError("username has a colon in it, which ends a name in scheme digest")
+            raise ValueError("username contains a colon, which ends the name in scheme digest")
         return self
 
 
-class WayInSettings(Section):
-    """How a server lets us in."""
+class AuthenticationSettings(Section):
+    """Encryption and credentials of connections to ZooKeeper."""
 
     tls: ZooKeeperTlsSettings = ZooKeeperTlsSettings()
     auth: AuthSettings = AuthSettings()
 
     @model_validator(mode="after")
-    def _is_somebody(self) -> WayInSettings:
+    def _has_certificate(self) -> AuthenticationSettings:
         if self.auth.scheme is Scheme.X509 and self.tls.cert_file is None:
             raise ValueError(
-                "auth.scheme x509 says who we are by a certificate, and tls.cert_file names none"
+                "auth.scheme x509 needs a client certificate, and tls.cert_file is missing"
             )
         return self
 
-    def entered(self, acl: Acl = Acl.OPEN) -> Access:
-        """How every session begins."""
-        auth = (
-            None
-            if self.auth.scheme is None
-            else Auth(self.auth.scheme, self.auth.username, self.auth.password)
-        )
-        return Access(self.tls.value if self.tls.is_on else None, auth, acl)
+    def access_with(self, acl: Acl = Acl.OPEN) -> Access:
+        """Return the value for sessions."""
+        auth = None
+        if self.auth.scheme is not None:
+            auth = Auth(self.auth.scheme, self.auth.username, self.auth.password)
+        tls = None
+        if self.tls.is_on:
+            tls = self.tls.value
+        return Access(tls, auth, acl)
 
 
-class ZooKeeperSettings(WayInSettings):
+class ZooKeeperSettings(AuthenticationSettings):
     """ZooKeeper of the ledger and, in older clusters, of the brokers' registry."""
 
     connect: str
@@ -237,14 +242,14 @@ class ZooKeeperSettings(WayInSettings):
         return value
 
     @model_validator(mode="after")
-    def _guards_as_somebody(self) -> ZooKeeperSettings:
+    def _acl_has_identity(self) -> ZooKeeperSettings:
         if self.acl is Acl.CREATOR and self.auth.scheme is None:
             raise ValueError(
-                "acl creator lets nobody but us change what the pipeline keeps, and auth.scheme does not say who we are"
+                "acl: creator restricts changes to this login, and auth.scheme is missing"
             )
         return self
 
     @property
     def access(self) -> Access:
-        """How every session begins."""
-        return self.entered(self.acl)
+        """Return the value for sessions of the ledger."""
+        return self.access_with(self.acl)

@@ -48,7 +48,7 @@ from etl.settings.conf_file import (
     resolve,
     said_of,
 )
-from etl.settings.connection_security import SecuritySettings, WayInSettings
+from etl.settings.connection_security import AuthenticationSettings, SecuritySettings
 from etl.settings.schema import MEANINGS, conf_mistake
 from etl.settings.secrets import PIPELINE_NAME
 from etl.settings.sections import Settings
@@ -62,25 +62,25 @@ _UNSIGNED = re.compile(r"[^\w.-]")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One key of the conf, and what it is for this run."""
+    """A conf key that `--set` changes for one command."""
 
     key: str
-    """With its section: `limits.max_records_per_plan`; of Spark's settings `spark.driver.memory`, as
-    Spark calls it.
+    """With its section: `limits.max_records_per_plan`. A Spark property: its own name,
+    `spark.driver.memory`.
     """
     value: Any
-    """The value as YAML reads it; a text may still refer to a secret."""
+    """The value as YAML reads it; a string may be a reference to a secret."""
     text: str
     """The text as written."""
 
     @property
     def place(self) -> tuple[str, ...]:
-        """The keys that lead to it in the document. Spark's own names hold dots, and are one key of
-        the section `spark`.
+        """The path of keys in the document. A Spark property contains dots and is one key of the
+        section `spark`.
         """
-        return (
-            (_SPARK, self.key) if self.key.startswith(f"{_SPARK}.") else tuple(self.key.split("."))
-        )
+        if self.key.startswith(f"{_SPARK}."):
+            return (_SPARK, self.key)
+        return tuple(self.key.split("."))
 
 
 def parse_change(word: str) -> Change:
@@ -89,41 +89,39 @@ def parse_change(word: str) -> Change:
     """
     key, equals, text = word.partition("=")
     key = key.strip()
-    if not equals or not key:  # who wrote another sign may have a password behind it
+    if not equals or not key:
+        # after another separator there may be a password: print the key only
         raise SettingsError(
-            f"--set {_UNSIGNED.split(key)[0]}: it is not KEY=VALUE",
-            action="--set limits.max_records_per_plan=1000",
+            f"--set {_UNSIGNED.split(key)[0]}: not of the form KEY=VALUE",
+            action="Write it as in --set limits.max_records_per_plan=1000",
         )
-    if key.startswith(f"{_SPARK}.{_SPARK}."):  # as it stands in the file, section and name
+    if key.startswith(f"{_SPARK}.{_SPARK}."):  # section and name, as in the file
         key = key.removeprefix(f"{_SPARK}.")
     if key not in MEANINGS and not key.startswith(f"{_SPARK}."):
-        raise SettingsError(f"--set {key}: a conf has no such key", key=key, action=_near(key))
+        raise SettingsError(f"--set {key}: unknown key", key=key, action=_near(key))
     try:
         return Change(key, document_of(text), text)
     except NOT_YAML as error:
-        message = f"--set {key}: the value cannot be read as YAML: {said_of(error)}"
         raise SettingsError(
-            message,
+            f"--set {key}: the value is not valid YAML: {said_of(error)}",
             key=key,
-            action="the value: it is written as in a conf file, in quotes for the shell",
+            action="Write the value as in a conf file, and quote it for the shell",
         ) from error
 
 
 def _near(key: str) -> str:
     last = key.rpartition(".")[2]
-    like = difflib.get_close_matches(key, MEANINGS, n=1) or [
-        known for known in MEANINGS if known.rpartition(".")[2] == last
-    ]
-    return (
-        f"did you mean `{like[0]}`?"
-        if like
-        else "the keys of a conf, each with its section: `etl conf schema` tells them"
-    )
+    similar = difflib.get_close_matches(key, MEANINGS, n=1)
+    if not similar:
+        similar = [known for known in MEANINGS if known.rpartition(".")[2] == last]
+    if similar:
+        return f"Did you mean `{similar[0]}`?"
+    return "List the keys, each with its section, with `etl conf schema`"
 
 
 def changed(document: Any, changes: Sequence[Change]) -> Any:
-    """Return the document with these keys set; a document that is no mapping is left to the
-    validation.
+    """Return the document with these keys set. A document that is not a mapping is returned as it is:
+    validation rejects it.
     """
     if isinstance(document, dict):
         document = expand_short_forms(document)
@@ -137,109 +135,114 @@ def _put(section: Mapping[Any, Any], place: Sequence[str], value: Any) -> dict[A
     if not rest:
         return {**section, first: value}
     below = section.get(first)
-    return {**section, first: _put(below if isinstance(below, dict) else {}, rest, value)}
+    if not isinstance(below, dict):
+        below = {}
+    return {**section, first: _put(below, rest, value)}
 
 
-_UNTOLD = ("spark.", "zookeeper", "source.bootstrap_servers", "source.security", "table.store")
-"""Reports leave out Spark's settings, which may hold secrets, how brokers and stores are entered,
-and where servers are.
-"""
+_HIDDEN = ("spark.", "zookeeper", "source.bootstrap_servers", "source.security", "table.store")
+"""Prefixes of keys whose values reports leave out: they may contain secrets or addresses."""
 
 
 def describe_overrides(changes: Sequence[Change]) -> dict[str, str | None]:
-    """Key -> the value as it was written, for a report; null of what reports leave out."""
-    return {
-        change.key: None if change.key.startswith(_UNTOLD) or change.key == _SPARK else change.text
-        for change in changes
-    }
+    """Return key -> value as written, for a report; None for values that reports leave out."""
+    described: dict[str, str | None] = {}
+    for change in changes:
+        is_hidden = change.key.startswith(_HIDDEN) or change.key == _SPARK
+        described[change.key] = None if is_hidden else change.text
+    return described
 
 
-_REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = {
+_UNSUPPORTED_ON_JAFKA: Mapping[str, tuple[Callable[[Settings], bool], str]] = {
     "source.assume_cluster_id": (
         lambda conf: conf.source.assume_cluster_id is None,
-        "is missing: such brokers have no cluster id, and plans and commits need a name for the cluster; give it one",
+        "is missing: these brokers have no cluster id, and plans and commits need one. Set a name",
     ),
     "group.mirror_group": (
         lambda conf: conf.group.mirror_group is not None,
-        "cannot be written: such brokers keep no offsets of groups; leave the key out",
+        "is not supported: these brokers store no offsets of groups. Remove the key",
     ),
     "group.offsets_storage": (
         lambda conf: conf.group.offsets_storage is not OffsetsStorage.ZOOKEEPER,
-        "cannot be kafka or dual: such brokers keep no offsets of groups, and their consumers have them in ZooKeeper; leave the key out",
+        "cannot be kafka or dual: these brokers store no offsets of groups; their consumers use "
+        "ZooKeeper. Remove the key",
     ),
     "source.bootstrap_servers": (
         lambda conf: conf.source.bootstrap_servers is not None,
-        "cannot be used: such a broker tells neither its id nor its topics; it must be registered in ZooKeeper (enable.zookeeper=true), "
-        "and is found by zookeeper.connect; leave the key out",
+        "is not supported: these brokers report neither their id nor their topics. They must be "
+        "registered in the ZooKeeper of zookeeper.connect (enable.zookeeper=true). Remove the key",
     ),
     "source.broker_version": (
         lambda conf: conf.source.broker_version is not None,
-        "has no meaning: these brokers have one way of being spoken to; leave the key out",
+        "has no effect: these brokers have one protocol version. Remove the key",
     ),
     "source.listener": (
         lambda conf: conf.source.listener is not None,
-        "has no meaning: these brokers have one listener; leave the key out",
+        "has no effect: these brokers have one listener. Remove the key",
     ),
     "source.security": (
         lambda conf: conf.source.way_in != OPEN,
-        "cannot be kept: these brokers know neither encryption nor logins; leave the key out",
+        "is not supported: these brokers have neither encryption nor logins. Remove the key",
     ),
     "source.starting_offsets": (
         lambda conf: isinstance(conf.source.starting_offsets, Timestamp),
-        "cannot be a time: messages have none, and such a broker's search by time knows segments only and answers one too old; "
-        "use earliest or latest",
+        "cannot be a time: messages have no timestamps, and the broker's search by time returns "
+        "segments, one too early. Use earliest or latest",
     ),
     "source.isolation_level": (
         lambda conf: conf.source.isolation_level is not Isolation.READ_UNCOMMITTED,
-        "cannot be read_committed: there are no transactions; leave the key out",
+        "cannot be read_committed: there are no transactions. Remove the key",
     ),
     "source.on_no_leader": (
         lambda conf: conf.source.on_no_leader is not OnNoLeader.SKIP,
-        "cannot be fail: a partition is on one broker only, and one whose broker is away is always left for a later run; "
-        "leave the key out",
+        "cannot be fail: a partition is on one broker only, and if that is down, a later run "
+        "loads it. Remove the key",
     ),
     "source.assume_compacted": (
         lambda conf: bool(conf.source.assume_compacted),
-        "has no meaning: there is no compaction; leave the key out",
+        "has no effect: there is no compaction. Remove the key",
     ),
     "limits.max_records_per_plan": (
         lambda conf: conf.limits.max_records_per_plan is not None,
-        "cannot be kept: offsets are byte positions, from which no records can be counted; use limits.max_bytes_per_plan",
+        "is not supported: offsets are byte positions, which do not count records. Use "
+        "limits.max_bytes_per_plan",
     ),
     "table.partition_by": (
         lambda conf: "event_date" in conf.table.partition_by and conf.transform.function is None,
-        "names event_date, which is made of the records' timestamps, and messages have none; name another column, "
-        "or add a column `timestamp` by a transform",
+        "names event_date, the date of the record's timestamp, and messages have none. Name "
+        "another column, or add a column `timestamp` with a transform",
     ),
 }
-"""Key -> whether the conf sets it, and why it is not supported."""
+"""Key -> test whether the conf sets it, and why Jafka does not support it."""
 
 
 def reject_unfit(settings: Settings, path: str | None) -> None:
-    """Raises SettingsError with all unsupported keys of a Jafka conf; `key` is the first one."""
-    found = (
-        {key: why for key, (asks, why) in _REFUSED.items() if asks(settings)}
-        if settings.source.is_physical
-        else {}
+    """Raise SettingsError with all unsupported keys of a Jafka conf; `key` is the first one."""
+    if not settings.source.is_physical:
+        return
+    keys = []
+    reasons = []
+    for key, (is_set, reason) in _UNSUPPORTED_ON_JAFKA.items():
+        if is_set(settings):
+            keys.append(key)
+            reasons.append(f"{key} {reason}")
+    if not keys:
+        return
+    broker_type = f"source.broker_type: {settings.source.broker_type.value}"
+    if len(keys) == 1:
+        message = f"With {broker_type}, {reasons[0]}"
+    else:
+        message = "\n".join([f"With {broker_type}, {len(keys)} keys are not supported:", *reasons])
+    raise SettingsError(
+        message, key=keys[0], path=path, action="Check these keys, and source.broker_type"
     )
-    if found:
-        dialect = f"where source.broker_type is {settings.source.broker_type.value}"
-        said = "\n".join(f"{key} {why}" for key, why in found.items())
-        message = (
-            f"{dialect}, {said}"
-            if len(found) == 1
-            else f"{len(found)} keys do not fit {dialect}:\n{said}"
-        )
-        raise SettingsError(
-            message, key=next(iter(found)), path=path, action="these keys, and source.broker_type"
-        )
 
 
 def placed_by_name(settings: Settings, path: str) -> Settings:
-    """The settings of a named table, with the place that the catalog has for it.
+    """Return the settings of a named table with the path that the catalog has for it.
 
-    Raises SettingsError for a place that both engines would not take for the same, that
-    `table.store` does not fit, or that is in the way of the losses table, reports or metrics.
+    Raises SettingsError for a path that Spark and delta-rs read differently, that `table.store` does
+    not fit, or that overlaps with the losses table, reports or metrics.
     """
     table, key = settings.table, "table.name"
     try:
@@ -247,9 +250,9 @@ def placed_by_name(settings: Settings, path: str) -> Settings:
             update={"table": table.placed(check_place(path), table.losses_path)}
         )
     except ValueError as error:
-        action = "ALTER TABLE ... SET LOCATION, or another table"
+        action = "Change it with ALTER TABLE ... SET LOCATION, or set another table"
         raise SettingsError(
-            f"{table.name} is at a place that cannot be used: {error}",
+            f"The path of {table.name} cannot be used: {error}",
             path=path,
             key=key,
             action=action,
@@ -260,14 +263,14 @@ def placed_by_name(settings: Settings, path: str) -> Settings:
 
 
 def reject_overlapping_paths(settings: Settings, conf: str | Path | None) -> None:
-    """Raises SettingsError where reports, metrics or the losses table are in a folder of the
-    table's, or it in theirs.
+    """Raise SettingsError if reports, metrics or the losses table are inside the table's directory,
+    or the table inside theirs.
     """
     wrong = not_apart(
         settings.table.path, settings.table.losses_at, settings.report.path, settings.metrics_file
     )
     if wrong is not None:
-        action = "a folder of its own for each table, and others for reports and metrics"
+        action = "Use a separate directory for each table, for reports and for metrics"
         raise SettingsError(wrong[1], key=wrong[0], path=conf, action=action)
 
 
@@ -275,20 +278,20 @@ _NEEDED = ("pipeline", "group", "zookeeper.connect", "source.topics", "table.pat
 
 
 def load_settings(path: str | Path, changes: Sequence[Change] = ()) -> Settings:
-    """Load one conf file. Local paths are relative to its directory and become absolute; `changes`
-    are set first. Raises SettingsError with the file, its defaults, and all invalid keys.
+    """Load one conf file, with `changes` applied. Local paths are relative to its directory and become
+    absolute.
+
+    Raises SettingsError with the file, its defaults, and all invalid keys.
     """
     document = changed(read_document(path, "the conf file"), changes)
     defaults = _defaults_of(document, path)
     try:
-        settings = _placed(
-            parse_settings(document, path=str(path), defaults=defaults),
-            str(Path(path).absolute().parent),
-        )
+        settings = parse_settings(document, path=str(path), defaults=defaults)
+        settings = _with_absolute_paths(settings, str(Path(path).absolute().parent))
         if settings.table.is_placed:
             reject_overlapping_paths(settings, path)
     except SettingsError as error:
-        raise _from_where(error, defaults, changes) from error.__cause__
+        raise _with_sources(error, defaults, changes) from error.__cause__
     return settings
 
 
@@ -300,18 +303,14 @@ def _defaults_of(document: Any, path: str | Path) -> Defaults | None:
         raise
 
 
-def _from_where(
+def _with_sources(
     error: SettingsError, defaults: Defaults | None, changes: Sequence[Change]
 ) -> SettingsError:
-    """Add the defaults file and `--set` changes to an error."""
-    error.where |= {
-        name: value
-        for name, value in (
-            ("defaults", defaults and defaults.path),
-            ("set", ", ".join(change.key for change in changes)),
-        )
-        if value
-    }
+    """Add the defaults file and the `--set` keys to an error."""
+    if defaults:
+        error.where["defaults"] = defaults.path
+    if changes:
+        error.where["set"] = ", ".join(change.key for change in changes)
     return error
 
 
@@ -323,20 +322,25 @@ def parse_settings(
     """
     if not isinstance(document, dict):
         raise SettingsError(
-            "a conf file is a mapping of keys", path=path, action=f"it needs {', '.join(_NEEDED)}"
+            "The conf is not a mapping of keys",
+            path=path,
+            action=f"Write a mapping with at least {', '.join(_NEEDED)}",
         )
     try:
         written = expand_short_forms(document)
-        meant = resolve(written, path)
+        resolved = resolve(written, path)
         if defaults is not None:
-            written, meant = over(defaults.written, written), over(defaults.meant, meant)
-        settings = Settings.model_validate(meant)
+            written = over(defaults.written, written)
+            resolved = over(defaults.resolved, resolved)
+        settings = Settings.model_validate(resolved)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)
         raise conf_mistake(found, path, lambda loc: reference_at(written, loc)) from error
     except RecursionError as error:
         raise SettingsError(
-            "its values lie too deep in each other", path=path, action="its indentation"
+            "The values of the conf are nested too deeply",
+            path=path,
+            action="Check its indentation",
         ) from error
     reject_unfit(settings, path)
     if settings.table.is_placed:
@@ -347,44 +351,51 @@ def parse_settings(
             f"{key} has no effect under table.writer: spark",
             key=key,
             path=path,
-            action="table.writer: auto, or arrow; or leave the key out",
+            action="Set table.writer: auto or arrow, or remove the key",
         )
     return settings
 
 
-def _placed(settings: Settings, folder: str) -> Settings:
-    """Return the settings with absolute paths: another working directory must not be another table."""
+def _with_absolute_paths(settings: Settings, folder: str) -> Settings:
+    """Return the settings with absolute paths, so that the table does not depend on the working
+    directory.
+    """
     table, report, metrics = settings.table, settings.report, settings.metrics
-    losses = table.losses_path and relative_path(folder, table.losses_path)
+    table_path = None
+    if table.is_placed:
+        table_path = relative_path(folder, table.path)
+    losses_path = table.losses_path and relative_path(folder, table.losses_path)
+    report_path = relative_path(folder, report.path)
+    metrics_path = metrics.path and relative_path(folder, metrics.path)
     return settings.model_copy(
         update={
-            "table": table.placed(
-                relative_path(folder, table.path) if table.is_placed else None, losses
-            ),
-            "report": report.model_copy(update={"path": relative_path(folder, report.path)}),
-            "metrics": metrics.model_copy(
-                update={"path": metrics.path and relative_path(folder, metrics.path)}
-            ),
+            "table": table.placed(table_path, losses_path),
+            "report": report.model_copy(update={"path": report_path}),
+            "metrics": metrics.model_copy(update={"path": metrics_path}),
         }
     )
 
 
 def settings_of_backfill(settings: Settings, name: str) -> Settings:
-    """Those by which the plans of the backfill are made and executed. Raises SettingsError for a
-    name that is none.
+    """Return the settings for the plans of a backfill: it owns no partitions, mirrors no offsets and
+    always has a cap. Raises SettingsError for an invalid name.
     """
     if not re.fullmatch(PIPELINE_NAME, name):
-        action = "a letter or digit, then letters, digits, `.`, `_` and `-`"
-        raise SettingsError(f"{name!r} is no name for a backfill", key="NAME", action=action)
+        raise SettingsError(
+            f"{name!r} is not a name of a backfill",
+            key="NAME",
+            action="Use a letter or digit, then letters, digits, `.`, `_` and `-`",
+        )
     limits = settings.limits
     if limits.max_bytes_per_plan is None:
         limits = limits.model_copy(update={"max_bytes_per_plan": BACKFILL_PLAN_BYTES})
+    join = settings.group.join.model_copy(update={"commit_when": CommitWhen.BEFORE_READ})
     group = settings.group.model_copy(
         update={
             "mode": OwnershipMode.OBSERVE,
             "on_active_members": OnActiveMembers.SKIP,
             "mirror_group": None,
-            "join": settings.group.join.model_copy(update={"commit_when": CommitWhen.BEFORE_READ}),
+            "join": join,
         }
     )
     return settings.model_copy(
@@ -408,80 +419,82 @@ def request_of(
     """Return the request; None without one. Raises SettingsError, and NotReady for a key
     whose end is in the future.
     """
-    end = parse_bound(until, now_ms, key="--until") if until is not None else None
-    key = _run_key(run_key) if run_key is not None else None
+    end = None
+    if until is not None:
+        end = parse_bound(until, now_ms, key="--until")
+    key = None
+    if run_key is not None:
+        key = _run_key(run_key)
     if settings.source.is_physical and end:
-        message = (
-            "Jafka and Kafka 0.7 keep no time of a message, and count bytes instead of messages"
+        raise SettingsError(
+            "Messages of Jafka and Kafka 0.7 have no timestamps",
+            key="--until",
+            action="Pass --run-key alone: it loads the messages that exist at the first try. Set "
+            "limits.max_bytes_per_plan to limit what one run reads",
         )
-        action = (
-            "what they can do instead: --run-key alone (what is there when it is first asked for), and limits.max_bytes_per_plan for how "
-            "much one run reads"
-        )
-        raise SettingsError(message, key="--until", action=action)
     if key and end and end.at_ms is not None and end.at_ms > now_ms:
-        message = f"{end.said} is in the future by {(end.at_ms - now_ms) / 1000:,.0f} s, by the clock of this machine"
-        action = "run it once the interval is over: under its key nothing would be loaded that comes until then"
-        raise NotReady(message, key="--until", action=action)
-    return Request(key, Bounds(None, end)) if key or end else None
+        ahead_s = (end.at_ms - now_ms) / 1000
+        raise NotReady(
+            f"{end.said} is in the future by {ahead_s:,.0f} s, by the clock of this machine",
+            key="--until",
+            action="Run it when the interval is over: a key that is done loads no later record",
+        )
+    if not key and not end:
+        return None
+    return Request(key, Bounds(None, end))
 
 
 def parse_bound(text: str, now_ms: int, *, key: str) -> Bound:
     """Parse a TIME as a bound: ISO 8601 with a UTC offset, or `-1h` (before now). Raises
     SettingsError.
     """
-    said = text.strip()
-    if found := re.fullmatch(r"-([0-9]{1,9})([smhd])", said, re.ASCII):
-        return Bound(
-            said, at_ms=_moment(now_ms - int(found[1]) * _SECONDS[found[2]] * 1000, text, key)
-        )
+    stripped = text.strip()
+    relative = re.fullmatch(r"-([0-9]{1,9})([smhd])", stripped, re.ASCII)
+    if relative:
+        ms = now_ms - int(relative[1]) * _SECONDS[relative[2]] * 1000
+        _reject_unusual_year(ms, text, key)
+        return Bound(stripped, at_ms=ms)
     try:
-        return _at(parse_timestamp(said).ms, text, key)
+        ms = parse_timestamp(stripped).ms
     except ValueError as error:
-        message = f"{text!r} is no time: {error}"
-        raise SettingsError(message, key=key, action=f"one of: {_FORMS}") from error
+        message = f"{text!r} is not a time: {error}"
+        raise SettingsError(message, key=key, action=f"Write {_FORMS}") from error
+    _reject_unusual_year(ms, text, key)
+    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    timespec = "milliseconds" if ms % 1000 else "seconds"
+    return Bound(moment.isoformat(timespec=timespec).replace("+00:00", "Z"), at_ms=ms)
 
 
-def _at(ms: int, text: str, key: str) -> Bound:
-    moment = datetime.fromtimestamp(_moment(ms, text, key) / 1000, UTC)
-    return Bound(
-        moment.isoformat(timespec="milliseconds" if ms % 1000 else "seconds").replace(
-            "+00:00", "Z"
-        ),
-        at_ms=ms,
-    )
-
-
-def _moment(ms: int, text: str, key: str) -> int:
+def _reject_unusual_year(ms: int, text: str, key: str) -> None:
     if not 0 <= ms < 253_402_300_800_000:  # the year 10000
         raise SettingsError(
-            f"{text!r} lies outside the years 1970 to 9999", key=key, action=f"one of: {_FORMS}"
+            f"{text!r} is outside the years 1970 to 9999", key=key, action=f"Write {_FORMS}"
         )
-    return ms
 
 
 def _run_key(text: str) -> str:
     if not text.strip() or len(text) > RUN_KEY_MAX or not text.isprintable():
-        message = f"a run key is text of 1 to {RUN_KEY_MAX} printable characters"
         raise SettingsError(
-            message,
+            f"A run key has 1 to {RUN_KEY_MAX} printable characters",
             key="--run-key",
-            action="what the scheduler calls this run, the same in each of its retries",
+            action="Pass the scheduler's name of this run, the same in each retry",
         )
     return text.strip()
 
 
-def security_of(said: Security | Mapping[str, Any] | None) -> Security:
-    """Convert a mapping as in a conf, with `listener` beside the other keys; paths are relative to
-    the working directory. Raises SettingsError with the conf's keys.
+def security_of(value: Security | Mapping[str, Any] | None) -> Security:
+    """Convert a mapping with the keys of `source.security` and `listener`. Paths are relative to the
+    working directory. Raises SettingsError with the conf's keys.
     """
-    if said is None or isinstance(said, Security):
-        return said or OPEN
-    keys = {name: value for name, value in said.items() if name != "listener"}
-    listener = said.get("listener")
+    if value is None or isinstance(value, Security):
+        return value or OPEN
+    keys = {name: one for name, one in value.items() if name != "listener"}
+    listener = value.get("listener")
     if listener is not None and not (isinstance(listener, str) and listener):
         raise SettingsError(
-            "the name of a listener is a text", key="source.listener", action="the listener's name"
+            "The name of a listener must be a string",
+            key="source.listener",
+            action="Pass the listener's name",
         )
     try:
         return SecuritySettings.model_validate(keys).value(listener)
@@ -489,12 +502,12 @@ def security_of(said: Security | Mapping[str, Any] | None) -> Security:
         raise _mistake(error, "source", "security") from None
 
 
-def access_of(said: Access | Mapping[str, Any] | None) -> Access:
-    """Convert a mapping as in `zookeeper`: its keys `tls` and `auth`."""
-    if said is None or isinstance(said, Access):
-        return said or OPEN_ZOOKEEPER
+def access_of(value: Access | Mapping[str, Any] | None) -> Access:
+    """Convert a mapping with the keys `tls` and `auth` of `zookeeper`."""
+    if value is None or isinstance(value, Access):
+        return value or OPEN_ZOOKEEPER
     try:
-        return WayInSettings.model_validate(dict(said)).entered()
+        return AuthenticationSettings.model_validate(dict(value)).access_with()
     except ValidationError as error:
         raise _mistake(error, "zookeeper") from None
 

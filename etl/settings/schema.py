@@ -148,14 +148,14 @@ MEANINGS: Mapping[str, str] = {
     "spark": 'Spark properties, each a text: {spark.master: "local[4]"}',
 }
 """The meaning of each key, in half a line."""
-_SAID = {
-    "missing": "a key is missing",
-    "string_pattern_mismatch": "has a form that this key does not take",
-    "string_type": "must be a text",
+_MESSAGES = {
+    "missing": "is missing",
+    "string_pattern_mismatch": "has a form that this key does not accept",
+    "string_type": "must be a string",
     "tuple_type": "must be a list",
     "list_type": "must be a list",
     "dict_type": "must be a mapping of keys",
-    "model_type": "must hold keys of its own",
+    "model_type": "must be a section with keys",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -165,7 +165,7 @@ _SAID = {
     "string_too_short": "must not be empty",
     "too_short": "must not be empty",
 }
-"""By pydantic's name of a mistake; its own words speak of Python and of patterns."""
+"""By pydantic's error type. Its own messages are about Python types and patterns."""
 _PASSWORD = re.compile(r"(?i)(?<=\w:)(?<!abfs:|bfss:|wasb:|asbs:)//[^/\s]*@|//[^/\s]*:[^/\s]*@")
 """Credentials in a URL: all before its @, except Azure's container."""
 
@@ -175,77 +175,95 @@ def conf_mistake(
     path: str | None,
     reference_at: Callable[[Sequence[int | str]], str | None],
 ) -> SettingsError:
-    """Return all mistakes as one error, whose `key` is the first. `found` are pydantic's (`type`,
-    `loc`, `msg`, `input`); `reference_at` returns the text of a reference to a secret at a key,
-    whose value is not shown then.
+    """Return all errors of a conf as one, whose `key` is the first. `found` are pydantic's (`type`,
+    `loc`, `msg`, `input`); `reference_at` returns the reference to a secret at a key, whose value is
+    not shown then.
     """
     missing = {_key_of_mistake(one) for one in found if one["type"] == "missing"}
-    told, meant = dict[str, str](), set[str]()
+    sentences = dict[str, str]()
+    misspelt = set[str]()
     for one in found:
-        key, near = _key_of_mistake(one), _near(one)
-        meant |= {near} & missing
-        told.setdefault(key, _sentence(one, near, reference_at(one["loc"])))
-    for key in meant:  # it is there, under another name
-        told.pop(key)
-    keys = list(told)
-    if len(keys) == 1:
-        [(key, sentence)] = told.items()
-        return SettingsError(sentence, path=path, key=key or None, action=_check(key, sentence))
-    lines = [
-        f"{key}: {sentence}" + (f"; it takes {meaning}" if (meaning := _meaning(key)) else "")
-        for key, sentence in told.items()
-    ]
-    message = "\n".join([f"{len(keys)} keys of the conf are wrong:", *lines])
+        key = _key_of_mistake(one)
+        similar = _similar_key(one)
+        if similar in missing:
+            misspelt.add(similar)
+        if key not in sentences:
+            sentences[key] = _sentence(one, similar, reference_at(one["loc"]))
+    for key in misspelt:  # it is not missing, but has another spelling
+        sentences.pop(key)
+
+    first = next(iter(sentences))
+    if len(sentences) == 1:
+        sentence = sentences[first]
+        message = f"{first}: {sentence}" if first else sentence
+        return SettingsError(message, path=path, key=first or None, action=_action(first, sentence))
+    lines = [f"{len(sentences)} keys of the conf are invalid:"]
+    for key, sentence in sentences.items():
+        line = f"{key}: {sentence}"
+        meaning = _meaning(key)
+        if meaning:
+            line += f"; it takes {meaning}"
+        lines.append(line)
     return SettingsError(
-        message,
+        "\n".join(lines),
         path=path,
-        key=keys[0] or None,
-        action="each of these keys, its spelling and its indentation",
+        key=first or None,
+        action="Check the spelling and the indentation of each of these keys",
     )
 
 
-def _sentence(one: Mapping[str, Any], near: str, reference: str | None) -> str:
-    if one["type"] == "extra_forbidden":
-        return f"unknown key; did you mean `{near}`?" if near else "unknown key"
-    if reference and not is_secret(
-        _key_of_mistake(one)
-    ):  # it may be a secret: neither the value nor a message that quotes it
-        return f"{reference} refers to something that this key does not take"
-    said = _SAID.get(one["type"]) or re.sub(
-        r"^Input should be ", "must be ", one["msg"].removeprefix("Value error, ")
-    )
-    if one["type"] in ("enum", "literal_error"):  # the choices, as they are written in the file
-        said = re.sub(r"<\w+\.\w+: (.*?)>", r"\1", said.replace("'", ""))
-    return said + _given(one)
+def _sentence(one: Mapping[str, Any], similar: str, reference: str | None) -> str:
+    kind = one["type"]
+    if kind == "extra_forbidden":
+        return f"unknown key; did you mean `{similar}`?" if similar else "unknown key"
+    if reference and not is_secret(_key_of_mistake(one)):
+        # The value may be a secret: print neither it nor a message that quotes it.
+        return f"refers to a value that it does not accept: {reference}"
+    message = _MESSAGES.get(kind)
+    if message is None:
+        message = re.sub(r"^Input should be ", "must be ", one["msg"].removeprefix("Value error, "))
+    if kind in ("enum", "literal_error"):  # write the choices as in a conf
+        message = re.sub(r"<\w+\.\w+: (.*?)>", r"\1", message.replace("'", ""))
+    return message + _shown_value(one)
 
 
-def _given(one: Mapping[str, Any]) -> str:
-    """Return the value, if it is no section and no possible secret."""
-    given = one["input"]
-    if (
-        one["type"] == "missing"
-        or is_secret(_key_of_mistake(one))
-        or not isinstance(given, (str, int, float, bool, type(None)))
-    ):
+def _shown_value(one: Mapping[str, Any]) -> str:
+    """Return the value in parentheses, if it is neither a section nor a possible secret."""
+    value = one["input"]
+    is_plain = isinstance(value, (str, int, float, bool, type(None)))
+    if one["type"] == "missing" or is_secret(_key_of_mistake(one)) or not is_plain:
         return ""
-    if (
-        isinstance(given, int) and given.bit_length() > 64
-    ):  # Python refuses to write out the largest ones
-        given = "a number of many digits"
-    if isinstance(given, str):  # who writes a password into an address is told of the address
-        given = _PASSWORD.sub("//***@", given)
-    return f" (it is {given!r})"
+    if isinstance(value, int) and value.bit_length() > 64:
+        value = "a number of many digits"  # Python does not convert the largest ones to text
+    if isinstance(value, str):
+        value = _PASSWORD.sub("//***@", value)
+    return f" (it is {value!r})"
 
 
-def _check(key: str, sentence: str) -> str:
+def _action(key: str, sentence: str) -> str:
     if sentence.startswith("unknown key"):
         section = key.rpartition(".")[0]
-        there = [name.rpartition(".")[2] for name in MEANINGS if name.rpartition(".")[0] == section]
-        return "its spelling and indentation" + (
-            f"; {section or 'the file'} takes {', '.join(there)}" if there else ""
+        names = _keys_of_section(section)
+        if not names:
+            return "Check its spelling and its indentation"
+        return (
+            "Check its spelling and its indentation. "
+            f"{section or 'The conf'} takes {', '.join(names)}"
         )
     meaning = _meaning(key)
-    return f"{key} takes {meaning}" if meaning else "the key's spelling and its value"
+    if not meaning:
+        return "Check the spelling of the key, and its value"
+    return f"{key} takes {meaning}"
+
+
+def _keys_of_section(section: str) -> list[str]:
+    """Return the names of the keys right in a section; of the conf for an empty name."""
+    names = []
+    for key in MEANINGS:
+        above, _, name = key.rpartition(".")
+        if above == section:
+            names.append(name)
+    return names
 
 
 def _meaning(key: str) -> str:
@@ -255,19 +273,20 @@ def _meaning(key: str) -> str:
     return MEANINGS.get(key, "")
 
 
-def _near(one: Mapping[str, Any]) -> str:
-    """The key that was meant perhaps: one of the same section with a like name, or that very name
-    in another section.
+def _similar_key(one: Mapping[str, Any]) -> str:
+    """Return a known key for an unknown one: of the same section with a similar name, or of another
+    section with the same name; empty without one.
     """
     if one["type"] != "extra_forbidden":
         return ""
     section, _, name = _key_of_mistake(one).rpartition(".")
-    beside = {
-        known.rpartition(".")[2]: known for known in MEANINGS if known.rpartition(".")[0] == section
-    }
-    like = difflib.get_close_matches(name, beside, n=1)
-    elsewhere = [known for known in MEANINGS if known.rpartition(".")[2] == name]
-    return beside[like[0]] if like else elsewhere[0] if elsewhere else ""
+    similar = difflib.get_close_matches(name, _keys_of_section(section), n=1)
+    if similar:
+        return f"{section}.{similar[0]}".lstrip(".")
+    for known in MEANINGS:
+        if known.rpartition(".")[2] == name:
+            return known
+    return ""
 
 
 def _key_of_mistake(one: Mapping[str, Any]) -> str:
@@ -275,10 +294,10 @@ def _key_of_mistake(one: Mapping[str, Any]) -> str:
 
 
 SCHEMA_FILE = "pipeline.schema.json"
-"""Name of the schema file beside a conf that `etl init` writes."""
+"""Name of the schema file that `etl init` writes next to a conf."""
 _TEXT = {"type": "string", "minLength": 1}
 _REFERENCE = {"type": "string", "pattern": REFERENCE_PATTERN}
-"""Any value may come from a variable or a file, also one that is no text."""
+"""Any value may be a reference, also of a key that is not a string."""
 _STRATEGY = {"enum": [one.value for one in GroupStrategy]}
 _OWN_FORMS: Mapping[str, list[dict[str, Any]]] = {
     "source.starting_offsets": [{"enum": [one.value for one in StartAt]}, _TEXT],
@@ -290,14 +309,14 @@ _OWN_FORMS: Mapping[str, list[dict[str, Any]]] = {
         {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
     ],
 }
-"""Keys with our own validators, whose forms pydantic does not know."""
+"""Keys with custom validators, whose forms pydantic cannot derive."""
 _EITHER: Mapping[str, tuple[str, ...]] = {"table": ("path", "name")}
 """Sections that need one of several keys."""
 
 
 def conf_schema(*, for_defaults: bool = False) -> dict[str, Any]:
-    """The schema of a conf; with `for_defaults` that of a file of defaults, which needs no key, and
-    has none of one pipeline's.
+    """Return the JSON Schema of a conf; with `for_defaults` of a file of defaults, which requires no
+    key and cannot have the keys of one pipeline.
     """
     whole = Settings.model_json_schema()
     keys = _section(whole, whole["$defs"], "")
@@ -308,7 +327,7 @@ def conf_schema(*, for_defaults: bool = False) -> dict[str, Any]:
         }
         return {
             **head,
-            "title": "what several pipelines of offset-range-etl have in common",
+            "title": "Defaults of several pipelines of offset-range-etl",
             **keys,
             "properties": properties,
         }
@@ -316,7 +335,7 @@ def conf_schema(*, for_defaults: bool = False) -> dict[str, Any]:
     needed = _needed(whole, whole["$defs"])
     return {
         **head,
-        "title": "a pipeline of offset-range-etl",
+        "title": "A pipeline of offset-range-etl",
         **keys,
         "required": ["pipeline"],
         "anyOf": [needed, by_defaults],
@@ -324,45 +343,42 @@ def conf_schema(*, for_defaults: bool = False) -> dict[str, Any]:
 
 
 def _section(node: Mapping[str, Any], known: Mapping[str, Any], above: str) -> dict[str, Any]:
-    properties = {
-        name: _key({**known[_name(key)], **key} if "$ref" in key else key, known, above + name)
-        for name, key in node["properties"].items()
-    }
+    properties = {}
+    for name, key in node["properties"].items():
+        if "$ref" in key:
+            key = {**known[_name(key)], **key}
+        properties[name] = _key(key, known, above + name)
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
 def _key(node: Mapping[str, Any], known: Mapping[str, Any], key: str) -> dict[str, Any]:
-    told: dict[str, Any] = {"description": MEANINGS[key]}
+    schema: dict[str, Any] = {"description": MEANINGS[key]}
     if "properties" in node:
         section = _section(node, known, f"{key}.")
         if key in SHORT_FORMS:
             section["type"] = ["object", "string", "null"]
-        return {**told, **section}
+        return {**schema, **section}
     if node.get("default") is not None:
-        told["default"] = node["default"]
+        schema["default"] = node["default"]
     forms = _OWN_FORMS.get(key) or _forms(node)
     if key.endswith("_bytes"):
         forms = [*forms, {"type": "string", "pattern": f"^{SIZE_PATTERN}$"}]
-    return {**told, **_one_of(forms)}
+    return {**schema, **_one_of(forms)}
 
 
 def _forms(node: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return each form that a key accepts: a list may be one text, a value a reference."""
-    forms = [
-        {
-            name: fact
-            for name, fact in form.items()
-            if name not in ("title", "default", "description", "$ref")
-        }
-        for form in node.get("anyOf", [node])
-    ]
+    """Return each form that a key accepts: a list may be one string, a value a reference."""
+    forms = []
+    for written in node.get("anyOf", [node]):
+        form = dict(written)
+        for name in ("title", "default", "description", "$ref"):
+            form.pop(name, None)
+        forms.append(form)
     if any(form.get("type") == "array" for form in forms):
         return [_TEXT, *forms]
-    return (
-        forms
-        if _REFERENCE in forms or any(_is_any_text(form) for form in forms)
-        else [*forms, _REFERENCE]
-    )
+    if _REFERENCE in forms or any(_is_any_text(form) for form in forms):
+        return forms
+    return [*forms, _REFERENCE]
 
 
 def _is_any_text(form: Mapping[str, Any]) -> bool:
@@ -374,21 +390,20 @@ def _one_of(forms: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _needed(node: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that must be there, section by section."""
-    sections = {
-        name: known[_name(key)] for name, key in node["properties"].items() if "$ref" in key
-    }
-    below = {
-        name: _needed(section, known)
-        for name, section in sections.items()
-        if section.get("required")
-    }
-    below |= {
-        name: {"anyOf": [{"required": [key]} for key in keys]}
-        for name, keys in _EITHER.items()
-        if name in sections
-    }
-    return {"required": node["required"], **({"properties": below} if below else {})}
+    """Return the schema of required keys, section by section."""
+    below = {}
+    for name, key in node["properties"].items():
+        if "$ref" not in key:
+            continue
+        section = known[_name(key)]
+        if section.get("required"):
+            below[name] = _needed(section, known)
+        if name in _EITHER:
+            below[name] = {"anyOf": [{"required": [one]} for one in _EITHER[name]]}
+    needed = {"required": node["required"]}
+    if below:
+        needed["properties"] = below
+    return needed
 
 
 def _name(key: Mapping[str, Any]) -> str:

@@ -57,13 +57,13 @@ SECRET_KEYS = frozenset(
         "table.store.account_key",
     }
 )
-"""No value of these is ever shown, nor replaced while the conf is read."""
+"""Keys whose values are never shown, and whose references are not resolved while the conf is read."""
 FILE_KEYS = frozenset(
     f"{section}.{name}"
     for section in ("source.security.tls", "zookeeper.tls")
     for name in ("ca_file", "cert_file", "key_file")
 )
-"""Files that each process which connects opens for itself."""
+"""Files that each connecting process opens on its own machine."""
 
 
 def is_secret(key: str) -> bool:
@@ -72,25 +72,23 @@ def is_secret(key: str) -> bool:
 
 
 def _reference(value: Any) -> SecretRef:
-    found = (
-        value
-        if isinstance(value, SecretRef)
-        else parse_reference(value)
-        if isinstance(value, str)
-        else None
-    )
-    if found is None:
+    if isinstance(value, SecretRef):
+        return value
+    reference = None
+    if isinstance(value, str):
+        reference = parse_reference(value)
+    if reference is None:
         raise ValueError(
-            "must be a reference and nothing else, ${env:NAME} or ${file:/path}: secrets never stand in a conf"
+            "must be a reference, ${env:NAME} or ${file:/path}: a conf contains no secrets"
         )
-    return found
+    return reference
 
 
 def _text_or_reference(value: Any) -> str | SecretRef:
     if isinstance(value, SecretRef):
         return value
     if not isinstance(value, str) or not value:
-        raise ValueError("must be a text or a reference, ${env:NAME} or ${file:/path}")
+        raise ValueError("must be a string or a reference, ${env:NAME} or ${file:/path}")
     return parse_reference(value) or value
 
 
@@ -108,68 +106,75 @@ FileOfEach = Annotated[
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "minLength": 1}),
 ]
-"""A key that takes the path of a file of whichever machine connects."""
+"""A key that takes the path of a file on each connecting machine."""
 Secret = Annotated[
     SecretRef,
     PlainValidator(_reference),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "pattern": REFERENCE_PATTERN}),
 ]
-"""A key that takes a reference alone."""
+"""A key that takes a reference only."""
 TextOrSecret = Annotated[
     str | SecretRef,
     PlainValidator(_text_or_reference),
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "minLength": 1}),
 ]
-"""A key that takes a text, or a reference that stays one."""
+"""A key that takes a string, or a reference that is resolved on connecting."""
 
 
 def resolve_secret(secret: SecretRef, key: str) -> str:
     """Resolve a secret for immediate use. Raises SettingsError with the key, the machine and what
     is missing.
     """
+    if secret.kind == "env":
+        source, name = "environment variable", secret.name
+    else:
+        source, name = "file", str(secret.file)
     try:
         return _variable(secret.name) if secret.kind == "env" else _content(secret.file)
     except (KeyError, OSError, ValueError) as error:
-        source = "environment variable" if secret.kind == "env" else "file"
-        named = secret.name if secret.kind == "env" else str(secret.file)
-        why = "" if isinstance(error, (KeyError, FileNotFoundError)) else f": {_told(error)}"
-        action = f"that this {source} is there on every machine that connects: the driver's and each executor's"
+        reason = ""
+        if not isinstance(error, (KeyError, FileNotFoundError)):
+            reason = f": {_reason(error)}"
         raise SettingsError(
-            f"the {source} {named} that {key} refers to cannot be read{why}",
+            f"{key} refers to the {source} {name}, which cannot be read{reason}",
             key=key,
             host=os.uname().nodename,
-            action=action,
+            action=f"Check that this {source} exists on every machine that connects: the driver's "
+            "and each executor's",
         ) from None
 
 
-def login_text(said: str | SecretRef | None, key: str) -> str:
-    """Return a text of a login, given or referenced. Raises as `resolve_secret`, and for an invalid
-    text.
+def login_text(value: str | SecretRef | None, key: str) -> str:
+    """Return a string of a login, written or referenced.
+
+    Raises SettingsError as `resolve_secret`, and for an empty string or one with a NUL.
     """
-    found = resolve_secret(said, key) if isinstance(said, SecretRef) else said or ""
-    if not found or "\0" in found:
-        subject = said if isinstance(said, SecretRef) else f"the {key.rpartition('.')[2]}"
-        wrong = f"{subject} is {'a text with a NUL' if found else 'empty'}, which no login can say"
-        raise SettingsError(wrong, key=key, action="what it refers to")
-    return found
+    if isinstance(value, SecretRef):
+        text = resolve_secret(value, key)
+        subject = f"{key}, from {value},"
+    else:
+        text = value or ""
+        subject = key
+    if not text:
+        raise SettingsError(f"{subject} is empty", key=key, action="Set it to a value")
+    if "\0" in text:
+        raise SettingsError(f"{subject} contains a NUL", key=key, action="Remove the NUL")
+    return text
 
 
-def _told(error: Exception) -> str:
-    """Describe the failure without content of the file."""
-    return (
-        "it is no text in UTF-8"
-        if isinstance(error, UnicodeError)
-        else str(getattr(error, "strerror", None) or error)
-    )
+def _reason(error: Exception) -> str:
+    """Describe the failure without the content of the file."""
+    if isinstance(error, UnicodeError):
+        return "it is not UTF-8"
+    return str(getattr(error, "strerror", None) or error)
 
 
 def _variable(name: str) -> str:
-    os.environ[
-        name
-    ].encode()  # what is no text is found here, and not where it would be told with what it is
-    return os.environ[name]
+    value = os.environ[name]
+    value.encode()  # raises for surrogates here, before a message could print the value
+    return value
 
 
 def _content(file: LocalFile) -> str:
@@ -181,14 +186,14 @@ def place_of_file(file: LocalFile) -> str:
     return next((place for place in file.places if os.path.exists(place)), file.places[0])
 
 
-DAY_S, TEN_YEARS_S, INT64 = 86_400, 10 * 366 * 86_400, 2**63 - 1
-"""Clocks and requests take no number of any size; offsets and sizes are int64 (Kafka protocol,
-"Primitive Types").
-"""
+DAY_S = 86_400
+TEN_YEARS_S = 10 * 366 * DAY_S
+INT64 = 2**63 - 1
+"""Largest offset and size (Kafka protocol, "Primitive Types")."""
 NAME = r"^[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*$"
 """Names of znodes and groups: not only dots, which ZooKeeper rejects."""
 PIPELINE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-"""Names of pipelines and backfills: on a command line none is taken for an option."""
+"""Names of pipelines and backfills. None can be mistaken for an option."""
 SIZE_PATTERN = r"([0-9]{1,19})\s*(B|KiB|MiB|GiB|TiB)"
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -199,17 +204,17 @@ def _byte_size(value: Any) -> Any:
         return value
     found = re.fullmatch(SIZE_PATTERN, value.strip(), re.ASCII)
     if found is None:
-        raise ValueError("must be a number of bytes, or a text with a unit such as 16 MiB")
+        raise ValueError("must be a number of bytes, or a string with a unit such as 16 MiB")
     return int(found[1]) * _UNITS[found[2]]
 
 
 ByteSize = Annotated[int, BeforeValidator(_byte_size)]
-"""A key that takes a number of bytes, or a text with a unit: B, KiB, MiB, GiB or TiB."""
+"""A key that takes a number of bytes, or a string with a unit: B, KiB, MiB, GiB or TiB."""
 PositiveByteSize = Annotated[int, Field(ge=1, le=INT64), BeforeValidator(_byte_size)]
 
 
 class Section(BaseModel):
-    """Keys and what they may hold."""
+    """Base class of all sections of a conf."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True
@@ -218,23 +223,23 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _boolean_where_declared(cls, value: Any, info: ValidationInfo) -> Any:
-        """Few keys are true or false, but YAML reads `yes`, `no`, `on` and `off` as such, and
-        pydantic true as 1 and 1 as true.
+        """Reject true and false for other keys: YAML reads `yes`, `no`, `on` and `off` as booleans,
+        and pydantic converts true to 1 and 1 to true.
         """
         declared = cls.model_fields[str(info.field_name)].annotation
         if declared in (bool, bool | None):
             if not isinstance(value, bool) and (value is not None or declared is bool):
-                raise ValueError(
-                    "must be true or false" if declared is bool else "must be true, false or null"
-                )
+                if declared is bool:
+                    raise ValueError("must be true or false")
+                raise ValueError("must be true, false or null")
         elif isinstance(value, bool):
             raise ValueError(
-                "is true or false, which this key never is; YAML takes yes, no, on and off for it: put the value in quotes"
+                "must not be true or false. YAML reads yes, no, on and off as booleans: quote the value"
             )
         return value
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As pydantic's, but raises KeyError for an unknown field, which pydantic ignores."""
+        """Copy as pydantic does. Raises KeyError for an unknown field, which pydantic ignores."""
         unknown = (update or {}).keys() - type(self).model_fields.keys()
         if unknown:
             raise KeyError(f"{type(self).__name__} has no field {sorted(unknown)[0]}")
@@ -242,5 +247,5 @@ class Section(BaseModel):
 
 
 def one_or_several(value: Any) -> Any:
-    """`allow: clicks` is a list of one."""
+    """Return a list of one for a single string: `topics: clicks`."""
     return (value,) if isinstance(value, str) and value else value

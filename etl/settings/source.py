@@ -39,9 +39,7 @@ class Timestamp(Section):
         if isinstance(value, (int, float)) or (
             isinstance(value, str) and re.fullmatch(r"\s*[-+]?[\d.]+\s*", value)
         ):
-            raise ValueError(
-                "is a bare number, seconds or milliseconds nobody knows; write 2026-01-31T00:00:00+00:00"
-            )
+            raise ValueError("is a number without a unit; write 2026-01-31T00:00:00+00:00")
         return value
 
     @field_validator("timestamp")
@@ -50,7 +48,7 @@ class Timestamp(Section):
         if value.tzinfo is None:
             raise ValueError("has no UTC offset; write it as 2026-01-31T00:00:00+00:00")
         if value.timestamp() < 0:
-            raise ValueError("lies before 1970, where no record's timestamp lies")
+            raise ValueError("is before 1970, and no record has such a timestamp")
         return value
 
     @property
@@ -61,7 +59,7 @@ class Timestamp(Section):
 
 @dataclass(frozen=True, slots=True)
 class BeforeEnd:
-    """So many offsets before the readable end of each partition, or its log start."""
+    """A start by count: this many offsets before the readable end, but not before the log start."""
 
     offsets: int
 
@@ -83,7 +81,7 @@ StartingOffsets = StartAt | Timestamp
 
 
 def _starting_offsets(value: Any) -> StartingOffsets:
-    """Decide by the form which of the two it is, so that an error mentions that one only."""
+    """Convert a value by its form, so that an error mentions that form only."""
     if isinstance(value, Timestamp):
         return value
     if value in tuple(StartAt):
@@ -111,12 +109,14 @@ _NESTED_CLASS = re.compile(r"\[\^?\]?[^\]]*?(?:\[|&&)")
 def _expressions(value: tuple[str, ...]) -> tuple[str, ...]:
     for expression in value:
         if _NESTED_CLASS.search(re.sub(r"\\.", "_", expression)):
-            message = f"{expression!r} has a [ or && inside a class, which means one thing in Java and another in Python"
-            raise ValueError(f"{message}; write a character that is meant as \\[ or \\&")
+            raise ValueError(
+                f"{expression!r} has [ or && inside a class, which Java and Python read differently. "
+                "Write a literal character as \\[ or \\&"
+            )
         try:
             re.compile(expression)
         except (re.error, OverflowError, RecursionError) as error:
-            raise ValueError(f"{expression!r} is no regular expression: {error}") from error
+            raise ValueError(f"{expression!r} is not a regular expression: {error}") from error
     return value
 
 
@@ -164,7 +164,7 @@ def _version(value: Any) -> Any:
 
 
 class SourceSettings(Section):
-    """The brokers and topics, and policies for what is missing there."""
+    """Brokers, topics, and policies for missing offsets and leaders."""
 
     broker_type: BrokerFamily = BrokerFamily.KAFKA
     bootstrap_servers: Annotated[tuple[str, ...] | None, BeforeValidator(_addresses)] = None
@@ -219,11 +219,9 @@ class SourceSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _fitting_defaults(cls, given: Any) -> Any:
-        return (
-            {**_OF_PHYSICAL_LOGS, **given}
-            if isinstance(given, dict) and given.get("broker_type") == BrokerFamily.JAFKA
-            else given
-        )
+        if isinstance(given, dict) and given.get("broker_type") == BrokerFamily.JAFKA:
+            return {**_OF_PHYSICAL_LOGS, **given}
+        return given
 
     @property
     def is_physical(self) -> bool:
@@ -246,7 +244,7 @@ class SourceSettings(Section):
     @classmethod
     def _host_and_port(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and not value:
-            raise ValueError("names no broker; null takes them from ZooKeeper")
+            raise ValueError("names no broker; null uses the brokers in ZooKeeper")
         for address in value or ():
             split_address(address)
         return value
@@ -264,8 +262,8 @@ class SourceSettings(Section):
     def _listeners_are_registered(self) -> SourceSettings:
         if self.listener is not None and self.bootstrap_servers is not None:
             raise ValueError(
-                "listener chooses among the addresses that brokers register in ZooKeeper, and bootstrap names one: "
-                "brokers tell those of the listener on which they are asked; leave one of the two out"
+                "listener selects an address that brokers register in ZooKeeper, and bootstrap_servers "
+                "names an address, on whose listener brokers report the others. Remove one of them"
             )
         return self
 

@@ -21,7 +21,7 @@ from etl.settings.secrets import INT64, ByteSize, Secret, Section, one_or_severa
 
 
 class StoreKind(str, Enum):
-    """Which family of stores a URL is of."""
+    """The family of stores of a URL."""
 
     S3 = "S3"
     AZURE = "Azure"
@@ -54,7 +54,7 @@ class StoreSettings(Section):
     """
 
     endpoint: str | None = Field(default=None, pattern=r"^https?://[^/\s@]+(/[^\s?#]*)?$")
-    """Address of a store that is not its vendor's own."""
+    """Address of a store that is compatible with S3 or Azure."""
     region: str | None = Field(default=None, pattern=r"^[A-Za-z0-9-]+$")
     allow_http: bool = False
     """Permit `http://` endpoints, where traffic can be read and changed."""
@@ -65,13 +65,13 @@ class StoreSettings(Section):
     account_key: Secret | None = None
 
     @property
-    def said(self) -> tuple[str, ...]:
-        """Return the keys that are set."""
-        return tuple(
-            name
-            for name, field in type(self).model_fields.items()
-            if getattr(self, name) != field.default
-        )
+    def keys_set(self) -> tuple[str, ...]:
+        """The keys that differ from their defaults."""
+        keys = []
+        for name, field in type(self).model_fields.items():
+            if getattr(self, name) != field.default:
+                keys.append(name)
+        return tuple(keys)
 
 
 class TablePath(str):
@@ -81,10 +81,10 @@ class TablePath(str):
     store: StoreSettings
 
     def __new__(cls, path: str, store: StoreSettings) -> Self:
-        """The path, with its store; any string operation gives the path alone."""
-        made = super().__new__(cls, path)
-        made.store = store
-        return made
+        """Create the path with its store. String operations return a plain path."""
+        table_path = super().__new__(cls, path)
+        table_path.store = store
+        return table_path
 
     def __reduce__(self) -> tuple[type[TablePath], tuple[str, StoreSettings]]:
         return type(self), (str(self), self.store)
@@ -96,8 +96,11 @@ def store_of(path: str) -> StoreSettings:
 
 
 def kind_of(path: str) -> StoreKind | None:
-    """The family of the store that a path lies in; None for a folder of this machine."""
-    return _KINDS.get(path.partition("://")[0].lower(), StoreKind.OTHER) if is_url(path) else None
+    """Return the family of a path's store; None for a local directory."""
+    if not is_url(path):
+        return None
+    scheme = path.partition("://")[0].lower()
+    return _KINDS.get(scheme, StoreKind.OTHER)
 
 
 def untried(path: str) -> str | None:
@@ -105,44 +108,41 @@ def untried(path: str) -> str | None:
     if kind_of(path) is not StoreKind.OTHER:
         return None
     scheme = path.partition("://")[0].lower()
-    return f"{scheme}:// is taken, and no run of this project was ever tried there"
+    return f"{scheme}:// is supported but not tested"
 
 
 def reject_unsupported_store_keys(path: str, store: StoreSettings, conf: str | None) -> None:
-    """Raises SettingsError for keys that the path's store does not support, for half of a pair, and
+    """Raise SettingsError for keys that the path's store does not support, for one key of a pair, and
     for an endpoint that is not permitted.
     """
     kind = kind_of(path)
     fitting = _FITTING.get(kind, ()) if kind else ()
-    unfit = next((name for name in store.said if name not in fitting), None)
-    if unfit is not None:
-        where = "a folder of this machine" if kind is None else f"{path.partition('://')[0]}://"
-        takes = (
-            f"it takes {', '.join(fitting)}"
-            if fitting
-            else "it takes none of these keys: each engine goes by its own chain there"
-        )
+    unsupported = [name for name in store.keys_set if name not in fitting]
+    if unsupported:
+        where = "a local directory" if kind is None else f"{path.partition('://')[0]}://"
+        action = "Remove the keys of table.store: each engine uses its own credentials chain there"
+        if fitting:
+            action = f"Set only {', '.join(fitting)}"
         raise SettingsError(
-            f"table.path is {where}, which has no {unfit}",
-            key=f"table.store.{unfit}",
+            f"table.path is {where}, which does not support {unsupported[0]}",
+            key=f"table.store.{unsupported[0]}",
             path=conf,
-            action=takes,
+            action=action,
         )
     for one, other in (("access_key", "secret_key"), ("secret_key", "access_key")):
         if getattr(store, one) is not None and getattr(store, other) is None:
             raise SettingsError(
-                f"{one} is there without {other}",
+                f"table.store.{one} is set without {other}",
                 key=f"table.store.{other}",
                 path=conf,
-                action="both of them, or none",
+                action="Set both, or none",
             )
     if (store.endpoint or "").startswith("http://") and not store.allow_http:
-        action = "https://; or table.store.allow_http: true, where nobody else is on the way"
         raise SettingsError(
-            "the endpoint is http://, by which secrets and rows can be read on the way",
+            "The endpoint is http://, so secrets and rows can be read on the network",
             key="table.store.endpoint",
             path=conf,
-            action=action,
+            action="Use https://, or set table.store.allow_http: true in a trusted network",
         )
     _reject_another_account(path, store, conf)
 
@@ -154,31 +154,30 @@ def _reject_another_account(path: str, store: StoreSettings, conf: str | None) -
     if named is None:
         form = "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
         raise SettingsError(
-            "the path names no storage account",
+            "The path names no storage account",
             key="table.path",
             path=conf,
-            action=f"table.path: {form}",
+            action=f"Write table.path as {form}",
         )
     if store.account is not None and store.account != named:
-        message = f"the path names the storage account {named}, and not {store.account}"
         raise SettingsError(
-            message,
+            f"The path names the storage account {named}, not {store.account}",
             key="table.store.account",
             path=conf,
-            action="table.path, or leave table.store.account out",
+            action="Change table.path, or remove table.store.account",
         )
 
 
 def account_of(path: str) -> str | None:
-    """The storage account that `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH` names; None
-    where it names none.
-    """
+    """Return ACCOUNT of `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH`; None without one."""
     container, _, host = urlsplit(path).netloc.partition("@")
-    return host.partition(".")[0] or None if container else None
+    if not container:
+        return None
+    return host.partition(".")[0] or None
 
 
 class TableSettings(Section):
-    """Where the rows go."""
+    """The table, and how its files are written."""
 
     store: StoreSettings = StoreSettings()
     name: str | None = Field(default=None, pattern=r"^[\w-]+(\.[\w-]+){1,2}$")
@@ -188,17 +187,15 @@ class TableSettings(Section):
     written_path: str | None = Field(default=None, min_length=1, alias="path")
     """None: a named table whose location is not known yet."""
     writer: WriterName = WriterName.SPARK
-    """`auto`: by the tasks themselves where that can be (`decide.plan`), else by Spark."""
+    """`auto`: `arrow` where possible (`decide.plan`), else `spark`."""
     compression: Codec | None = None
     """None: zstd for files that tasks write, the session's default for Spark's."""
     target_file_bytes: ByteSize = Field(default=FILE_BYTES, ge=2**20, le=INT64)
-    """Size of files that tasks write, after which a row group ends the file; also the target of
-    compaction.
-    """
+    """Size after which a row group ends a file that tasks write; also the target of compaction."""
     row_group_bytes: ByteSize = Field(default=ROW_GROUP_BYTES, ge=2**16, le=2**30)
-    """Bytes in memory that become a row group of such files."""
+    """Bytes in memory of a row group of files that tasks write."""
     write_buffer_bytes: ByteSize = Field(default=WRITE_BUFFER_BYTES, ge=2**16, le=2**32)
-    """Rows of such files that a task has in memory, of all its files."""
+    """Bytes of rows that a task keeps in memory, of all files that it writes."""
     auto_compact_min_files: int = Field(default=0, ge=0, le=INT64)
     """Number of small files after which a run compacts; 0: never."""
     partition_by: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
@@ -212,17 +209,17 @@ class TableSettings(Section):
     @field_validator("partition_by")
     @classmethod
     def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        twice = [
-            name for name in value if sum(name.lower() == other.lower() for other in value) > 1
-        ]
-        if twice:
-            raise ValueError(f"names {twice[0]} more than once")
+        seen = set()
+        for name in value:
+            if name.lower() in seen:
+                raise ValueError(f"names {name} more than once")
+            seen.add(name.lower())
         return value
 
     @model_validator(mode="before")
     @classmethod
-    def _path_is_looked_at(cls, given: Any) -> Any:
-        """Validate also without a path: then a name is required."""
+    def _path_is_validated(cls, given: Any) -> Any:
+        """Validate `path` also if it is missing: then a name is required."""
         return {"path": None, **given} if isinstance(given, dict) else given
 
     @field_validator("written_path")
@@ -232,16 +229,16 @@ class TableSettings(Section):
             raise PydanticCustomError("missing", "Field required")
         if path is not None and info.data.get("name") is not None:
             raise ValueError(
-                "is there beside table.name, by which Spark tells the path: leave one of the two out"
+                "is set, and so is table.name, whose path Spark's catalog provides. Remove one of them"
             )
         return path
 
     @field_validator("written_path", "losses_path")
     @classmethod
     def _is_a_place(cls, path: str | None, info: ValidationInfo) -> str | None:
-        return (
-            TablePath(check_place(path), info.data.get("store", StoreSettings())) if path else path
-        )
+        if not path:
+            return path
+        return TablePath(check_place(path), info.data.get("store", StoreSettings()))
 
     def placed(self, path: str | None, losses_path: str | None) -> TableSettings:
         """Return the settings with other paths in the same store."""
@@ -258,7 +255,7 @@ class TableSettings(Section):
         Raises LookupError for a named table before `run.spark.placed`.
         """
         if self.written_path is None:
-            raise LookupError(f"nobody has asked yet where the table {self.name} is")
+            raise LookupError(f"the path of the table {self.name} is not looked up yet")
         return self.written_path
 
     @property

@@ -145,7 +145,7 @@ def test_a_backfill_has_settings_of_its_own_that_no_conf_can_have() -> None:
         == 5
     )
     for name in ("", "a/b", "a@b", ".."):
-        with pytest.raises(SettingsError, match="is no name for a backfill"):
+        with pytest.raises(SettingsError, match="is not a name of a backfill"):
             settings_of_backfill(conf, name)
     with pytest.raises(SettingsError):
         plain_settings(pipeline=own.pipeline)

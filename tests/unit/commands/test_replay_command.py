@@ -168,7 +168,7 @@ def test_a_dry_run_of_another_table_has_nothing_to_show(capsys: pytest.CaptureFi
     ("into", "why"),
     [
         ("~/again", "begins with ~"),
-        ("s3:/bucket/again", "it is no URL"),
+        ("s3:/bucket/again", "it is not a URL"),
         ("tables/clicks", "the pipeline's own table"),
         ("tables/clicks/again", "inside the other"),
         ("tables", "inside the other"),

@@ -52,7 +52,7 @@ def test_an_error_is_an_object_with_all_that_the_document_of_the_error_has(tmp_p
     assert (said.code, said.out) == (2, "")
     assert (told["level"], told["message"], told["error"], told["exit_code"]) == (
         "error",
-        "the conf file is not there",
+        "The conf file does not exist",
         "SettingsError",
         2,
     )

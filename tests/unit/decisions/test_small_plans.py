@@ -56,7 +56,8 @@ def test_a_limit_that_has_no_effect_under_sparks_writer_is_refused() -> None:
         "limits": {"local_below_bytes": 1},
     }
     with pytest.raises(
-        SettingsError, match="no effect under table.writer: spark.*table.writer: auto, or arrow"
+        SettingsError,
+        match=r"effect under table\.writer: spark \(key limits\.local_below_bytes\)\. Set table\.writer: auto or arrow,",
     ):
         parse_settings(conf)
     assert (

@@ -462,7 +462,7 @@ def test_where_the_pipeline_stands_is_told_in_words(
             "gs://b/t",
             {},
             Verdict.ADVICE,
-            "gs:// is taken, and no run of this project was ever tried there",
+            "gs:// is supported but not tested",
         ),
         (
             "s3a://b/t",

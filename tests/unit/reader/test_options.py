@@ -117,7 +117,7 @@ def test_what_is_named_twice_in_an_option_is_refused_for_nobody_knows_which_is_m
         ({"bootstrap": "h", "topics": "t"}, "'h'"),
         ({"bootstrap": "h:99999", "topics": "t"}, "'h:99999'"),
         ({"bootstrap": "h:0", "topics": "t"}, "'h:0'"),
-        ({"bootstrap": "h" * 80 + ":1", "topics": "t"}, "host's name"),
+        ({"bootstrap": "h" * 80 + ":1", "topics": "t"}, "host name:"),
         ({"bootstrap": "h:1", "topics": "t", "fetch_max_bytes": str(2**31)}, "fetch_max_bytes"),
         ({"bootstrap": "h:1", "topics": "t", "max_batch_bytes": str(2**31)}, "max_batch_bytes"),
         ({"bootstrap": "h:1", "topics": "t", "timeout_s": "1e300"}, "timeout_s"),
@@ -202,7 +202,7 @@ def test_what_is_named_twice_in_an_option_is_refused_for_nobody_knows_which_is_m
                 "security_protocol": "SSL",
                 "tls_key_file": "k.pem",
             },
-            r"no cert_file is given.*option tls_\*",
+            r"cert_file is missing \(option tls_\*\)\.",
         ),
     ],
 )
@@ -561,9 +561,7 @@ def test_a_secret_is_no_value_of_an_option_and_is_not_shown() -> None:
         "sasl_username": "etl",
         "sasl_password": "hunter2",
     }
-    with pytest.raises(
-        SettingsError, match="must be a reference and nothing else.*option sasl_password"
-    ) as refused:
+    with pytest.raises(SettingsError, match="sasl_password must be a reference,") as refused:
         parse_options({**LEAST, **given})
     assert "hunter2" not in "".join(traceback.format_exception(refused.value))
 

@@ -175,7 +175,7 @@ def test_a_refusal_is_told_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) ->
                 "group": {"mirror_group": "lag"},
                 "source": {"assume_cluster_id": "c", "broker_type": "jafka"},
             },
-            "keep no offsets of groups",
+            "no offsets of groups.",
         ),
     ],
     ids=["own", "no-name", "jafka"],

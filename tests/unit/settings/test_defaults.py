@@ -99,7 +99,7 @@ def test_sections_are_put_together_and_anything_else_is_taken_whole(
     [
         ({**SHARED, "pipeline": "clicks"}, "cannot have the key pipeline", "pipeline"),
         ({**SHARED, "defaults": "more.yaml"}, "cannot have the key defaults", "defaults"),
-        ([], "is a mapping of keys", None),
+        ([], "is not a mapping of keys", None),
     ],
     ids=["a pipeline", "other defaults", "a list"],
 )
@@ -118,7 +118,7 @@ def test_what_cannot_be_defaults_is_refused_with_both_files(
 def test_defaults_that_are_not_there_are_told_with_the_conf_that_names_them(tmp_path: Path) -> None:
     conf = written(tmp_path)
     (tmp_path / "shared" / "defaults.yaml").unlink()
-    with pytest.raises(SettingsError, match="the file of defaults is not there") as caught:
+    with pytest.raises(SettingsError, match="The file of defaults does not") as caught:
         load_settings(conf)
     assert caught.value.where["conf"] == str(conf)
 
@@ -138,7 +138,7 @@ def test_a_mistake_is_told_with_both_files_and_no_secret_of_the_defaults_with_it
     )
     assert (
         "grop" in caught.value.message
-        and "${file:word} refers to something" in caught.value.message
+        and "refers to" in caught.value.message
         and "s3cret" not in str(caught.value)
     )
 
@@ -150,7 +150,7 @@ def test_a_key_that_stands_twice_in_the_defaults_is_refused_with_both_lines(tmp_
     shared.write_text(
         f"{shared.read_text()}limits: {{max_records_per_plan: 10}}\nlimits: {{local_below_bytes: 0}}\n"
     )
-    says = f"the key limits stands twice, first in line {lines + 1};.*: line {lines + 2}, column 1"
+    says = f"duplicate key limits, first in line {lines + 1};.*: line {lines + 2}, column 1"
     with pytest.raises(SettingsError, match=says) as caught:
         load_settings(conf)
     assert str(caught.value.where["path"]).endswith("shared/defaults.yaml")

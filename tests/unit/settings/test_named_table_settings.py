@@ -36,7 +36,7 @@ def test_a_name_takes_the_place_of_a_path_and_whoever_asks_for_the_path_is_told_
 ) -> None:
     table = settings_of({"name": name}).table
     assert (table.called, table.is_placed) == (name, False)
-    with pytest.raises(LookupError, match="nobody has asked"):
+    with pytest.raises(LookupError, match="not looked up yet"):
         assert table.path
 
 

@@ -58,8 +58,8 @@ def test_the_example_conf_for_jafka_is_one() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "why"),
     [
-        ("bootstrap_servers", "a:9092", "registered in ZooKeeper"),
-        ("starting_offsets", "2026-01-31T00:00:00+00:00", "one too old"),
+        ("bootstrap_servers", "a:9092", "registered in the ZooKeeper"),
+        ("starting_offsets", "2026-01-31T00:00:00+00:00", "one too"),
         ("isolation_level", "read_committed", "no transactions"),
         ("on_no_leader", "fail", "one broker only"),
         ("assume_compacted", ["clicks"], "no compaction"),
@@ -127,7 +127,7 @@ def test_all_that_does_not_fit_is_told_at_once() -> None:
         }
     )
     first, *more = error.message.splitlines()
-    assert first == "3 keys do not fit where source.broker_type is jafka:"
+    assert first == "With source.broker_type: jafka, 3 keys are not supported:"
     assert [line.split()[0] for line in more] == [
         "source.bootstrap_servers",
         "source.isolation_level",

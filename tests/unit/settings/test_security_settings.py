@@ -101,32 +101,32 @@ def test_a_file_of_defaults_sees_its_files_from_its_own_folder(tmp_path: Path) -
     [
         (
             {"protocol": "SASL_SSL"},
-            "protocol SASL_SSL begins with a login, and sasl.mechanism is missing",
+            r"protocol SASL_SSL needs a login, and sasl\.mechanism is missing",
         ),
         (
             {"protocol": "SSL", "sasl": SCRAM},
-            "sasl.mechanism SCRAM-SHA-512 is a login, and protocol SSL has none",
+            r"sasl\.mechanism SCRAM-SHA-512 needs a protocol with login, not SSL: it is",
         ),
-        ({"sasl": SCRAM}, "and protocol PLAINTEXT has none"),
+        ({"sasl": SCRAM}, "protocol with login, not PLAINTEXT:"),
         (
             {"protocol": "SASL_PLAINTEXT", "sasl": SCRAM, "tls": {"ca_file": "ca.pem"}},
-            "tls.ca_file is of encrypted connections",
+            r"tls\.ca_file needs an encrypted",
         ),
         (
             {"protocol": "SASL_SSL", "sasl": {"mechanism": "PLAIN", "username": "etl"}},
-            "password is missing, which mechanism PLAIN takes",
+            "password is missing, which mechanism PLAIN",
         ),
         (
             {"protocol": "SASL_SSL", "sasl": {**SCRAM, "token": "a:b"}},
-            "token has no meaning with mechanism SCRAM-SHA-512",
+            "token has no effect with mechanism SCRAM-SHA-512,",
         ),
         (
             {"protocol": "SASL_SSL", "sasl": {"mechanism": "OAUTHBEARER"}},
-            "token is missing, which mechanism OAUTHBEARER takes",
+            "token is missing, which mechanism OAUTHBEARER",
         ),
         (
             {"protocol": "SASL_SSL", "sasl": {**SCRAM, "mechanism": "GSSAPI"}},
-            "username has no meaning with mechanism GSSAPI",
+            "username has no effect with mechanism GSSAPI,",
         ),
         (
             {"protocol": "SASL_SSL", "sasl": {**SCRAM, "mechanism": "SCRAM-SHA-1"}},
@@ -134,7 +134,7 @@ def test_a_file_of_defaults_sees_its_files_from_its_own_folder(tmp_path: Path) -
         ),
         (
             {"protocol": "SSL", "tls": {"key_file": "k.pem"}},
-            "key_file is of a client's certificate, and no cert_file is given",
+            "key_file belongs to a client certificate, and cert_file is",
         ),
         (
             {"protocol": "TLS"},
@@ -151,12 +151,12 @@ def test_keys_that_do_not_fit_one_another_are_refused_with_what_fits(
 
 
 def test_a_listener_is_chosen_where_brokers_register_and_not_beside_addresses() -> None:
-    with pytest.raises(SettingsError, match="leave one of the two out"):
+    with pytest.raises(SettingsError, match=r"the others\. Remove one of"):
         parse_settings(conf({}, listener="INSIDE", bootstrap_servers="a:9093"))
 
 
 def test_old_brokers_have_neither_encryption_nor_logins_nor_listeners() -> None:
-    with pytest.raises(SettingsError, match="know neither encryption nor logins"):
+    with pytest.raises(SettingsError, match=r"neither encryption nor logins\."):
         parse_settings(conf({"protocol": "SSL"}, broker_type="jafka", assume_cluster_id="old"))
 
 
@@ -266,14 +266,14 @@ def test_a_secret_that_is_not_there_is_told_with_its_key_the_machine_and_the_pla
     for secret, said in (
         (
             SecretRef("file", "kafka.secret", str(tmp_path)),
-            f"the file {tmp_path}/kafka.secret that k refers to cannot be read",
+            f"k refers to the file {tmp_path}/kafka.secret, which cannot be read",
         ),
         (
             SecretRef("env", "NO_SUCH_VARIABLE"),
-            "the environment variable NO_SUCH_VARIABLE that k refers to cannot be read",
+            "k refers to the environment variable NO_SUCH_VARIABLE, which cannot be read",
         ),
         (SecretRef("file", str(tmp_path)), "cannot be read: Is a directory"),
-        (SecretRef("file", str(latin)), "cannot be read: it is no text in UTF-8"),
+        (SecretRef("file", str(latin)), "cannot be read: it is not UTF-8"),
     ):
         with pytest.raises(SettingsError, match=said) as refused:
             resolve_secret(secret, "k")
@@ -307,10 +307,10 @@ def test_a_file_of_a_relative_path_is_also_found_where_a_cluster_puts_it(
 @pytest.mark.parametrize(
     ("said", "content", "wrong"),
     [
-        (SecretRef("file", "secret"), "", "${file:secret} is empty"),
-        (SecretRef("file", "secret"), "a\0b", "a text with a NUL"),
-        ("", "", "the username is empty"),
-        ("a\0b", "", "the username is a text with a NUL"),
+        (SecretRef("file", "secret"), "", "${file:secret}, is empty"),
+        (SecretRef("file", "secret"), "a\0b", "a NUL"),
+        ("", "", "is empty"),
+        ("a\0b", "", "source.security.sasl.username contains a NUL"),
     ],
 )
 def test_what_no_login_can_say_is_refused_by_its_key_before_anybody_is_told_it(
@@ -322,9 +322,9 @@ def test_what_no_login_can_say_is_refused_by_its_key_before_anybody_is_told_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "secret").write_text(content)
-    with pytest.raises(SettingsError, match="no login can say") as of_broker:
+    with pytest.raises(SettingsError, match="is empty|contains a NUL") as of_broker:
         login_text(said, "source.security.sasl.username")
-    with pytest.raises(SettingsError, match="no login can say") as of_zookeeper:
+    with pytest.raises(SettingsError, match="is empty|contains a NUL") as of_zookeeper:
         said_of(Access(None, Auth(Scheme.SASL, said)), "username")
     for error, key in (
         (of_broker.value, "source.security.sasl.username"),
@@ -369,14 +369,14 @@ def test_the_page_has_a_conf_of_each_kind() -> None:
 def test_a_password_that_is_no_yaml_is_not_told_back(line: str, tmp_path: Path) -> None:
     conf = tmp_path / "conf.yaml"
     conf.write_text(f"version: 1\n{line}\n")
-    with pytest.raises(SettingsError, match=r"cannot be read as YAML: .*line \d") as error:
+    with pytest.raises(SettingsError, match=r"not valid YAML: .*line \d") as error:
         read_document(conf, "the conf file")
     assert "hunter9" not in str(error.value)
 
 
 @pytest.mark.parametrize("value", ["@hunter9", "'hunter9", "[hunter9"])
 def test_nor_is_one_that_a_change_gives(value: str) -> None:
-    with pytest.raises(SettingsError, match="cannot be read as YAML") as error:
+    with pytest.raises(SettingsError, match="not valid YAML:") as error:
         parse_change(f"source.security.sasl.password={value}")
     assert "hunter9" not in str(error.value)
 
@@ -386,7 +386,7 @@ def test_nor_is_one_that_a_change_gives(value: str) -> None:
     ["source.security.sasl.password:hunter9", "source.security.sasl.password hunter9", "=hunter9"],
 )
 def test_nor_is_one_behind_a_key_without_the_sign_between_them(word: str) -> None:
-    with pytest.raises(SettingsError, match="it is not KEY=VALUE") as error:
+    with pytest.raises(SettingsError, match=r"KEY=VALUE\. Write it") as error:
         parse_change(word)
     assert (
         "hunter9" not in str(error.value)

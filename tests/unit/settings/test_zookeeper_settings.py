@@ -76,27 +76,27 @@ def test_connections_are_encrypted_where_it_is_said_or_follows(
     [
         (
             {"tls": {"enabled": False, "ca_file": "ca.pem"}},
-            "ca_file is of encrypted connections, and enabled is false",
+            "ca_file has no effect, because enabled is false",
         ),
         ({"tls": {"enabled": 1}}, "must be true, false or null"),
-        ({"tls": {"ca_file": True}}, "which this key never is"),
-        ({"tls": {"key_file": "k.pem"}}, "key_file is of a client's certificate"),
-        ({"auth": {"username": "etl"}}, "scheme is missing, and username is of a login"),
+        ({"tls": {"ca_file": True}}, r"is True\) \(key"),
+        ({"tls": {"key_file": "k.pem"}}, "key_file belongs to a client certificate,"),
+        ({"auth": {"username": "etl"}}, "scheme is missing, and username belongs to a login"),
         (
             {"auth": {"scheme": "sasl", "username": "etl"}},
-            "password is missing, which scheme sasl takes",
+            "password is missing, which scheme sasl",
         ),
         ({"auth": {**SASL_LOGIN, "scheme": "kerberos"}}, "must be sasl, digest or x509"),
         (
             {"auth": {**SASL_LOGIN, "scheme": "x509"}, "tls": {"cert_file": "c.pem"}},
-            "username has no meaning with scheme x509",
+            "username has no effect with scheme x509,",
         ),
         (
             {"auth": {"scheme": "x509"}},
-            "auth.scheme x509 says who we are by a certificate, and tls.cert_file names none",
+            r"auth\.scheme x509 needs a client certificate, and tls\.cert_file is missing",
         ),
-        ({"auth": {**SASL_LOGIN, "scheme": "digest", "username": "a:b"}}, "a colon in it"),
-        ({"acl": "creator"}, "auth.scheme does not say who we are"),
+        ({"auth": {**SASL_LOGIN, "scheme": "digest", "username": "a:b"}}, "a colon,"),
+        ({"acl": "creator"}, "auth.scheme is missing"),
     ],
 )
 def test_keys_that_do_not_fit_one_another_are_refused_before_anybody_connects(
@@ -210,7 +210,7 @@ def test_the_data_source_takes_the_same_by_options_and_its_references_stay_refer
     [
         (
             {"zookeeper_auth_password": SECRET},
-            "must be a reference and nothing else",
+            "must be a reference,",
             "zookeeper_auth_password",
         ),
         ({"zookeeper_auth_username": "etl"}, "scheme is missing", "zookeeper_auth_*"),

@@ -162,7 +162,7 @@ def run_backfill(
     run_context: RunContext = ALONE,
     *,
     conf: str | None = None,
-    around: Callable[[Services], Services] = lambda world: world,
+    around: Callable[[Services], Services] = lambda services: services,
 ) -> Report:
     """Begin the backfill unless it has begun, load all that is left of it, and report it as a run.
     `asked` None: it has begun. `around` may wrap the services of its plans (tests). Raises as
@@ -170,11 +170,11 @@ def run_backfill(
     """
     own, begun = settings_of_backfill(settings, name), list[Report]()
 
-    def story(world: LiveServices, report: Report) -> None:
+    def story(services: LiveServices, report: Report) -> None:
         begun.append(report)
-        live = LiveServices(settings, world.zookeeper, run_context, report.run_id)
-        with _leading_out(name, lambda: world.claim() is not None):
-            backfill(around(world), live, own, settings, report, asked)
+        live = LiveServices(settings, services.zookeeper, run_context, report.run_id)
+        with _leading_out(name, lambda: services.claim() is not None):
+            backfill(around(services), live, own, settings, report, asked)
 
     def progress(doing: Callable[[], Doing]) -> contextlib.AbstractContextManager[None]:
         return run_context.progress(lambda: of_the_whole(doing(), begun[-1]) if begun else doing())
@@ -188,8 +188,8 @@ def abandon_backfill(
     """Give it up, and what that came to in a sentence. Raises as `etl.run.backfill`."""
     own, said = settings_of_backfill(settings, name), list[str]()
 
-    def story(world: LiveServices, report: Report) -> None:
-        kept = abandon(world, own, report, reason)
+    def story(services: LiveServices, report: Report) -> None:
+        kept = abandon(services, own, report, reason)
         unit = next((log.unit for log in kept.stretches), "offset")
         said.append(
             f"backfill {name} is given up: {counted(kept.offsets, unit)} of it are in the table and stay its own; the rest is free"

@@ -148,8 +148,8 @@ def _observed(findings: Findings) -> Snapshot:
     patient = settings.model_copy(
         update={"source": settings.source.model_copy(update={"wait_for_leader_s": 0})}
     )
-    world = LiveServices(patient, findings.zookeeper, RunContext(), "doctor")
-    return world.observe()
+    services = LiveServices(patient, findings.zookeeper, RunContext(), "doctor")
+    return services.observe()
 
 
 def held_back(name: str, snapshot: Snapshot) -> Iterator[Line]:

@@ -51,19 +51,19 @@ class BothLedgers:
     coverage: LoadedIntervals
 
 
-def read_both_ledgers(world: LiveServices) -> BothLedgers:
+def read_both_ledgers(services: LiveServices) -> BothLedgers:
     """Read both ledgers, and again if a run stored or pruned plans meanwhile. Raises Owned."""
     for _ in range(_LOOKS_MAX):
-        before = world.ledger.mark()
-        ledger = world.ledger.read_ledger()
-        table = world.read_table(ledger)
+        before = services.ledger.mark()
+        ledger = services.ledger.read_ledger()
+        table = services.read_table(ledger)
         kept = tuple(
-            (plan, world.ledger.read_record_of(plan)) for plan in world.ledger.read_plans()
+            (plan, services.ledger.read_record_of(plan)) for plan in services.ledger.read_plans()
         )
         coverage = (
-            world.ledger.read_loaded_intervals()
+            services.ledger.read_loaded_intervals()
         )  # after the plans: one that was pruned meanwhile is in it, and counts once
-        if world.ledger.mark() == before:
+        if services.ledger.mark() == before:
             return BothLedgers(
                 ledger,
                 table,
@@ -90,7 +90,7 @@ class Loaded:
 
 
 def loaded_plans(
-    world: LiveServices, told: BothLedgers, table: Table
+    services: LiveServices, told: BothLedgers, table: Table
 ) -> tuple[list[Loaded], Ancestry]:
     """The kept plans that were applied, and which of all plans led to the table as it is."""
     led = ancestry(
@@ -101,19 +101,19 @@ def loaded_plans(
     for plan, recorded in told.kept:
         if recorded is None and plan.number not in led.numbers:
             continue
-        applied = recorded or world.recount(plan)
+        applied = recorded or services.recount(plan)
         if applied is None:
             message = f"the table holds another plan {plan.number} than ZooKeeper"
             raise LedgersDisagree(
                 message,
-                path=world.settings.table.path,
+                path=services.settings.table.path,
                 action="`etl run CONF --dry-run`; the next run takes over the table's",
             )
         is_given_up = plan.number not in led.numbers or applied.table_id != table.id
         found.append(
             Loaded(
                 plan,
-                _as_known_now(plan, applied, world.settings),
+                _as_known_now(plan, applied, services.settings),
                 recorded is not None,
                 is_given_up,
             )
@@ -142,7 +142,7 @@ def _covered(coverage: LoadedIntervals, table: Table, led: Ancestry) -> dict[Aud
 
 
 def expected_rows(
-    world: LiveServices,
+    services: LiveServices,
     told: BothLedgers,
     table: Table,
     loaded: Sequence[Loaded],
@@ -152,13 +152,13 @@ def expected_rows(
     from etl.io.delta.losses import read_losses, recorded
 
     notes: list[str] = []
-    path = world.settings.table.losses_at
-    if world.settings.transform.function:
-        key = names_of_key(physical=world.settings.source.is_physical)
+    path = services.settings.table.losses_at
+    if services.settings.transform.function:
+        key = names_of_key(physical=services.settings.source.is_physical)
         notes.append(
             f"the pipeline has a transform: the proof holds as long as it keeps {key} and drops no row"
         )
-    if world.settings.source.is_physical:
+    if services.settings.source.is_physical:
         notes.append(
             describe_jafka_proof(
                 [one.plan.number for one in loaded if one.plan.ranges and one.applied.is_recounted]
@@ -172,7 +172,7 @@ def expected_rows(
             notes.append(
                 f"plan {plan.number} has no receipts, so its rows were counted from the commit's files: the next run writes them down"
             )
-        if not recorded(plan, app_id=world.app_id, path=path):
+        if not recorded(plan, app_id=services.app_id, path=path):
             notes.append(
                 f"what plan {plan.number} let go is not in the losses table: the next run writes it down"
             )
@@ -284,14 +284,17 @@ def _naming(name: str) -> Iterator[None]:
 
 
 def expected_of_all(
-    world: LiveServices, told: BothLedgers, table: Table, loaded: Sequence[Loaded], led: Ancestry
+    services: LiveServices, told: BothLedgers, table: Table, loaded: Sequence[Loaded], led: Ancestry
 ) -> ExpectedOfAll:
     """Return what all of them should have loaded. Raises as `expected_rows`."""
-    rows, losses, notes = expected_rows(world, told, table, loaded, led)
+    rows, losses, notes = expected_rows(services, told, table, loaded, led)
     every = list(loaded)
-    for claim in world.claims.beside.read():
+    for claim in services.claims.beside.read():
         own = LiveServices(
-            settings_of_backfill(world.settings, claim.name), world.zookeeper, ALONE, world.run_id
+            settings_of_backfill(services.settings, claim.name),
+            services.zookeeper,
+            ALONE,
+            services.run_id,
         )
         theirs = read_both_ledgers(own)
         there = theirs.table

@@ -74,16 +74,16 @@ from etl.run.shell import open_services
 from etl.settings.sections import Settings
 
 
-def pipelines_of(world: LiveServices, table: Table | None) -> list[OtherPipeline]:
+def pipelines_of(services: LiveServices, table: Table | None) -> list[OtherPipeline]:
     """All that have loaded into the table, this one among them."""
     if table is None:
         return []
     us = (
-        [OtherPipeline(world.app_id, table.transaction_version)]
+        [OtherPipeline(services.app_id, table.transaction_version)]
         if table.transaction_version
         else []
     )
-    return [*other_pipelines(world.settings.table.path, world.app_id), *us]
+    return [*other_pipelines(services.settings.table.path, services.app_id), *us]
 
 
 def the_one(place: str, there: Sequence[OtherPipeline]) -> OtherPipeline:
@@ -123,17 +123,17 @@ def take_over(
     """
     run_id = new_run_id()
     with (
-        open_services(settings, run_context, name=run_id) as world,
-        world.driving(run_id),
-        as_member(world, settings) as share,
+        open_services(settings, run_context, name=run_id) as services,
+        services.driving(run_id),
+        as_member(services, settings) as share,
     ):
-        snapshot = replace(world.observe(), share=share)
+        snapshot = replace(services.observe(), share=share)
         reject_active_members(snapshot, settings)
-        resumed = _resumed(world, place, snapshot, run_id)
+        resumed = _resumed(services, place, snapshot, run_id)
         if resumed:
             return resumed
-        other = the_one(place, pipelines_of(world, snapshot.table))
-        with naming_table(settings), _resting(world, other.app_id, run_id) as theirs:
+        other = the_one(place, pipelines_of(services, snapshot.table))
+        with naming_table(settings), _resting(services, other.app_id, run_id) as theirs:
             if theirs:
                 reject_unfinished(theirs)
                 if snapshot.table:
@@ -147,9 +147,9 @@ def take_over(
                     _committed_in_our_group(other, snapshot, settings),
                 )
             if not is_us(other.app_id, settings):
-                _close(world, theirs, other, run_id)
+                _close(services, theirs, other, run_id)
             other = the_one(
-                other.app_id, pipelines_of(world, snapshot.table)
+                other.app_id, pipelines_of(services, snapshot.table)
             )  # as it is now that it rests
             left = _left_to(other, settings)
             is_itself = is_us(other.app_id, settings)
@@ -166,7 +166,7 @@ def take_over(
                 else None
             )
             finish_repair(
-                world,
+                services,
                 repair,
                 Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms()),
             )
@@ -174,30 +174,32 @@ def take_over(
             state = state.state if isinstance(state, RebuildFromTable) else state
             is_apart = is_of_another_era(snapshot.ledger, snapshot.table)
             seen = _as_left_to_others(theirs, other, snapshot, settings)
-            taken = predecessor_of(other, {} if other.plan else _rows_until(world), seen, settings)
+            taken = predecessor_of(
+                other, {} if other.plan else _rows_until(services), seen, settings
+            )
             coverage = _loaded_by_all(theirs, other, snapshot.table) if theirs else None
             if state and not is_itself and not isinstance(state, FirstRun):
-                _reject_unloaded_gap(world, taken, state, snapshot, coverage)
+                _reject_unloaded_gap(services, taken, state, snapshot, coverage)
             plan = plan_inheritance(
                 taken,
                 state,
                 seen,
                 settings,
-                uid=snapshot.ledger.uid or world.new_uid(),
+                uid=snapshot.ledger.uid or services.new_uid(),
                 now_ms=now_ms(),
                 reason=reason,
             )
             reject_partitions_of_other_members(plan.positions, snapshot, settings)
             plan = with_id(ownership_after_inheritance(plan, snapshot, settings))
-            _take_in_pauses(world.ledger, theirs, {log.topic for log in taken.positions})
-            _retire_predecessor(world, None if left else theirs, snapshot, reason)
+            _take_in_pauses(services.ledger, theirs, {log.topic for log in taken.positions})
+            _retire_predecessor(services, None if left else theirs, snapshot, reason)
             known = (
                 set()
                 if state is None or isinstance(state, FirstRun)
                 else plan_of(state).positions.keys()
             )
             take_in(
-                world.ledger,
+                services.ledger,
                 coverage,
                 taken.positions,
                 table_id=plan.table_id or "",
@@ -209,7 +211,7 @@ def take_over(
                 if left or not theirs
                 else f"{name_of(other.app_id)} is retired by now, and no offset was moved"
             )
-            store_decided(world, plan, state, snapshot.ledger, done=done)
+            store_decided(services, plan, state, snapshot.ledger, done=done)
     given_up = {
         log: offset
         for log, offset in plan.positions.items()
@@ -227,28 +229,28 @@ def _committed_in_our_group(
 
 
 def _close(
-    world: LiveServices, theirs: PlanLedger | None, other: OtherPipeline, run_id: str
+    services: LiveServices, theirs: PlanLedger | None, other: OtherPipeline, run_id: str
 ) -> None:
     """Close the number of a plan that the other pipeline has stored, or may have: its driver may
     sleep.
     """
-    reason = f"taken over by {world.settings.group.id}/{world.settings.pipeline}"
+    reason = f"taken over by {services.settings.group.id}/{services.settings.pipeline}"
     if theirs is None:
-        close_next_number(world, other, reason)
+        close_next_number(services, other, reason)
         return
-    with _services_of(theirs, world, run_id) as their_services:
+    with _services_of(theirs, services, run_id) as their_services:
         close_stored_plan(their_services, reason)
 
 
 @contextmanager
-def _services_of(theirs: PlanLedger, world: LiveServices, run_id: str) -> Iterator[LiveServices]:
-    settings = world.settings.model_copy(
+def _services_of(theirs: PlanLedger, services: LiveServices, run_id: str) -> Iterator[LiveServices]:
+    settings = services.settings.model_copy(
         update={
-            "group": world.settings.group.model_copy(update={"id": theirs.paths.group}),
+            "group": services.settings.group.model_copy(update={"id": theirs.paths.group}),
             "pipeline": theirs.pipeline,
         }
     )
-    their_services = LiveServices(settings, world.zookeeper, ALONE, run_id)
+    their_services = LiveServices(settings, services.zookeeper, ALONE, run_id)
     try:
         yield their_services
     finally:
@@ -267,50 +269,54 @@ def _as_left_to_others(
     return as_left_to_others(snapshot, other.plan, settings)
 
 
-def _resumed(world: LiveServices, place: str, snapshot: Snapshot, run_id: str) -> Ruling | None:
+def _resumed(services: LiveServices, place: str, snapshot: Snapshot, run_id: str) -> Ruling | None:
     """Resume a pipeline that another one was to inherit from: `place` has stored and committed no
     plan.
 
     If it has stored one, its driver may sleep before the commit: the plan is committed here, None
     is returned, and `place` is inherited from like any other pipeline.
     """
-    group, _, pipeline = f"{world.settings.group.id}/{place.strip('/')}".rpartition("/")
-    ledger = PlanLedger(world.zookeeper, group.rpartition("/")[2], pipeline)
+    group, _, pipeline = f"{services.settings.group.id}/{place.strip('/')}".rpartition("/")
+    ledger = PlanLedger(services.zookeeper, group.rpartition("/")[2], pipeline)
     us, name = snapshot.ledger.retired, f"{group.rpartition('/')[2]}/{pipeline}"
-    if is_us(name, world.settings) or (us.taken_over_by if us else None) != name:
+    if is_us(name, services.settings) or (us.taken_over_by if us else None) != name:
         return None
-    with DriverLock(world.zookeeper, *name.split("/")).driving(
-        run_id, wait_s=world.settings.ledger.lock_timeout_s
+    with DriverLock(services.zookeeper, *name.split("/")).driving(
+        run_id, wait_s=services.settings.ledger.lock_timeout_s
     ):
         there = next(
-            (one for one in pipelines_of(world, snapshot.table) if one.app_id.endswith(f"/{name}")),
+            (
+                one
+                for one in pipelines_of(services, snapshot.table)
+                if one.app_id.endswith(f"/{name}")
+            ),
             None,
         )
         if there and (
             there.plan is None
-            or world.app_id in there.plan.taken
-            or (there.topics or set()) & world.ledger.topics()
+            or services.app_id in there.plan.taken
+            or (there.topics or set()) & services.ledger.topics()
         ):
             return None
         stored = ledger.read_ledger().newest
         if (
             stored
             and stored.number > (there.number if there else 0)
-            and world.app_id in stored.taken
+            and services.app_id in stored.taken
         ):
-            with _services_of(ledger, world, run_id) as their_services:
+            with _services_of(ledger, services, run_id) as their_services:
                 close_stored_plan(
                     their_services,
-                    f"taken over by {world.settings.group.id}/{world.settings.pipeline}",
+                    f"taken over by {services.settings.group.id}/{services.settings.pipeline}",
                 )
             return None
-        world.ledger.resume(beside=world.ledger.pipelines_version() or 0)
+        services.ledger.resume(beside=services.ledger.pipelines_version() or 0)
     says = f"{name} never went on in the place of this pipeline, and will not: this one is in service again, at its own positions"
     return Ruling(says, {"message": says, "plan": None, "took_over": None, "retired": False})
 
 
 def _reject_unloaded_gap(
-    world: LiveServices,
+    services: LiveServices,
     taken: Predecessor,
     state: PipelineState,
     snapshot: Snapshot,
@@ -324,8 +330,8 @@ def _reject_unloaded_gap(
         mine.get(log, offset) != offset for log, offset in taken.positions.items()
     ):
         return
-    path = world.settings.table.path
-    ours = _loaded(read_all_loaded_intervals(world.ledger), loaded_by(path, world.app_id))
+    path = services.settings.table.path
+    ours = _loaded(read_all_loaded_intervals(services.ledger), loaded_by(path, services.app_id))
     reject_unloaded_gap(
         taken,
         state,
@@ -400,15 +406,15 @@ def _ruling(
     )
 
 
-def _rows_until(world: LiveServices) -> Mapping[BrokerPartition, tuple[int, int]]:
+def _rows_until(services: LiveServices) -> Mapping[BrokerPartition, tuple[int, int]]:
     """Return the ends of the table's rows. Raises NeedsDecision if they do not tell."""
     from etl.io.delta.scan import rows_until
 
-    if world.settings.source.is_physical:
+    if services.settings.source.is_physical:
         message = f"nobody knows where that pipeline ended: {ROWS_DO_NOT_TELL}"
         action = f"that ZooKeeper was not emptied: restore a copy of it that is no older than the table's log; else {BEGIN_ANEW}"
-        raise NeedsDecision(message, path=world.settings.table.path, action=action)
-    return rows_until(world.spark(), world.settings.table.path)
+        raise NeedsDecision(message, path=services.settings.table.path, action=action)
+    return rows_until(services.spark(), services.settings.table.path)
 
 
 def _left_to(other: OtherPipeline, settings: Settings) -> list[str]:
@@ -442,29 +448,29 @@ def _take_in_pauses(ours: PlanLedger, theirs: PlanLedger | None, topics: Collect
 
 
 def _retire_predecessor(
-    world: LiveServices, theirs: PlanLedger | None, snapshot: Snapshot, reason: str
+    services: LiveServices, theirs: PlanLedger | None, snapshot: Snapshot, reason: str
 ) -> None:
     """Their pipeline loads no more, and ours does, were it ever retired."""
-    us = f"{world.settings.group.id}/{world.settings.pipeline}"
+    us = f"{services.settings.group.id}/{services.settings.pipeline}"
     if theirs and not theirs.read_retirement():
         theirs.retire(Retirement(f"taken over by {us}: {reason}", now_ms(), us))
     if snapshot.ledger.retired:
-        world.ledger.resume(beside=world.ledger.pipelines_version() or 0)
-        world.observe()  # the group's pipelines are others now
+        services.ledger.resume(beside=services.ledger.pipelines_version() or 0)
+        services.observe()  # the group's pipelines are others now
 
 
 @contextmanager
-def _resting(world: LiveServices, app_id: str, run_id: str) -> Iterator[PlanLedger | None]:
+def _resting(services: LiveServices, app_id: str, run_id: str) -> Iterator[PlanLedger | None]:
     """Context manager: another pipeline's ledger, with its driver lock; None if our ZooKeeper has
     none. Raises Owned.
     """
     group, pipeline = app_id.split("/")[-2:]
-    ledger = PlanLedger(world.zookeeper, group, pipeline)
-    if is_us(app_id, world.settings) or ledger.read_ledger().uid is None:
+    ledger = PlanLedger(services.zookeeper, group, pipeline)
+    if is_us(app_id, services.settings) or ledger.read_ledger().uid is None:
         yield None
         return
-    with DriverLock(world.zookeeper, group, pipeline).driving(
-        run_id, wait_s=world.settings.ledger.lock_timeout_s
+    with DriverLock(services.zookeeper, group, pipeline).driving(
+        run_id, wait_s=services.settings.ledger.lock_timeout_s
     ):
         yield ledger
 

@@ -57,8 +57,8 @@ class Offsets:
 
 def offsets(settings: Settings) -> Offsets:
     """Committed offset, position and lag of each partition."""
-    with open_services(settings, ALONE) as world:
-        return offsets_of(world.observe(), settings)
+    with open_services(settings, ALONE) as services:
+        return offsets_of(services.observe(), settings)
 
 
 def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
@@ -110,14 +110,14 @@ def _boundaries(snapshot: Snapshot, log: BrokerPartition) -> dict[str, list[int]
 
 def lag(settings: Settings) -> Lags:
     """Return the table's lag; nothing is stored, moved or locked. Raises what a snapshot raises."""
-    with open_services(settings, ALONE) as world:
-        snapshot = world.observe()
-        told = ask_oldest(world, snapshot, unread_of(snapshot, settings), settings)
+    with open_services(settings, ALONE) as services:
+        snapshot = services.observe()
+        told = ask_oldest(services, snapshot, unread_of(snapshot, settings), settings)
         return lags_of(snapshot, settings, told, now_ms=now_ms())
 
 
 def ask_oldest(
-    world: LiveServices,
+    services: LiveServices,
     snapshot: Snapshot,
     unread: Mapping[BrokerPartition, int],
     settings: Settings,
@@ -132,7 +132,7 @@ def ask_oldest(
     }
     if not asked:
         return {}
-    with Discovery(settings, world.zookeeper).open_cluster() as cluster:
+    with Discovery(settings, services.zookeeper).open_cluster() as cluster:
         return read_oldest(
             cluster, asked, snapshot.leaders, isolation=settings.source.isolation_level
         )
@@ -370,10 +370,10 @@ def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Inte
             action="`etl verify CONF` and `etl lag CONF`, which go by offsets",
         )
     asked = list(divided(whole, every))
-    with open_services(settings, ALONE) as world:
-        snapshot = world.observe()
-        loaded = _loaded(world)
-        with Discovery(settings, world.zookeeper).open_cluster() as cluster:
+    with open_services(settings, ALONE) as services:
+        snapshot = services.observe()
+        loaded = _loaded(services)
+        with Discovery(settings, services.zookeeper).open_cluster() as cluster:
             bounds = _bounds(cluster, list(snapshot.extents), asked)
     starts = {log: extent.log_start_offset for log, extent in snapshot.extents.items()}
     newest = snapshot.ledger.newest
@@ -443,12 +443,12 @@ class _Told(NamedTuple):
 _NOTHING = _Told([], [], [])
 
 
-def _loaded(world: LiveServices) -> dict[AuditedLog, _Told]:
-    told = read_both_ledgers(world)
+def _loaded(services: LiveServices) -> dict[AuditedLog, _Told]:
+    told = read_both_ledgers(services)
     if told.table is None:
         return {}
-    loaded, led = loaded_plans(world, told, told.table)
-    of_all = expected_of_all(world, told, told.table, loaded, led)
+    loaded, led = loaded_plans(services, told, told.table)
+    of_all = expected_of_all(services, told, told.table, loaded, led)
     return {
         audited: _offsets(found, of_all.losses.get(audited, ()))
         for audited, found in of_all.rows.items()

@@ -98,25 +98,27 @@ def compact(
     """
     watch, path = Stopwatch(), settings.table.path
     opened = open_services(settings, run_context, name=f"{new_run_id()}-compact", phases=watch)
-    with run_context.progress(watch.doing), opened as world, translating_spark_errors():
-        looked_at(world, settings)
+    with run_context.progress(watch.doing), opened as services, translating_spark_errors():
+        looked_at(services, settings)
         small, small_bytes = waiting(settings)
         if dry_run:
             return Waiting(path, small, small_bytes)
-        return Done(path, compaction_of(world, settings))
+        return Done(path, compaction_of(services, settings))
 
 
-def looked_at(world: LiveServices, settings: Settings) -> tuple[Table, Collection[ForeignCommit]]:
+def looked_at(
+    services: LiveServices, settings: Settings
+) -> tuple[Table, Collection[ForeignCommit]]:
     """Return the table once a run would continue there, and permitted changes by others."""
-    ledger = world.read_ledger()
+    ledger = services.read_ledger()
     reject_other_broker_type(ledger.newest, settings)
-    table = world.read_table(ledger)
+    table = services.read_table(ledger)
     reject_table_without_our_commits(table, settings.table.path)
     reject_table_that_stops_a_run(ledger, table, settings)
     if table is None:
         raise LookupError("a table that was there is gone a moment later")
     with naming_table(settings):
-        reject_table_without_backfills(world.ledger, world.app_id, table, settings.table.path)
+        reject_table_without_backfills(services.ledger, services.app_id, table, settings.table.path)
     return table, [one for one in table.foreign if not one.by]
 
 
@@ -215,8 +217,8 @@ def foresee(
     """
     watch = Stopwatch()
     opened = open_services(settings, run_context, name=f"{new_run_id()}-maintain", phases=watch)
-    with run_context.progress(watch.doing), opened as world, translating_spark_errors():
-        version, kept = _looked_at(world, settings, keep, notes=False)
+    with run_context.progress(watch.doing), opened as services, translating_spark_errors():
+        version, kept = _looked_at(services, settings, keep, notes=False)
         small, small_bytes = waiting(settings)
         unneeded = maintenance.unneeded(settings.table.path, kept)
     return Foreseen(settings.table.path, version, small, small_bytes, unneeded, kept)
@@ -234,43 +236,43 @@ def maintain(
     """
     watch, name = Stopwatch(), f"{new_run_id()}-maintain"
     opened = open_services(settings, run_context, name=name, phases=watch)
-    with run_context.progress(watch.doing), opened as world, translating_spark_errors():
-        _, kept = _looked_at(world, settings, keep, notes=True)
-        done = _maintained(world, settings, kept)
-        folded, notes = _folded(world, name)
+    with run_context.progress(watch.doing), opened as services, translating_spark_errors():
+        _, kept = _looked_at(services, settings, keep, notes=True)
+        done = _maintained(services, settings, kept)
+        folded, notes = _folded(services, name)
     return Maintained(settings.table.path, *done, plans_folded=folded, notes=tuple(notes))
 
 
 def _looked_at(
-    world: LiveServices, settings: Settings, keep: timedelta | None, *, notes: bool
+    services: LiveServices, settings: Settings, keep: timedelta | None, *, notes: bool
 ) -> tuple[int, timedelta]:
     """Return the table's version and how long files stay, once a run would continue there."""
-    table, removals = looked_at(world, settings)
+    table, removals = looked_at(services, settings)
     found = open_table(settings.table.path)
     if found is None:
         raise LookupError("a table that was there is gone a moment later")
     if notes:
-        world.note_removals(removals)
+        services.note_removals(removals)
     return table.version, kept_for(found.metadata().configuration, keep)
 
 
 def _maintained(
-    world: LiveServices, settings: Settings, kept: timedelta
+    services: LiveServices, settings: Settings, kept: timedelta
 ) -> tuple[Compacted, int, timedelta, int]:
     path = settings.table.path
-    compacted = compaction_of(world, settings)
+    compacted = compaction_of(services, settings)
     removed = (
-        maintenance.vacuum(world.spark(), path, kept) if maintenance.unneeded(path, kept) else 0
+        maintenance.vacuum(services.spark(), path, kept) if maintenance.unneeded(path, kept) else 0
     )
-    return compacted, removed, kept, maintenance.write_checkpoint(path, world.spark)
+    return compacted, removed, kept, maintenance.write_checkpoint(path, services.spark)
 
 
-def _folded(world: LiveServices, name: str) -> tuple[int, Sequence[str]]:
+def _folded(services: LiveServices, name: str) -> tuple[int, Sequence[str]]:
     """How many plans were folded; none where a driver is at work, which does it itself."""
-    before = len(world.ledger.plan_numbers())
+    before = len(services.ledger.plan_numbers())
     try:
-        with world.driving(name):
-            world.tidy()
+        with services.driving(name):
+            services.tidy()
     except Owned as error:
         return 0, (f"old plans were left to the driver that is at work: {error.message}",)
-    return before - len(world.ledger.plan_numbers()), ()
+    return before - len(services.ledger.plan_numbers()), ()

@@ -104,13 +104,19 @@ class Accepted:
 
 
 def accepted(
-    world: LiveServices, ledger: Ledger, plan: Plan, table: Table | None, *, reason: str, at_ms: int
+    services: LiveServices,
+    ledger: Ledger,
+    plan: Plan,
+    table: Table | None,
+    *,
+    reason: str,
+    at_ms: int,
 ) -> Accepted:
     """Decide without storing. Raises NeedsDecision if it is unknown whether rows are there, since
     they might be doubled.
     """
-    found = () if is_told(ledger, table) else _looked_for(world, plan)
-    path = world.settings.table
+    found = () if is_told(ledger, table) else _looked_for(services, plan)
+    path = services.settings.table
     return Accepted(
         acknowledging(
             ledger,
@@ -126,10 +132,12 @@ def accepted(
     )
 
 
-def record_found(world: LiveServices, plan: Plan, table: Table | None, said: Accepted) -> None:
+def record_found(services: LiveServices, plan: Plan, table: Table | None, said: Accepted) -> None:
     """Record the plan as done if rows of it are there."""
     if table and said.found and not said.acknowledgement.lacks_plan:
-        world.record(plan, CommitResult(plan.number, plan.id, table.version, table.id, said.found))
+        services.record(
+            plan, CommitResult(plan.number, plan.id, table.version, table.id, said.found)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,24 +189,24 @@ def accepted_with_backfills(
     return AcceptedBeside(said, untold)
 
 
-def _looked_for(world: LiveServices, plan: Plan) -> tuple[RangeResult, ...]:
-    counted = world.rows_of_today(plan)
+def _looked_for(services: LiveServices, plan: Plan) -> tuple[RangeResult, ...]:
+    counted = services.rows_of_today(plan)
     if counted.uncounted:
         message = f"nobody can tell whether plan {plan.number} is in the table: {counted.uncounted}"
         raise NeedsDecision(
             message,
-            path=world.settings.table.path,
+            path=services.settings.table.path,
             action="the table's columns and files: what is missing there",
         )
     return counted.receipts
 
 
 @contextlib.contextmanager
-def as_member(world: Services, settings: Settings) -> Iterator[MemberAssignment | None]:
+def as_member(services: Services, settings: Settings) -> Iterator[MemberAssignment | None]:
     """Context manager: inside, the assignment is ours; None if commands are no members. Raises as
     `Member.join`.
     """
-    member = world.member() if joins_for_commands(settings) else None
+    member = services.member() if joins_for_commands(settings) else None
     if member is None:
         yield None
         return
@@ -220,7 +228,12 @@ class Ruling:
 
 
 def store_decided(
-    world: LiveServices, plan: Plan, state: PipelineState | None, ledger: Ledger, *, done: str = ""
+    services: LiveServices,
+    plan: Plan,
+    state: PipelineState | None,
+    ledger: Ledger,
+    *,
+    done: str = "",
 ) -> None:
     """Store what an operator decided, in the place of a plan that is stored and not in the table.
 
@@ -228,9 +241,9 @@ def store_decided(
     `reject_fenced_plan`.
     """
     reject_fenced_plan(
-        world.supersede(plan, ledger)
+        services.supersede(plan, ledger)
         if isinstance(state, (Replay, Supersede))
-        else world.store(plan),
+        else services.store(plan),
         done,
     )
 
@@ -259,25 +272,25 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
     SettingsError if the table is at another version by now, or the pipeline has no plan yet,
     LedgersDisagree for a table that another ledger of the same name wrote.
     """
-    with open_services(settings, ALONE) as world, world.driving(new_run_id()):
-        ledger = world.ledger.read_ledger()
+    with open_services(settings, ALONE) as services, services.driving(new_run_id()):
+        ledger = services.ledger.read_ledger()
         if ledger.newest is None:
-            return _acknowledge_rows(world, version, reason)
-        table, topics = world.read_table(ledger), tuple[str, ...]()
+            return _acknowledge_rows(services, version, reason)
+        table, topics = services.read_table(ledger), tuple[str, ...]()
         if ledger.newest.rows_before:
-            topics = topics_accepted(world.observe())
+            topics = topics_accepted(services.observe())
         with naming_table(settings):
             reject_other_ledger(ledger, table)
         _reject_another_version(version, table)
         done = tuple(found for found in unacknowledged(table, ledger.acknowledged) if not found.by)
         at_ms = now_ms()
-        said = accepted(world, ledger, ledger.newest, table, reason=reason, at_ms=at_ms)
+        said = accepted(services, ledger, ledger.newest, table, reason=reason, at_ms=at_ms)
         found, lacks_plan = said.found, said.acknowledgement.lacks_plan
-        world.note_removals(done)
-        record_found(world, ledger.newest, table, said)
-        beside = accepted_with_backfills(world, table, reason=reason, at_ms=at_ms)
+        services.note_removals(done)
+        record_found(services, ledger.newest, table, said)
+        beside = accepted_with_backfills(services, table, reason=reason, at_ms=at_ms)
         acknowledgement = replace(said.acknowledgement, beside=beside.said, rows_of=topics)
-        world.ledger.acknowledge(acknowledgement)
+        services.ledger.acknowledge(acknowledgement)
     message = (
         "that there is no table"
         if table is None
@@ -304,18 +317,18 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
     )
 
 
-def _acknowledge_rows(world: LiveServices, version: str, reason: str) -> Ruling:
+def _acknowledge_rows(services: LiveServices, version: str, reason: str) -> Ruling:
     """Do the same before plan 1: rows of the conf's topics by others are another incarnation's.
     Raises SettingsError.
     """
-    snapshot = world.observe()
-    where_we_stand(snapshot, world.settings)
+    snapshot = services.observe()
+    where_we_stand(snapshot, services.settings)
     table, topics = snapshot.table, topics_accepted(snapshot)
     if table is None or not topics:
         message = "this pipeline has made no plan yet, and the table holds no rows of its topics: there is nothing to acknowledge"
         raise SettingsError(message, action="`etl run CONF --dry-run`")
     _reject_another_version(version, table)
-    place = world.settings.table
+    place = services.settings.table
     commit = hash_of_commit(open_log(rust_path(place.path)), table.version)
     acknowledgement = Acknowledgement(
         table.id,
@@ -329,7 +342,7 @@ def _acknowledge_rows(world: LiveServices, version: str, reason: str) -> Ruling:
         place=place.place,
         rows_of=topics,
     )
-    world.ledger.acknowledge(acknowledgement)
+    services.ledger.acknowledge(acknowledgement)
     says = f"acknowledged the table {table.id} at version {table.version}, before plan 1: {reason}{describe_accepted(topics)}"
     return Ruling(
         says,
@@ -382,11 +395,13 @@ def supersede(
     is not the newest or a skip outside of it, NeedsDecision if the plan is in the table.
     """
     skipped = tuple(parse_skip(text) for text in skips)
-    with open_services(settings, ALONE) as world, world.driving(new_run_id()):
-        left = world.read_ledger()
+    with open_services(settings, ALONE) as services, services.driving(new_run_id()):
+        left = services.read_ledger()
         if left.newest and is_left_open(left):
-            world.fence(left.newest)
-        seen = world.observe(lambda log: [skip.until_offset for skip in skipped if skip.log == log])
+            services.fence(left.newest)
+        seen = services.observe(
+            lambda log: [skip.until_offset for skip in skipped if skip.log == log]
+        )
         snapshot = leave_to_owners(with_commit_settled(seen), settings)
         newest = snapshot.ledger.newest
         if newest is None or newest.number != number:
@@ -400,13 +415,15 @@ def supersede(
             )
         _reject_finished(number, where_we_stand(snapshot, settings), snapshot.table)
         if newest.handed_over is False or is_handed_over:
-            return _settled(world, newest, snapshot, reason, skips, is_handed_over=is_handed_over)
-        old = put_right(newest, world.ledger.read_plan(number - 1), snapshot)
+            return _settled(
+                services, newest, snapshot, reason, skips, is_handed_over=is_handed_over
+            )
+        old = put_right(newest, services.ledger.read_plan(number - 1), snapshot)
         instead = plan_superseding(
             Supersede(old, reason, skipped), snapshot, settings, now_ms=now_ms()
         )
         lost = _describe_lost_by(instead, newest)
-        world.supersede(instead, snapshot.ledger)
+        services.supersede(instead, snapshot.ledger)
     says = f"plan {number} ({newest.id}) was superseded by {instead.id}, which the next run executes: {reason}"
     not_read = describe_left(newest, instead)
     document = {
@@ -420,7 +437,7 @@ def supersede(
 
 
 def _settled(
-    world: LiveServices,
+    services: LiveServices,
     plan: Plan,
     snapshot: Snapshot,
     reason: str,
@@ -444,7 +461,7 @@ def _settled(
             else plan.positions.keys()
         )
         instead = with_id(plan_without_uncommitted(plan, left, reason, now_ms=now_ms()))
-        reject_fenced_plan(world.supersede(instead, snapshot.ledger))
+        reject_fenced_plan(services.supersede(instead, snapshot.ledger))
         held = "what was not handed over" if is_in_part else "what it held"
         says = f"plan {plan.number} ({plan.id}) was superseded by {instead.id}: {held} is left to the group"
         return Ruling(
@@ -459,7 +476,7 @@ def _settled(
             key="--assume-offsets-committed",
         )
     marked = replace(plan, handed_over=True)
-    write_mark(world.ledger, marked)
+    write_mark(services.ledger, marked)
     says = f"plan {plan.number} ({plan.id}) counts as handed over, and the next run executes it: {reason}"
     return Ruling(says, {"message": says, "plan": describe_plan(marked, None), "superseded": []})
 
@@ -501,11 +518,11 @@ def accept_log(
     wanted = Accepting(tuple(parse_named(name) for name in names), reason, at, is_same_log)
     run_id = new_run_id()
     with (
-        open_services(settings, ALONE) as world,
-        world.driving(run_id),
-        as_member(world, settings) as share,
+        open_services(settings, ALONE) as services,
+        services.driving(run_id),
+        as_member(services, settings) as share,
     ):
-        snapshot = replace(world.observe(wanted.offsets_of), share=share)
+        snapshot = replace(services.observe(wanted.offsets_of), share=share)
         reject_active_members(snapshot, settings)
         state = where_we_stand(snapshot, settings)
         reject_unrecorded_commit(state, snapshot, settings)
@@ -524,7 +541,7 @@ def accept_log(
             state = Replay(state.plan)
         repair = repair_of(state, snapshot)
         finish_repair(
-            world,
+            services,
             repair,
             Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms()),
         )
@@ -534,9 +551,9 @@ def accept_log(
         reject_unknown_incarnations(state, _moved_logs(plan, state))
         plan = with_id(of_command(plan, snapshot, settings))
         old = state.last if isinstance(state, UpToDate) else state.plan
-        reject_restart_of_reserved_partition(plan, old, unloaded_by_backfill(world.ledger))
+        reject_restart_of_reserved_partition(plan, old, unloaded_by_backfill(services.ledger))
         lost = _describe_lost_by(plan, old) if isinstance(state, Replay) else ()
-        store_decided(world, plan, state, snapshot.ledger)
+        store_decided(services, plan, state, snapshot.ledger)
     says = [*describe_stored_plan(plan, reason), *describe_given_up(lost)]
     says += [
         describe_continuation(plan, old, log, is_stored=isinstance(state, Replay))
@@ -605,7 +622,7 @@ def resolve(
             action="`etl doctor CONF`",
         )
     run_id = new_run_id()
-    with open_services(settings, run_context, name=run_id) as world, world.driving(run_id):
+    with open_services(settings, run_context, name=run_id) as services, services.driving(run_id):
         found = ask(
             settings,
             run_context,
@@ -613,8 +630,8 @@ def resolve(
             name=f"{run_id}-name",
             making=(lambda at: None) if is_made else None,
         )
-        before, ledger = read_named_table(world.ledger), world.ledger.read_ledger()
-        write_named_table(world.ledger, found)
+        before, ledger = read_named_table(services.ledger), services.ledger.read_ledger()
+        write_named_table(services.ledger, found)
     says = told(before, found, ledger, _in_table(settings, found, ledger))
     return Ruling(
         says,

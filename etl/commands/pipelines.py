@@ -56,10 +56,10 @@ def list_pipelines(settings: Settings, *, shows_all: bool = False) -> list[dict[
     Each with state, newest plan and its age, driver, topics and table (its id; its path if it is
     the conf's). Brokers are not asked.
     """
-    with open_services(settings, ALONE) as world:
-        here, zookeeper = open_table(settings.table.path), world.zookeeper
+    with open_services(settings, ALONE) as services:
+        here, zookeeper = open_table(settings.table.path), services.zookeeper
         table_id = None if here is None else str(here.metadata().id)
-        groups = world.ledger.groups() if shows_all else [settings.group.id]
+        groups = services.ledger.groups() if shows_all else [settings.group.id]
         ledgers = [
             PlanLedger(zookeeper, group, name)
             for group in groups
@@ -84,25 +84,25 @@ def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
     TableUnreachable if a plan cannot be closed.
     """
     chosen = _named(settings, name)
-    with open_services(chosen, ALONE) as world:
-        _reject_unknown(world)
-        with world.driving(new_run_id()):
-            before = world.ledger.read_retirement()
+    with open_services(chosen, ALONE) as services:
+        _reject_unknown(services)
+        with services.driving(new_run_id()):
+            before = services.ledger.read_retirement()
             if before:
                 raise SettingsError(
                     f"pipeline {chosen.pipeline} is retired already: {before.reason}",
                     action="`etl pipelines list CONF`",
                 )
-            reject_unfinished(world.ledger)
+            reject_unfinished(services.ledger)
             reject_retiring_unfinished(
                 chosen.pipeline,
-                world.ledger.read_ledger(),
-                lambda plan: world.offsets.committed(plan.offsets_to_commit, behind=plan),
+                services.ledger.read_ledger(),
+                lambda plan: services.offsets.committed(plan.offsets_to_commit, behind=plan),
             )
-            left = sorted(world.ledger.topics())
-            closed = close_stored_plan(world, f"pipeline retired: {reason}")
+            left = sorted(services.ledger.topics())
+            closed = close_stored_plan(services, f"pipeline retired: {reason}")
             retirement = Retirement(reason, now_ms())
-            world.ledger.retire(retirement)
+            services.ledger.retire(retirement)
     says = f"pipeline {chosen.pipeline} loads no more, and other pipelines of the group may read {', '.join(left)}: {reason}"
     if closed:
         says += f". Its stored plan {closed.number} was closed in the table, so no driver can append it any more"
@@ -124,10 +124,10 @@ def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
     reads one of its topics by now.
     """
     chosen = _named(settings, name)
-    with open_services(chosen, ALONE) as world:
-        _reject_unknown(world)
-        with world.driving(new_run_id()):
-            before = world.ledger.read_retirement()
+    with open_services(chosen, ALONE) as services:
+        _reject_unknown(services)
+        with services.driving(new_run_id()):
+            before = services.ledger.read_retirement()
             if not before:
                 raise SettingsError(
                     f"pipeline {chosen.pipeline} is not retired", action="`etl pipelines list CONF`"
@@ -136,9 +136,9 @@ def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
                 message = f"pipeline {chosen.pipeline} was taken over by {before.taken_over_by}, which went on from its positions"
                 action = f"that one; to go on with this one instead: `etl pipelines inherit CONF --predecessor {before.taken_over_by} --reason ...`"
                 raise SettingsError(message, action=action)
-            version, topics = world.ledger.pipelines_version(), sorted(world.ledger.topics())
-            reject_shared_topics(topics, world.ledger.other_pipelines(), has_plans=True)
-            world.ledger.resume(beside=version or 0)
+            version, topics = services.ledger.pipelines_version(), sorted(services.ledger.topics())
+            reject_shared_topics(topics, services.ledger.other_pipelines(), has_plans=True)
+            services.ledger.resume(beside=version or 0)
     says = f"pipeline {chosen.pipeline} is in service again and goes on from its own positions: {reason}"
     return Ruling(
         says,
@@ -158,11 +158,11 @@ def _named(settings: Settings, name: str | None) -> Settings:
     return settings.model_copy(update={"pipeline": name}) if name else settings
 
 
-def _reject_unknown(world: LiveServices) -> None:
+def _reject_unknown(services: LiveServices) -> None:
     """Reject an unknown name before creating anything for it. Raises SettingsError."""
-    if not world.ledger.plan_numbers():
-        there = ", ".join(world.ledger.pipelines()) or "none"
-        message = f"the group has no pipeline {world.settings.pipeline} that made a plan; its pipelines: {there}"
+    if not services.ledger.plan_numbers():
+        there = ", ".join(services.ledger.pipelines()) or "none"
+        message = f"the group has no pipeline {services.settings.pipeline} that made a plan; its pipelines: {there}"
         raise SettingsError(message, action="the name, and `etl pipelines list CONF`")
 
 
@@ -216,13 +216,13 @@ def set_acl(settings: Settings) -> Ruling:
     change them now.
     """
     access = settings.zookeeper.access
-    with open_services(settings, ALONE) as world:
-        if not kept_by(world.zookeeper, settings.group.id, settings.pipeline):
+    with open_services(settings, ALONE) as services:
+        if not kept_by(services.zookeeper, settings.group.id, settings.pipeline):
             message = f"the group has no pipeline {settings.pipeline}: what its first run makes, it makes as zookeeper.acl says"
             raise SettingsError(message, action="`etl pipelines list CONF`")
-        with world.driving(new_run_id()):
+        with services.driving(new_run_id()):
             kept, own = (
-                kept_by(world.zookeeper, settings.group.id, settings.pipeline),
+                kept_by(services.zookeeper, settings.group.id, settings.pipeline),
                 PipelinePaths(settings.group.id, settings.pipeline).driver,
             )
             if at_work := next(
@@ -233,7 +233,7 @@ def set_acl(settings: Settings) -> Ruling:
                     znode=at_work,
                     action="the same again once it has ended",
                 )
-            changed = apply_acls(world.zookeeper, kept)
+            changed = apply_acls(services.zookeeper, kept)
     who = "everybody" if access.acl is Acl.OPEN else f"{describe_identity(access)}, alone"
     says = f"the {changed:,} znodes of pipeline {settings.pipeline} can be changed by {who}, and read by everybody"
     return Ruling(

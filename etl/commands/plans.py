@@ -43,12 +43,12 @@ from etl.settings.sections import Settings
 def list_plans(settings: Settings) -> list[dict[str, Any]]:
     """The stored plans, ascending."""
     rows = []
-    with open_services(settings, ALONE) as world:
-        for number in world.ledger.plan_numbers():
-            plan = world.ledger.read_plan(number)
+    with open_services(settings, ALONE) as services:
+        for number in services.ledger.plan_numbers():
+            plan = services.ledger.read_plan(number)
             if plan is None:
                 continue
-            applied = world.ledger.read_record_of(plan)
+            applied = services.ledger.read_record_of(plan)
             rows.append(
                 {
                     "number": number,
@@ -69,10 +69,10 @@ def list_plans(settings: Settings) -> list[dict[str, Any]]:
 
 def show_plan(settings: Settings, number: int | None) -> dict[str, Any]:
     """One plan, the newest where no number is given. Raises SettingsError when it is not stored."""
-    with open_services(settings, ALONE) as world:
-        numbers = world.ledger.plan_numbers()
+    with open_services(settings, ALONE) as services:
+        numbers = services.ledger.plan_numbers()
         wanted = number or (numbers[-1] if numbers else 0)
-        plan = world.ledger.read_plan(wanted) if wanted in numbers else None
+        plan = services.ledger.read_plan(wanted) if wanted in numbers else None
         if plan is None:
             stored = (
                 f"plans {numbers[0]} to {numbers[-1]} are stored"
@@ -83,7 +83,7 @@ def show_plan(settings: Settings, number: int | None) -> dict[str, Any]:
             raise SettingsError(
                 f"plan {wanted} is not there: {stored}" if wanted else stored, action=check
             )
-        return describe_plan(plan, world.ledger.read_applied(wanted))
+        return describe_plan(plan, services.ledger.read_applied(wanted))
 
 
 _UNTRIED = "what the transform makes of rows is not looked at here, for that takes Spark: `etl doctor` tries it"
@@ -172,8 +172,8 @@ class Preview:
 
 def preview(settings: Settings, request: Request | None = None) -> Preview:
     """Return what the next run would do, by its own decisions; nothing is stored or moved."""
-    with open_services(settings, ALONE, request=request) as world:
-        return with_transform_checked(preview_of(world.observe(), settings), settings)
+    with open_services(settings, ALONE, request=request) as services:
+        return with_transform_checked(preview_of(services.observe(), settings), settings)
 
 
 def reject_before_creating_table(settings: Settings, request: Request | None = None) -> None:
@@ -188,12 +188,12 @@ def reject_before_creating_table(settings: Settings, request: Request | None = N
     by_path = settings.model_copy(
         update={"table": settings.table.model_copy(update={"name": None})}
     )  # a named one would be gone
-    with open_services(by_path, ALONE, request=request) as world, contextlib.suppress(Owned):
-        snapshot = world.observe()
+    with open_services(by_path, ALONE, request=request) as services, contextlib.suppress(Owned):
+        snapshot = services.observe()
         if snapshot.ledger.newest is not None:
             raise not_there(settings.table.called)
         for plan in preview_of(snapshot, by_path).plans:
-            world.reject_unwritable(plan)
+            services.reject_unwritable(plan)
 
 
 def _is_taken(path: str) -> bool:

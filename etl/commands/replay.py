@@ -151,17 +151,17 @@ def preview_replay(
     """
     watch = Stopwatch()
     opened = open_services(settings, run_context, phases=watch)
-    with run_context.progress(watch.doing), opened as world, translating_spark_errors():
-        return preview_of(world, world.observe(wanted.offsets_of), settings, wanted)
+    with run_context.progress(watch.doing), opened as services, translating_spark_errors():
+        return preview_of(services, services.observe(wanted.offsets_of), settings, wanted)
 
 
 def preview_of(
-    world: Services, snapshot: Snapshot, settings: Settings, wanted: ReplayRequest
+    services: Services, snapshot: Snapshot, settings: Settings, wanted: ReplayRequest
 ) -> ReplayPreview:
     """Return the same of a snapshot."""
     step, left = step_after_stored_plan(snapshot, settings)
-    plan = next_replay(world, step, settings, wanted, None)
-    plan = replace(plan, stood=world.rows_there(spans_of(plan)))
+    plan = next_replay(services, step, settings, wanted, None)
+    plan = replace(plan, stood=services.rows_there(spans_of(plan)))
     topics = sorted({r.log.topic for r in plan.ranges})
     says, told = settings.source.is_assumed_compacted, snapshot.retention
     compacted = tuple(
@@ -170,7 +170,7 @@ def preview_of(
         if cleanup_of(told.get(topic), said_to_be_compacted=says(topic)).is_compacted
     )
     paused = describe_paused_but_loaded({r.log for r in plan.ranges}, snapshot.pauses)
-    zones = zones_of_replaced(world, plan, step.snapshot)
+    zones = zones_of_replaced(services, plan, step.snapshot)
     return ReplayPreview(plan, settings.table.path, compacted, left, paused, zones)
 
 
@@ -194,15 +194,17 @@ def replay_rows(
     reason: str | None = None,
     shown: Plan | None = None,
     conf: str | None = None,
-    around: Callable[[Services], Services] = lambda world: world,
+    around: Callable[[Services], Services] = lambda services: services,
 ) -> Report:
-    """Replace the wanted rows, exactly once, and report it as a run. `around` may wrap the world
+    """Replace the wanted rows, exactly once, and report it as a run. `around` may wrap the services
     (tests). Raises as `etl.run.replay`.
     """
     return reported(
         settings,
         run_context,
-        lambda world, report: replay(around(world), settings, report, wanted, reason, shown=shown),
+        lambda services, report: replay(
+            around(services), settings, report, wanted, reason, shown=shown
+        ),
         conf=conf,
     )
 
@@ -258,10 +260,10 @@ def replay_into(
         update={"spark": {**settings_for(path, settings.spark), **settings.spark}}
     )  # one session writes there
     opened = open_services(both, run_context, name=f"{run_id}-into", phases=watch)
-    with run_context.progress(watch.doing), opened as world, translating_spark_errors():
-        step, _ = step_after_stored_plan(world.observe(wanted.offsets_of), settings)
-        plan = with_id(next_replay(world, step, settings, wanted, None))
-        notes = zones_of_replaced(world, plan, step.snapshot)
+    with run_context.progress(watch.doing), opened as services, translating_spark_errors():
+        step, _ = step_after_stored_plan(services.observe(wanted.offsets_of), settings)
+        plan = with_id(next_replay(services, step, settings, wanted, None))
+        notes = zones_of_replaced(services, plan, step.snapshot)
         said = {
             "app": _MADE_BY,
             "pipeline": settings.pipeline,
@@ -269,7 +271,7 @@ def replay_into(
             "run_id": run_id,
             "offsets": _offsets(plan),
         }
-        counts = world.put_into(plan, step.snapshot, into, json.dumps(said))
+        counts = services.put_into(plan, step.snapshot, into, json.dumps(said))
     if settings.transform.function is None and counts.read not in (None, counts.there):
         message = f"{counts.read:,} records were read, and the table has {counts.there:,} rows of their offsets"
         raise VerificationFailed(

@@ -94,8 +94,10 @@ def look(settings: Settings, run_context: RunContext = ALONE) -> Restorable:
     are left. Raises what stops a run except moved offsets, and NeedsDecision for Jafka partitions
     of which only rows are left.
     """
-    with _opened(settings, run_context, new_run_id()) as world:
-        return _restorable(world, _seen(world, foreseen_by_command(world.observe(), settings)))
+    with _opened(settings, run_context, new_run_id()) as services:
+        return _restorable(
+            services, _seen(services, foreseen_by_command(services.observe(), settings))
+        )
 
 
 def restore(
@@ -111,22 +113,22 @@ def restore(
         )
     run_id = new_run_id()
     with (
-        _opened(settings, run_context, run_id) as world,
-        world.driving(run_id),
-        as_member(world, settings) as share,
+        _opened(settings, run_context, run_id) as services,
+        services.driving(run_id),
+        as_member(services, settings) as share,
     ):
-        snapshot = _seen(world, replace(world.observe(), share=share))
+        snapshot = _seen(services, replace(services.observe(), share=share))
         reject_active_members(snapshot, settings)
         reject_partitions_of_other_members(foreseen.moves, snapshot, settings)
-        if _restorable(world, snapshot, foreseen) != foreseen:
+        if _restorable(services, snapshot, foreseen) != foreseen:
             raise Owned(
                 "something went on since it was looked at",
                 action="nothing; say it again, and look at what it says",
             )
         if foreseen.lost is Lost.PLANS:
-            plan = _behind_rows(world, snapshot, foreseen, reason)
+            plan = _behind_rows(services, snapshot, foreseen, reason)
         else:
-            plan = from_commits(world, snapshot, settings, reason, run_id)
+            plan = from_commits(services, snapshot, settings, reason, run_id)
     says = [*describe_stored_plan(plan, reason), *foreseen.says]
     return Ruling(
         "\n".join(says),
@@ -137,26 +139,28 @@ def restore(
 @contextmanager
 def _opened(settings: Settings, run_context: RunContext, run_id: str) -> Iterator[LiveServices]:
     """Open the services; invalid offset texts are overwritten like removed offsets."""
-    with open_services(settings, run_context, name=run_id) as world:
-        world.offsets.group.take_no_number_for_none()
-        yield world
+    with open_services(settings, run_context, name=run_id) as services:
+        services.offsets.group.take_no_number_for_none()
+        yield services
 
 
-def _seen(world: LiveServices, snapshot: Snapshot) -> Snapshot:
+def _seen(services: LiveServices, snapshot: Snapshot) -> Snapshot:
     reject_retired(snapshot.ledger)
     in_force = plan_in_force(snapshot.ledger, snapshot.table)
-    reject_other_broker_type(in_force, world.settings)
-    reject_rewinding_other_members(in_force, snapshot.committed, world.settings)
-    return as_left_to_others(leave_to_owners(snapshot, world.settings), in_force, world.settings)
+    reject_other_broker_type(in_force, services.settings)
+    reject_rewinding_other_members(in_force, snapshot.committed, services.settings)
+    return as_left_to_others(
+        leave_to_owners(snapshot, services.settings), in_force, services.settings
+    )
 
 
 def _restorable(
-    world: LiveServices, snapshot: Snapshot, known: Restorable | None = None
+    services: LiveServices, snapshot: Snapshot, known: Restorable | None = None
 ) -> Restorable:
     """`known`: what rows told before; they are not read again while the table's plan is the same."""
-    lost, plan = what_is_lost(snapshot, world.settings)
+    lost, plan = what_is_lost(snapshot, services.settings)
     if lost is Lost.PLANS:
-        return _rows_tell(world, snapshot) if known is None or known.lost is not lost else known
+        return _rows_tell(services, snapshot) if known is None or known.lost is not lost else known
     if plan is None or lost is Lost.NOTHING:
         is_stored = plan is not None and plan.number > (
             (snapshot.table.transaction_version or 0) if snapshot.table else 0
@@ -168,7 +172,7 @@ def _restorable(
         )
         return Restorable(lost, (f"there is nothing to restore: {why}",))
     moves = apart(plan, snapshot)
-    says = *describe_each_move(moves), *describe_rewound(moves, snapshot, world.settings)
+    says = *describe_each_move(moves), *describe_rewound(moves, snapshot, services.settings)
     if lost is Lost.LEDGER:
         newest = snapshot.ledger.newest
         knew = f"knows plan {newest.number} as the newest" if newest else "knows no plan"
@@ -180,10 +184,10 @@ def _restorable(
     return Restorable(lost, says, frozenset(moves), dict(plan.positions))
 
 
-def _rows_tell(world: LiveServices, snapshot: Snapshot) -> Restorable:
+def _rows_tell(services: LiveServices, snapshot: Snapshot) -> Restorable:
     from etl.io.delta.scan import rows_until
 
-    settings = world.settings
+    settings = services.settings
     if settings.source.is_physical:
         message = f"nobody knows where this pipeline ended: {ROWS_DO_NOT_TELL}"
         check = f"a copy of ZooKeeper that is no older than the table's log, put back; else {BEGIN_ANEW}"
@@ -198,7 +202,7 @@ def _rows_tell(world: LiveServices, snapshot: Snapshot) -> Restorable:
             {log: at for log, (_, at) in until.items()},
             {log: life for log, (life, _) in until.items()},
         )
-    rows = rows_until(world.spark(), settings.table.path)
+    rows = rows_until(services.spark(), settings.table.path)
     known = ledger.newest.positions if ledger.newest else {}
     there = {
         log.topic for log in (*snapshot.extents, *snapshot.extents_left_alone, *snapshot.leaderless)
@@ -216,7 +220,7 @@ def _rows_tell(world: LiveServices, snapshot: Snapshot) -> Restorable:
             path=settings.table.path,
             action="table.path and source.topics; a newer copy of ZooKeeper",
         )
-    others = len(other_pipelines(settings.table.path, world.app_id))
+    others = len(other_pipelines(settings.table.path, services.app_id))
     says = (
         *describe_restored_rows(until, snapshot, others),
         *(() if snapshot.ledger.newest or snapshot.pauses else (PAUSES_LOST,)),
@@ -231,7 +235,7 @@ def _rows_tell(world: LiveServices, snapshot: Snapshot) -> Restorable:
 
 
 def from_commits(
-    world: Services, snapshot: Snapshot, settings: Settings, reason: str, run_id: str
+    services: Services, snapshot: Snapshot, settings: Settings, reason: str, run_id: str
 ) -> Plan:
     """Restore the ledger or its missing result from the table's commits; then store a plan with the
     reason that moves offsets back.
@@ -247,7 +251,7 @@ def from_commits(
     if snapshot.share:
         repair = replace(repair, offsets=())  # they move with the plan
     finish_repair(
-        world,
+        services,
         repair,
         Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms()),
     )
@@ -256,27 +260,27 @@ def from_commits(
     plan = plan_set(stands, (), snapshot, settings, reason=reason, now_ms=now_ms())
     plan = with_id(of_command(plan, snapshot, settings))
     reject_fenced_plan(
-        world.store(plan),
+        services.store(plan),
         "the ledger is written anew, and no offset was moved" if lost is Lost.LEDGER else "",
     )
     return plan
 
 
 def _behind_rows(
-    world: LiveServices, snapshot: Snapshot, foreseen: Restorable, reason: str
+    services: LiveServices, snapshot: Snapshot, foreseen: Restorable, reason: str
 ) -> Plan:
-    settings, ledger = world.settings, snapshot.ledger
+    settings, ledger = services.settings, snapshot.ledger
     until = {log: (foreseen.lives.get(log, 0), at) for log, at in foreseen.positions.items()}
     number = (snapshot.table.transaction_version or 0) if snapshot.table else 0
     taken, state = (
-        predecessor_of(OtherPipeline(world.app_id, number), until, snapshot, settings),
+        predecessor_of(OtherPipeline(services.app_id, number), until, snapshot, settings),
         state_of_itself(snapshot, settings),
     )
     is_begun_anew = not is_forgotten(ledger, snapshot.table)
     if is_begun_anew and ledger.newest:
         state = UpToDate(ledger.newest, ledger.newest.positions)
     plan: dict[str, Any] = {
-        "uid": ledger.uid or world.new_uid(),
+        "uid": ledger.uid or services.new_uid(),
         "now_ms": now_ms(),
         "reason": reason,
         "sets_back": True,
@@ -291,14 +295,14 @@ def _behind_rows(
         else set()
     )
     take_in(
-        world.ledger,
+        services.ledger,
         None,
         taken.positions,
         table_id=made.table_id or "",
         known=known,
         lives=taken.log_epochs,
     )
-    store_decided(world, made, state, ledger)
+    store_decided(services, made, state, ledger)
     return made
 
 
@@ -324,12 +328,14 @@ def offsets_diff(settings: Settings, *, shows_all: bool = False) -> Sides:
     patient = settings.model_copy(
         update={"source": settings.source.model_copy(update={"wait_for_leader_s": 0})}
     )
-    with open_services(patient, ALONE) as world:
+    with open_services(patient, ALONE) as services:
         try:
-            return sides_of(world.observe(), settings, shows_all=shows_all)
+            return sides_of(services.observe(), settings, shows_all=shows_all)
         except Unreachable as error:  # no broker is registered, or none answers; where it is ZooKeeper, the next look tells that
             away = error
-        observer = Observer(patient, world.zookeeper, world.offsets, world.ledger, now_ms=now_ms)
+        observer = Observer(
+            patient, services.zookeeper, services.offsets, services.ledger, now_ms=now_ms
+        )
         return sides_of(
             observer.observe_ledgers().snapshot, settings, shows_all=shows_all, away=away
         )

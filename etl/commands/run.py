@@ -49,7 +49,7 @@ def run(
     conf: str | None = None,
     strict: bool = False,
     request: Request | None = None,
-    around: Callable[[Services], Services] = lambda world: world,
+    around: Callable[[Services], Services] = lambda services: services,
 ) -> Report:
     """Run once with the settings of `conf` and the request; a report is written however it ends.
     `around` may wrap the services (tests, demo).
@@ -60,7 +60,7 @@ def run(
     return reported(
         settings,
         run_context,
-        lambda world, report: ingest(around(world), world.settings, report),
+        lambda services, report: ingest(around(services), services.settings, report),
         conf=conf,
         strict=strict,
         request=request,
@@ -113,16 +113,16 @@ def reported(
                     settings, run_context, name=run_id, phases=report.watch, request=request
                 )
                 with (
-                    opened as world,
-                    world.driving(run_id),
+                    opened as services,
+                    services.driving(run_id),
                     translating_spark_errors(),
-                    _measured(world, settings, report),
+                    _measured(services, settings, report),
                 ):
                     if asked is not None:
-                        write_named_table(world.ledger, asked)
-                    story(world, report)
-                    mirror(settings, world.zookeeper, report)
-                    compact_when_due(settings, world, report)
+                        write_named_table(services.ledger, asked)
+                    story(services, report)
+                    mirror(settings, services.zookeeper, report)
+                    compact_when_due(settings, services, report)
                 break
             except SessionLost as error:
                 if not left:
@@ -142,7 +142,7 @@ def _counted(report: Report) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _measured(world: LiveServices, settings: Settings, report: Report) -> Iterator[None]:
+def _measured(services: LiveServices, settings: Settings, report: Report) -> Iterator[None]:
     """For the metrics, ask the brokers for the age of the first unread record, also after a
     failure.
     """
@@ -151,12 +151,12 @@ def _measured(world: LiveServices, settings: Settings, report: Report) -> Iterat
     except Unreachable:
         raise
     except EtlError:
-        _ask_oldest(world, settings, report)
+        _ask_oldest(services, settings, report)
         raise
-    _ask_oldest(world, settings, report)
+    _ask_oldest(services, settings, report)
 
 
-def _ask_oldest(world: LiveServices, settings: Settings, report: Report) -> None:
+def _ask_oldest(services: LiveServices, settings: Settings, report: Report) -> None:
     left = report.looks.unread() if settings.metrics_file else None
     if left is None:
         return
@@ -164,7 +164,7 @@ def _ask_oldest(world: LiveServices, settings: Settings, report: Report) -> None
         report.timed(Verb.CLOSE),
         contextlib.suppress(EtlError),
     ):  # then there is no such metric; what the run came to stays
-        report.oldest = ask_oldest(world, *left, settings)
+        report.oldest = ask_oldest(services, *left, settings)
 
 
 def new_run_id() -> str:

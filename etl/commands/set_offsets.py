@@ -113,12 +113,14 @@ def look(settings: Settings, wanted: SetOffsetsRequest) -> Foreseen:
     """Return what it means; nothing is stored, moved or locked. Raises what `offsets_set` would
     raise.
     """
-    with open_services(settings, ALONE) as world:
-        snapshot = _seen(world, foreseen_by_command(world.observe(wanted.offsets_of), settings))
-        stands = _stands(world, snapshot)
+    with open_services(settings, ALONE) as services:
+        snapshot = _seen(
+            services, foreseen_by_command(services.observe(wanted.offsets_of), settings)
+        )
+        stands = _stands(services, snapshot)
         snapshot = repaired(snapshot, repair_of(stands.state, snapshot))
-        moves = moves_to(_targets(world, wanted, stands, snapshot), stands, snapshot)
-        _reject_loaded(world, moves, stands, snapshot)
+        moves = moves_to(_targets(services, wanted, stands, snapshot), stands, snapshot)
+        _reject_loaded(services, moves, stands, snapshot)
         return Foreseen(moves, _lost(stands, moves, snapshot))
 
 
@@ -135,17 +137,18 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
         )
     to, run_id = {move.log: move.to_offset for move in foreseen.moves}, new_run_id()
     with (
-        open_services(settings, ALONE) as world,
-        world.driving(run_id),
-        as_member(world, settings) as share,
+        open_services(settings, ALONE) as services,
+        services.driving(run_id),
+        as_member(services, settings) as share,
     ):
         snapshot = _seen(
-            world, replace(world.observe(lambda log: [to[log]] if log in to else ()), share=share)
+            services,
+            replace(services.observe(lambda log: [to[log]] if log in to else ()), share=share),
         )
-        stands = _stands(world, snapshot)
+        stands = _stands(services, snapshot)
         repair = repair_of(stands.state, snapshot)
         finish_repair(
-            world,
+            services,
             repair,
             Report(run_id, settings.pipeline, settings.group.id, settings.table.path, now_ms()),
         )
@@ -156,12 +159,12 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
                 "a run went on since the positions were looked at",
                 action="nothing; say it again, and look at what it says",
             )
-        _reject_loaded(world, moves, stands, snapshot)
+        _reject_loaded(services, moves, stands, snapshot)
         reject_active_members(snapshot, settings)
         reject_partitions_of_other_members(to, snapshot, settings)
         plan = plan_set(stands, moves, snapshot, settings, reason=reason, now_ms=now_ms())
         plan = with_id(of_command(plan, snapshot, settings))
-        store_decided(world, plan, stands.state, snapshot.ledger)
+        store_decided(services, plan, stands.state, snapshot.ledger)
     says = describe_stored_plan(plan, reason)
     says += foreseen.says
     document = {
@@ -177,27 +180,27 @@ def _lost(stands: Standing, moves: tuple[Move, ...], snapshot: Snapshot) -> tupl
     return tuple(lost_of_stored(stands, moves, snapshot)) if moves else ()
 
 
-def _seen(world: LiveServices, snapshot: Snapshot) -> Snapshot:
+def _seen(services: LiveServices, snapshot: Snapshot) -> Snapshot:
     """Return the snapshot as of a permitted run, without partitions of others."""
     reject_retired_or_shared(snapshot)
-    return leave_to_owners(snapshot, world.settings)
+    return leave_to_owners(snapshot, services.settings)
 
 
-def _stands(world: LiveServices, snapshot: Snapshot) -> Standing:
-    state = where_we_stand(snapshot, world.settings)
-    reject_unrecorded_commit(state, snapshot, world.settings)
+def _stands(services: LiveServices, snapshot: Snapshot) -> Standing:
+    state = where_we_stand(snapshot, services.settings)
+    reject_unrecorded_commit(state, snapshot, services.settings)
     is_stored = isinstance(state, (Replay, Supersede))
     newest = snapshot.ledger.newest
     return standing(
         state,
-        world.ledger.read_plan(newest.number - 1)
+        services.ledger.read_plan(newest.number - 1)
         if newest and is_stored and newest.number > 1
         else None,
     )
 
 
 def _targets(
-    world: LiveServices, wanted: SetOffsetsRequest, stands: Standing, snapshot: Snapshot
+    services: LiveServices, wanted: SetOffsetsRequest, stands: Standing, snapshot: Snapshot
 ) -> dict[BrokerPartition, int]:
     """The logs that are named, and where each of them is set to. Raises SettingsError, and what
     `position_now` raises.
@@ -222,7 +225,7 @@ def _targets(
             key="LOG",
             action=f"the partition, e.g. {render_log(logs[0])}; or --to earliest, latest or a time",
         )
-    if isinstance(wanted.to, BeforeEnd) and world.settings.source.is_physical:
+    if isinstance(wanted.to, BeforeEnd) and services.settings.source.is_physical:
         message = (
             "offsets of these brokers count bytes, and so many before the end no message need begin"
         )
@@ -234,7 +237,7 @@ def _targets(
     for log in logs:
         position_now(log, stands, snapshot)
     if isinstance(wanted.to, Timestamp):
-        return _at_time(world, logs, wanted.to, snapshot)
+        return _at_time(services, logs, wanted.to, snapshot)
     if isinstance(wanted.to, StartAt):
         is_start = wanted.to is StartAt.EARLIEST
         return {
@@ -253,21 +256,21 @@ def _targets(
 
 
 def _at_time(
-    world: LiveServices, logs: Iterable[BrokerPartition], to: Timestamp, snapshot: Snapshot
+    services: LiveServices, logs: Iterable[BrokerPartition], to: Timestamp, snapshot: Snapshot
 ) -> dict[BrokerPartition, int]:
     """Return the first record at or after the time; the end if there is none. Later records do not
     count.
     """
-    if world.settings.source.is_physical:
+    if services.settings.source.is_physical:
         message = "messages of these brokers have no time, so no offset can be found by one"
         raise SettingsError(
             message,
             key="--to",
             action="an offset at which a message begins (etl records show), earliest or latest",
         )
-    with Discovery(world.settings, world.zookeeper).open_cluster() as cluster:
+    with Discovery(services.settings, services.zookeeper).open_cluster() as cluster:
         found = cluster.offsets_at(
-            dict.fromkeys(logs, to.ms), wait_for_leader_s=world.settings.source.wait_for_leader_s
+            dict.fromkeys(logs, to.ms), wait_for_leader_s=services.settings.source.wait_for_leader_s
         )
     ends = {log: extent.end_offset + extent.held_back for log, extent in snapshot.extents.items()}
     return {
@@ -277,7 +280,7 @@ def _at_time(
 
 
 def _reject_loaded(
-    world: LiveServices, moves: Iterable[Move], stands: Standing, snapshot: Snapshot
+    services: LiveServices, moves: Iterable[Move], stands: Standing, snapshot: Snapshot
 ) -> None:
     """Look up loaded offsets and rows that would be read again. Raises NeedsDecision if there are
     any, or that is unknown.
@@ -285,8 +288,8 @@ def _reject_loaded(
     asked, table = intervals_to_look_up(moves), snapshot.table
     if not asked or table is None:
         return
-    told = read_both_ledgers(world)
-    loaded, led = loaded_plans(world, told, table)
+    told = read_both_ledgers(services)
+    loaded, led = loaded_plans(services, told, table)
     intervals_loaded_by_plans = (hole for each in loaded for hole in each.plan.read_by_others)
     theirs = (
         *told.coverage.read_by_others,
@@ -307,7 +310,7 @@ def _reject_loaded(
             (one.from_offset, one.until_offset)
         )
     given: dict[BrokerPartition, list[tuple[int, int]]] = {}
-    for audited, expected in expected_rows(world, told, table, loaded, led)[0].items():
+    for audited, expected in expected_rows(services, told, table, loaded, led)[0].items():
         holes = vanished.get((audited.log, audited.log_epoch), ())
         stretches = [
             *((one.from_offset, one.until_offset) for one in expected.coverage),
@@ -316,11 +319,11 @@ def _reject_loaded(
         given.setdefault(audited.log, []).extend(
             part for stretch in stretches for part in without(stretch, holes)
         )
-    reject_loaded(moves, given, _rows_of(world, asked, stands, vanished))
+    reject_loaded(moves, given, _rows_of(services, asked, stands, vanished))
 
 
 def _rows_of(
-    world: LiveServices,
+    services: LiveServices,
     asked: Mapping[BrokerPartition, tuple[int, int]],
     stands: Standing,
     vanished: Mapping[tuple[BrokerPartition, int], Iterable[tuple[int, int]]],
@@ -337,14 +340,14 @@ def _rows_of(
             if life <= lives[log]
             for part in without(stretch, vanished.get((log, life), ()))
         )
-        counted = world.rows_of_today(
+        counted = services.rows_of_today(
             replace(stands.old, ranges=ranges, log_epochs=dict.fromkeys(asked, life))
         )
         if counted.uncounted:
             message = f"nobody can tell whether the table holds what would be read again: {counted.uncounted}"
             raise NeedsDecision(
                 message,
-                path=world.settings.table.path,
+                path=services.settings.table.path,
                 action="the table's columns and files: what is missing there",
             )
         for r, receipt in zip(ranges, counted.receipts, strict=True):
@@ -379,12 +382,12 @@ def _changed(
     settings: Settings, names: Sequence[str], change: _Change, reason: str | None = None
 ) -> Ruling:
     named = [parse_named(name) for name in names]
-    with open_services(settings, ALONE) as world, world.driving(new_run_id()):
-        before, version = read_pauses_at(world.ledger)
-        ledger = world.ledger.read_ledger()
-        after = change(before, named, _known(world, named, before, ledger.newest))
+    with open_services(settings, ALONE) as services, services.driving(new_run_id()):
+        before, version = read_pauses_at(services.ledger)
+        ledger = services.ledger.read_ledger()
+        after = change(before, named, _known(services, named, before, ledger.newest))
         if after.pauses != before:
-            write_pauses(world.ledger, after.pauses, version)
+            write_pauses(services.ledger, after.pauses, version)
     says = [*after.says, *([f"why: {reason}"] if reason and after.pauses != before else ())]
     stored = ledger.newest if ledger.newest and ledger.applied is None else None
     says += _describe_paused_in_stored_plan(stored, after.pauses, before)
@@ -400,7 +403,7 @@ def _changed(
 
 
 def _known(
-    world: LiveServices, named: Iterable[Named], pauses: Iterable[Pause], newest: Plan | None
+    services: LiveServices, named: Iterable[Named], pauses: Iterable[Pause], newest: Plan | None
 ) -> frozenset[BrokerPartition]:
     """The logs that the ledger knows; where one is named that is not among them, those of the
     brokers, too.
@@ -413,10 +416,10 @@ def _known(
     whole = {one.topic for one in pauses if one.log is None}
     if all(one.topic in whole or any(one.covers(log) for log in known) for one in named):
         return frozenset(known)
-    discovery = Discovery(world.settings, world.zookeeper)
-    with discovery.open_cluster(known if world.settings.source.is_physical else ()) as cluster:
+    discovery = Discovery(services.settings, services.zookeeper)
+    with discovery.open_cluster(known if services.settings.source.is_physical else ()) as cluster:
         described = discovery.describe(cluster, ())
-    admits = world.settings.source.topic_filter.admits
+    admits = services.settings.source.topic_filter.admits
     return frozenset(
         (
             *known,

@@ -62,10 +62,10 @@ from etl.run.shell import open_services
 from etl.settings.sections import Settings
 
 
-def reject_lost_ledger(world: LiveServices) -> None:
+def reject_lost_ledger(services: LiveServices) -> None:
     """Raises LedgersDisagree for a table that this pipeline has loaded while its ledger is missing."""
-    us = f"/{world.settings.group.id}/{world.settings.pipeline}"
-    for other in other_pipelines(world.settings.table.path, ""):
+    us = f"/{services.settings.group.id}/{services.settings.pipeline}"
+    for other in other_pipelines(services.settings.table.path, ""):
         if other.app_id.endswith(us):
             message = f"the table holds plan {other.number} of {name_of(other.app_id)}, ZooKeeper knows none"
             action = "that ZooKeeper was not emptied; `etl run CONF --dry-run`: the next run writes the ledger anew from the table"
@@ -73,7 +73,7 @@ def reject_lost_ledger(world: LiveServices) -> None:
 
 
 def reject_topics_loaded_by_others(
-    world: LiveServices, state: PipelineState, table: Table, ledger: Ledger
+    services: LiveServices, state: PipelineState, table: Table, ledger: Ledger
 ) -> None:
     """Stop as a run would if another pipeline has loaded a topic that it would begin. Raises
     LedgersDisagree. Brokers are asked for their topics only if the table has such a pipeline.
@@ -82,21 +82,21 @@ def reject_topics_loaded_by_others(
         return
     plan = None if isinstance(state, FirstRun) else plan_of(state)
     known = plan.topics if plan and table.transaction_version else frozenset[str]()
-    others = other_pipelines(world.settings.table.path, world.app_id if plan else "")
-    if any(_may_have_loaded(one, plan, known, world) for one in others):
-        snapshot = world.observe()
+    others = other_pipelines(services.settings.table.path, services.app_id if plan else "")
+    if any(_may_have_loaded(one, plan, known, services) for one in others):
+        snapshot = services.observe()
         reject_topics_of_other_pipelines(
-            compare(snapshot.ledger, snapshot.table, world.settings.table.place), snapshot
+            compare(snapshot.ledger, snapshot.table, services.settings.table.place), snapshot
         )
 
 
 def _may_have_loaded(
-    other: OtherPipeline, plan: Plan | None, known: Collection[str], world: LiveServices
+    other: OtherPipeline, plan: Plan | None, known: Collection[str], services: LiveServices
 ) -> bool:
     if other.topics is None:
         return not (known and plan and is_taken(other, plan))
     return any(
-        world.settings.source.topic_filter.admits(topic) for topic in other.topics - set(known)
+        services.settings.source.topic_filter.admits(topic) for topic in other.topics - set(known)
     )
 
 
@@ -106,7 +106,7 @@ def stops_a_run(found: ForeignCommit, ledger: Ledger) -> bool:
 
 
 def without_others(
-    world: LiveServices,
+    services: LiveServices,
     ledger: Ledger,
     table: Table,
     expected: Mapping[AuditedLog, Expected],
@@ -124,10 +124,12 @@ def without_others(
         f.audited.log.topic
         for f in found
         if f.unexpected
-        and (is_over or not world.settings.source.topic_filter.admits(f.audited.log.topic))
+        and (is_over or not services.settings.source.topic_filter.admits(f.audited.log.topic))
     } & ours
     strange = {f.audited.log.topic for f in found} - ours
-    others = other_pipelines(world.settings.table.path, world.app_id) if strange or gone else ()
+    others = (
+        other_pipelines(services.settings.table.path, services.app_id) if strange or gone else ()
+    )
     theirs = {
         topic
         for topic in strange | gone
@@ -159,16 +161,16 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
 
     watch = Stopwatch()
     opened = open_services(settings, run_context, name=f"{new_run_id()}-verify", phases=watch)
-    with run_context.progress(watch.doing), opened as world, translating_spark_errors():
-        told = read_both_ledgers(world)
+    with run_context.progress(watch.doing), opened as services, translating_spark_errors():
+        told = read_both_ledgers(services)
         ledger, table = told.ledger, told.table
         reject_other_broker_type(ledger.newest, settings)
         with naming_table(settings):
             state = _compared(ledger, table, settings.table.place)
             if isinstance(state, FirstRun):
-                reject_lost_ledger(world)
+                reject_lost_ledger(services)
             if table is not None:
-                reject_topics_loaded_by_others(world, state, table, ledger)
+                reject_topics_loaded_by_others(services, state, table, ledger)
         if table is None or isinstance(state, FirstRun):
             return Proof((), (), None, (_nothing_there(state),))
         by_others = tuple(
@@ -176,17 +178,17 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
             for found in unacknowledged(table, ledger.acknowledged)
             if stops_a_run(found, ledger) and not is_let_pass(found, settings.table.on_rows_removed)
         )
-        of_ours, led = loaded_plans(world, told, table)
-        of_all = expected_of_all(world, told, table, of_ours, led)
+        of_ours, led = loaded_plans(services, told, table)
+        of_all = expected_of_all(services, told, table, of_ours, led)
         loaded, expected, losses, notes = of_all.loaded, of_all.rows, of_all.losses, of_all.notes
-        spark = world.spark()
+        spark = services.spark()
         is_physical = settings.source.is_physical
         before = rows_before_of(ledger.newest, table, expected)
         scan = (EntryScan if is_physical else Scan)(
             spark, settings.table.path, table.version, before=before
         )
         found, others_rows = without_others(
-            world, ledger, table, expected, tuple(scan.findings(expected))
+            services, ledger, table, expected, tuple(scan.findings(expected))
         )
         doubles = tuple((f.audited, place, rows) for f in found for place, rows in scan.doubles(f))
         lives = ledger.newest.log_epochs if ledger.newest else {}
@@ -195,7 +197,7 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
             for f in found
             if lives.get(f.audited.log, 0) == f.audited.log_epoch and (span := scan.doubled_span(f))
         }
-        logs = tuple(_explained(world, told, table, loaded, found, expected, losses))
+        logs = tuple(_explained(services, told, table, loaded, found, expected, losses))
         if others_rows:
             notes += (
                 f"{others_rows:,} rows are of topics that other pipelines load into this table: they are not judged",
@@ -251,7 +253,7 @@ def _nothing_there(state: PipelineState) -> str:
 
 
 def _explained(
-    world: LiveServices,
+    services: LiveServices,
     told: BothLedgers,
     table: Table,
     loaded: Sequence[Loaded],
@@ -261,7 +263,7 @@ def _explained(
 ) -> Iterator[LogProof]:
     """The findings with the reasons; only where rows are missing is anything more read."""
     short = {(f.audited, s.from_offset, s.until_offset): s for f in found for s in f.short}
-    known = dict(_origins(world, loaded, short)) if short else {}
+    known = dict(_origins(services, loaded, short)) if short else {}
     elsewhere = {
         (audited, r.from_offset, r.until_offset)
         for audited, known_of in expected.items()
@@ -272,7 +274,9 @@ def _explained(
         for place, s in short.items()
     }
     removals, allowed = (
-        _removals(world, told.ledger, table, origins.values()) if short else ((), frozenset[int]())
+        _removals(services, told.ledger, table, origins.values())
+        if short
+        else ((), frozenset[int]())
     )
     for f in found:
         is_physical = f.audited.log.is_physical
@@ -312,7 +316,7 @@ def _doubt(
 
 
 def _origins(
-    world: LiveServices, loaded: Sequence[Loaded], short: Mapping[_Place, IncompleteInterval]
+    services: LiveServices, loaded: Sequence[Loaded], short: Mapping[_Place, IncompleteInterval]
 ) -> Iterator[tuple[_Place, Origin]]:
     """Return whether the commit of an incomplete range held its rows."""
     from etl.io.delta.recover_results import recount_commit
@@ -325,7 +329,7 @@ def _origins(
             if (place := (audited_as(one.plan, r), r.from_offset, r.until_offset)) in short
         }
         if places and not one.is_given_up:
-            path, version = world.settings.table.path, applied.delta_version
+            path, version = services.settings.table.path, applied.delta_version
             committed = recount_commit(path, version, ranges, one.plan.log_epochs)
             for i, place in places.items():
                 yield (
@@ -340,7 +344,7 @@ def _origins(
 
 
 def _removals(
-    world: LiveServices,
+    services: LiveServices,
     ledger: Ledger,
     table: Table,
     origins: Iterable[Origin],
@@ -351,12 +355,14 @@ def _removals(
     from etl.io.delta.log import open_log, removals_since
     from etl.io.delta.table import rust_path
 
-    settings, acknowledgement = world.settings.table, ledger.acknowledged
-    noted = world.ledger.read_loaded_intervals().removals
+    settings, acknowledgement = services.settings.table, ledger.acknowledged
+    noted = services.ledger.read_loaded_intervals().removals
     versions = [o.delta_version for o in origins]
     known = [version for version in versions if version is not None]
     after = min(known) if known and len(known) == len(versions) else None
-    logged = removals_since(open_log(rust_path(settings.path)), table.version, after, world.app_id)
+    logged = removals_since(
+        open_log(rust_path(settings.path)), table.version, after, services.app_id
+    )
     found = sorted({*logged, *noted}, key=lambda one: one.delta_version)
     accepted = accepted_version(acknowledgement, table)
     allowed = frozenset(

@@ -27,16 +27,18 @@ HALF_RECORD, HALF_COMMIT, SUPERSEDED = "half_record", "half_commit", "superseded
 
 
 class Dying:
-    """A world that sends this process `kind` before the first call of `verb`; every other call goes
+    """A services that sends this process `kind` before the first call of `verb`; every other call goes
     through.
     """
 
-    def __init__(self, world: Services, verb: str, kind: signal.Signals = signal.SIGKILL) -> None:
-        self._world, self._verb, self._kind = world, verb, kind
+    def __init__(
+        self, services: Services, verb: str, kind: signal.Signals = signal.SIGKILL
+    ) -> None:
+        self._world, self._verb, self._kind = services, verb, kind
 
-    def __call__(self, world: Services) -> Any:
+    def __call__(self, services: Services) -> Any:
         """Wrap the next services of this process: a run has new ones after a lost session."""
-        self._world = world
+        self._world = services
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -88,15 +90,15 @@ def main(conf: str, verb: str, kind: str = "KILL", door: str = "run", *words: st
 
     around: list[Dying] = []
 
-    def dying(world: Services) -> Any:
+    def dying(services: Services) -> Any:
         if not around:
-            around.append(Dying(world, verb, signal.Signals[f"SIG{kind}"]))
-        return around[0](world)
+            around.append(Dying(services, verb, signal.Signals[f"SIG{kind}"]))
+        return around[0](services)
 
     @contextlib.contextmanager
     def opened(*arguments: Any, **named: Any) -> Iterator[Any]:
-        with open_services(*arguments, **named) as world:
-            yield dying(world)
+        with open_services(*arguments, **named) as services:
+            yield dying(services)
 
     # the command as it is, errors and exit codes included, with one thing exchanged
     setattr(run, "run", functools.partial(run.run, around=dying))

@@ -1,11 +1,13 @@
-"""How are partitions, counts and times described to a person?
+"""How are plans, partitions, counts and times described in sentences?
 
-The same words for reports, previews and lists of offsets. Pure functions of values.
+Reports, previews and lists of offsets use the same sentences. Pure functions of values.
+Not here: documents for programs (`plan_json`, `run_report`), except those of a partition's offsets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any, TypeVar
@@ -14,7 +16,7 @@ from etl.decide.group_commits import ReadTwice
 from etl.decide.group_ownership import UNASSIGNED
 from etl.decide.offsets import starts_of
 from etl.model.partitions import BrokerPartition, OpenTransaction, uncounted
-from etl.model.plans import CommitResult, Loss, LossReason, Plan, PlanKind, ReadByOthers, Vanished
+from etl.model.plans import CommitResult, Loss, LossReason, Plan, ReadByOthers, Vanished
 from etl.model.snapshot import Snapshot
 from etl.settings.sections import LimitsSettings
 
@@ -24,345 +26,392 @@ _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def at(ms: int | None) -> str | None:
-    """An instant, given in milliseconds since 1970, as every document of ours has it: ISO 8601 in
-    UTC. None outside the years 1 to 9999.
-    """
+    """Return milliseconds since 1970 as ISO 8601 in UTC; None outside the years 1 to 9999."""
+    if ms is None:
+        return None
     try:
-        return (
-            None
-            if ms is None
-            else (_1970 + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")
-        )
+        moment = _1970 + timedelta(milliseconds=ms)
     except OverflowError:
         return None
+    return moment.isoformat(timespec="milliseconds")
 
 
 def counted(count: int, noun: str) -> str:
-    """1 task, 2 tasks."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """Return `1 task` or `2 tasks`."""
+    plural = "" if count == 1 else "s"
+    return f"{count:,} {noun}{plural}"
 
 
 def of_known(
     whole: Callable[[list[Number]], Number], values: Iterable[Number | None]
 ) -> Number | None:
-    """The sum, or whatever else `whole` makes of them, of those that are known; None where none is."""
+    """Apply `whole`, such as sum, to the known values; None if no value is known."""
     known = [value for value in values if value is not None]
     return whole(known) if known else None
 
 
-_NAMED = 5
-"""How many partitions one sentence names."""
-_LET_GO = {
-    LossReason.EXPIRED: "had expired and were skipped",
-    LossReason.MOVED: "were passed over by somebody who moved the committed offset",
-    LossReason.MISSING: "were missing from the log, with nothing that explains it",
-    LossReason.SKIPPED: "were skipped by an operator's decision",
-    LossReason.DELETED: "were planned, and the topic was deleted before they were loaded",
-    LossReason.RECREATED: "were planned, and the topic was deleted and recreated before they were loaded",
-    LossReason.TRUNCATED: "were planned, and the log was truncated before they were loaded",
+# ------------------------------------------------------------------------------------------ losses
+
+
+@dataclass(frozen=True, slots=True)
+class _LossWords:
+    """How a loss is described."""
+
+    done: str
+    """What happened to the offsets, as the end of a sentence."""
+    policy: str
+    """The conf key that allowed it, or `an operator`."""
+    check: str
+
+
+_LOSSES = {
+    LossReason.EXPIRED: _LossWords(
+        "lost: expired", "source.on_data_loss", "Check the topic's retention"
+    ),
+    LossReason.MISSING: _LossWords(
+        "lost: missing from the log for an unknown reason",
+        "source.on_data_loss",
+        "Check the disks of the brokers",
+    ),
+    LossReason.MOVED: _LossWords(
+        "lost: another client moved the committed offset past them",
+        "group.on_offset_changed",
+        "Check which client committed the offset",
+    ),
+    LossReason.SKIPPED: _LossWords(
+        "lost: skipped by an operator's decision",
+        "an operator",
+        "Check the reason with `etl plans show CONF`",
+    ),
+    LossReason.DELETED: _LossWords(
+        "lost: the topic was deleted after they were planned",
+        "an operator",
+        "Check who deleted the topic",
+    ),
+    LossReason.RECREATED: _LossWords(
+        "lost: the topic was deleted and recreated after they were planned",
+        "an operator",
+        "Check who deleted and recreated the topic",
+    ),
+    LossReason.TRUNCATED: _LossWords(
+        "lost: the partition was truncated after they were planned",
+        "an operator",
+        "Check why the partition was truncated",
+    ),
 }
-_WHO = {
-    LossReason.EXPIRED: "source.on_data_loss",
-    LossReason.MISSING: "source.on_data_loss",
-    LossReason.MOVED: "group.on_offset_changed",
-    LossReason.SKIPPED: "an operator",
-    LossReason.DELETED: "an operator",
-    LossReason.RECREATED: "an operator",
-    LossReason.TRUNCATED: "an operator",
-}
-_LOOK_AT = {
-    LossReason.EXPIRED: "the topic's retention",
-    LossReason.MISSING: "what the broker's disk lost",
-    LossReason.MOVED: "who moved the committed offset",
-    LossReason.SKIPPED: "the reason in `etl plans show CONF`",
-    LossReason.DELETED: "who deleted the topic",
-    LossReason.RECREATED: "who deleted and recreated the topic",
-    LossReason.TRUNCATED: "why the log was truncated",
-}
 
 
-def describe_who_skipped(whys: Collection[LossReason]) -> tuple[str, str]:
-    """Describe which policies, or an operator, gave up offsets for these reasons; and what to
-    check.
-    """
-    ordered = [why for why in LossReason if why in whys]
-    return " and ".join(dict.fromkeys(_WHO[why] for why in ordered)), "; ".join(
-        _LOOK_AT[why] for why in ordered
-    )
-
-
-def describe_cluster_id(plan: Plan, newest: Plan | None) -> str | None:
-    """Describe that the plan is the first with an id of a cluster named by the conf; `newest`: the
-    plan before.
-    """
-    if plan.cluster_id is None or newest is None or newest.cluster_id == plan.cluster_id:
-        return None
-    message = f"the brokers tell the cluster id {plan.cluster_id} by now"
-    return f"{message}: the pipeline goes on under cluster {plan.cluster}, and `cluster` stays in the conf"
+def describe_who_skipped(reasons: Collection[LossReason]) -> tuple[str, str]:
+    """Return which policies, or an operator, allowed losses for these reasons; and what to check."""
+    policies = []
+    checks = []
+    for reason, words in _LOSSES.items():
+        if reason not in reasons:
+            continue
+        checks.append(words.check)
+        if words.policy not in policies:
+            policies.append(words.policy)
+    return " and ".join(policies), ". ".join(checks)
 
 
 def describe_lost(losses: Iterable[Loss]) -> Iterator[str]:
     """Describe the losses of a plan: a sentence per interval."""
     for loss in losses:
-        yield f"{loss.log}: {_stretch(loss)} {_LET_GO[loss.why]}"
+        yield f"{loss.log}: {_interval(loss)} {_LOSSES[loss.why].done}"
 
 
-def describe_read_by_others(holes: Iterable[ReadByOthers]) -> Iterator[str]:
+def describe_skipped(losses: Iterable[Loss]) -> Iterator[str]:
+    """Describe the losses of a plan that is not executed yet."""
+    for loss in losses:
+        yield f"The next run gives up {loss.log}: {_interval(loss)}, {loss.why.value}"
+
+
+def describe_given_up(losses: Iterable[Loss]) -> list[str]:
+    """Describe what an operator's command gives up: a sentence per interval."""
+    return [f"Lost: {loss.log}: {_interval(loss)}, {loss.why.value}" for loss in losses]
+
+
+def _interval(loss: Loss) -> str:
+    count = loss.until_offset - loss.from_offset
+    return f"{count:,} {loss.log.unit}s ({loss.from_offset} to {loss.until_offset})"
+
+
+# ------------------------------------------------------------------------------------------- plans
+
+
+def describe_cluster_id(plan: Plan, newest: Plan | None) -> str | None:
+    """Describe that the plan is the first with an id of a cluster named by the conf; `newest`: the
+    plan before. None if it is not.
+    """
+    if plan.cluster_id is None or newest is None or newest.cluster_id == plan.cluster_id:
+        return None
+    return (
+        f"Brokers report the cluster id {plan.cluster_id} now. The pipeline keeps the name "
+        f"{plan.cluster}; keep source.assume_cluster_id in the conf"
+    )
+
+
+def describe_left(old: Plan, plan: Plan) -> list[str]:
+    """Describe the partitions of a stored plan that its replacement neither reads nor gives up: a
+    sentence each.
+    """
+    starts = starts_of(old)
+    lost = {loss.log for loss in plan.losses}
+    sentences = []
+    for log in sorted(r.log for r in old.advancing):
+        start = starts[log]
+        if log in lost or plan.positions.get(log) != start:
+            continue
+        sentences.append(
+            f"Not read by this plan: {log}: offsets {start} to {old.positions[log]} of plan "
+            f"{old.number}; its loaded-until offset stays {start}"
+        )
+    return sentences
+
+
+def describe_continuation(plan: Plan, old: Plan, log: BrokerPartition, *, is_stored: bool) -> str:
+    """Describe where a truncated or recreated partition continues, and what was read of the former
+    one. `is_stored`: `old` was not executed.
+    """
+    planned = old.positions[log]
+    loaded = starts_of(old)[log] if is_stored else planned
+    reached = f"loaded up to {loaded}"
+    if planned > loaded:
+        reached += f" and planned up to {planned}"
+    return (
+        f"{log} continues at {plan.positions[log]}. The former log was {reached}; records after "
+        "that are lost, and their number is unknown"
+    )
+
+
+def describe_purpose(plan: Plan) -> str:
+    """Describe the purpose of a plan without ranges, as the end of a sentence."""
+    if plan.losses:
+        lost = sum(loss.until_offset - loss.from_offset for loss in plan.losses)
+        return f"reads nothing and gives up {counted(lost, plan.losses[0].log.unit)}"
+    count = len(plan.positions.keys() | plan.pending_starts.keys())
+    if not count:
+        return "reads nothing and has no partition with a known start"
+    return f"has no rows, only the start offsets of {counted(count, 'partition')}"
+
+
+def describe_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
+    """Describe rows whose records the brokers lost: a sentence per interval."""
+    for one in vanished:
+        yield (
+            f"{one.log}: rows of offsets {one.from_offset} to {one.until_offset} with log_epoch "
+            f"{one.log_epoch} are of records that Kafka lost; they stay in the table"
+        )
+
+
+def describe_uncounted(applied: CommitResult) -> str:
+    """Describe what is unknown of a recounted plan, as the end of a sentence; empty if nothing is."""
+    if applied.uncounted:
+        return f"; the number of rows is unknown ({applied.uncounted})"
+    doubtful = [result for result in applied.receipts if result.is_doubtful]
+    missing = sum(result.missing_offsets for result in doubtful)
+    if missing:
+        return (
+            f"; {missing:,} offsets have no row, and whether the transform left them out is "
+            "unknown: `etl verify` cannot prove them"
+        )
+    if doubtful:
+        return "; whether the transform left out records is unknown: `etl verify` cannot prove them"
+    return ""
+
+
+def describe_jafka_proof(recounted: Sequence[int]) -> str:
+    """Describe what the proof of Jafka partitions relies on, with the plans whose rows were
+    recounted.
+    """
+    sentence = (
+        "Offsets of Jafka are byte positions, which do not count messages: that a range is complete "
+        "is known by the count in its range result only"
+    )
+    if recounted:
+        numbers = ", ".join(map(str, recounted))
+        plans = "plan" if len(recounted) == 1 else "plans"
+        sentence += (
+            f". A crash lost the counts of {plans} {numbers}; the rows in the table were counted "
+            "instead, which proves nothing about missing ones"
+        )
+    return sentence
+
+
+# --------------------------------------------------------------------------------- group members
+
+
+def describe_read_by_others(intervals: Iterable[ReadByOthers]) -> Iterator[str]:
     """Describe what other members read: a sentence per topic."""
-    for topic, found in groupby(sorted(holes), key=lambda hole: hole.log.topic):
-        some = list(found)
-        count, first = sum(hole.until_offset - hole.from_offset for hole in some), some[0]
-        where = f"{len(some):,} partitions, first" if some[1:] else "partition"
-        stretch = f"{first.log.key} from {first.from_offset} to {first.until_offset}"
-        yield f"{topic}: other members of the group read {count:,} {first.log.unit}s of {where} {stretch}"
+    for topic, offsets in _by_topic(intervals):
+        yield f"{topic}: other members of the group read {offsets}"
 
 
 def describe_also_loaded(offsets: int) -> Iterator[str]:
     """Describe that a backfill loads offsets which other members also read."""
     if offsets:
-        yield f"{counted(offsets, 'offset')} of these were read by other members of the group, and then the table has them as well"
+        yield (
+            f"{counted(offsets, 'offset')} of these were read by other members of the group; the "
+            "table gets them, too"
+        )
 
 
 def describe_duplicate_reads(found: Iterable[ReadTwice]) -> Iterator[str]:
-    """Describe what other members may also have read: a sentence per topic."""
+    """Describe loaded offsets that other members may also read: a sentence per topic."""
     for topic, offsets in _by_topic(found):
-        yield f"{topic}: other members of the group may have read {offsets} as well as we"
+        yield f"{topic}: other members of the group may also have read {offsets}"
 
 
 def describe_changed_owners(plan: Plan, found: Iterable[ReadTwice]) -> Iterator[str]:
-    """Describe the same for a plan whose commit was rejected."""
+    """Describe the same for a plan whose offset commit was rejected: a sentence per topic."""
     for topic, offsets in _by_topic(found):
         yield (
-            f"{topic}: plan {plan.number} is in the table, and the membership that it was made with is over: another member may read "
-            f"{offsets}, too"
+            f"{topic}: plan {plan.number} is loaded, and the membership that planned it ended: "
+            f"another member may also read {offsets}"
         )
 
 
-def _by_topic(found: Iterable[ReadTwice]) -> Iterator[tuple[str, str]]:
-    for topic, group in groupby(
-        sorted(found, key=lambda one: one.log), key=lambda one: one.log.topic
-    ):
-        some = list(group)
-        count, first = sum(one.until_offset - one.from_offset for one in some), some[0]
-        where = f"{len(some):,} partitions, first" if some[1:] else "partition"
-        yield (
-            topic,
-            f"{count:,} {first.log.unit}s of {where} {first.log.key} from {first.from_offset} to {first.until_offset}",
-        )
-
-
-def describe_skipped(losses: Iterable[Loss]) -> Iterator[str]:
-    """Describe the same for a plan that is not executed yet."""
-    for loss in losses:
-        yield f"the next run lets go {loss.log}: {_stretch(loss)}, {loss.why.value}"
-
-
-def describe_given_up(losses: Iterable[Loss]) -> list[str]:
-    """Describe what an operator's command gives up: a sentence per interval."""
-    return [f"lost: {loss.log}: {_stretch(loss)}, {loss.why.value}" for loss in losses]
-
-
-def describe_left(old: Plan, plan: Plan) -> list[str]:
-    """Which partitions of a stored plan the one in its place does not read, and does not give up
-    either: one sentence for each.
-    """
-    starts, lost = starts_of(old), {loss.log for loss in plan.losses}
-    ends = {r.log: old.positions[r.log] for r in old.advancing}
-    left = [
-        log for log in sorted(ends) if log not in lost and plan.positions.get(log) == starts[log]
-    ]
-    return [
-        f"not read by this plan: {log}: offsets {starts[log]} to {ends[log]} of plan {old.number}; its position stays at {starts[log]}"
-        for log in left
-    ]
-
-
-def describe_continuation(plan: Plan, old: Plan, log: BrokerPartition, *, is_stored: bool) -> str:
-    """Describe where a truncated or recreated partition continues, and what of the former one
-    cannot be counted. `is_stored`: `old` was not executed.
-    """
-    loaded = starts_of(old)[log] if is_stored else old.positions[log]
-    reached = f"loaded up to {loaded}"
-    if is_stored and old.positions[log] > loaded:
-        reached += f" and planned up to {old.positions[log]}"
-    return (
-        f"{log} goes on from {plan.positions[log]}; the log before was {reached}: records behind that which it held are lost, and "
-        "nobody can count them"
-    )
-
-
-def _stretch(loss: Loss) -> str:
-    return f"{loss.until_offset - loss.from_offset:,} {loss.log.unit}s ({loss.from_offset} to {loss.until_offset})"
-
-
-def describe_purpose(plan: Plan) -> str:
-    """Describe the purpose of a plan without ranges."""
-    if plan.losses:
-        unit = plan.losses[0].log.unit
-        return f"reads nothing and lets go {counted(sum(loss.until_offset - loss.from_offset for loss in plan.losses), unit)}"
-    count = len(plan.positions.keys() | plan.pending_starts.keys())
-    if not count:
-        return "reads nothing, and knows of no partition where it starts"
-    return (
-        f"keeps where {count:,} partition starts"
-        if count == 1
-        else f"keeps where {count:,} partitions start"
-    )
-
-
-def describe_replaced(plan: Plan, applied: CommitResult) -> str | None:
-    """Describe the rows of a replay, as the end of a sentence that counts them; None for other
-    plans.
-    """
-    if plan.kind is not PlanKind.REPLAY:
-        return None
-    return (
-        f"records took the place of {sum(plan.stood.values()):,} at version {applied.delta_version}"
-    )
-
-
-def describe_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
-    """Describe rows whose records the brokers no longer hold: a sentence per interval."""
-    for one in vanished:
-        yield (
-            f"{one.log}: rows of offsets {one.from_offset} to {one.until_offset} with log_epoch {one.log_epoch} "
-            "are of records that are gone; they stay in the table"
-        )
-
-
-def describe_jafka_proof(recounted: Sequence[int]) -> str:
-    """Describe what the proof of Jafka partitions is based on, and the plans whose rows were
-    recounted.
-    """
-    said = (
-        "offsets of these logs are byte positions, from which no messages can be counted: that a range has all of its messages is known by "
-        "the count of the reader (its receipt) alone"
-    )
-    if recounted:
-        plans = f"plan{'s' if recounted[1:] else ''} {', '.join(map(str, recounted))}"
-        said += f"; of {plans} a crash took that count, and the rows in the table were counted: whether they were all nobody can prove"
-    return said
+def _by_topic(found: Iterable[ReadTwice | ReadByOthers]) -> Iterator[tuple[str, str]]:
+    """Yield each topic with the number of its offsets and the first interval."""
+    in_order = sorted(found, key=lambda one: one.log)
+    for topic, group in groupby(in_order, key=lambda one: one.log.topic):
+        intervals = list(group)
+        count = sum(one.until_offset - one.from_offset for one in intervals)
+        first = intervals[0]
+        where = "partition"
+        if len(intervals) > 1:
+            where = f"{len(intervals):,} partitions, first"
+        bounds = f"{first.log.key} from {first.from_offset} to {first.until_offset}"
+        yield topic, f"{count:,} {first.log.unit}s of {where} {bounds}"
 
 
 def describe_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
-    """Which logs are left to whom: one sentence for each owner and topic."""
-    return describe_by_topic({log: _why_left(owner) for log, owner in left.items()})
+    """Describe partitions that are left to their owners: a sentence per owner and topic."""
+    sentences = {}
+    for log, owner in left.items():
+        sentence = f"owned by {owner}; left out"
+        if owner == UNASSIGNED:
+            sentence = f"assigned to {owner}; a run reads it after the next rebalance"
+        sentences[log] = sentence
+    return describe_by_topic(sentences)
 
 
-def _why_left(owner: str) -> str:
-    if owner == UNASSIGNED:
-        return f"assigned to {owner}; a run reads it once the group has divided its partitions anew"
-    return f"left to {owner}"
+# ------------------------------------------------------------------------- partitions left out
 
 
 def describe_leaderless(
     logs: Collection[BrokerPartition], led: Collection[BrokerPartition]
 ) -> Iterator[str]:
-    """Which logs have no leader, where these have one: one sentence for each topic and reason."""
+    """Describe partitions without a leader: a sentence per topic and reason. `led`: partitions with
+    a leader.
+    """
     missing = uncounted(logs, led)
-    return describe_by_topic(
-        {
-            log: "their broker is there and counts fewer partitions now"
-            if log in missing
-            else "their broker is away"
-            if log.is_physical
-            else "no leader"
-            for log in logs
-        }
-    )
+    sentences = {}
+    for log in logs:
+        sentence = "no leader; left out"
+        if log in missing:
+            sentence = "its broker has fewer partitions now; left out"
+        elif log.is_physical:
+            sentence = "its broker is unavailable; left out"
+        sentences[log] = sentence
+    return describe_by_topic(sentences)
 
 
 def describe_capped(left: Mapping[BrokerPartition, int], limits: LimitsSettings) -> str:
-    """How much of each log the caps leave to the next run."""
-    caps = {
-        "limits.max_records_per_plan": limits.max_records_per_plan,
-        "limits.max_bytes_per_plan": limits.max_bytes_per_plan,
-    }
-    set_to = " and ".join(f"{key} ({cap:,})" for key, cap in caps.items() if cap is not None)
-    return f"{set_to} left {sum(left.values()):,} {min(left).unit}s of {len(left):,} partitions to the next run"
+    """Describe how many offsets the caps leave to the next run."""
+    caps = []
+    if limits.max_records_per_plan is not None:
+        caps.append(f"limits.max_records_per_plan ({limits.max_records_per_plan:,})")
+    if limits.max_bytes_per_plan is not None:
+        caps.append(f"limits.max_bytes_per_plan ({limits.max_bytes_per_plan:,})")
+    count = f"{sum(left.values()):,} {min(left).unit}s"
+    return f"{' and '.join(caps)}: {count} of {counted(len(left), 'partition')} remain"
 
 
 def describe_open(snapshot: Snapshot) -> Iterator[str]:
-    """Which logs an open transaction holds back: one sentence for each topic and transaction."""
+    """Describe partitions with an open transaction: a sentence per topic and transaction."""
     together: dict[tuple[str, str], list[BrokerPartition]] = {}
     for log, extent in sorted(snapshot.extents.items()):
         if extent.held_back:
-            together.setdefault(
-                (log.topic, _who_holds(snapshot.open_transactions.get(log))), []
-            ).append(log)
-    for (topic, who), logs in together.items():
+            transaction = _describe_transaction(snapshot.open_transactions.get(log))
+            together.setdefault((log.topic, transaction), []).append(log)
+    for (topic, transaction), logs in together.items():
         count = sum(snapshot.extents[log].held_back for log in logs)
-        message = (
-            "1 offset below the high watermark waits"
-            if count == 1
-            else f"{count:,} offsets below the high watermark wait"
+        wait = "waits" if count == 1 else "wait"
+        yield (
+            f"{topic} {named_keys(logs)}: {counted(count, 'offset')} below the high watermark {wait} "
+            f"for {transaction}"
         )
-        yield f"{topic} {named_keys(logs)}: {message} behind {who}"
 
 
-def _who_holds(one: OpenTransaction | None) -> str:
-    """Describe a partition's open transaction, as far as brokers report it."""
-    if one is None:
+def _describe_transaction(transaction: OpenTransaction | None) -> str:
+    """Describe an open transaction, as far as brokers report it."""
+    if transaction is None:
         return "an open transaction"
-    name = f" {one.transactional_id}" if one.transactional_id else ""
-    since = f", open since {at(one.since_ms)}" if one.since_ms is not None else ""
-    return f"the open transaction{name} of producer {one.producer_id}{since}"
+    name = ""
+    if transaction.transactional_id:
+        name = f" {transaction.transactional_id}"
+    since = ""
+    if transaction.since_ms is not None:
+        since = f", open since {at(transaction.since_ms)}"
+    return f"the open transaction{name} of producer {transaction.producer_id}{since}"
+
+
+def describe_unknown(subject: str, reasons: Mapping[BrokerPartition, str]) -> Iterator[str]:
+    """Describe which partitions have an unknown value: a sentence per topic and reason."""
+    sentences = {log: f"{subject} is unknown: {reason}" for log, reason in reasons.items()}
+    return describe_by_topic(sentences)
+
+
+def describe_by_topic(sentences: Mapping[BrokerPartition, str]) -> Iterator[str]:
+    """Yield one sentence for all partitions of a topic with the same text."""
+    together: dict[tuple[str, str], list[BrokerPartition]] = {}
+    for log, sentence in sorted(sentences.items()):
+        together.setdefault((log.topic, sentence), []).append(log)
+    for (topic, sentence), logs in together.items():
+        yield f"{topic} {named_keys(logs)}: {sentence}"
+
+
+_NAMED = 5
+"""How many partitions one sentence names."""
+
+
+def named_keys(logs: Sequence[BrokerPartition]) -> str:
+    """Return the keys of the first partitions of one topic, and how many more there are."""
+    keys = ", ".join(log.key for log in logs[:_NAMED])
+    if len(logs) <= _NAMED:
+        return keys
+    return f"{keys} and {len(logs) - _NAMED:,} more"
 
 
 def logs_of(snapshot: Snapshot) -> set[BrokerPartition]:
-    """Every log that is there, with a leader or without."""
+    """Return every existing partition, with a leader or without."""
     return snapshot.extents.keys() | snapshot.leaderless
 
 
 def describe_partition_offsets(snapshot: Snapshot, log: BrokerPartition) -> dict[str, Any]:
-    """Return start, end and high watermark distance of a partition, and its open transaction, for
-    programs; null without a leader.
+    """Return the offsets of a partition and its open transaction as a JSON object. Without a leader
+    they are None.
     """
-    extent, held_by = snapshot.extents.get(log), snapshot.open_transactions.get(log)
-    return {
-        "log_start": extent.log_start_offset if extent else None,
-        "log_end": extent.end_offset if extent else None,
-        "high_watermark": extent.end_offset + extent.held_back if extent else None,
-        "held_back": extent.held_back if extent else None,
-        "transaction_began_at": at(held_by.since_ms) if held_by else None,
-        "held_back_by": (held_by.transactional_id or f"producer {held_by.producer_id}")
-        if held_by
-        else None,
-    }
-
-
-def describe_by_topic(told: Mapping[BrokerPartition, str]) -> Iterator[str]:
-    """Return one sentence for all partitions of a topic with the same text."""
-    together: dict[tuple[str, str], list[BrokerPartition]] = {}
-    for log, message in sorted(told.items()):
-        together.setdefault((log.topic, message), []).append(log)
-    for (topic, message), logs in together.items():
-        yield f"{topic} {named_keys(logs)}: {message}"
-
-
-def named_keys(logs: Sequence[BrokerPartition]) -> str:
-    """The first few of these logs of one topic, by what they are called in it, and how many more
-    there are.
-    """
-    more = f" and {len(logs) - _NAMED:,} more" if len(logs) > _NAMED else ""
-    return f"{', '.join(log.key for log in logs[:_NAMED])}{more}"
-
-
-def describe_unknown(subject: str, why: Mapping[BrokerPartition, str]) -> Iterator[str]:
-    """Describe which partitions have an unknown value: a sentence per topic and reason."""
-    return describe_by_topic(
-        {log: f"{subject} is not known: {reason}" for log, reason in why.items()}
+    extent = snapshot.extents.get(log)
+    document: dict[str, Any] = dict.fromkeys(
+        (
+            "log_start",
+            "log_end",
+            "high_watermark",
+            "held_back",
+            "transaction_began_at",
+            "held_back_by",
+        )
     )
-
-
-def doubt_of(applied: CommitResult) -> str:
-    """Describe what is unknown of a recounted plan, as the end of a sentence; empty if nothing is."""
-    if applied.uncounted:
-        return f"; nobody can count them ({applied.uncounted}), so it is recorded that their number is not known"
-    doubtful = [receipt for receipt in applied.receipts if receipt.is_doubtful]
-    lacking = sum(receipt.missing_offsets for receipt in doubtful)
-    if lacking:
-        return f"; {lacking:,} offsets have no row, and behind a transform nobody can tell why: `etl verify` cannot prove them"
-    if doubtful:
-        return "; whether the transform left some of them out nobody can tell: `etl verify` cannot prove them"
-    return ""
+    if extent:
+        document["log_start"] = extent.log_start_offset
+        document["log_end"] = extent.end_offset
+        document["high_watermark"] = extent.end_offset + extent.held_back
+        document["held_back"] = extent.held_back
+    transaction = snapshot.open_transactions.get(log)
+    if transaction:
+        producer = f"producer {transaction.producer_id}"
+        document["transaction_began_at"] = at(transaction.since_ms)
+        document["held_back_by"] = transaction.transactional_id or producer
+    return document

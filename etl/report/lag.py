@@ -28,49 +28,50 @@ from etl.report.describe import (
 from etl.report.run_state import time_in_words
 from etl.settings.sections import Settings
 
-PAUSES_LOST = "if logs were paused, they are not any more: what ZooKeeper lost of that, `etl topics pause` says again"
-_WITHOUT_TIME = OldestRecord(why="messages of these brokers have no time")
-_SILENT = OldestRecord(why="its broker was not asked")
+PAUSES_LOST = (
+    "ZooKeeper may have lost pauses of partitions. Pause them again with `etl topics pause`"
+)
+_NO_TIMESTAMPS = OldestRecord(why="messages of these brokers have no timestamps")
+_NOT_LOOKED_UP = OldestRecord(why="it was not looked up")
 
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """What one command paused of a topic, with its partitions."""
+    """What one command paused of a topic, with the observed partitions."""
 
     pauses: tuple[Pause, ...]
     """Of one topic, reason and time."""
     logs: tuple[BrokerPartition, ...]
-    """Those that are there."""
+    """Existing partitions."""
     unread: int | None
-    """Offsets (bytes, if physical) that wait in those of which it is known; None: of none."""
+    """Unread offsets (of Jafka bytes) of partitions with known offsets; None: all are unknown."""
     headroom_s: float | None
-    """Time until the first of them may expire; None: nothing waits, or unknown."""
-    why_unknown: str = "nobody tells"
+    """Time until the first unread record may expire; None: there is none, or it is unknown."""
+    why_unknown: str = "unknown reason"
 
     @property
     def says(self) -> str:
-        """A sentence."""
+        """Return a sentence."""
         first = self.pauses[0]
-        where = named_keys(self.logs or tuple(one.log for one in self.pauses if one.log))
-        said = f"{f'{first.topic} {where}'.strip()}: paused since {at(first.since_ms)} by {first.by}: {first.reason}"
+        logs = self.logs or tuple(one.log for one in self.pauses if one.log)
+        where = f"{first.topic} {named_keys(logs)}".strip()
+        text = f"{where}: paused since {at(first.since_ms)} by {first.by}: {first.reason}"
         if not self.logs:
-            return f"{said}; brokers tell of no such log: it is gone, or their ACLs keep it from us"
+            return f"{text}; brokers report no such partition: it is deleted, or an ACL hides it"
         if self.unread is None:
-            return f"{said}; how much waits there is not known"
+            return f"{text}; the number of unread records is unknown"
         if not self.unread:
-            return f"{said}; nothing waits there"
-        waits = f"{self.unread:,} {self.logs[0].unit}s wait"
+            return f"{text}; no unread records"
+        unread = f"{self.unread:,} {self.logs[0].unit}s unread"
         if self.headroom_s is None:
-            return f"{said}; {waits}, and when they may expire is not known: {self.why_unknown}"
-        soon = (
-            "may expire from now on"
-            if not self.headroom_s
-            else f"may expire in {time_in_words(self.headroom_s)}"
-        )
-        return f"{said}; {waits}, and the oldest {soon}"
+            return f"{text}; {unread}, and their expiry is unknown: {self.why_unknown}"
+        expiry = "now"
+        if self.headroom_s:
+            expiry = f"in {time_in_words(self.headroom_s)}"
+        return f"{text}; {unread}, and the oldest may expire {expiry}"
 
     def as_json(self) -> dict[str, Any]:
-        """For programs; `partitions` are those that are there, and of a topic that is paused as a
+        """Return a JSON object. `partitions` are the existing ones, of a topic that is paused as a
         whole all of them.
         """
         first = self.pauses[0]
@@ -87,128 +88,139 @@ class Resting:
 
 
 def described_pause(pause: Pause) -> dict[str, Any]:
-    """Return an operator's pause, for programs; a topic paused as a whole has no partition."""
+    """Return an operator's pause as a JSON object. A topic paused as a whole has no partition."""
     log = pause.log
     place = log.place if log else {"topic": pause.topic, "partition": None}
     return {**place, **(describe_pause(pause) or {})}
 
 
 def describe_pause(pause: Pause | None) -> dict[str, Any] | None:
-    """Why a log is paused, in a document of logs; None where it is not."""
-    return (
-        {"reason": pause.reason, "by": pause.by, "since_at": at(pause.since_ms)} if pause else None
-    )
+    """Return why a partition is paused as a JSON object; None if it is not."""
+    if pause is None:
+        return None
+    return {"reason": pause.reason, "by": pause.by, "since_at": at(pause.since_ms)}
 
 
 def resting(snapshot: Snapshot, *, now_ms: int) -> tuple[Resting, ...]:
-    """Return what is paused, a value for each command and topic, with the observed partitions."""
+    """Return the pauses, one value per command and topic, with the observed partitions."""
     paused = leave_paused(snapshot).paused
     whole = replace(snapshot, extents={**snapshot.extents_of_paused, **snapshot.extents})
     together: dict[tuple[str, str, str, int], tuple[list[Pause], list[BrokerPartition]]] = {}
     for one in snapshot.pauses:
-        together.setdefault(_said(one), ([], []))[0].append(one)
+        together.setdefault(_command_of(one), ([], []))[0].append(one)
     for log, pause in sorted(paused.items()):
-        together[_said(pause)][1].append(log)
-    return tuple(
-        _resting(tuple(pauses), tuple(logs), whole, now_ms) for pauses, logs in together.values()
-    )
+        together[_command_of(pause)][1].append(log)
+    found = []
+    for pauses, logs in together.values():
+        found.append(_resting(tuple(pauses), tuple(logs), whole, now_ms))
+    return tuple(found)
 
 
 def describe_paused(snapshot: Snapshot, *, now_ms: int) -> Iterator[str]:
-    """Describe the same: a sentence each."""
+    """Describe the pauses: a sentence per command and topic."""
     return (one.says for one in resting(snapshot, now_ms=now_ms))
 
 
 def describe_paused_but_loaded(
     logs: Iterable[BrokerPartition], pauses: Iterable[Pause]
 ) -> tuple[str, ...]:
-    """A sentence for each paused log that a replay or a backfill names: who names offsets means
-    them, and the log rests on.
+    """Describe paused partitions that a replay or a backfill reads: a sentence each. An explicit
+    range is loaded, and the partition stays paused.
     """
-    return tuple(
-        f"{log} is paused since {at(why.since_ms)} by {why.by}: {why.reason}; what is named of it is loaded all the same, and it "
-        "stays paused"
-        for log, why in sorted(paused_logs(logs, pauses).items())
-    )
+    sentences = []
+    for log, pause in sorted(paused_logs(logs, pauses).items()):
+        sentences.append(
+            f"{log} is paused since {at(pause.since_ms)} by {pause.by}: {pause.reason}. The named "
+            "offsets are loaded, and it stays paused"
+        )
+    return tuple(sentences)
 
 
 def describe_paused_but_executed(plan: Plan, pauses: Iterable[Pause]) -> str:
-    """Describe that a stored plan reads partitions which were paused since, as the end of a
+    """Describe that a stored plan reads partitions which were paused later, as the end of a
     sentence; empty if it reads none.
     """
     paused = sorted(paused_logs({r.log for r in plan.ranges}, pauses))
     if not paused:
         return ""
-    more = f" and {len(paused) - 1:,} more" if paused[1:] else ""
-    return f"; {paused[0]}{more} in it paused since then, and a stored plan is executed whole"
+    more = f" and {len(paused) - 1:,} more" if len(paused) > 1 else ""
+    return f"; {paused[0]}{more} of it paused later; a stored plan is executed as a whole"
 
 
-def _said(pause: Pause) -> tuple[str, str, str, int]:
+def _command_of(pause: Pause) -> tuple[str, str, str, int]:
     return pause.topic, pause.reason, pause.by, pause.since_ms
 
 
 def _resting(
     pauses: tuple[Pause, ...], logs: tuple[BrokerPartition, ...], snapshot: Snapshot, now_ms: int
 ) -> Resting:
-    found = [told for log in logs if (told := _of_log(log, snapshot, now_ms))]
-    rooms = [room for _, room in found if room]
-    unread, left = (
-        of_known(sum, (waits for waits, _ in found)),
-        of_known(min, (room.seconds for room in rooms)),
-    )
+    counts: list[int | None] = []
+    rooms = []
+    for log in logs:
+        unread = _unread_of_paused(log, snapshot, now_ms)
+        if unread is None:
+            continue
+        count, room = unread
+        counts.append(count)
+        if room:
+            rooms.append(room)
+    reasons = [room.why for room in rooms if room.why]
     return Resting(
-        pauses, logs, unread, left, next((room.why for room in rooms if room.why), "nobody tells")
+        pauses,
+        logs,
+        of_known(sum, counts),
+        of_known(min, (room.seconds for room in rooms)),
+        reasons[0] if reasons else "unknown reason",
     )
 
 
-def _of_log(
+def _unread_of_paused(
     log: BrokerPartition, snapshot: Snapshot, now_ms: int
 ) -> tuple[int, Headroom | None] | None:
-    """Return how much waits in a partition, and its time left; None without a leader."""
-    extent, newest = snapshot.extents.get(log), snapshot.ledger.newest
+    """Return the unread offsets of a partition and the time left; None without a leader."""
+    extent = snapshot.extents.get(log)
     if extent is None:
         return None
-    start = max(extent.log_start_offset, newest.positions.get(log, 0) if newest else 0)
+    newest = snapshot.ledger.newest
+    loaded_until = newest.positions.get(log, 0) if newest else 0
+    start = max(extent.log_start_offset, loaded_until)
     if start >= extent.end_offset:
         return 0, None
-    oldest = snapshot.oldest_of_paused.get(log, _WITHOUT_TIME if log.is_physical else _SILENT)
+    unknown = _NO_TIMESTAMPS if log.is_physical else _NOT_LOOKED_UP
+    oldest = snapshot.oldest_of_paused.get(log, unknown)
     return extent.end_offset - start, headroom(log, start, oldest, snapshot, now_ms=now_ms)
 
 
-_WORDS = {
+_UNKNOWN_FIELDS = {
     "lag": "the lag",
     "estimated_bytes": "the size",
     "behind_s": "the time behind",
-    "headroom_s": "when records may expire",
+    "headroom_s": "the expiry of records",
 }
-_NOT_ASKED, _TIMELESS = (
-    OldestRecord(why="its broker was not asked"),
-    OldestRecord(why="messages of these brokers have no time"),
-)
 
 
 @dataclass(frozen=True, slots=True)
 class LogLag:
-    """Lag of one partition. None: unknown, with the reason in `unknown`; without lag there is no
-    oldest record and no time left.
+    """Lag of one partition. None: unknown, with the reason in `unknown`. A partition without lag has
+    no oldest record and no expiry.
     """
 
     log: BrokerPartition
     extent: Mapping[str, int | None]
     position: int | None
     lag: int | None
-    """Offsets, and so records at most; bytes, if physical."""
+    """Offsets, so records at most; of Jafka bytes."""
     estimated_bytes: int | None = None
     oldest_ms: int | None = None
-    """The time of the oldest unread record, in milliseconds since 1970."""
+    """Timestamp of the oldest unread record, in ms since 1970."""
     behind_s: float | None = None
     headroom: Headroom = field(default_factory=Headroom)
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """Why something is not known, by the name that it has in the document."""
+    """Name in the document -> why it is unknown."""
     paused: Pause | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The partition in the document of `etl lag`."""
+        """Return the partition in the document of `etl lag`."""
         return {
             **self.log.place,
             **self.extent,
@@ -228,22 +240,21 @@ class LogLag:
 
 @dataclass(frozen=True, slots=True)
 class Lags:
-    """All partitions, as of one moment."""
+    """Lag of all partitions at one time."""
 
     at_ms: int
     logs: tuple[LogLag, ...]
     open_transactions: tuple[str, ...] = ()
-    """Open transactions, a sentence per topic: records behind them are unreadable and do not lag.
-    """
+    """Open transactions, a sentence per topic. Records after them are unreadable and do not lag."""
     paused: tuple[str, ...] = ()
     """Paused partitions, a sentence per command."""
     refusal: NeedsDecision | None = None
-    """The error of a run: if ledgers disagree no lag is known, changed partitions have none."""
+    """The error that a run would raise: the lag of such partitions is unknown."""
 
     @property
     def totals(self) -> dict[str, Any]:
-        """Return sums, the longest time behind and the least time left of what is known; None if
-        nothing is.
+        """Return sums, the longest time behind and the least time left, of known values; None if no
+        value is known.
         """
         known = [one for one in self.logs if one.lag is not None]
         is_physical = any(one.log.is_physical for one in self.logs)
@@ -261,16 +272,14 @@ class Lags:
     @property
     def unknown(self) -> tuple[str, ...]:
         """Describe what is unknown: a sentence per reason and topic."""
-        return tuple(
-            sentence
-            for name, words in _WORDS.items()
-            for sentence in describe_unknown(
-                words, {one.log: one.unknown[name] for one in self.logs if name in one.unknown}
-            )
-        )
+        sentences: list[str] = []
+        for name, subject in _UNKNOWN_FIELDS.items():
+            reasons = {one.log: one.unknown[name] for one in self.logs if name in one.unknown}
+            sentences += describe_unknown(subject, reasons)
+        return tuple(sentences)
 
     def as_json(self) -> dict[str, Any]:
-        """The document of `etl lag`."""
+        """Return the document of `etl lag`."""
         return {
             "at": at(self.at_ms),
             "totals": self.totals,
@@ -286,48 +295,38 @@ def unread_from(
     """Return the first unread offset of each partition that lags."""
     if so_far is None:
         return {}
-    lagging = [log for log in snapshot.extents if lag_of(log, snapshot, so_far, settings)]
-    return {
-        log: oldest
-        for log in lagging
-        if (oldest := oldest_unread(log, snapshot, so_far, settings)) is not None
-    }
+    unread = {}
+    for log in snapshot.extents:
+        if not lag_of(log, snapshot, so_far, settings):
+            continue
+        oldest = oldest_unread(log, snapshot, so_far, settings)
+        if oldest is not None:
+            unread[log] = oldest
+    return unread
 
 
 def lags_at(
     snapshot: Snapshot,
     so_far: Reached | None,
     settings: Settings,
-    told: Mapping[BrokerPartition, OldestRecord],
+    oldest: Mapping[BrokerPartition, OldestRecord],
     *,
     now_ms: int,
     refusal: NeedsDecision | None = None,
 ) -> Lags:
-    """Return the lag of a snapshot; `so_far`: the pipeline's positions (None: unknown). `told`: the
-    oldest unread records; `refusal`: see `Lags`.
+    """Return the lag of a snapshot. `so_far`: the pipeline's loaded-until offsets (None: unknown);
+    `oldest`: the oldest unread records; `refusal`: see `Lags`.
     """
-    logs, timeless = (
-        in_order(logs_of(snapshot)),
-        {log: _TIMELESS for log in logs_of(snapshot) if log.is_physical},
-    )
+    logs = in_order(logs_of(snapshot))
     paused = paused_logs(logs, snapshot.pauses)
-    rows = tuple(
-        replace(
-            _row(
-                log,
-                snapshot,
-                settings,
-                so_far,
-                told.get(log, timeless.get(log, _NOT_ASKED)),
-                now_ms,
-            ),
-            paused=paused.get(log),
-        )
-        for log in logs
-    )
+    rows = []
+    for log in logs:
+        unknown = _NO_TIMESTAMPS if log.is_physical else _NOT_LOOKED_UP
+        row = _row(log, snapshot, settings, so_far, oldest.get(log, unknown), now_ms)
+        rows.append(replace(row, paused=paused.get(log)))
     return Lags(
         now_ms,
-        rows,
+        tuple(rows),
         tuple(describe_open(snapshot)),
         tuple(describe_paused(snapshot, now_ms=now_ms)),
         refusal,
@@ -344,57 +343,48 @@ def _row(
 ) -> LogLag:
     extent = describe_partition_offsets(snapshot, log)
     if so_far is None:
-        return LogLag(
-            log,
-            extent,
-            None,
-            None,
-            unknown={"lag": "the ledgers disagree, so nobody knows what the table holds"},
-        )
+        reason = "the ledger and the table disagree"
+        return LogLag(log, extent, None, None, unknown={"lag": reason})
     position = position_of(log, snapshot, so_far, settings)
-    behind, begins = (
-        lag_of(log, snapshot, so_far, settings),
-        oldest_unread(log, snapshot, so_far, settings),
-    )
-    if behind is None or begins is None:
-        return LogLag(
-            log, extent, position, None, unknown={"lag": _why_unknown(log, snapshot, so_far)}
-        )
-    if not behind:
+    lag = lag_of(log, snapshot, so_far, settings)
+    unread_from_offset = oldest_unread(log, snapshot, so_far, settings)
+    if lag is None or unread_from_offset is None:
+        reason = _why_unknown(log, snapshot, so_far)
+        return LogLag(log, extent, position, None, unknown={"lag": reason})
+    if not lag:
         return LogLag(log, extent, position, 0, 0, behind_s=0.0)
     unknown = dict[str, str]()
-    size = _size(log, behind, snapshot, unknown)
-    room = headroom(log, begins, oldest, snapshot, now_ms=now_ms)
+    size = _size(log, lag, snapshot, unknown)
+    room = headroom(log, unread_from_offset, oldest, snapshot, now_ms=now_ms)
     if room.why:
         unknown["headroom_s"] = room.why
     if oldest.timestamp_ms is None:
-        unknown["behind_s"] = oldest.why or "nobody tells"
-        return LogLag(log, extent, position, behind, size, headroom=room, unknown=unknown)
+        unknown["behind_s"] = oldest.why or "unknown reason"
+        return LogLag(log, extent, position, lag, size, headroom=room, unknown=unknown)
     behind_s = max(0, now_ms - oldest.timestamp_ms) / 1000
-    return LogLag(log, extent, position, behind, size, oldest.timestamp_ms, behind_s, room, unknown)
+    return LogLag(log, extent, position, lag, size, oldest.timestamp_ms, behind_s, room, unknown)
 
 
 def _size(
-    log: BrokerPartition, behind: int, snapshot: Snapshot, unknown: dict[str, str]
+    log: BrokerPartition, lag: int, snapshot: Snapshot, unknown: dict[str, str]
 ) -> int | None:
-    """About how many bytes lag, by what an offset of the log takes on average; None, and the reason
-    in `unknown`.
+    """Return the estimated bytes of the lag, by the average bytes per offset. None: unknown, and the
+    reason is added to `unknown`.
     """
-    cost, settings = snapshot.bytes_per_offset.get(log), snapshot.retention.get(log.topic)
-    if cost is None:
-        unknown["estimated_bytes"] = "the brokers do not tell the size of the log"
-    elif settings is not None and settings.is_tiered:
-        unknown["estimated_bytes"] = (
-            "the brokers tell the size of what they hold themselves, and part of the log is in remote storage"
-        )
-    else:
-        return round(behind * cost)
-    return None
+    bytes_per_offset = snapshot.bytes_per_offset.get(log)
+    if bytes_per_offset is None:
+        unknown["estimated_bytes"] = "brokers do not report the size of the partition"
+        return None
+    retention = snapshot.retention.get(log.topic)
+    if retention is not None and retention.is_tiered:
+        unknown["estimated_bytes"] = "part of the partition is in remote storage"
+        return None
+    return round(lag * bytes_per_offset)
 
 
 def _why_unknown(log: BrokerPartition, snapshot: Snapshot, so_far: Reached) -> str:
     if log not in snapshot.extents:
         return f"it {log.unled}"
     if log in so_far.others:
-        return "it is no longer the log whose offsets are known"
-    return "nobody can say yet where it starts"
+        return "the partition was recreated or truncated"
+    return "its start is not decided yet"

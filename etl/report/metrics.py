@@ -1,4 +1,4 @@
-"""How does a run become Prometheus metrics and OpenLineage events?
+"""How is a run exported as Prometheus metrics and as OpenLineage events?
 
 Prometheus: gauges of the last run in the text exposition format. Unknown values have no sample. At
 most `MOST_SERIES` topics or partitions have a series; the rest is added up in one, so that sums are
@@ -27,24 +27,24 @@ PREFIX, MOST_SERIES, OTHERS = "offset_range_etl_", 1000, "(others)"
 LAST_SUCCESS = "last_success_timestamp_seconds"
 HELP: Mapping[str, str] = {
     "run_info": "The last run; the value is 1.",
-    "run_start_timestamp_seconds": "When the last run began.",
-    "run_end_timestamp_seconds": "When the last run ended.",
-    LAST_SUCCESS: "When the last run ended whose exit code was 0; of the runs since metrics are written.",
-    "run_success": "1 where the last run's exit code was 0, else 0.",
+    "run_start_timestamp_seconds": "Start of the last run.",
+    "run_end_timestamp_seconds": "End of the last run.",
+    LAST_SUCCESS: "End of the last run with exit code 0, since metrics are written.",
+    "run_success": "1 if the exit code of the last run was 0, else 0.",
     "run_exit_code": "The exit code of the last run.",
-    "run_retriable": "1 where the last run failed and a retry may help, else 0.",
-    "run_duration_seconds": "How long the last run took.",
-    "run_verb_duration_seconds": "How much of that each verb took.",
-    "run_rows": "Rows that the plans of the last run gave, as far as they were counted.",
-    "run_fetched_bytes": "Bytes that the brokers sent for them.",
-    "run_offsets_committed": "Committed offsets that the last run moved.",
-    "run_lost_offsets": "Offsets that the plans of the last run let go, as policy or an operator allows.",
-    "run_outcome": "1 for each outcome that the last run came to, 0 for the others.",
-    "table_version": "The version of the table behind the last run's plan.",
-    "partitions": "Partitions that the last run saw.",
-    "partitions_unknown": "Of those, the ones of which nobody knows how far the table is behind.",
-    "lag_records": "Offsets that could be read when the last run looked and are not in the table: records at most.",
-    "lag_bytes": "About how many bytes that is; of Jafka and Kafka 0.7 exactly so many.",
+    "run_retriable": "1 if the last run failed and a retry may help, else 0.",
+    "run_duration_seconds": "Duration of the last run.",
+    "run_verb_duration_seconds": "Duration of each phase of the last run.",
+    "run_rows": "Counted rows of the plans of the last run.",
+    "run_fetched_bytes": "Bytes fetched for them.",
+    "run_offsets_committed": "Partitions whose offset the last run committed.",
+    "run_lost_offsets": "Offsets that the plans of the last run gave up, as policy or an operator allows.",
+    "run_outcome": "1 for each outcome of the last run, 0 for the others.",
+    "table_version": "Table version after the last run's plan.",
+    "partitions": "Partitions that the last run observed.",
+    "partitions_unknown": "Partitions with an unknown lag.",
+    "lag_records": "Readable offsets that are not in the table: records at most.",
+    "lag_bytes": "Estimated bytes of the lag; exact for Jafka and Kafka 0.7.",
     "oldest_unread_age_seconds": "How old the oldest record is that is not in the table; 0 where nothing lags.",
     "retention_headroom_seconds": "How long until retention may take the first record that is not in the table.",
     "paused_partitions": "Partitions that an operator paused: no run reads them until they are resumed.",
@@ -62,31 +62,29 @@ Sample = tuple[str, Labels, float]
 def metrics_of(
     report: Report, *, now_ms: int, per_partition: bool, last_success_s: float | None
 ) -> str:
-    """The file of a run that has ended. `last_success_s`: that of the runs before it, in seconds
-    since 1970; None: not known.
+    """Return the metrics file of a run that ended. `last_success_s`: the value of the previous file,
+    in seconds since 1970; None: unknown.
     """
-    ours: Labels = (("pipeline", report.pipeline), ("group", report.group))
-    lags = (
-        report.looks.lags(report.oldest, report.settings, now_ms=now_ms)
-        if report.settings
-        else None
-    )
-    samples = [
-        *_of_run(report, last_success_s),
-        *(_of_lags(lags, per_partition) if lags else ()),
-        *_of_pauses(report.paused),
-        *report.statistics.samples(),
-    ]
+    lags = None
+    if report.settings:
+        lags = report.looks.lags(report.oldest, report.settings, now_ms=now_ms)
+    samples = list(_of_run(report, last_success_s))
+    if lags:
+        samples += _of_lags(lags, per_partition)
+    samples += _of_pauses(report.paused)
+    samples += report.statistics.samples()
+
+    common: Labels = (("pipeline", report.pipeline), ("group", report.group))
     by_name: dict[str, list[str]] = {}
     for name, labels, value in samples:
-        by_name.setdefault(name, []).append(
-            f"{PREFIX}{name}{format_labels((*ours, *labels))} {_number(value)}\n"
-        )
-    return "".join(
-        f"# HELP {PREFIX}{name} {text}\n# TYPE {PREFIX}{name} gauge\n{''.join(by_name[name])}"
-        for name, text in HELP.items()
-        if name in by_name
-    )
+        line = f"{PREFIX}{name}{format_labels((*common, *labels))} {_number(value)}\n"
+        by_name.setdefault(name, []).append(line)
+    parts = []
+    for name, text in HELP.items():
+        if name in by_name:
+            parts.append(f"# HELP {PREFIX}{name} {text}\n# TYPE {PREFIX}{name} gauge\n")
+            parts += by_name[name]
+    return "".join(parts)
 
 
 def format_labels(labels: Labels) -> str:
@@ -104,11 +102,11 @@ def _number(value: float) -> str:
 
 
 def _of_run(report: Report, last_success_s: float | None) -> Iterator[Sample]:
-    ended_s, code = (report.finished_at_ms or 0) / 1000, report.exit_code
-    told = {outcome for outcome, _ in report.outcomes}
-    lost = sum(
-        loss.until_offset - loss.from_offset for one in report.plans for loss in one.plan.losses
-    )
+    ended_s = (report.finished_at_ms or 0) / 1000
+    code = report.exit_code
+    lost = 0
+    for one in report.plans:
+        lost += sum(loss.until_offset - loss.from_offset for loss in one.plan.losses)
     plain: dict[str, float | None] = {
         "run_start_timestamp_seconds": report.started_at_ms / 1000,
         "run_end_timestamp_seconds": ended_s,
@@ -124,38 +122,41 @@ def _of_run(report: Report, last_success_s: float | None) -> Iterator[Sample]:
         "table_version": report.result.delta_version if report.result else None,
     }
     yield "run_info", (("run_id", report.run_id), ("state", report.state.value)), 1
-    yield from ((name, (), value) for name, value in plain.items() if value is not None)
-    yield from (
-        ("run_verb_duration_seconds", (("verb", verb.value),), report.seconds.get(verb, 0.0))
-        for verb in Verb
-    )
-    yield from (
-        ("run_outcome", (("outcome", outcome.value),), int(outcome in told)) for outcome in Outcome
-    )
+    for name, value in plain.items():
+        if value is not None:
+            yield name, (), value
+    for verb in Verb:
+        seconds = report.seconds.get(verb, 0.0)
+        yield "run_verb_duration_seconds", (("verb", verb.value),), seconds
+    outcomes = {outcome for outcome, _ in report.outcomes}
+    for outcome in Outcome:
+        yield "run_outcome", (("outcome", outcome.value),), int(outcome in outcomes)
 
 
 def _of_pauses(paused: Sequence[Resting]) -> Iterator[Sample]:
-    """By topic, of those that have a pause."""
+    """Yield samples by topic, of topics with a pause."""
     topics: dict[str, list[Resting]] = {}
     for one in paused:
         topics.setdefault(one.pauses[0].topic, []).append(one)
     names = sorted(topics)
-    groups = [((("topic", name),), topics[name]) for name in names[:MOST_SERIES]]
-    if left := names[MOST_SERIES:]:
-        groups.append(((("topic", OTHERS),), [one for name in left for one in topics[name]]))
-    for labels, some in groups:
-        told = {
-            "paused_partitions": sum(len(one.logs) for one in some),
-            "paused_unread": of_known(sum, (one.unread for one in some)),
-            "paused_since_timestamp_seconds": min(one.pauses[0].since_ms for one in some) / 1000,
-            "paused_headroom_seconds": of_known(min, (one.headroom_s for one in some)),
+    groups = {name: topics[name] for name in names[:MOST_SERIES]}
+    for name in names[MOST_SERIES:]:
+        groups.setdefault(OTHERS, []).extend(topics[name])
+    for topic, pauses in groups.items():
+        values = {
+            "paused_partitions": sum(len(one.logs) for one in pauses),
+            "paused_unread": of_known(sum, (one.unread for one in pauses)),
+            "paused_since_timestamp_seconds": min(one.pauses[0].since_ms for one in pauses) / 1000,
+            "paused_headroom_seconds": of_known(min, (one.headroom_s for one in pauses)),
         }
-        yield from ((name, labels, value) for name, value in told.items() if value is not None)
+        for name, value in values.items():
+            if value is not None:
+                yield name, (("topic", topic),), value
 
 
 @dataclass(slots=True)
 class _Series:
-    """Labels of one series of each lag metric."""
+    """The partitions that are added up in one series of each lag metric."""
 
     logs: list[LogLag] = field(default_factory=list)
 
@@ -164,21 +165,25 @@ class _Series:
         return sum(one.lag or 0 for one in self.logs)
 
     def samples(self, labels: Labels) -> Iterator[Sample]:
-        logs, is_physical = self.logs, self.logs[0].log.is_physical
+        logs = self.logs
         lag = of_known(sum, (one.lag for one in logs))
+        if logs[0].log.is_physical:
+            records, size = None, lag
+        else:
+            records, size = lag, of_known(sum, (one.estimated_bytes for one in logs))
         ages = [one.behind_s for one in logs if one.lag is not None]
-        told = {
+        values = {
             "partitions": len(logs),
             "partitions_unknown": sum(one.lag is None for one in logs),
-            "lag_records": None if is_physical else lag,
-            "lag_bytes": lag
-            if is_physical
-            else of_known(sum, (one.estimated_bytes for one in logs)),
+            "lag_records": records,
+            "lag_bytes": size,
             "oldest_unread_age_seconds": of_known(max, ages),
             "retention_headroom_seconds": of_known(min, (one.headroom.seconds for one in logs)),
             "retention_headroom_bytes": of_known(min, (one.headroom.bytes for one in logs)),
         }
-        yield from ((name, labels, value) for name, value in told.items() if value is not None)
+        for name, value in values.items():
+            if value is not None:
+                yield name, labels, value
 
 
 def _of_lags(lags: Lags, per_partition: bool) -> Iterator[Sample]:
@@ -193,11 +198,13 @@ def _of_lags(lags: Lags, per_partition: bool) -> Iterator[Sample]:
 
 
 def _others(left: Sequence[_Series], names: Sequence[Labels]) -> Iterator[Sample]:
-    if left:
-        together = _Series([one for series in left for one in series.logs])
-        yield from together.samples(
-            tuple((name, OTHERS if name == "topic" else "") for name, _ in names[0])
-        )
+    if not left:
+        return
+    together = _Series()
+    for series in left:
+        together.logs += series.logs
+    labels = tuple((name, OTHERS if name == "topic" else "") for name, _ in names[0])
+    yield from together.samples(labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +214,13 @@ class RunLineage:
     event_type: str
     """START, COMPLETE, FAIL or ABORT."""
     run_id: str
-    """A UUID that follows from the run's own id."""
+    """A UUID derived from the run's own id."""
     namespace: str
     job: str
     inputs: tuple[tuple[str, str], ...]
-    """Namespace and name of each topic that a plan of the run reads; at its start none is known."""
+    """Namespace and name of each topic that a plan of the run reads; empty at its start."""
     output: tuple[str, str] | None
-    """None: a named table whose location the run has not asked for."""
+    """None: a named table whose path is not looked up yet."""
     records: int | None
     """Rows of the run's plans; None at its start."""
     version: int | None
@@ -222,7 +229,7 @@ class RunLineage:
 
 
 def lineage_of(report: Report, settings: Settings, namespace: str) -> RunLineage:
-    """The event for what the run is at: its start until it has ended."""
+    """Return the event of a run: START until it ended."""
     has_ended = report.finished_at_ms is not None
     topics = sorted({r.log.topic for one in report.plans for r in one.plan.ranges})
     return RunLineage(
@@ -245,12 +252,13 @@ def _event_type(report: Report) -> str:
 
 
 def _brokers(settings: Settings) -> str:
-    named = settings.source.bootstrap_servers
-    return f"kafka://{named[0] if named else settings.zookeeper.connect.partition(',')[0]}"
+    if settings.source.bootstrap_servers:
+        return f"kafka://{settings.source.bootstrap_servers[0]}"
+    return f"kafka://{settings.zookeeper.connect.partition(',')[0]}"
 
 
 def _place(path: str) -> tuple[str, str]:
-    """A folder is a name in the namespace `file`; of an object store the bucket is the namespace."""
+    """Return namespace and name of a path: `file` and the directory, or the bucket and the key."""
     folder = folder_of(path)
     if folder is not None:
         return "file", str(folder)

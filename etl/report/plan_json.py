@@ -36,6 +36,7 @@ from etl.model.plans import (
     Bound,
     CommitResult,
     Loss,
+    OffsetRange,
     Plan,
     RangeResult,
     Request,
@@ -50,19 +51,17 @@ from etl.settings.sections import Settings
 
 def describe_done_before(key: RunKeyRecord) -> str:
     """Describe a run whose key is done."""
-    if key.is_empty:
-        behind = f"behind plan {key.number}" if key.number else "before there was any plan"
-        return f"run key {key.key} was asked for before, {behind}, and there was nothing to read{_up_to(key)}"
-    return f"run key {key.key} is already applied by plan {key.number}{_up_to(key)}"
+    bounds = f" ({key.said})" if key.said else ""
+    if not key.is_empty:
+        return f"Run key {key.key} was loaded by plan {key.number}{bounds}"
+    since = f"after plan {key.number}" if key.number else "before the first plan"
+    return f"Run key {key.key} is done: it had no records, {since}{bounds}"
 
 
 def describe_empty_key(key: RunKeyRecord) -> str:
-    """The first run under a key that has nothing to read."""
-    return f"nothing new to read{_up_to(key)}; asked for again, run key {key.key} stays at that"
-
-
-def _up_to(key: RunKeyRecord) -> str:
-    return f" ({key.said})" if key.said else ""
+    """Describe the first run of a key that has nothing to read."""
+    bounds = f" ({key.said})" if key.said else ""
+    return f"No new records{bounds}. Run key {key.key} is done: a later run with it loads nothing"
 
 
 def describe_without_plan(
@@ -71,73 +70,78 @@ def describe_without_plan(
     """Describe a run without a plan."""
     if done_before:
         return Outcome.ALREADY_LOADED, describe_done_before(done_before)
-    return Outcome.UP_TO_DATE, describe_empty_key(
-        remembered
-    ) if remembered else "nothing new to read"
+    if remembered:
+        return Outcome.UP_TO_DATE, describe_empty_key(remembered)
+    return Outcome.UP_TO_DATE, "No new records"
 
 
-def describe_open(plan: Plan) -> str:
-    """Describe in how many partitions older records than the bound may still come."""
-    until, many = plan.bounds.until, plan.bounds.open_logs
+_LATER_RUN = "Older records that arrive later are loaded by a later run"
+
+
+def describe_open_end(plan: Plan) -> str:
+    """Describe that partitions without a record at the end may still get older ones."""
+    until = plan.bounds.until.said if plan.bounds.until else ""
     return (
-        f"plan {plan.number}: {_have(many)} no record at or after {until.said if until else ''} yet and {'is' if many == 1 else 'are'} "
-        "read to the end; what comes there later and is older goes into a later run"
+        f"Plan {plan.number}: {_have(plan.bounds.open_logs)} no record at or after {until} and was "
+        f"read to the log end. {_LATER_RUN}"
     )
 
 
-def describe_open_without_plan(until: Bound, many: int) -> str:
+def describe_open_without_plan(until: Bound, count: int) -> str:
     """Describe the same for a run with nothing to read."""
-    return (
-        f"{_have(many)} no record at or after {until.said} yet, and nothing that is not loaded; what comes there later and is older goes "
-        "into a later run"
-    )
+    return f"{_have(count)} no record at or after {until.said}. {_LATER_RUN}"
 
 
 def describe_left_of_key(key: str, left: Collection[BrokerPartition]) -> str:
-    """The logs that could not be read under a key: one is named, as each is under its own outcome."""
+    """Describe partitions of a run key that could not be read. Their own outcomes name each."""
     return (
-        f"run key {key} left {_first_of(left)}, which could not be read: asked for again once it can, the key loads what "
-        f"{'they have' if len(left) > 1 else 'it has'} up to its bound"
+        f"Run key {key} is not loaded in {_first_of(left)}, which could not be read. Run it again "
+        "with the key when it can be read"
     )
 
 
-def describe_beyond_bound(beyond: Mapping[BrokerPartition, int], said: str) -> str:
-    """Describe what an earlier run loaded beyond this run's bound."""
-    return f"{_first_of(beyond)}: an earlier run has loaded {sum(beyond.values()):,} offsets beyond {said}"
+def describe_beyond_bound(beyond: Mapping[BrokerPartition, int], until: str) -> str:
+    """Describe offsets beyond this run's end that an earlier run loaded."""
+    return f"{_first_of(beyond)}: an earlier run loaded {sum(beyond.values()):,} offsets beyond {until}"
 
 
-def _have(many: int) -> str:
-    return "1 partition has" if many == 1 else f"{many:,} partitions have"
+def _have(count: int) -> str:
+    return "1 partition has" if count == 1 else f"Each of {count:,} partitions has"
 
 
 def _first_of(logs: Collection[BrokerPartition]) -> str:
-    return f"{min(logs)}" + (f" and {len(logs) - 1:,} more partitions" if len(logs) > 1 else "")
+    first = str(min(logs))
+    if len(logs) == 1:
+        return first
+    return f"{first} and {len(logs) - 1:,} more partitions"
 
 
-def describe_asked(request: Request | None) -> dict[str, object]:
-    """Return the request of a run, for programs."""
-    bounds = request.bounds if request else None
-    ends = {"from": bounds and bounds.start, "until": bounds and bounds.until}
-    return {
-        "run_key": request.run_key if request else None,
-        **{
-            name: bound
-            and {"said": bound.said, "at": at(bound.at_ms), "offsets_before_end": bound.back}
-            for name, bound in ends.items()
-        },
-    }
+def describe_request(request: Request | None) -> dict[str, object]:
+    """Return the request of a run as a JSON object."""
+    document: dict[str, object] = {"run_key": None, "from": None, "until": None}
+    if request is None:
+        return document
+    document["run_key"] = request.run_key
+    for name, bound in (("from", request.bounds.start), ("until", request.bounds.until)):
+        if bound:
+            document[name] = {
+                "said": bound.said,
+                "at": at(bound.at_ms),
+                "offsets_before_end": bound.back,
+            }
+    return document
 
 
 T = TypeVar("T")
 _UNREADABLE = b"no plan"
 _LOGS = "logs:"
-"""No topic has such a name."""
+"""Not a valid topic name."""
 _AS_THEY_ARE = frozenset((str, int, float, bool, type(None)))
 
 
 @singledispatch
 def write_value(value: Any) -> Any:
-    """A value as JSON."""
+    """Return a value as JSON."""
     return _fields(value) if dataclasses.is_dataclass(value) else value
 
 
@@ -195,7 +199,7 @@ def _(value: CommitResult) -> Any:
 
 @write_value.register(CommitMetadata)
 def _(value: CommitMetadata) -> Any:
-    """Its document as the plan that it is; null where it is none."""
+    """Write the document as the plan that it contains; null if it is none."""
     found = _fields(dataclasses.replace(value, document=None))
     return found if value.document is None else {**found, "document": _plan_in(value.document)}
 
@@ -240,21 +244,22 @@ def _column(values: list[Any]) -> list[Any]:
 
 
 def read_value(kind: type[T], found: Any) -> T:
-    """The value of this type that `write_value` wrote."""
+    """Read a value of this type that `write_value` wrote."""
     return cast(T, _read(kind, found))
 
 
 def _read(kind: Any, found: Any) -> Any:
     shape, inside = get_origin(kind), get_args(kind)
     if shape in (Union, types.UnionType):
-        return (
-            None
-            if found is None
-            else _read(next(one for one in inside if one is not type(None)), found)
-        )
+        if found is None:
+            return None
+        [inner] = [one for one in inside if one is not type(None)]
+        return _read(inner, found)
     if shape is tuple:
-        each = (inside[0],) * len(found) if inside[1:] == (...,) else inside
-        return tuple(_read(one, value) for one, value in zip(each, found, strict=True))
+        kinds = inside
+        if inside[1:] == (...,):
+            kinds = (inside[0],) * len(found)
+        return tuple(_read(one, value) for one, value in zip(kinds, found, strict=True))
     if shape is frozenset:
         return frozenset(_logs(found) if found and inside[0] is BrokerPartition else found)
     if shape is not None and issubclass(shape, Mapping):
@@ -285,7 +290,7 @@ def _mapping(key: Any, value: Any, found: Any) -> dict[Any, Any]:
 
 
 def _rows(kind: Any, found: Mapping[str, Any]) -> Iterator[Any]:
-    """The values of which the columns have the fields."""
+    """Yield the values whose fields the columns contain."""
     columns = {name: column for name, column in found.items() if name != _LOGS}
     for number in range(sum(map(len, found[_LOGS].values()))):
         yield _made(kind, {name: column[number] for name, column in columns.items()})
@@ -294,7 +299,7 @@ def _rows(kind: Any, found: Mapping[str, Any]) -> Iterator[Any]:
 def _logs(found: Mapping[str, Iterable[str]]) -> list[BrokerPartition]:
     logs = [parse_partition_key(topic, key) for topic, keys in found.items() for key in keys]
     if None in logs:
-        raise ValueError("there is a key of no log")
+        raise ValueError("a key is not that of a partition")
     return cast(list[BrokerPartition], logs)
 
 
@@ -316,7 +321,6 @@ _READERS: dict[Any, Any] = {
 
 
 _DECIDING: dict[str, Any] = {
-    "version": True,
     "pipeline": True,
     "limits": True,
     "transform": True,
@@ -349,14 +353,12 @@ _AS_IN_LEDGER = "the newest plan of the ledger"
 
 
 def write_plan(plan: Plan) -> dict[str, Any]:
-    """A plan as JSON: as it is stored, without the brokers' addresses."""
+    """Return a plan as JSON: as it is stored, without addresses of brokers."""
     return write_value(plan)  # type: ignore[no-any-return]
 
 
 def read_plan(found: dict[str, Any]) -> Plan:
-    """The plan that `write_plan` wrote; its id is not checked, so that a test may change something
-    in it.
-    """
+    """Read a plan that `write_plan` wrote. Its id is not checked, so that a test may change it."""
     return read_value(Plan, found)
 
 
@@ -367,7 +369,7 @@ def write_snapshot(snapshot: Snapshot) -> dict[str, Any]:
     is_known = bool(
         newest and metadata and metadata.document is not None and metadata.plan_id == newest.id
     )
-    if table and metadata:  # what reading it came to decides nothing
+    if table and metadata:  # range results are not used by decisions
         kept = replace(metadata, document=None if is_known else metadata.document, receipts=None)
         snapshot = replace(snapshot, table=replace(table, metadata=kept))
     found: dict[str, Any] = write_value(snapshot)
@@ -377,7 +379,7 @@ def write_snapshot(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def read_snapshot(found: dict[str, Any]) -> Snapshot:
-    """The snapshot that `write_snapshot` wrote."""
+    """Read a snapshot that `write_snapshot` wrote."""
     table = found["table"]
     if table and table.get("metadata", {}).get("document") == _AS_IN_LEDGER:
         metadata = {**table["metadata"], "document": found["ledger"]["newest"]}
@@ -386,15 +388,13 @@ def read_snapshot(found: dict[str, Any]) -> Snapshot:
 
 
 def write_settings(settings: Settings) -> dict[str, Any]:
-    """The settings that decide, as JSON; the table's path in full, so that it means the same place
-    elsewhere.
-    """
+    """Return the settings that decisions use, as JSON, with the absolute path of the table."""
     found = settings.model_dump(mode="json", include=_DECIDING)
     return {**found, "table": {**found["table"], "path": settings.table.place}}
 
 
 def read_settings(found: dict[str, Any]) -> Settings:
-    """Settings that decide as those did which `write_settings` wrote. They lead nowhere."""
+    """Read settings that `write_settings` wrote. They decide the same, and have no addresses."""
     live = live_and_name(found["pipeline"])[0]  # no conf has a backfill's name
     conf = Settings.model_validate(
         {**found, "pipeline": live, "zookeeper": {"connect": "left-out:2181"}}
@@ -403,20 +403,22 @@ def read_settings(found: dict[str, Any]) -> Settings:
 
 
 def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
-    """Return a plan for people and programs: its facts, and each range with its result; another
-    plan's result is ignored.
+    """Return a plan and the result of each range as a JSON object. The result of another plan is
+    ignored.
     """
-    applied = applied if applied and applied.is_of(plan) else None
-    receipts: list[RangeResult | None] = (
-        list(applied.receipts) if applied else [None] * len(plan.ranges)
-    )
+    if applied and not applied.is_of(plan):
+        applied = None
+    results: list[RangeResult | None] = [None] * len(plan.ranges)
+    if applied:
+        results = list(applied.receipts)
+    ranges = [_describe_range(r, result) for r, result in zip(plan.ranges, results, strict=True)]
     return {
         "number": plan.number,
         "id": plan.id,
         "uid": plan.uid,
         "kind": plan.kind.value,
         "created_at": at(plan.created_at_ms),
-        **describe_asked(Request(plan.run_key, plan.bounds)),
+        **describe_request(Request(plan.run_key, plan.bounds)),
         "open_logs": plan.bounds.open_logs,
         "left_of_run_key": [
             {**log.place, "until": until} for log, until in sorted(plan.key_ends.items())
@@ -433,17 +435,7 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
         "run_id": applied.run_id if applied else None,
         "table_version": applied.delta_version if applied else None,
         "uncounted": applied.uncounted if applied else None,
-        "ranges": [
-            {
-                **r.log.place,
-                "from": r.from_offset,
-                "until": r.until_offset,
-                "leader": str(r.leader.broker) if r.leader else None,
-                "leader_epoch": r.leader.epoch if r.leader else None,
-                **(_describe_range_result(receipt) if receipt else {}),
-            }
-            for r, receipt in zip(plan.ranges, receipts, strict=True)
-        ],
+        "ranges": ranges,
         "positions": [
             {
                 **log.place,
@@ -477,12 +469,26 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
     }
 
 
+def _describe_range(planned: OffsetRange, result: RangeResult | None) -> dict[str, Any]:
+    leader = planned.leader
+    document = {
+        **planned.log.place,
+        "from": planned.from_offset,
+        "until": planned.until_offset,
+        "leader": str(leader.broker) if leader else None,
+        "leader_epoch": leader.epoch if leader else None,
+    }
+    if result:
+        document.update(_describe_range_result(result))
+    return document
+
+
 def _pending_offset(plan: Plan, log: BrokerPartition) -> dict[str, Any]:
     return {"first_offset": plan.pending_offsets[log]} if log in plan.pending_offsets else {}
 
 
 def describe_losses(losses: Iterable[Loss]) -> list[dict[str, Any]]:
-    """The losses of a plan, or of a command, for programs."""
+    """Return losses as JSON objects."""
     return [
         {
             **loss.log.place,
@@ -512,32 +518,26 @@ def _describe_rows_before(before: RowsBefore) -> dict[str, Any]:
 
 
 def _describe_assignment(plan: Plan) -> dict[str, Any]:
-    share = plan.share
-    return (
-        {}
-        if share is None
-        else {
-            "share": {
-                "member_id": share.member_id,
-                "instance_id": share.instance_id,
-                "membership": share.membership.value,
-                "strategy": share.strategy,
-                "generation": share.generation,
-                "partitions": [log.place for log in sorted(share.logs)],
-            },
-            "handed_over": plan.handed_over,
-            "is_void": plan.is_void,
-            "read_by_others": [
-                {
-                    **hole.log.place,
-                    "from": hole.from_offset,
-                    "until": hole.until_offset,
-                    "log_epoch": hole.log_epoch,
-                }
-                for hole in plan.read_by_others
-            ],
-        }
-    )
+    assignment = plan.share
+    if assignment is None:
+        return {}
+    read_by_others = []
+    for interval in plan.read_by_others:
+        offsets = {"from": interval.from_offset, "until": interval.until_offset}
+        read_by_others.append({**interval.log.place, **offsets, "log_epoch": interval.log_epoch})
+    return {
+        "share": {
+            "member_id": assignment.member_id,
+            "instance_id": assignment.instance_id,
+            "membership": assignment.membership.value,
+            "strategy": assignment.strategy,
+            "generation": assignment.generation,
+            "partitions": [log.place for log in sorted(assignment.logs)],
+        },
+        "handed_over": plan.handed_over,
+        "is_void": plan.is_void,
+        "read_by_others": read_by_others,
+    }
 
 
 def _describe_range_result(receipt: RangeResult) -> dict[str, Any]:
@@ -562,7 +562,7 @@ _LOOKS = ("first", "last")
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan that the run executed, or began to."""
+    """A plan that the run executed, or started to."""
 
     id: str
     uid: str
@@ -571,13 +571,13 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """What a report contains for computing its run's decisions again."""
+    """Settings and snapshots of a report, from which its run's decisions are computed again."""
 
     settings: Settings
     looks: tuple[Snapshot, ...]
-    """The first and the last, where there was more than one and both are in the report."""
+    """The first snapshot, and the last if it is another one and both are in the report."""
     plans: tuple[Planned, ...]
-    """In the order in which the run executed them."""
+    """In the order of execution."""
     began_at_ms: int
     error: Mapping[str, Any] | None
     """The run's error."""
@@ -610,11 +610,11 @@ def as_text(report: Mapping[str, Any], saw: Mapping[str, Any] | None) -> str:
 
 
 def _lines(value: Any, pad: str) -> str:
-    """A value in a line, or in a line for each of its parts where they have parts of their own."""
+    """Format a value in one line, or in a line per element if elements have elements."""
     if isinstance(value, dict) and any(map(_has_parts, value.values())):
         return _object({name: _lines(part, pad + "  ") for name, part in value.items()}, pad)
     if not isinstance(value, list) or not _has_parts(value):
-        return _told(value)
+        return _encode(value)
     inner, has_parts = f",\n{pad}  ", any(map(_has_parts, value[0].values()))
     lines = (
         inner.join(_lines(one, pad + "  ") for one in value)
@@ -638,22 +638,20 @@ def _has_parts(value: Any) -> bool:
 
 def _object(parts: Mapping[str, str], pad: str) -> str:
     inner = f",\n{pad}  "
-    return f"{{\n{pad}  {inner.join(f'{_told(name)}: {text}' for name, text in parts.items())}\n{pad}}}"
+    return f"{{\n{pad}  {inner.join(f'{_encode(name)}: {text}' for name, text in parts.items())}\n{pad}}}"
 
 
 def _bounded(look: Any) -> str:
     text = _line(look)
-    return (
-        text
-        if len(text) <= LOOK_MAX_BYTES
-        else _line({"left_out": f"it would take {len(text):,} bytes of {LOOK_MAX_BYTES:,}"})
-    )
+    if len(text) <= LOOK_MAX_BYTES:
+        return text
+    return _line({"left_out": f"{len(text):,} bytes, more than {LOOK_MAX_BYTES:,}"})
 
 
-_told = json.JSONEncoder().encode
+_encode = json.JSONEncoder().encode
 _line = json.JSONEncoder(separators=(",", ":")).encode
 _DIVIDER = "\0"
-"""In JSON it stands nowhere, strings have it escaped."""
+"""Cannot occur in JSON: strings have it escaped."""
 _divided = json.JSONEncoder(separators=(_DIVIDER, ": ")).encode
 
 
@@ -662,18 +660,21 @@ def read_incident(report: Mapping[str, Any]) -> Incident:
     ended before the first.
     """
     saw = report["snapshot"]
-    looks = tuple(
-        read_snapshot(saw[name]) for name in _LOOKS if name in saw and "left_out" not in saw[name]
-    )
-    plans = [*report["previous_plans"], *([report["plan"]] if report["plan"] else [])]
+    looks = []
+    for name in _LOOKS:
+        if name in saw and "left_out" not in saw[name]:
+            looks.append(read_snapshot(saw[name]))
+    plans = list(report["previous_plans"])
+    if report["plan"]:
+        plans.append(report["plan"])
     return Incident(
         read_settings(saw["settings"]),
-        looks,
+        tuple(looks),
         tuple(Planned(plan["id"], plan["uid"], _ms(plan["created_at"])) for plan in plans),
         _ms(report["started_at"]),
         report["error"],
     )
 
 
-def _ms(told: str) -> int:
-    return round(datetime.fromisoformat(told).timestamp() * 1000)
+def _ms(time: str) -> int:
+    return round(datetime.fromisoformat(time).timestamp() * 1000)

@@ -1,6 +1,6 @@
-"""What is a run doing, how far is it, and what was the result?
+"""Which phase is a run in, what is its progress, and which outcomes and counts does it have?
 
-Lives here: verbs and phases with their timings; outcomes; progress of reading, its speed and
+Lives here: phases with their timings; outcomes; progress of reading, its speed and
 estimated end; counts of records, bytes and requests. Range results are exact and arrive when a task
 ends; progress that tasks send while they read may be late or lost, and is used for tasks without
 results only. At most `MOST` topics and brokers are listed, the rest is added up.
@@ -94,7 +94,7 @@ _LOUD = frozenset(
 
 
 def log_outcome(outcome: Outcome, sentence: str) -> None:
-    """Log an outcome; the run's error is logged by whoever catches it."""
+    """Log an outcome. The run's error is logged where it is caught."""
     if outcome is not Outcome.FAILED:
         level = logging.WARNING if outcome.is_loud else logging.INFO
         _log.log(level, "%s: %s", outcome.value, sentence, extra={"outcome": outcome.value})
@@ -110,7 +110,7 @@ class State(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The process that runs: where, by which conf, of which versions."""
+    """The process of a run: host, conf, versions."""
 
     host: str | None = None
     pid: int | None = None
@@ -122,28 +122,36 @@ class Process:
 
 @dataclass(slots=True)
 class Executed:
-    """One plan of the run, and what came of it; None: it is not known to be in the table."""
+    """One plan of the run and its result; None: it is not known to be in the table."""
 
     plan: Plan
     applied: CommitResult | None = None
     writer: str | None = None
-    """Which one appended it, and why; None where the run did not come so far."""
+    """The writer that appended it, and why that one; None: the run ended before."""
 
     @property
     def records(self) -> int:
-        """Rows that the plan gave."""
-        return sum(r.rows or 0 for r in self.applied.receipts) if self.applied else 0
+        """The counted rows of the plan."""
+        if self.applied is None:
+            return 0
+        return sum(result.rows or 0 for result in self.applied.receipts)
 
 
 def fetched_bytes_of(plans: Iterable[Executed]) -> int | None:
-    """Bytes that the brokers sent for these plans; None where a crash took that knowledge along."""
-    told = [r.fetched_bytes for one in plans if one.applied for r in one.applied.receipts]
-    known = [size for size in told if size is not None]
-    return sum(known) if len(known) == len(told) else None
+    """Return the bytes fetched for these plans; None if a crash lost a count."""
+    total = 0
+    for one in plans:
+        if one.applied is None:
+            continue
+        for result in one.applied.receipts:
+            if result.fetched_bytes is None:
+                return None
+            total += result.fetched_bytes
+    return total
 
 
 _WINDOW_S = 30.0
-"""The pace is that of the last seconds: tasks wait for a broker, and begin cold."""
+"""Length of the window for the speed: the first seconds of a task are slower."""
 _LEAST_S = 2.0
 """Shortest time for a meaningful speed."""
 
@@ -160,7 +168,7 @@ class AttemptProgress:
 
 @dataclass(frozen=True, slots=True)
 class ReadSoFar:
-    """How far all tasks together are."""
+    """Progress of all tasks together."""
 
     ranges: int
     ranges_in_all: int
@@ -171,7 +179,7 @@ class ReadSoFar:
 
 
 class Reckoning:
-    """Tasks of one reading (indices of `ranges`) and what is known of each. A task's number is its
+    """Adds up the progress of tasks, each a list of indices of `ranges`. The number of a task is its
     first index.
     """
 
@@ -183,27 +191,24 @@ class Reckoning:
         self._ended = AttemptProgress(0, 0, 0, 0)
 
     def reached(
-        self, receipts: Mapping[int, RangeResult], told: Mapping[int, AttemptProgress]
+        self, results: Mapping[int, RangeResult], reported: Mapping[int, AttemptProgress]
     ) -> ReadSoFar:
-        """Return the progress of the tasks by results (per range) and reported progress (per task)."""
-        for number in [
-            number for number, task in self._left.items() if all(i in receipts for i in task)
-        ]:
-            came = [receipts[i] for i in self._left.pop(number)]
-            self._ended = _and(
-                self._ended,
-                AttemptProgress(
-                    0,
-                    self.planned[number],
-                    sum(r.rows or 0 for r in came),
-                    sum(r.fetched_bytes or 0 for r in came),
-                ),
-            )
+        """Return the progress by range results (by index) and reported progress (by task)."""
+        ended = []
+        for number, task in self._left.items():
+            if all(index in results for index in task):
+                ended.append(number)
+        for number in ended:
+            of_task = [results[index] for index in self._left.pop(number)]
+            rows = sum(result.rows or 0 for result in of_task)
+            fetched = sum(result.fetched_bytes or 0 for result in of_task)
+            done = AttemptProgress(0, self.planned[number], rows, fetched)
+            self._ended = _added(self._ended, done)
         so_far = self._ended
-        for number in self._left.keys() & told.keys():
-            so_far = _and(so_far, told[number])
+        for number in self._left.keys() & reported.keys():
+            so_far = _added(so_far, reported[number])
         return ReadSoFar(
-            min(len(receipts), self._ranges),
+            min(len(results), self._ranges),
             self._ranges,
             so_far.offsets,
             sum(self.planned.values()),
@@ -212,12 +217,12 @@ class Reckoning:
         )
 
 
-def _and(a: AttemptProgress, b: AttemptProgress) -> AttemptProgress:
+def _added(a: AttemptProgress, b: AttemptProgress) -> AttemptProgress:
     return AttemptProgress(0, a.offsets + b.offsets, a.records + b.records, a.bytes + b.bytes)
 
 
 class Pace:
-    """How fast the reading goes of late."""
+    """Speed of reading over the last seconds."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, ReadSoFar]] = deque()
@@ -225,36 +230,44 @@ class Pace:
     def see(self, now: float, reached: ReadSoFar) -> None:
         """Add the progress at that time, in seconds of a monotonic clock."""
         if self._seen and reached.offsets < self._seen[-1][1].offsets:
-            self._seen.clear()  # a task began anew
+            self._seen.clear()  # a task was started again
         self._seen.append((now, reached))
         while len(self._seen) > 2 and now - self._seen[1][0] >= _WINDOW_S:
             self._seen.popleft()
 
     @property
     def records_per_second(self) -> float | None:
-        """None while it is not known."""
-        first, last, passed = self._window()
-        return (last.records - first.records) / passed if passed else None
+        """Records per second; None while unknown."""
+        first, last, seconds = self._window()
+        if not seconds:
+            return None
+        return (last.records - first.records) / seconds
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the rest takes at this pace; None while that is not known."""
-        first, last, passed = self._window()
-        done = last.offsets - first.offsets if passed else 0
-        return (last.offsets_in_all - last.offsets) * passed / done if done else None
+        """Estimated seconds until the end; None while unknown."""
+        first, last, seconds = self._window()
+        done = last.offsets - first.offsets
+        if not seconds or not done:
+            return None
+        return (last.offsets_in_all - last.offsets) * seconds / done
 
     def _window(self) -> tuple[ReadSoFar, ReadSoFar, float]:
         """Return the ends of recent observations and the seconds between; none if that is too
         short.
         """
-        (began, first), (now, last) = (
-            (self._seen[0], self._seen[-1]) if self._seen else ((0.0, _NOTHING), (0.0, _NOTHING))
-        )
-        return first, last, now - began if now - began >= _LEAST_S else 0.0
+        if not self._seen:
+            return _NOTHING, _NOTHING, 0.0
+        began, first = self._seen[0]
+        now, last = self._seen[-1]
+        seconds = now - began
+        if seconds < _LEAST_S:
+            seconds = 0.0
+        return first, last, seconds
 
 
 def format_progress(reached: ReadSoFar, pace: Pace | None = None) -> str:
-    """How far, and where that is of interest still how fast and for how long: one line."""
+    """Return the progress as one line; with `pace` also speed and estimated time left."""
     done = 100 * reached.offsets // max(reached.offsets_in_all, 1)
     words = [f"{done}%", f"{reached.records:,} records", size_in_words(reached.bytes)]
     if pace is not None and pace.records_per_second is not None:
@@ -265,7 +278,7 @@ def format_progress(reached: ReadSoFar, pace: Pace | None = None) -> str:
 
 
 def size_in_words(size: float) -> str:
-    """Bytes for a person."""
+    """Return a size as text: 512 B, 1.5 MB."""
     for unit in ("B", "KB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
@@ -274,43 +287,39 @@ def size_in_words(size: float) -> str:
 
 
 def time_in_words(seconds: float) -> str:
-    """A duration for a person: 45 s, 2:05 min, 3:20 h."""
+    """Return a duration as text: 45 s, 2:05 min, 3:20 h."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
-    return (
-        f"{whole // 60}:{whole % 60:02} min"
-        if whole < 3600
-        else f"{whole // 3600}:{whole % 3600 // 60:02} h"
-    )
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02} h"
 
 
 _NOTHING = ReadSoFar(0, 0, 0, 0, 0, 0)
 
 
 class Verb(str, Enum):
-    """The phases of a run, in their order. Six are the verbs of the story; the others are what the
-    world around it takes.
-    """
+    """The phases of a run, in order."""
 
     CONNECT = "connect"
-    """ZooKeeper's session, and waiting for another driver."""
+    """Opening a ZooKeeper session and waiting for the driver lock."""
     OBSERVE = "observe"
     RECONCILE = "reconcile"
     PLAN = "plan"
     START_SPARK = "start_spark"
-    """From nothing to a session: mostly the start of the JVM."""
+    """Starting a Spark session, mostly its JVM."""
     FIRST_JOB = "first_job"
-    """From a session to the first reading task: Delta reads the table, Python workers start."""
+    """From the session to the first task: Delta reads the table, Python workers start."""
     FETCH = "fetch"
-    """Tasks read the brokers, and write the table's files while they read."""
+    """Tasks fetch from brokers and write the table's files."""
     APPEND = "append"
-    """From the last task's end: the table's commit, and reading the table again."""
+    """From the end of the last task: the commit, and reading the table again."""
     COMMIT = "commit"
     COMPACT = "compact"
     """Compaction of small files, if configured."""
     CLOSE = "close"
-    """Spark's end, and giving up the driver's lock."""
+    """Stopping Spark and releasing the driver lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,35 +331,37 @@ class Doing:
 
 
 class Phases(Protocol):
-    """Records which verb a run is in, for timings and progress output."""
+    """Records the phase of a run, for timings and progress output."""
 
     def timed(self, verb: Verb) -> contextlib.AbstractContextManager[None]:
-        """Context manager: time inside belongs to `verb`, except nested verbs."""
+        """Context manager: the time inside belongs to `verb`, except that of nested phases."""
 
     def reckon(self, verb: Verb, seconds: float) -> None:
-        """Move seconds of the current verb to `verb`, where that is known only afterwards."""
+        """Move seconds of the current phase to `verb`, if it is known only afterwards."""
 
     def reading(self, doing: Callable[[], Doing]) -> contextlib.AbstractContextManager[None]:
-        """Context manager: tasks read inside; `doing` returns the current verb and progress."""
+        """Context manager: tasks read inside; `doing` returns the current phase and progress."""
 
 
 class Stopwatch:
-    """Seconds by verb. Nested time is subtracted from the outer verb, so that the sum is the
-    elapsed time.
+    """Seconds by phase. Nested time is subtracted from the outer phase, so the sum is the elapsed
+    time.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds: dict[Verb, float] = {}
         self._clock = clock
         self._inside = 0.0
-        """Seconds of the open verb that were given to others."""
+        """Seconds of the current phase that nested phases took."""
         self._open: list[Verb] = []
         self._reading: Callable[[], Doing] | None = None
 
     @contextlib.contextmanager
     def timed(self, verb: Verb) -> Iterator[None]:
-        """See `Phases`; also after an exception."""
-        began, around, self._inside = self._clock(), self._inside, 0.0
+        """See `Phases`."""
+        began = self._clock()
+        around = self._inside
+        self._inside = 0.0
         self._open.append(verb)
         _log.info("%s begins", verb.value)
         try:
@@ -376,28 +387,34 @@ class Stopwatch:
             self._reading = None
 
     def doing(self) -> Doing:
-        """Return the current activity; callable from another thread."""
-        reading, verbs = self._reading, self._open[-1:]
-        return reading() if reading else Doing(verbs[0] if verbs else None)
+        """Return the current phase and progress. May be called from another thread."""
+        reading = self._reading
+        if reading:
+            return reading()
+        verbs = self._open[-1:]
+        return Doing(verbs[0] if verbs else None)
 
     def _add(self, verb: Verb, seconds: float) -> None:
         self.seconds[verb] = self.seconds.get(verb, 0.0) + seconds
 
 
-MOST, OTHERS = 1000, "(others)"
+MOST = 1000
+OTHERS = "(others)"
 HELP: Mapping[str, str] = {
-    "run_topic_rows": "Rows that the plans of the last run gave of the topic, as far as they were counted.",
-    "run_topic_fetched_bytes": "Bytes that the brokers sent for them.",
-    "run_broker_requests": "Requests that the broker answered in the last run; by the driver, or by tasks whose rows are in the table.",
-    "run_broker_request_seconds": "How long the driver, or tasks, waited for the broker.",
-    "run_broker_sent_bytes": "Bytes that were sent to the broker.",
-    "run_broker_received_bytes": "Bytes that came from the broker.",
-    "run_table_commits": "Commits of the table that the last run saw done.",
-    "run_rebalances": "How often the last run took a share of its group.",
-    "run_rebalance_seconds": "How long that took.",
-    "run_rebalance_tries": "How often other members were in the way of it.",
-    "run_memberships_lost": "How often the membership ended without the run's wish.",
-    "run_heartbeat_age_seconds": "How long before its end the run last heard that it is a member.",
+    "run_topic_rows": "Counted rows of the topic in the plans of the last run.",
+    "run_topic_fetched_bytes": "Bytes fetched for them.",
+    "run_broker_requests": "Requests to the broker in the last run, by the driver or by tasks "
+    "whose rows are in the table.",
+    "run_broker_request_seconds": "Seconds that the driver, or tasks, waited for the broker.",
+    "run_broker_sent_bytes": "Bytes sent to the broker.",
+    "run_broker_received_bytes": "Bytes received from the broker.",
+    "run_table_commits": "Table commits of the last run.",
+    "run_rebalances": "Rebalances of the last run in its group.",
+    "run_rebalance_seconds": "Seconds of these rebalances.",
+    "run_rebalance_tries": "Failed tries to join during these rebalances.",
+    "run_memberships_lost": "Memberships that the group ended.",
+    "run_heartbeat_age_seconds": "Seconds between the last heartbeat response and the end of the "
+    "run.",
 }
 _Counts = dict[str, float]
 Labels = tuple[tuple[str, str], ...]
@@ -405,73 +422,67 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of one run, so far."""
+    """Counts of one run, so far."""
 
     plans: Sequence[Executed] = ()
     asked_by_driver: ByBroker = field(default_factory=dict)
     offsets_committed: int = 0
     membership: RebalanceStatistics | None = None
-    """None: the run is no member of its group."""
+    """None: the run is not a group member."""
 
     @property
     def topics(self) -> dict[str, _Counts]:
         """Messages and bytes by topic, largest first."""
-        found: dict[str, _Counts] = {}
+        topics: dict[str, _Counts] = {}
         for one in self.plans:
-            for r, receipt in zip(
-                one.plan.ranges, one.applied.receipts if one.applied else (), strict=False
-            ):
-                counts = found.setdefault(r.log.topic, {"messages": 0, "bytes": 0})
-                counts["messages"] += receipt.rows or 0
-                counts["bytes"] += receipt.fetched_bytes or 0
-        return _largest(found, "bytes")
+            if one.applied is None:
+                continue
+            for planned, result in zip(one.plan.ranges, one.applied.receipts, strict=False):
+                counts = topics.setdefault(planned.log.topic, {"messages": 0, "bytes": 0})
+                counts["messages"] += result.rows or 0
+                counts["bytes"] += result.fetched_bytes or 0
+        return _largest(topics, "bytes")
 
     @property
     def brokers(self) -> dict[str, dict[str, _Counts]]:
         """Return requests by origin, `driver` or `tasks`, and broker, longest waits first."""
-        of_tasks = together(
-            dict(receipt.requests)
-            for one in self.plans
-            if one.applied
-            for receipt in one.applied.receipts
-        )
-        return {
-            who: _largest(
-                {broker: asdict(requests) for broker, requests in asked.items()}, "seconds"
-            )
-            for who, asked in (("driver", self.asked_by_driver), ("tasks", of_tasks))
-        }
+        of_ranges = []
+        for one in self.plans:
+            if one.applied:
+                of_ranges += [dict(result.requests) for result in one.applied.receipts]
+        found = {}
+        for origin, by_broker in (("driver", self.asked_by_driver), ("tasks", together(of_ranges))):
+            counts = {broker: asdict(requests) for broker, requests in by_broker.items()}
+            found[origin] = _largest(counts, "seconds")
+        return found
 
     @property
     def table_commits(self) -> int:
-        """Plans of which the run saw that the table has them."""
+        """Number of plans that are in the table."""
         return sum(one.applied is not None for one in self.plans)
 
     def as_json(self) -> dict[str, Any]:
-        """The statistics in a report."""
+        """Return the statistics as a JSON object."""
+        brokers = []
+        for origin, found in self.brokers.items():
+            for broker, counts in found.items():
+                rounded = {**counts, "seconds": round(counts["seconds"], 6)}
+                brokers.append({"asked_by": origin, "broker": broker, **rounded})
         return {
             "topics": [{"topic": topic, **counts} for topic, counts in self.topics.items()],
-            "brokers": [
-                {
-                    "asked_by": who,
-                    "broker": broker,
-                    **{**counts, "seconds": round(counts["seconds"], 6)},
-                }
-                for who, found in self.brokers.items()
-                for broker, counts in found.items()
-            ],
+            "brokers": brokers,
             "commits": {"table": self.table_commits, "offsets": self.offsets_committed},
             "membership": asdict(self.membership) if self.membership else None,
         }
 
     def samples(self) -> Iterator[tuple[str, Labels, float]]:
-        """Return the same for Prometheus: name, labels, value."""
+        """Yield the statistics for Prometheus: name, labels, value."""
         for topic, counts in self.topics.items():
             yield "run_topic_rows", (("topic", topic),), counts["messages"]
             yield "run_topic_fetched_bytes", (("topic", topic),), counts["bytes"]
-        for who, found in self.brokers.items():
+        for origin, found in self.brokers.items():
             for broker, counts in found.items():
-                labels = (("asked_by", who), ("broker", broker))
+                labels = (("asked_by", origin), ("broker", broker))
                 yield "run_broker_requests", labels, counts["answers"]
                 yield "run_broker_request_seconds", labels, counts["seconds"]
                 yield "run_broker_sent_bytes", labels, counts["sent_bytes"]
@@ -480,23 +491,22 @@ class Statistics:
         yield from _of_membership(self.membership)
 
 
-def _of_membership(told: RebalanceStatistics | None) -> Iterator[tuple[str, Labels, float]]:
-    if told is None:
+def _of_membership(found: RebalanceStatistics | None) -> Iterator[tuple[str, Labels, float]]:
+    if found is None:
         return
-    values = {
-        "run_rebalances": told.rebalances,
-        "run_rebalance_seconds": told.seconds,
-        "run_rebalance_tries": told.tries,
-        "run_memberships_lost": told.lost,
-        "run_heartbeat_age_seconds": told.heartbeat_age_s,
-    }
-    yield from ((name, (), value) for name, value in values.items() if value is not None)
+    yield "run_rebalances", (), found.rebalances
+    yield "run_rebalance_seconds", (), found.seconds
+    yield "run_rebalance_tries", (), found.tries
+    yield "run_memberships_lost", (), found.lost
+    if found.heartbeat_age_s is not None:
+        yield "run_heartbeat_age_seconds", (), found.heartbeat_age_s
 
 
 def _largest(found: Mapping[str, _Counts], by: str) -> dict[str, _Counts]:
     names = sorted(found, key=lambda name: (-found[name][by], name))
     kept = {name: found[name] for name in names[:MOST]}
-    if left := names[MOST:]:
+    left = names[MOST:]
+    if left:
         kept[OTHERS] = _summed(found[name] for name in left)
     return kept
 

@@ -1,4 +1,7 @@
-"""What did the audit of a table find, for people and programs?"""
+"""What did `etl verify` find, as sentences and as a JSON document?
+
+Not here: comparing rows with plans (`etl.audit`).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ from etl.errors import LedgersDisagree
 from etl.model.columns import names_of_key
 from etl.model.snapshot import ForeignCommit
 
-_WHO_WROTE = "DESCRIBE HISTORY of the table: who changed its rows besides this pipeline"
+_CHECK_HISTORY = (
+    "Check with DESCRIBE HISTORY who changed rows of the table in addition to this pipeline"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,25 +28,25 @@ class Proof:
 
     logs: tuple[LogProof, ...]
     doubles: tuple[tuple[AuditedLog, tuple[int, ...], int], ...]
-    """The first doubled rows: the log, the offset (of a physical log the entry's, and the message's
-    index in it), and how many they are.
+    """The first duplicated rows: partition, offset (of Jafka also the index of the message), and
+    number of rows.
     """
     delta_version: int | None
     notes: tuple[str, ...]
     transform: str | None = None
     by_others: tuple[ForeignCommit, ...] = ()
-    """Changes by others without permission: a run stops at them, whatever the rows are."""
+    """Changes by other writers that no operator accepted: a run stops at them."""
     of_no_log: int = 0
-    """Rows that name no record of any log."""
+    """Rows whose key columns name no record of a partition."""
     of_no_log_first: tuple[Mapping[str, Any], ...] = ()
     """Key columns of the first of them."""
     rows_before: int = 0
-    """Rows from before plan 1, which are not judged."""
+    """Rows from before plan 1, which are not verified."""
     more_than_before: tuple[tuple[AuditedLog, int], ...] = ()
-    """Logs that have more of them than plan 1 found, and how many more."""
+    """Partitions with more such rows than plan 1 found, and how many more."""
     double_spans: Mapping[AuditedLog, tuple[int, int]] = field(default_factory=dict)
-    """From the first duplicate offset to one after the last, of partitions that can still be read
-    there.
+    """From the first duplicated offset to one after the last, of partitions whose records are still in
+    Kafka.
     """
 
     @property
@@ -51,124 +56,135 @@ class Proof:
 
     @property
     def missing(self) -> int:
-        """Expected rows that are not there; of a proof that is right, those that others were
-        allowed to remove.
+        """Expected rows that are missing; if the proof passed, rows that other writers were allowed to
+        remove.
         """
         return sum(log.findings.missing for log in self.logs)
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """A sentence for each log that lacks rows and is right all the same."""
-        lacking = (log for log in self.logs if log.findings.missing and log.is_right)
-        removed = (
-            f"{log.findings.audited.log}: {log.missing.says}, as policy or an operator allows"
-            for log in lacking
-        )
-        accepted = (
-            f"{log.findings.audited.log}: {log.doubt.says}; an operator accepted that"
-            for log in self.logs
-            if log.doubt.offsets and log.doubt.allowed
-        )
+        """A sentence for each partition that lacks rows and passes, because that was accepted."""
+        removed = []
+        accepted = []
+        for log in self.logs:
+            partition = log.findings.audited.log
+            if log.findings.missing and log.is_right:
+                removed.append(f"{partition}: {log.missing.says}, as policy or an operator allows")
+            if log.doubt.offsets and log.doubt.allowed:
+                accepted.append(f"{partition}: {log.doubt.says}; an operator accepted that")
         return (*removed, *accepted)
 
     @property
     def is_right(self) -> bool:
-        """Every record of every applied plan is there once, but for rows that others were allowed
-        to remove, and nothing else.
+        """True if the table has each record of every loaded plan once and no other row, except rows
+        that other writers were allowed to remove.
         """
-        return all(log.is_right for log in self.logs) and not (
-            self.by_others or self.of_no_log or self.more_than_before
-        )
+        if self.by_others or self.of_no_log or self.more_than_before:
+            return False
+        return all(log.is_right for log in self.logs)
 
     @property
     def first_finding(self) -> str:
-        """Return a sentence on the first wrong partition; else on rows without a record, or on
-        changes by others.
+        """Return a sentence on the first partition that fails; else on rows of no partition, or on
+        changes by other writers.
         """
         wrong = self._first_wrong
-        if wrong is None and self.more_than_before:
-            return self._written_since
         if wrong is None:
-            return self._strangers if self.of_no_log else self._refusal.message
-        f, log = wrong.findings, wrong.findings.audited.log
-        said = []
-        if f.missing:
-            said.append(
-                f"{f.missing:,} missing (first: {_first(f.missing_first)}): {wrong.missing.says}"
-            )
-        if f.double_rows:
-            said.append(
-                f"{f.double_rows:,} double (first: {_first([_place(place) for a, place, _ in self.doubles if a == f.audited])})"
-            )
-        if f.unexpected:
-            said.append(
-                f"{f.unexpected:,} that no plan put there (first: {_first(f.unexpected_first)})"
-            )
-        if f.entries_with_holes:
-            message = "entries whose messages are not numbered 0, 1, 2 and so on, though none is missing by their number"
-            said.append(
-                f"{f.entries_with_holes:,} {message} (first: {_first(f.entries_with_holes_first)})"
+            if self.more_than_before:
+                return self._written_since
+            return self._rows_of_no_log if self.of_no_log else self._refusal.message
+        sentence = f"{_place_of(wrong.findings.audited)}: {', '.join(self._findings_of(wrong))}"
+        if self._is_transforms(wrong):
+            sentence += self._blamed
+        return sentence
+
+    def _findings_of(self, wrong: LogProof) -> list[str]:
+        found = wrong.findings
+        parts = []
+        if found.missing:
+            first = _first(found.missing_first)
+            parts.append(f"{found.missing:,} missing (first: {first}): {wrong.missing.says}")
+        if found.double_rows:
+            places = [
+                _offset(place) for audited, place, _ in self.doubles if audited == found.audited
+            ]
+            parts.append(f"{found.double_rows:,} double (first: {_first(places)})")
+        if found.unexpected:
+            first = _first(found.unexpected_first)
+            parts.append(f"{found.unexpected:,} that no plan wrote (first: {first})")
+        if found.entries_with_holes:
+            first = _first(found.entries_with_holes_first)
+            parts.append(
+                f"{found.entries_with_holes:,} entries whose message indexes are not 0, 1, 2 and so "
+                f"on, though their number is right (first: {first})"
             )
         if wrong.gaps.unnamed:
-            first = wrong.gaps.unnamed[0]
-            said.append(
-                f"offsets {first[0]} to {first[1]} were neither loaded nor let go, nor read by others as far as the plans know"
+            start, end = wrong.gaps.unnamed[0]
+            parts.append(
+                f"offsets {start} to {end} were neither loaded nor recorded as lost or as read by "
+                "other members"
             )
         if not wrong.doubt.allowed:
-            said.append(wrong.doubt.says)
-        blamed = self._blamed if self._is_transforms(wrong) else ""
-        place = ", ".join(f"{name} {value}" for name, value in log.place.items())
-        return f"{place}: " + ", ".join(said) + blamed
+            parts.append(wrong.doubt.says)
+        return parts
 
     @property
     def action(self) -> str:
-        """Return what to do about the first wrong partition."""
+        """Return what to do about the first partition that fails."""
         wrong = self._first_wrong
         if wrong is None and self.more_than_before:
-            return _WHO_WROTE
+            return _CHECK_HISTORY
         if wrong is None and not self.of_no_log:
             return self._refusal.action
         if self._is_transforms(wrong):
             physical = any(log.findings.audited.log.is_physical for log in self.logs)
-            transform = f"the transform: a proof needs one row for each record, with its {names_of_key(physical=physical)}"
-            again = self._removes_doubles(wrong) if wrong else ""
-            return (
-                f"{transform}. Where it makes one row of a record, these offsets were loaded twice: {again}"
-                if again
-                else transform
+            action = (
+                "Check the transform: verification needs one row per record, with its "
+                f"{names_of_key(physical=physical)}"
             )
-        return self._check_of(wrong) if wrong else _WHO_WROTE
+            replay = self._replay_of_doubles(wrong) if wrong else ""
+            if replay:
+                action += (
+                    ". If it makes one row per record, these offsets were loaded twice. " + replay
+                )
+            return action
+        return self._action_of(wrong) if wrong else _CHECK_HISTORY
 
-    def _removes_doubles(self, wrong: LogProof) -> str:
-        """The command that leaves one row of each doubled offset; empty where none is doubled, or
-        the records are gone.
+    def _replay_of_doubles(self, wrong: LogProof) -> str:
+        """Return the command that leaves one row per duplicated offset; empty if no offset is
+        duplicated, or the records are no longer in Kafka.
         """
         audited = wrong.findings.audited
         if audited not in self.double_spans:
             return ""
-        (start, until), topic = self.double_spans[audited], shlex.quote(audited.log.topic)
+        start, until = self.double_spans[audited]
+        topic = shlex.quote(audited.log.topic)
         replay = (
-            f"`etl replay CONF -p {topic}:{audited.log.key} --from {start} --until {until} --reason ...` reads them again and "
-            "replaces all rows of these offsets by one for each record"
+            f"Run `etl replay CONF -p {topic}:{audited.log.key} --from {start} --until {until} "
+            "--reason ...`: it reads these offsets again and replaces their rows by one per record"
         )
         if not self.by_others:
             return replay
-        return f"{self._refusal.action}. When a run goes on, {replay}"
+        return f"{self._refusal.action}. When runs continue: {replay}"
 
-    def _check_of(self, wrong: LogProof) -> str:
+    def _action_of(self, wrong: LogProof) -> str:
         if wrong.missing.by:
             return error_of(wrong.missing.by, self.delta_version).action
         if not wrong.doubt.allowed:
             return (
-                "the transform: one that drops rows (limit, where, dropDuplicates) leaves a table that nobody can prove. Whether the topic "
-                "still has records at these offsets; if they are to be missing, accept the table as it is: etl table accept-changes CONF "
-                f"{self.delta_version} --reason ..."
+                "Check the transform: a table cannot be verified if it drops rows (limit, where, "
+                "dropDuplicates). Check whether the topic still has records at these offsets. If "
+                "they are meant to be missing, run `etl table accept-changes CONF "
+                f"{self.delta_version} --reason ...`"
             )
-        return self._removes_doubles(wrong) or _WHO_WROTE
+        return self._replay_of_doubles(wrong) or _CHECK_HISTORY
 
     @property
     def _first_wrong(self) -> LogProof | None:
-        return next((log for log in self.logs if not log.is_right), None)
+        for log in self.logs:
+            if not log.is_right:
+                return log
+        return None
 
     @property
     def _refusal(self) -> LedgersDisagree:
@@ -177,37 +193,43 @@ class Proof:
     @property
     def _written_since(self) -> str:
         audited, more = self.more_than_before[0]
-        place = ", ".join(f"{name} {value}" for name, value in audited.log.place.items())
-        return f"{place}: {more:,} rows of offsets from before plan 1 were written since"
+        return f"{_place_of(audited)}: {more:,} rows of offsets from before plan 1 were added later"
 
     @property
-    def _strangers(self) -> str:
-        shown = "; ".join(
-            ", ".join(f"{name} {'NULL' if value is None else value}" for name, value in one.items())
-            for one in self.of_no_log_first
+    def _rows_of_no_log(self) -> str:
+        first = []
+        for row in self.of_no_log_first:
+            columns = [f"{name} {_sql_text(value)}" for name, value in row.items()]
+            first.append(", ".join(columns))
+        return (
+            f"{self.of_no_log:,} rows name no record of a partition (first: {'; '.join(first)})"
+            f"{self._blamed}"
         )
-        return f"{self.of_no_log:,} rows name no record of any log (first: {shown}){self._blamed}"
 
     @property
     def _blamed(self) -> str:
-        return f"; the transform {self.transform} may have done it" if self.transform else ""
+        if not self.transform:
+            return ""
+        return f"; the transform {self.transform} may be the reason"
 
     def _is_transforms(self, wrong: LogProof | None) -> bool:
-        """Rows that no commit ever held, that it held twice, or that are of no log may be the work
-        of a transform.
+        """Return True if a transform may be the reason: rows that no commit had, that it had twice,
+        or of no partition.
         """
-        return bool(self.transform) and (
-            wrong is None
-            or bool(
-                wrong.missing.never_came
-                or wrong.findings.double_rows
-                or wrong.findings.unexpected
-                or wrong.findings.entries_with_holes
-            )
+        if not self.transform:
+            return False
+        if wrong is None:
+            return True
+        found = wrong.findings
+        return bool(
+            wrong.missing.never_came
+            or found.double_rows
+            or found.unexpected
+            or found.entries_with_holes
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The document of `etl verify`."""
+        """Return the document of `etl verify`."""
         return {
             "passed": self.is_right,
             "found_rows": self.found_rows,
@@ -284,14 +306,22 @@ class Proof:
 
 
 def described(found: ForeignCommit) -> dict[str, Any]:
-    """Return changes by others for a document."""
+    """Return changes by another writer as a JSON object."""
     return {"table_version": found.delta_version, "operation": found.operation, "why": found.why}
 
 
-def _place(place: Sequence[int]) -> str:
-    """An offset; that of an entry, with the index of the message in it."""
+def _place_of(audited: AuditedLog) -> str:
+    return ", ".join(f"{name} {value}" for name, value in audited.log.place.items())
+
+
+def _offset(place: Sequence[int]) -> str:
+    """Return an offset as text; of Jafka with the index of the message."""
     return " message ".join(map(str, place))
 
 
+def _sql_text(value: Any) -> Any:
+    return "NULL" if value is None else value
+
+
 def _first(numbers: Sequence[int | str]) -> str:
-    return ", ".join(map(str, numbers)) or "not known"
+    return ", ".join(map(str, numbers)) or "unknown"

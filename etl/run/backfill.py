@@ -63,7 +63,7 @@ from etl.report.describe import at, counted, describe_also_loaded
 from etl.report.lag import describe_paused_but_loaded
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
-from etl.run.ingest import TURNS_MAX, execute, finish_repair, ingest
+from etl.run.ingest import CONFLICTS_MAX, execute, finish_repair, ingest
 from etl.run.services import Services
 from etl.settings.sections import Settings
 
@@ -175,7 +175,7 @@ def _reject_rows_without_ledger(
 
 
 def backfill(
-    world: Services,
+    services: Services,
     live: Services,
     own: Settings,
     settings: Settings,
@@ -189,7 +189,7 @@ def backfill(
     what a run raises; SettingsError for other bounds than it began with, for an abandoned one, and
     as `estimate_backfill`; NeedsDecision if an accepted older copy of the table lacks rows of it.
     """
-    found = world.claim()
+    found = services.claim()
     if found is None and asked is None:
         raise SettingsError(
             "nobody has begun a backfill of this name",
@@ -201,13 +201,13 @@ def backfill(
         if asked:
             reject_other_bounds(claim, asked.asked)
         reject_abandoned_backfill(claim)
-        _reject_closed_backfill(claim, world)
-        if not left_of(claim, world.stored_plans()):
-            seen = world.observe_ledgers()
+        _reject_closed_backfill(claim, services)
+        if not left_of(claim, services.stored_plans()):
+            seen = services.observe_ledgers()
             with naming_table(own):
                 reconciled(seen, own)  # what is whole is so in the table that it was loaded into
-            loaded = world.loaded((seen.table.transaction_version or 0) if seen.table else 0)
-            _reject_missing_rows(world, claim, own, loaded, is_there=seen.table is not None)
+            loaded = services.loaded((seen.table.transaction_version or 0) if seen.table else 0)
+            _reject_missing_rows(services, claim, own, loaded, is_there=seen.table is not None)
             begun = f"; it was begun at {at(claim.made_at_ms)} {claim.asked}"
             report.add(Outcome.ALREADY_LOADED, describe_whole(claim, loaded) + begun)
             return claim
@@ -228,11 +228,11 @@ def backfill(
             ):
                 report.add(Outcome.PAUSED, sentence)
             claim = ahead.claim
-    ingest(world, own, report)
+    ingest(services, own, report)
     if claim is None:
         return None
-    _reject_closed_backfill(claim, world)
-    left = left_of(claim, world.stored_plans())
+    _reject_closed_backfill(claim, services)
+    left = left_of(claim, services.stored_plans())
     if left:
         log = min(left)
         message = f"the rest of backfill {claim.name} is not loaded yet: nobody leads {log}, or it was stopped meanwhile"
@@ -241,8 +241,8 @@ def backfill(
             **log.place,
             action=f"its brokers; `etl backfills run CONF {claim.name}` goes on",
         )
-    loaded = world.loaded()
-    _reject_missing_rows(world, claim, own, loaded)
+    loaded = services.loaded()
+    _reject_missing_rows(services, claim, own, loaded)
     report.add(Outcome.BACKFILL_DONE, describe_whole(claim, loaded))
     return claim
 
@@ -269,7 +269,7 @@ def describe_whole(claim: Reservation, loaded: LoadedIntervals) -> str:
 
 
 def _reject_missing_rows(
-    world: Services,
+    services: Services,
     claim: Reservation,
     own: Settings,
     loaded: LoadedIntervals,
@@ -282,10 +282,10 @@ def _reject_missing_rows(
     Only what was loaded into a given-up state is looked up. `is_there`: whether there is a table.
     """
     doubtful = given_up_of(claim.stretches, loaded)
-    newest = world.read_ledger().newest if doubtful else None
+    newest = services.read_ledger().newest if doubtful else None
     if newest is None:
         return
-    kept = with_rows(world, claim, newest, doubtful, loaded, own) if is_there else {}
+    kept = with_rows(services, claim, newest, doubtful, loaded, own) if is_there else {}
     lacking = [
         (log, part)
         for log, parts in sorted(doubtful.items())
@@ -307,7 +307,7 @@ def _reject_missing_rows(
 
 
 def with_rows(
-    world: Services,
+    services: Services,
     claim: Reservation,
     newest: Plan,
     stretches: Kept,
@@ -318,7 +318,7 @@ def with_rows(
     is unknown.
     """
     held = held_parts(stretches, coverage)
-    receipts = world.results_from_table(
+    receipts = services.results_from_table(
         replace(
             newest, ranges=tuple(one.offsets for one in held), log_epochs=dict(claim.log_epochs)
         )
@@ -359,18 +359,18 @@ def reject_abandoned_backfill(claim: Reservation) -> None:
         raise SettingsError(message, key="NAME", action=action)
 
 
-def _reject_closed_backfill(claim: Reservation, world: Services) -> None:
+def _reject_closed_backfill(claim: Reservation, services: Services) -> None:
     """Reject a backfill that only its newest plan shows as abandoned: ZooKeeper was restored from
     an older copy. Raises SettingsError.
     """
-    newest = world.read_ledger().newest
+    newest = services.read_ledger().newest
     if newest and newest.closes:
         reject_abandoned_backfill(
             replace(claim, state=ReservationState.CLOSING, reason=newest.reason)
         )
 
 
-def abandon(world: Services, own: Settings, report: Report, reason: str) -> Reservation:
+def abandon(services: Services, own: Settings, report: Report, reason: str) -> Reservation:
     """Abandon a backfill: what it loaded stays reserved, the rest is free. Returns its reservation
     then.
 
@@ -379,9 +379,9 @@ def abandon(world: Services, own: Settings, report: Report, reason: str) -> Rese
     of. Raises SettingsError for one that never began, or that is complete with all its rows;
     NeedsDecision if the rows are unknown; Owned.
     """
-    for _ in range(TURNS_MAX):
+    for _ in range(CONFLICTS_MAX):
         with report.timed(Verb.OBSERVE):
-            snapshot = world.observe_ledgers()
+            snapshot = services.observe_ledgers()
         claim = snapshot.backfill
         if claim is None:
             raise SettingsError(
@@ -389,12 +389,12 @@ def abandon(world: Services, own: Settings, report: Report, reason: str) -> Rese
                 key="NAME",
                 action="`etl backfills list CONF`",
             )
-        if _can_never_be_there(world, snapshot, own):
-            return _settled(world, claim, {}, reason)
+        if _can_never_be_there(services, snapshot, own):
+            return _settled(services, claim, {}, reason)
         with naming_table(own):
             state = reconciled(snapshot, own)
         repair = repair_of(state, snapshot)
-        finish_repair(world, repair, report)
+        finish_repair(services, repair, report)
         snapshot = repaired(snapshot, repair)
         is_stored = isinstance(state, (Replay, Supersede))
         newest = (
@@ -415,18 +415,18 @@ def abandon(world: Services, own: Settings, report: Report, reason: str) -> Rese
                     is_stored=is_stored,
                     snapshot=snapshot,
                     reason=reason,
-                    now_ms=world.now_ms(),
+                    now_ms=services.now_ms(),
                 )
             )
-            world.close_backfill(
+            services.close_backfill(
                 replace(claim, state=ReservationState.CLOSING, reason=claim.reason or reason),
                 plan,
                 snapshot.ledger,
             )
         else:
-            return _ended(world, claim, newest, own, reason)
+            return _ended(services, claim, newest, own, reason)
         report.planned(plan)
-        execute(world, plan, snapshot, own, report)
+        execute(services, plan, snapshot, own, report)
     raise Owned(
         "another driver worked at the same moments",
         action="who else runs this backfill; then say it again",
@@ -449,24 +449,24 @@ def _may_load(claim: Reservation, newest: Plan, snapshot: Snapshot, *, is_stored
 
 
 def _ended(
-    world: Services, claim: Reservation, newest: Plan, own: Settings, reason: str
+    services: Services, claim: Reservation, newest: Plan, own: Settings, reason: str
 ) -> Reservation:
     """End it: no plan of it can reach the table any more; what it keeps follows from the rows."""
-    coverage = world.loaded()
+    coverage = services.loaded()
     stretches = (
         dict(claim.stretches)
         if claim.state is ReservationState.GIVEN_UP
-        else _loaded(world, claim, coverage)
+        else _loaded(services, claim, coverage)
     )
     kept = stretches
-    if claim.state is not ReservationState.CLOSING or _continued_in_older_copy(world, coverage):
+    if claim.state is not ReservationState.CLOSING or _continued_in_older_copy(services, coverage):
         try:
-            kept = with_rows(world, claim, newest, stretches, coverage, own)
+            kept = with_rows(services, claim, newest, stretches, coverage, own)
         except NeedsDecision:
             if (
                 claim.state is ReservationState.CLOSING
             ):  # whoever can count or not, what it has not loaded is free
-                _settled(world, claim, stretches, reason)
+                _settled(services, claim, stretches, reason)
             raise
     if claim.state is ReservationState.GIVEN_UP and kept == claim.stretches:
         return claim
@@ -476,27 +476,27 @@ def _ended(
             key="NAME",
             action="`etl backfills show`",
         )
-    return _settled(world, claim, kept, reason)
+    return _settled(services, claim, kept, reason)
 
 
-def _continued_in_older_copy(world: Services, coverage: LoadedIntervals) -> bool:
+def _continued_in_older_copy(services: Services, coverage: LoadedIntervals) -> bool:
     """True if a plan followed an older copy of the table that lacked an earlier one; for a plan
     without a result the next one tells.
     """
     return bool(coverage.given_up) or any(
-        plan.table_transaction_version < plan.number - 1 for plan, _ in world.stored_plans()
+        plan.table_transaction_version < plan.number - 1 for plan, _ in services.stored_plans()
     )
 
 
-def _settled(world: Services, claim: Reservation, kept: Kept, reason: str) -> Reservation:
+def _settled(services: Services, claim: Reservation, kept: Kept, reason: str) -> Reservation:
     settled = replace(
         claim, state=ReservationState.GIVEN_UP, stretches=kept, reason=claim.reason or reason
     )
-    world.settle_backfill(settled)
+    services.settle_backfill(settled)
     return settled
 
 
-def _can_never_be_there(world: Services, snapshot: Snapshot, own: Settings) -> bool:
+def _can_never_be_there(services: Services, snapshot: Snapshot, own: Settings) -> bool:
     """True if the table has no plan of this ledger and accepts none. Raises NeedsDecision for a
     table that no operator accepted.
     """
@@ -504,7 +504,7 @@ def _can_never_be_there(world: Services, snapshot: Snapshot, own: Settings) -> b
     if stored and (snapshot.table is None or snapshot.table.id != stored.table_id):
         _reject_unaccepted_table(snapshot, own)
         return True
-    return _is_shut_out(world, snapshot)
+    return _is_shut_out(services, snapshot)
 
 
 def _reject_unaccepted_table(snapshot: Snapshot, own: Settings) -> None:
@@ -530,17 +530,17 @@ def _reject_unaccepted_table(snapshot: Snapshot, own: Settings) -> None:
         raise NeedsDecision(message, path=own.table.path, action=action)
 
 
-def _is_shut_out(world: Services, snapshot: Snapshot) -> bool:
+def _is_shut_out(services: Services, snapshot: Snapshot) -> bool:
     """True if another ledger of this name used all plan numbers of this one in the table."""
     stored, table = snapshot.ledger.newest, snapshot.table
     if stored is None or table is None or not is_of_another_era(snapshot.ledger, table):
         return False
     return stored.number <= (table.transaction_version or 0) and not any(
-        is_recorded for _, is_recorded in world.stored_plans()
+        is_recorded for _, is_recorded in services.stored_plans()
     )
 
 
-def _loaded(world: Services, claim: Reservation, coverage: LoadedIntervals) -> Kept:
+def _loaded(services: Services, claim: Reservation, coverage: LoadedIntervals) -> Kept:
     """Return what the backfill's plans loaded of its reservation, once no stored plan can reach the
     table. Offsets that it gave back are not in the reservation any more, which never grows.
     """
@@ -548,7 +548,7 @@ def _loaded(world: Services, claim: Reservation, coverage: LoadedIntervals) -> K
     for intervals in (coverage.intervals, coverage.given_up):
         for log, some in intervals.items():
             found.setdefault(log, []).extend((one.from_offset, one.until_offset) for one in some)
-    for plan, _ in world.stored_plans():
+    for plan, _ in services.stored_plans():
         for r in plan.ranges:
             found.setdefault(r.log, []).append((r.from_offset, r.until_offset))
     kept = {log: tuple(common(some, claim.stretches.get(log, ()))) for log, some in found.items()}

@@ -1,11 +1,10 @@
-"""How is the number of a stored plan taken, so that a driver that sleeps cannot append under it?
+"""How is the number of a stored plan closed, so that a suspended driver cannot append under it?
 
 A pipeline that is retired or inherited may have a plan that is stored and not in the table. A
-driver that sleeps past its session with that plan in memory appends it when it wakes up: the
-table alone decides, and another pipeline may have loaded the same offsets by then. So a plan
-that reads nothing is stored in its place and committed to the table. The driver finds its number
-taken, as it does after any other plan that was superseded
-(docs/adr/0012-one-pipeline-for-a-topic-of-a-table.md).
+driver that is suspended past its session with that plan in memory appends it when it resumes: only
+the table decides, and another pipeline may have loaded the same offsets meanwhile. So a plan that
+reads nothing is stored in its place and committed to the table. The driver finds its number in use,
+as after any other replaced plan (docs/adr/0012-one-pipeline-for-a-topic-of-a-table.md).
 
 Not here: who may be retired or inherited (`etl.commands.pipelines`,
 `etl.commands.inherit_pipeline`).
@@ -28,47 +27,49 @@ from etl.run.rows import writer_of
 _TRIES = 3
 
 
-def close_stored_plan(world: LiveServices, reason: str) -> Plan | None:
-    """Close the number of the pipeline's stored plan; the caller holds the driver's lock. Returns
-    the plan that has the number now.
+def close_stored_plan(services: LiveServices, reason: str) -> Plan | None:
+    """Close the number of the pipeline's stored plan; the caller holds the driver lock. Returns the
+    plan that has the number then.
 
-    None: there is nothing to close. No plan is stored that is not in the table, it was made for
-    another table, or the sleeping driver came first, and its plan is in the table. Each step can be
-    repeated. Raises TableUnreachable, and Owned while another driver commits.
+    Returns None if there is nothing to close: each stored plan is in the table, the newest one was
+    made for another table, or the suspended driver appended it first. Each step can be repeated.
+    Raises TableUnreachable, and Owned while another driver commits.
     """
-    path, settings = world.settings.table.path, world.settings
+    settings = services.settings
+    path = settings.table.path
     for _ in range(_TRIES):
-        ledger, opened = world.read_ledger(), open_table(path)
+        ledger = services.read_ledger()
+        opened = open_table(path)
         stored = ledger.newest
         if stored is None or opened is None or stored.table_id != id_of(opened):
             return None
         app_id = app_id_of(stored.cluster, settings.group.id, settings.pipeline)
         in_table = opened.transaction_version(app_id) or 0
         if in_table == stored.number and ledger.applied is None:
-            _adopt_what_the_table_holds(world, stored, app_id)
+            _adopt_what_the_table_holds(services, stored, app_id)
         if in_table >= stored.number or not needs_closing(stored):
             return None
-        world.read_table(ledger)  # from here on the world goes by the cluster's name in that plan
-        plan = with_id(closing_plan_of(stored, reason, now_ms=world.now_ms()))
+        services.read_table(ledger)  # from here on the services use the cluster's name in that plan
+        plan = with_id(closing_plan_of(stored, reason, now_ms=services.now_ms()))
         if plan.id != stored.id:
-            world.ledger.supersede_plan(plan, ledger.newest_version or 0)
-        if _commit(world, plan, app_id) is Result.APPLIED:
-            world.record(plan, world.recount(plan))
+            services.ledger.supersede_plan(plan, ledger.newest_version or 0)
+        if _commit(services, plan, app_id) is Result.APPLIED:
+            services.record(plan, services.recount(plan))
             return plan
     raise Owned(
-        "a driver of that pipeline commits to the table at the same time",
-        action="stop it, then run this command again",
+        "A driver of that pipeline commits to the table at the same time",
+        action="Stop it, then run this command again",
     )
 
 
-def close_next_number(world: LiveServices, other: OtherPipeline, reason: str) -> None:
+def close_next_number(services: LiveServices, other: OtherPipeline, reason: str) -> None:
     """Close the next number of a pipeline whose ledger is not in our ZooKeeper, so that its stored
     plan is unknown.
 
     A pipeline stores plan N + 1 only after plan N, so its next number is the one to close. If the
     table's log no longer holds its newest plan, nothing is committed. Raises TableUnreachable.
     """
-    opened = open_table(world.settings.table.path)
+    opened = open_table(services.settings.table.path)
     if other.plan is None or opened is None:
         return
     plan = with_id(
@@ -78,33 +79,32 @@ def close_next_number(world: LiveServices, other: OtherPipeline, reason: str) ->
             table_id=id_of(opened),
             table_version=opened.version(),
             number=other.number,
-            now_ms=world.now_ms(),
+            now_ms=services.now_ms(),
         )
     )
-    _commit(
-        world, plan, other.app_id
-    )  # where its driver came first, the caller reads the table once more
+    # If the driver of that pipeline commits first, the caller reads the table again.
+    _commit(services, plan, other.app_id)
 
 
-def _commit(world: LiveServices, plan: Plan, app_id: str) -> Result:
-    path = world.settings.table.path
-    writer = writer_of(plan, world.settings).writer
+def _commit(services: LiveServices, plan: Plan, app_id: str) -> Result:
+    path = services.settings.table.path
+    writer = writer_of(plan, services.settings).writer
     load = Load(writer)
     if writer.takes is not Takes.NOTHING:
-        load = Load(writer, world.spark().read.format("delta").load(spark_path(path)).limit(0))
+        load = Load(writer, services.spark().read.format("delta").load(spark_path(path)).limit(0))
     to = Destination(
-        path, app_id, partition_by=world.settings.table.partition_by, run_id=world.run_id
+        path, app_id, partition_by=services.settings.table.partition_by, run_id=services.run_id
     )
     return append(load, plan, to).result
 
 
-def _adopt_what_the_table_holds(world: LiveServices, stored: Plan, app_id: str) -> None:
-    """Write the table's plan into the ledger where it is another one than the ledger's under the
-    same number.
-    """
-    table = read_table(world.settings.table.path, app_id, known=None)
+def _adopt_what_the_table_holds(services: LiveServices, stored: Plan, app_id: str) -> None:
+    """Write the table's plan into the ledger if it differs from the ledger's plan of that number."""
+    table = read_table(services.settings.table.path, app_id, known=None)
     metadata = table.metadata if table else None
     if metadata is None or metadata.document is None or metadata.plan_id == stored.id:
         return
-    world.read_table(world.read_ledger())
-    world.adopt(parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table"))
+    services.read_table(services.read_ledger())
+    services.adopt(
+        parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
+    )

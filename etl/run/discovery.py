@@ -53,96 +53,93 @@ def describe_registered_topics(
     *,
     wait_s: float,
 ) -> ClusterMetadata:
-    """One Metadata answer in which no topic is unknown that is registered; asked for again for up
-    to `wait_s` until it is so.
+    """Return metadata with every topic that is registered in ZooKeeper. The request is repeated for
+    up to `wait_s`.
 
-    asked        topics to ask for; None: all registered   the names in ZooKeeper of those that are
-    to be read and not about to be deleted, where the cluster of the answer keeps its
-                 topics there
+    asked        topics to request; None: all
+    registered   returns the names of topics in ZooKeeper that are read and not being deleted; empty
+                 if it is not the ZooKeeper of the cluster that answered
 
-    A topic that we may not describe is left out, as brokers do. Raises BrokerUnreachable (it may
-    pass) for one that stays unknown.
+    A topic that an ACL hides is left out, as brokers do. Raises BrokerUnreachable for a topic that
+    stays unknown.
     """
-    deadline, attempt = time.monotonic() + wait_s, 0
+    deadline = time.monotonic() + wait_s
+    attempt = 0
     while True:
-        told = cluster.describe_when_known(asked, wait_s=max(0.0, deadline - time.monotonic()))
-        untold = _untold(cluster, told, registered(told))
-        if not untold:
-            return told
+        wait_left_s = max(0.0, deadline - time.monotonic())
+        metadata = cluster.describe_when_known(asked, wait_s=wait_left_s)
+        missing = _missing_topics(cluster, metadata, registered(metadata))
+        if not missing:
+            return metadata
         left = deadline - time.monotonic()
         if left <= 0:
-            more = f" and {len(untold) - 1:,} more" if untold[1:] else ""
+            more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
             raise BrokerUnreachable(
-                f"the brokers do not tell of a topic{more} that is registered in ZooKeeper",
-                topic=untold[0],
-                action="that the brokers and their controller are up, then run again",
+                f"Brokers do not report a topic{more} that is registered in ZooKeeper",
+                topic=missing[0],
+                action="Check that the brokers and their controller are running, then run again",
             )
         pause(attempt, left)
         attempt += 1
 
 
-def _untold(cluster: Cluster, told: ClusterMetadata, registered: Collection[str]) -> list[str]:
-    """Return registered topics that the answer lacks, except those that we may not describe."""
-    missing = sorted(unknown_topics(told, registered))
+def _missing_topics(
+    cluster: Cluster, metadata: ClusterMetadata, registered: Collection[str]
+) -> list[str]:
+    """Return registered topics that the metadata lacks, except those that an ACL hides."""
+    missing = sorted(unknown_topics(metadata, registered))
     if not missing:
         return []
-    kept = _denied_topics(cluster, missing)
-    return [name for name in missing if name not in kept]
+    denied = _denied_topics(cluster, missing)
+    return [name for name in missing if name not in denied]
 
 
 def with_denied_topics(
-    cluster: Cluster, told: ClusterMetadata, names: Collection[str]
+    cluster: Cluster, metadata: ClusterMetadata, names: Collection[str]
 ) -> ClusterMetadata:
-    """Return the answer with those of the names that it lacks because we may not describe them.
+    """Add those of `names` to the metadata that it lacks because an ACL hides them.
 
-    A list of all topics leaves them out. For topics that were read before: their records would wait
-    unnoticed.
+    A request for all topics leaves them out. Used for topics that were read before: without an
+    error their records would stay unread.
     """
-    missing = sorted(frozenset(names) - told.topics.keys())
-    return (
-        replace(told, topics={**told.topics, **_denied_topics(cluster, missing)})
-        if missing
-        else told
-    )
+    missing = sorted(frozenset(names) - metadata.topics.keys())
+    if not missing:
+        return metadata
+    return replace(metadata, topics={**metadata.topics, **_denied_topics(cluster, missing)})
 
 
 def _denied_topics(cluster: Cluster, names: Collection[str]) -> dict[str, TopicMetadata]:
-    by_name = cluster.describe(names).topics
-    return {
-        name: topic
-        for name, topic in by_name.items()
-        if topic.refusal and topic.refusal.meaning is Meaning.NOT_ALLOWED
-    }
+    denied = {}
+    for name, topic in cluster.describe(names).topics.items():
+        if topic.refusal and topic.refusal.meaning is Meaning.NOT_ALLOWED:
+            denied[name] = topic
+    return denied
 
 
 def configured_family(source: SourceSettings) -> str | None:
-    """Return how all brokers are addressed, if the conf says so."""
-    return None if source.broker_version is None else of_broker_version(source.broker_version)
+    """Return the broker family of `source.broker_version`; None if the key is not set."""
+    if source.broker_version is None:
+        return None
+    return of_broker_version(source.broker_version)
 
 
 class Discovery:
-    """The cluster that a conf names. Raises what `registry`, `registry` and the brokers
-    raise.
-    """
+    """Finds brokers, topics and leaders of a conf. Raises errors of ZooKeeper and of the brokers."""
 
     def __init__(self, settings: Settings, zookeeper: ZooKeeper) -> None:
         self._settings, self._source, self._zookeeper = settings, settings.source, zookeeper
 
     def registered(self) -> Mapping[int, Broker]:
-        """The brokers that are registered in ZooKeeper, by id; none where the conf gives them and
-        ZooKeeper is that of the ledger alone.
-        """
+        """Return the brokers in ZooKeeper by id; none if the conf has `source.bootstrap_servers`."""
         if self._source.bootstrap_servers is not None:
             return {}
-        return {
-            broker.id: broker
-            for broker in registered_brokers(
-                self._zookeeper, physical=self._source.is_physical, security=self._source.way_in
-            )
-        }
+        brokers = registered_brokers(
+            self._zookeeper, physical=self._source.is_physical, security=self._source.way_in
+        )
+        return {broker.id: broker for broker in brokers}
 
     def bootstrap(self) -> list[tuple[str, int]]:
-        """The brokers to begin with: those that the conf names, else those in ZooKeeper."""
+        """Return the addresses of the conf's brokers, else of those in ZooKeeper."""
         if self._source.bootstrap_servers is not None:
             return [split_address(address) for address in self._source.bootstrap_servers]
         return [(broker.host, broker.port) for broker in self.registered().values()]
@@ -153,20 +150,21 @@ class Discovery:
         """Open the cluster; the caller closes it. `known`: earlier partitions, so that those of an
         unavailable broker are reported without leader.
         """
-        timeout_s, said = self._source.request_timeout_s, configured_family(self._source)
+        timeout_s = self._source.request_timeout_s
+        family = configured_family(self._source)
         if self._source.bootstrap_servers is not None:
             return Cluster(
                 self.bootstrap(),
                 connect_timeout_s=connect_timeout_s,
                 timeout_s=timeout_s,
-                generation=said,
+                generation=family,
                 security=self._source.way_in,
             )
         return registered_cluster(
             self._zookeeper,
             physical=self._source.is_physical,
             timeout_s=timeout_s,
-            generation=said,
+            generation=family,
             known=known,
             connect_timeout_s=connect_timeout_s,
             security=self._source.way_in,
@@ -180,35 +178,32 @@ class Discovery:
         """
         if self._source.is_physical:
             return cluster.describe(self._requested_topics(left))
-        told = describe_registered_topics(
+        metadata = describe_registered_topics(
             cluster,
             self._requested_topics(left),
-            lambda told: self._registered_topics(told, left),
+            lambda metadata: self._registered_topics(metadata, left),
             wait_s=self._source.wait_for_leader_s,
         )
-        return self.with_known(cluster, told, known)
+        return self.with_known(cluster, metadata, known)
 
     def with_known(
-        self, cluster: Cluster, told: ClusterMetadata, known: Collection[str]
+        self, cluster: Cluster, metadata: ClusterMetadata, known: Collection[str]
     ) -> ClusterMetadata:
-        """The answer, with those of the conf's among these topics that it lacks because the brokers
-        keep them from us.
+        """Add topics of `known` that the conf selects and an ACL hides.
 
-        One that is paused whole keeps no run from the others; one that the conf names must be
-        there, paused or not.
+        A topic that is paused as a whole is not added, since it must not stop the run; one that the
+        conf names literally is, paused or not.
         """
-        untold = {
-            topic for topic in known if self._source.topic_filter.admits(topic)
-        } - told.topics.keys()
-        if not untold or self._source.is_physical:
-            return told
-        left_alone = {one.topic for one in self.pauses() if one.log is None} - {
-            *self._source.topic_filter.literal_names
-        }
-        return with_denied_topics(cluster, told, untold - left_alone)
+        selected = {topic for topic in known if self._source.topic_filter.admits(topic)}
+        missing = selected - metadata.topics.keys()
+        if not missing or self._source.is_physical:
+            return metadata
+        paused = {pause.topic for pause in self.pauses() if pause.log is None}
+        left_out = paused - set(self._source.topic_filter.literal_names)
+        return with_denied_topics(cluster, metadata, missing - left_out)
 
     def known_topics(self) -> frozenset[str]:
-        """Those that the conf's pipeline has read."""
+        """Return the topics that the pipeline has read."""
         return PlanLedger(
             self._zookeeper, self._settings.group.id, self._settings.pipeline
         ).topics()
@@ -217,32 +212,33 @@ class Discovery:
         """Return the topics that are compacted by their settings in ZooKeeper, if the brokers are
         registered there.
         """
-        return (
-            frozenset()
-            if self._source.bootstrap_servers is not None or self._source.is_physical
-            else read_compacted(self._zookeeper, topics)
-        )
+        if self._source.bootstrap_servers is not None or self._source.is_physical:
+            return frozenset()
+        return read_compacted(self._zookeeper, topics)
 
-    def creation_ids(self, told: ClusterMetadata) -> dict[str, str]:
+    def creation_ids(self, metadata: ClusterMetadata) -> dict[str, str]:
         """Return ids of the topics' znodes; empty if the conf's ZooKeeper is not the brokers'."""
-        return read_creation_ids(self._zookeeper, told.topics) if self.keeps_topics_of(told) else {}
+        if not self.keeps_topics_of(metadata):
+            return {}
+        return read_creation_ids(self._zookeeper, metadata.topics)
 
     def creations_of(self, topics: Collection[str]) -> dict[str, str]:
         """Return ids of the znodes of topics by name, in a ZooKeeper known to be the brokers'."""
         return read_creation_ids(self._zookeeper, topics)
 
-    def keeps_topics_of(self, told: ClusterMetadata) -> bool:
-        """True if the conf's ZooKeeper is that of the brokers: by cluster id, before 0.10.1 by
+    def keeps_topics_of(self, metadata: ClusterMetadata) -> bool:
+        """Return True if the conf's ZooKeeper is that of the brokers: by cluster id, before 0.10.1 by
         their addresses.
         """
         if self._source.bootstrap_servers is None:
             return True
-        if told.cluster_id is None:
-            return are_registered(self._zookeeper, told.brokers.values(), self._source.way_in)
-        return told.cluster_id == read_cluster_id(self._zookeeper)
+        if metadata.cluster_id is None:
+            brokers = metadata.brokers.values()
+            return are_registered(self._zookeeper, brokers, self._source.way_in)
+        return metadata.cluster_id == read_cluster_id(self._zookeeper)
 
     def pauses(self) -> tuple[Pause, ...]:
-        """Return what is paused in the conf's pipeline."""
+        """Return the pauses of the pipeline."""
         return read_pauses(
             PlanLedger(self._zookeeper, self._settings.group.id, self._settings.pipeline)
         )
@@ -251,13 +247,13 @@ class Discovery:
         """Return the cluster's name by the ledger's newest plan; raises as `cluster_name`, and
         NotOurTable or TableUnreachable if the table is read.
         """
-        holds_brokers = (
-            self._source.bootstrap_servers is None and not self._source.is_physical
-        )  # else the id there would be another cluster's
-        told = metadata.cluster_id or (read_cluster_id(self._zookeeper) if holds_brokers else None)
-        return cluster_name(
-            newest, told, self._settings.source.assume_cluster_id, self._is_in_table
-        )
+        reported = metadata.cluster_id
+        # With bootstrap servers, ZooKeeper may have the id of another cluster.
+        has_brokers = self._source.bootstrap_servers is None and not self._source.is_physical
+        if not reported and has_brokers:
+            reported = read_cluster_id(self._zookeeper)
+        assumed = self._settings.source.assume_cluster_id
+        return cluster_name(newest, reported, assumed, self._is_in_table)
 
     def _is_in_table(self, cluster: str) -> bool:
         from etl.io.delta.table_state import holds_commits
@@ -268,28 +264,25 @@ class Discovery:
         )
 
     def _requested_topics(self, left: Collection[str]) -> tuple[str, ...] | None:
-        """By name where the conf names all of them in plain letters, else all topics: one request
-        either way.
-        """
+        """Return the topics to request: by name if the conf has literal names only, else all (None)."""
         names = self._source.topic_filter.literal_names
         if len(names) < len(self._source.topics):
             return None
         return (*names, *left)
 
-    def _registered_topics(self, told: ClusterMetadata, left: Collection[str]) -> list[str]:
+    def _registered_topics(self, metadata: ClusterMetadata, left: Collection[str]) -> list[str]:
         """Return topics in ZooKeeper that are read or left to read, and are not being deleted;
         empty if it is another cluster's. Brokers before 0.10.1 have no id to compare: if the conf
         names the brokers, ZooKeeper counts as another's.
         """
-        is_ours = (
-            self._source.bootstrap_servers is None
-            if told.cluster_id is None
-            else told.cluster_id == read_cluster_id(self._zookeeper)
-        )
-        if not is_ours:
+        if metadata.cluster_id is None:
+            is_same_cluster = self._source.bootstrap_servers is None
+        else:
+            is_same_cluster = metadata.cluster_id == read_cluster_id(self._zookeeper)
+        if not is_same_cluster:
             return []
-        return [
-            topic
-            for topic in read_topics(self._zookeeper)
-            if self._source.topic_filter.admits(topic) or topic in left
-        ]
+        topics = []
+        for topic in read_topics(self._zookeeper):
+            if self._source.topic_filter.admits(topic) or topic in left:
+                topics.append(topic)
+        return topics

@@ -1,8 +1,11 @@
 """When does a run join its group, commit its offsets, and leave?
 
-Under `group.mode: join`: it joins before it observes, follows rebalances after the commit, and
-leaves at the end. A stored plan whose offsets are committed is executed first; that needs no
-membership. All else is planned from the assignment, and the commit fails if it changed meanwhile.
+With `group.mode: join` a run joins before it observes, follows rebalances after the offset commit,
+and leaves at the end. A stored plan whose offsets are committed is executed first, which needs no
+membership. Every other plan is made from the assignment, and its commit is rejected if the
+assignment changed meanwhile.
+
+Not here: the protocols of groups (etl/io/zookeeper/group_member.py, etl/io/brokers/group_member.py).
 """
 
 from __future__ import annotations
@@ -24,15 +27,17 @@ from etl.run.services import Member, Services
 from etl.settings.choices import LeaveAfter
 from etl.settings.sections import Settings
 
-LOOKS_MAX = 3
+SNAPSHOTS_MAX = 3
 """How often a snapshot is repeated because the group rebalances meanwhile."""
-VOIDS_MAX = 3
+REJECTED_COMMITS_MAX = 3
 """How often a run plans again because its commit was rejected."""
 
 
 @contextlib.contextmanager
 def joined(member: Member | None, report: Report, settings: Settings) -> Iterator[Joining]:
-    """The membership of one run, left however it ends; of no member where its conf is of none."""
+    """Context manager: the membership of one run, which ends with it. `member` is None if the conf
+    has no `group.mode: join`; then each step does nothing.
+    """
     joining = Joining(member, report, settings)
     try:
         yield joining
@@ -41,13 +46,18 @@ def joined(member: Member | None, report: Report, settings: Settings) -> Iterato
 
 
 class Joining:
-    """The partitions that a run owns as a member, and its steps as one."""
+    """The membership of a run: its assignment, and the steps that need it."""
 
     def __init__(self, member: Member | None, report: Report, settings: Settings) -> None:
-        self._member, self._report, self._settings = member, report, settings
-        self._has_joined = self._is_over = self._has_handed_over = False
-        self._looks_unjoined = 0
-        self._voids = 0
+        self._member = member
+        self._report = report
+        self._settings = settings
+        self._has_joined = False
+        self._is_over = False
+        """True if the offsets of a plan were committed: the next plan needs a new assignment."""
+        self._has_committed = False
+        self._has_observed_before_joining = False
+        self._rejected_commits = 0
         self.share: MemberAssignment | None = None
         self.is_void = False
         """True if the last plan's commit was rejected, so that another plan follows from the
@@ -61,116 +71,128 @@ class Joining:
         """
         return self._member is not None and self.share is None
 
-    def settle(self, world: Services) -> bool:
-        """Join before each snapshot, unless a committed plan comes first. Returns False without a
-        membership. Raises as `Member.join`.
+    def settle(self, services: Services) -> bool:
+        """Join before each snapshot, unless a committed plan comes first. Returns False if the group
+        assigns no partition to this run. Raises as `Member.join`.
         """
         if self._member is None:
             return True
-        if not self._has_joined and not self._looks_unjoined and _is_left(world, self._settings):
-            self._looks_unjoined += 1
+        is_first = not self._has_joined and not self._has_observed_before_joining
+        if is_first and _has_plan_to_execute(services, self._settings):
+            self._has_observed_before_joining = True
             return True
-        if self._has_joined and not (self._is_over or self.is_void) and self._member.is_current:
+        needs_assignment = self._is_over or self.is_void
+        if self._has_joined and not needs_assignment and self._member.is_current:
             return True
-        self._settle(self._member)
+        self._join(self._member)
         if self.share is None or self.share.logs:
             return True
         self._report.add(
             Outcome.NO_ASSIGNMENT,
-            "the group gives this run no partition: it has more members than partitions to read, or one that is gone "
-            "holds them until its session ends",
+            "The group assigns no partition to this run: it has more members than partitions, or a "
+            "member that died keeps them until its session ends",
         )
         return False
 
     def look(self, observe: Callable[[], Snapshot]) -> Snapshot:
-        """Return a snapshot of one assignment: it is repeated if a rebalance comes meanwhile."""
-        for left in reversed(range(LOOKS_MAX)):
-            snapshot = replace(observe(), share=self.share) if self.share else observe()
-            if self._member is None or self.share is None or self._member.is_current or not left:
+        """Take a snapshot of one assignment. It is repeated if a rebalance comes meanwhile."""
+        for tries_left in reversed(range(SNAPSHOTS_MAX)):
+            snapshot = observe()
+            if self._member is None or self.share is None:
                 break
-            self._settle(self._member)
+            snapshot = replace(snapshot, share=self.share)
+            if self._member.is_current or not tries_left:
+                break
+            self._join(self._member)
         return snapshot
 
-    def was_void(self, void: RejectedCommit) -> None:
+    def was_void(self, rejected: RejectedCommit) -> None:
         """Count a rejected commit. Raises Owned if there were too many."""
-        self._voids += 1
+        self._rejected_commits += 1
         self.is_void = True
         self._report.add(
-            Outcome.REBALANCED, f"nothing was handed over, and nothing was fetched: {void.why}"
+            Outcome.REBALANCED, f"No offset committed, nothing fetched: {rejected.why}"
         )
-        if self._voids > VOIDS_MAX:
-            check = "how often members of the group come and go; nothing was moved, run again"
+        if self._rejected_commits > REJECTED_COMMITS_MAX:
             raise Owned(
-                f"the group changed at each of {self._voids} hand-overs: {void.why}", action=check
+                f"The group rejected {self._rejected_commits} offset commits: {rejected.why}",
+                action="Check how often members join and leave the group. No offset was committed; "
+                "run again",
             )
 
     def waits(self, step: NextStep) -> bool:
-        """True if the step needs a membership that the run does not have yet."""
+        """Return True if the step needs a membership that the run does not have yet."""
         return self.is_outside and step.action in (Action.STORE, Action.NOTHING)
 
     def stored(self, step: NextStep) -> None:
-        """The step's plan is stored: from now on none of its rows depends on the membership."""
+        """Follow rebalances, or leave, after the step's plan is stored: none of its rows depends on
+        the membership any more.
+        """
         self.is_void = False
-        if (
-            self._member is not None
-            and self.share is not None
-            and step.action in (Action.STORE, Action.SUPERSEDE)
-        ):
-            self._is_over, self._has_handed_over = (
-                True,
-                step.plan is not None and not step.plan.is_of_member,
-            )
-            if self._settings.group.join.leave_after is LeaveAfter.COMMIT and step.is_last:
-                self._member.leave()
-            else:
-                self._member.follow()
-            for sentence in describe_read_by_others(step.plan.read_by_others if step.plan else ()):
-                self._report.add(Outcome.OFFSETS_LEFT_TO_MEMBERS, sentence)
+        if self._member is None or self.share is None or step.plan is None:
+            return
+        if step.action not in (Action.STORE, Action.SUPERSEDE):
+            return
+        self._is_over = True
+        self._has_committed = not step.plan.is_of_member
+        if self._settings.group.join.leave_after is LeaveAfter.COMMIT and step.is_last:
+            self._member.leave()
+        else:
+            self._member.follow()
+        for sentence in describe_read_by_others(step.plan.read_by_others):
+            self._report.add(Outcome.OFFSETS_LEFT_TO_MEMBERS, sentence)
 
     def leave(self) -> None:
-        """The run has ended."""
+        """Leave the group at the end of the run."""
         if self._member is None:
             return
         self._member.leave()
-        lost = self._member.statistics.lost
-        self._report.membership = self._member.statistics.beside(self._report.membership)
-        if lost and self._has_handed_over:
+        statistics = self._member.statistics
+        self._report.membership = statistics.beside(self._report.membership)
+        if statistics.lost and self._has_committed:
             self._report.add(
                 Outcome.MEMBERSHIP_ENDED,
-                "the membership ended behind the hand-over, on which nothing depended any more",
+                "Membership ended after the offset commit; the run did not depend on it any more",
             )
 
-    def _settle(self, member: Member) -> None:
+    def _join(self, member: Member) -> None:
         with self._report.timed(Verb.OBSERVE):
             self.share = member.rejoin() if self._has_joined else member.join()
-        self._has_joined, self._is_over, self.is_void = True, False, False
+        self._has_joined = True
+        self._is_over = False
+        self.is_void = False
 
 
-def commit(world: Services, plan: Plan, applied: CommitResult, report: Report) -> None:
-    """Commit the offsets of a plan in the table, and record its result. Where a commit may be
-    rejected, the result is recorded after it, since a recorded plan needs nothing more.
+def commit(services: Services, plan: Plan, result: CommitResult, report: Report) -> None:
+    """Commit the offsets of a plan in the table, and store its result.
+
+    The commit of a member may be rejected. Its result is stored after it, because a plan with a
+    stored result is done.
     """
     if not plan.is_of_member:
-        world.record(plan, applied)
-    report.committed(plan, taken(plan, world.commit(plan).keys()))
+        services.record(plan, result)
+    committed = services.commit(plan)
+    report.committed(plan, taken(plan, committed.keys()))
     if plan.is_of_member:
-        world.record(plan, applied)
+        services.record(plan, result)
 
 
-def _is_left(world: Services, settings: Settings) -> bool:
-    """True if an earlier run left a plan that any run executes.
+def _has_plan_to_execute(services: Services, settings: Settings) -> bool:
+    """Return True if an earlier run left a plan that any run executes.
 
-    Its membership is ended, so that nobody waits for a dead session; a commit in doubt is settled
-    by that. The membership of a static member continues with this run, unless the plan is in doubt.
+    Its membership is ended, so that no member waits for the session of a dead process; that settles
+    a commit in doubt, too. The membership of a static member continues with this run, unless the
+    commit is in doubt.
     """
-    ledger = world.read_ledger()
-    plan, is_open = ledger.newest, is_left_open(ledger)
-    if plan is None or not (is_open or is_left_to_execute(ledger, settings)):
+    ledger = services.read_ledger()
+    plan = ledger.newest
+    is_in_doubt = is_left_open(ledger)
+    if plan is None or not (is_in_doubt or is_left_to_execute(ledger, settings)):
         return False
-    if (
-        plan.share
-        and plan.share.membership is Membership.COORDINATOR
-        and (is_open or plan.share.instance_id is None)
-    ):
-        world.fence(plan)
-    return is_left_to_execute(world.read_ledger() if is_open else ledger, settings)
+    share = plan.share
+    if share and share.membership is Membership.COORDINATOR:
+        if is_in_doubt or share.instance_id is None:
+            services.fence(plan)
+    if is_in_doubt:
+        ledger = services.read_ledger()
+    return is_left_to_execute(ledger, settings)

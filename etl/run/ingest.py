@@ -1,12 +1,12 @@
 """What does a run do, step by step: observe, reconcile, plan, fetch, append, commit?
 
-What an earlier run left is finished first (the ledger that is behind the table, the result of a
-plan, the offsets); then the run makes one plan of its own, beginning with `observe` again. A
-failure between two steps loses nothing: the stored plan, the Delta commit and the offsets are what
-the next run's `next_step` finds, and it continues from there.
+A run first finishes what an earlier run left: a ledger behind the table, a missing result of a
+plan, uncommitted offsets, a stored plan. Then it makes one plan of its own and starts with
+`observe` again. A failure between two steps loses nothing: the next run finds the stored plan, the
+Delta commit and the offsets, and continues from there.
 
-Lives here, too: replacing a plan under execution by one without the offsets that are gone, and
-recording rows that others removed with permission.
+Lives here, too: replacing a plan during its execution by one without lost offsets, and recording
+rows that other writers removed with permission.
 
 Not here: decisions (etl/decide/next_step.py), everything that can block (`Services`), closing the
 number of a stored plan (etl/run/close_plan.py).
@@ -41,7 +41,7 @@ from etl.model.snapshot import (
     Table,
     UpToDate,
 )
-from etl.report.describe import counted, doubt_of
+from etl.report.describe import counted, describe_uncounted
 from etl.report.lag import PAUSES_LOST, describe_paused_but_executed
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
@@ -50,416 +50,470 @@ from etl.run.services import Services
 from etl.settings.choices import OnDataLoss
 from etl.settings.sections import Settings
 
-
-def without_missing(world: Services, plan: Plan, missing: MissingOffsets, report: Report) -> Plan:
-    """Replace this plan by one without missing offsets. Losses are stored in it before its first
-    fetch, as always.
-    """
-    losses = [
-        Loss(*stretch, LossReason.MISSING) for stretch in parse_intervals(missing.where["missing"])
-    ]
-    return _instead(world, plan, with_id(plan_without(plan, losses, now_ms=world.now_ms())), report)
-
-
-def given_up(world: Services, plan: Plan, lost: DataLoss, report: Report) -> Plan:
-    """Replace a replay whose records are gone by a plan that reads nothing, so that its rows stay."""
-    return _instead(
-        world, plan, with_id(plan_that_gives_up(plan, str(lost), now_ms=world.now_ms())), report
-    )
-
-
-def _instead(world: Services, plan: Plan, instead: Plan, report: Report) -> Plan:
-    ledger = world.read_ledger()
-    if ledger.newest is None or ledger.newest.id != plan.id:
-        raise Owned(
-            f"another driver put another plan in the place of plan {plan.number}",
-            action="who else runs this conf",
-        )
-    world.supersede(instead, ledger)
-    report.add(
-        Outcome.PLAN_SUPERSEDED, f"plan {plan.number} ({plan.id}) was superseded: {instead.reason}"
-    )
-    report.planned(instead)
-    return instead
-
-
-def note_removals(
-    world: Services,
-    table: Table | None,
-    acknowledged: Acknowledgement | None,
-    report: Report,
-    *,
-    told: Collection[ForeignCommit] = (),
-) -> None:
-    """Report removed rows that policy or an operator permits, and keep them for `verify`, except
-    those already `told`. It precedes the record, after which earlier commits are not read again.
-    """
-    new = [
-        found for found in (table.foreign if table else ()) if found not in told and not found.by
-    ]
-    if new:
-        world.note_removals(new)
-    for found in unacknowledged(table, acknowledged):
-        if found in new:
-            report.add(
-                Outcome.ROWS_REMOVED,
-                f"somebody else's {found.operation} {found.why} at version {found.delta_version} of the table",
-            )
-
-
-def finish_repair(world: Services, repair: Repair | None, report: Report) -> None:
-    """Nothing where nothing was left."""
-    if repair is None:
-        return
-    if repair.adopts:
-        with report.timed(Verb.RECONCILE):
-            _rebuild_ledger(world, repair, repair.adopts, report)
-    with report.timed(Verb.COMMIT):
-        if repair.lacks_record:
-            _record(world, repair.plan, report)
-        for log, offset in sorted(repair.followed.items()):
-            by = offset - repair.plan.positions[log]
-            report.add(
-                Outcome.OFFSET_CHANGED,
-                f"{log}: somebody else moved the offset by {by:+,} to {offset}, followed",
-            )
-        for log, offset in sorted(repair.not_followed.items()):
-            by = offset - repair.plan.positions[log]
-            moved = f"{log}: somebody else moved the offset by {by:+,} to {offset}"
-            report.add(
-                Outcome.OFFSET_CHANGED,
-                f"{moved}, not followed: no topic that is read now has this partition",
-            )
-        if not repair.adopts:
-            _move_offsets(world, repair, report)
-
-
-def _rebuild_ledger(world: Services, repair: Repair, adopted: Plan, report: Report) -> None:
-    """Offsets first: once the ledger holds the plan, an offset below its position would count as
-    moved by another client.
-    """
-    if repair.knew and repair.knew.number == adopted.number:
-        sentence = f"the table holds another plan {adopted.number} ({adopted.id}) than ZooKeeper ({repair.knew.id}): it was adopted"
-        report.add(Outcome.LEDGER_RESTORED, sentence)
-    else:
-        knew = f"knew plan {repair.knew.number} as the newest" if repair.knew else "knew no plan"
-        lost = "" if repair.knew or report.paused else f"; {PAUSES_LOST}"
-        rebuilt = f"the ledger was rebuilt from the table's commits up to plan {adopted.number}"
-        report.add(Outcome.LEDGER_RESTORED, f"ZooKeeper {knew}: {rebuilt}{lost}")
-    _move_offsets(world, repair, report)
-    report.lost(adopted)
-    if world.adopt(adopted).applied is None:
-        _record(world, repair.plan, report)
-
-
-def _record(world: Services, plan: Plan, report: Report) -> None:
-    report.lost(plan)
-    recounted = world.recount(plan)
-    world.record(plan, recounted)
-    if recounted:
-        how = (
-            "its rows were counted from the table's files"
-            if recounted.is_recounted
-            else "its commit says what reading it came to"
-        )
-        message = f"the record of plan {plan.number} was missing: {how}"
-        report.add(Outcome.PLAN_COMPLETED, message + doubt_of(recounted))
-
-
-def report_dropped_offsets(state: PipelineState, report: Report) -> None:
-    """Report that Kafka expired offsets of the group; they are committed again."""
-    last = state.state if isinstance(state, RebuildFromTable) else state
-    if isinstance(last, UpToDate) and last.dropped:
-        gone = f"Kafka dropped the group's offsets of {counted(len(last.dropped), 'partition')}, as it does where a group has no members"
-        report.add(
-            Outcome.PLAN_COMPLETED,
-            f"{gone} (offsets.retention.minutes): the pipeline goes on at its positions, and commits them again",
-        )
-
-
-def _move_offsets(world: Services, repair: Repair, report: Report) -> None:
-    if repair.offsets:
-        moved = world.commit(repair.plan, repair.offsets)
-    if repair.offsets and moved:
-        report.add(
-            Outcome.PLAN_COMPLETED,
-            f"{len(moved)} offsets of plan {repair.plan.number} were not committed: they are now",
-        )
-
-
-TURNS_MAX = 3
-"""A plan that was left, one of our own, and one more where another driver came in between."""
+CONFLICTS_MAX = 3
+"""Steps in a row: a stored plan, one plan of our own, and one more if another driver interfered."""
 EXPIRIES_MAX = 3
-"""How often one run begins anew because retention overtook it: a log that is deleted faster than it
-is read cannot be caught.
+"""How often one run observes again because retention deleted planned offsets: a partition that is
+deleted faster than it is read cannot be loaded.
 """
-ARRIVALS_MAX = 1
-"""How often one run begins again because a table appeared: a second time another process is
-replacing it.
+TABLE_APPEARANCES_MAX = 1
+"""How often a run observes again because the table was created meanwhile. A second time, another
+process keeps replacing it.
 """
 
 
-def ingest(world: Services, settings: Settings, report: Report) -> None:
+def ingest(services: Services, settings: Settings, report: Report) -> None:
     """Run once: finish the plan of an earlier run, then load one new plan.
 
-    The rows of each are in the table once, and its offsets committed. With a run key and caps it
-    makes as many plans as the key's bound needs. Afterwards the table holds what was readable at
-    the start, or `report` says what was left out and why. Raises any EtlError; what was done until
-    then stays, and `report` has it.
+    The rows of each plan are in the table once, and its offsets committed. With a run key and caps,
+    a run makes as many plans as the end of the key needs. Afterwards the table has everything that
+    was readable at the start, or `report` lists what was left out and why. Raises any EtlError;
+    finished steps stay, and `report` has them.
     """
-    with joined(world.member(), report, settings) as joining:
-        _ingest(world, settings, report, joining)
+    with joined(services.member(), report, settings) as joining:
+        _ingest(services, settings, report, joining)
 
 
-def _ingest(world: Services, settings: Settings, report: Report, joining: Joining) -> None:
-    turns = expiries = arrivals = 0
-    while turns < TURNS_MAX and joining.settle(world):
+def _ingest(services: Services, settings: Settings, report: Report, joining: Joining) -> None:
+    steps = expiries = appearances = 0
+    while steps < CONFLICTS_MAX and joining.settle(services):
         try:
-            step = _one_plan(world, settings, report, joining)
-            if step and step.is_last:
-                return
-            turns = 0 if joining.is_void or (step and step.goes_on) else turns + 1
+            step = _one_step(services, settings, report, joining)
         except TableAppeared:
-            # made by another pipeline since we looked: what the plan becomes is decided by what
-            # that table is
-            arrivals += 1
-            if arrivals > ARRIVALS_MAX:
+            # Another pipeline created the table after the snapshot. The next snapshot has it.
+            appearances += 1
+            if appearances > TABLE_APPEARANCES_MAX:
                 raise
+            continue
         except ExpiredOffsets:
-            # looking again is what the next run would do: it finds the plan stored, and what of it
-            # is gone, and puts another in its place
+            # The next snapshot shows what retention left of the stored plan, as it would in the
+            # next run, and another plan replaces it.
             expiries += 1
             if settings.source.on_data_loss is OnDataLoss.FAIL or expiries > EXPIRIES_MAX:
                 raise
-    if turns == TURNS_MAX:
-        message = f"another driver of this pipeline worked at the same moments, {TURNS_MAX} times"
+            continue
+        if step and step.is_last:
+            return
+        if joining.is_void or (step and step.goes_on):
+            steps = 0
+        else:
+            steps += 1
+    if steps == CONFLICTS_MAX:
         raise Owned(
-            message,
-            action="who else runs this conf; what is in the table stays, the next run goes on from there",
+            f"Another driver runs this pipeline ({CONFLICTS_MAX} conflicts)",
+            action="Check who else runs this conf. Committed rows stay; the next run continues",
         )
 
 
-def _one_plan(
-    world: Services, settings: Settings, report: Report, joining: Joining
+def _one_step(
+    services: Services, settings: Settings, report: Report, joining: Joining
 ) -> NextStep | None:
-    """Execute one step, from the snapshot to the offsets. Returns None if another driver's plan
-    took the number, or the commit was rejected.
+    """Execute one step, from the snapshot to the committed offsets. Returns None if another
+    driver's plan has the number, or the offset commit was rejected.
     """
-    step = observe_and_decide(world, settings, report, joining=joining)
-    finish_repair(world, step.repair, report)
+    step = observe_and_decide(services, settings, report, joining=joining)
+    finish_repair(services, step.repair, report)
     if joining.waits(step):
         return None
     with report.timed(Verb.PLAN):
-        plan = _store(world, step, report)
+        plan = _store(services, step, report)
     if isinstance(plan, RejectedCommit):
         joining.was_void(plan)
         return None
     if plan is None:
         if step.action is Action.NOTHING:
-            _end_without_plan(world, step, report)
+            _end_without_plan(services, step, report)
         return step
     joining.stored(step)
-    done = execute(world, plan, step.snapshot, settings, report)
-    if done and step.is_last:
-        report.left_by_caps(done, step.snapshot, settings)
+    executed = execute(services, plan, step.snapshot, settings, report)
+    if executed is None:
+        return None
+    if step.is_last:
+        report.left_by_caps(executed, step.snapshot, settings)
         report.left_of_key(step.left_of_key)
-    return step if done else None
+    return step
+
+
+# ---------------------------------------------------------------------------- observe and decide
 
 
 def observe_and_decide(
-    world: Services,
+    services: Services,
     settings: Settings,
     report: Report,
     named: Named = none_named,
     *,
     joining: Joining | None = None,
 ) -> NextStep:
-    """Return the snapshot and the step that follows; `named` are offsets that an operator names,
-    `joining` is set for a group member.
+    """Take a snapshot and return the next step. `named`: offsets that an operator names; `joining`:
+    set for a group member.
     """
+    observe = partial(_observe, services, settings, named)
     with report.timed(Verb.OBSERVE):
-        look = partial(_observe, world, settings, named)
-        snapshot = joining.look(look) if joining else look()
+        snapshot = joining.look(observe) if joining else observe()
         report.saw(snapshot)
     with report.timed(Verb.RECONCILE):
-        step = next_step(snapshot, settings, now_ms=world.now_ms(), uid=world.new_uid())
-        _tell(world, snapshot, step, settings, report)
+        step = next_step(snapshot, settings, now_ms=services.now_ms(), uid=services.new_uid())
+        _report_state(services, snapshot, step, settings, report)
     return step
 
 
-def finish_left(world: Services, step: NextStep, settings: Settings, report: Report) -> Plan | None:
-    """Execute the plan that an earlier run left, or the one that takes its place; None where the
-    table holds another one by now.
-    """
-    with report.timed(Verb.PLAN):
-        plan = _store(world, step, report)
-    return execute(world, plan, step.snapshot, settings, report) if isinstance(plan, Plan) else None
-
-
-def execute(
-    world: Services, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report
-) -> Plan | None:
-    """A stored plan from the fetch to the offsets: the plan that is in the table then, which may
-    have taken this one's place.
-
-    None: the table holds another plan of this number.
-    """
-    with world.claiming(plan):
-        plan, applied = _load(world, plan, snapshot, settings, report)
-        if applied is None:
-            return None
-        with report.timed(Verb.COMMIT):
-            commit(world, plan, applied, report)
-            world.tidy()
-    return plan
-
-
-def _end_without_plan(world: Services, step: NextStep, report: Report) -> None:
-    """End without a plan: record the result of the run key, if it is new."""
-    if step.remembers:
-        world.remember(step.remembers, behind=step.newest)
-    report.found_nothing_new(step.done_before, step.remembers, open_logs=step.open_logs)
-    report.left_of_key(step.left_of_key)
-
-
-def _observe(world: Services, settings: Settings, named: Named) -> Snapshot:
-    """Return a snapshot; if policy waits for owners, the one after them."""
-    snapshot = world.observe(named)
+def _observe(services: Services, settings: Settings, named: Named) -> Snapshot:
+    """Take a snapshot; if the policy is to wait for owners, take another one after waiting."""
+    snapshot = services.observe(named)
     owners = owners_to_wait_for(snapshot, settings)
     if not owners:
         return snapshot
-    world.wait_for_owners(owners.keys())
-    return world.observe(named)
+    services.wait_for_owners(owners.keys())
+    return services.observe(named)
 
 
-def _tell(
-    world: Services, snapshot: Snapshot, step: NextStep, settings: Settings, report: Report
+def _report_state(
+    services: Services, snapshot: Snapshot, step: NextStep, settings: Settings, report: Report
 ) -> None:
-    """Report what the run leaves out, where the pipeline stands, and what others removed."""
-    report.left(step.snapshot, now_ms=world.now_ms())
+    """Report what the run leaves out, the state of the pipeline, and rows that others removed."""
+    report.left(step.snapshot, now_ms=services.now_ms())
     if step.state:
-        note_removals(world, snapshot.table, snapshot.ledger.acknowledged, report)
+        note_removals(services, snapshot.table, snapshot.ledger.acknowledged, report)
         report.stands(step.state, settings)
         report.read_twice(read_twice(step.state, snapshot))
         report_dropped_offsets(step.state, report)
 
 
-def _store(world: Services, step: NextStep, report: Report) -> Plan | RejectedCommit | None:
-    """Store the plan and commit with it. Returns None if there is nothing new, RejectedCommit if
-    others came first. Raises what the step stops with.
+def note_removals(
+    services: Services,
+    table: Table | None,
+    acknowledged: Acknowledgement | None,
+    report: Report,
+    *,
+    reported: Collection[ForeignCommit] = (),
+) -> None:
+    """Report rows that others removed as policy or an operator permits, and store that for
+    `verify`, except commits that are `reported` already.
+
+    Called before a result is recorded: commits up to a recorded one are not read again.
+    """
+    removals = []
+    for found in table.foreign if table else ():
+        if found not in reported and not found.by:
+            removals.append(found)
+    if removals:
+        services.note_removals(removals)
+    for found in unacknowledged(table, acknowledged):
+        if found in removals:
+            report.add(
+                Outcome.ROWS_REMOVED,
+                f"Another writer's {found.operation} {found.why}, table version "
+                f"{found.delta_version}",
+            )
+
+
+def report_dropped_offsets(state: PipelineState, report: Report) -> None:
+    """Report that Kafka deleted committed offsets of the group; they are committed again."""
+    last = state.state if isinstance(state, RebuildFromTable) else state
+    if isinstance(last, UpToDate) and last.dropped:
+        report.add(
+            Outcome.PLAN_COMPLETED,
+            f"Kafka deleted the committed offsets of {counted(len(last.dropped), 'partition')}, as "
+            "it does for a group without members (offsets.retention.minutes). They are committed "
+            "again",
+        )
+
+
+# -------------------------------------------------------------------------- repair an earlier run
+
+
+def finish_repair(services: Services, repair: Repair | None, report: Report) -> None:
+    """Finish what an earlier run left: the ledger, the result of its plan, its offsets."""
+    if repair is None:
+        return
+    if repair.adopts:
+        with report.timed(Verb.RECONCILE):
+            _restore_ledger(services, repair, repair.adopts, report)
+    with report.timed(Verb.COMMIT):
+        if repair.lacks_record:
+            _record_result(services, repair.plan, report)
+        _report_changed_offsets(repair, report)
+        if not repair.adopts:
+            _commit_offsets(services, repair, report)
+
+
+def _restore_ledger(services: Services, repair: Repair, restored: Plan, report: Report) -> None:
+    """Restore the ledger from the table's commits.
+
+    Offsets are committed first: once the ledger has the plan, an offset below its loaded-until
+    offset would count as moved by another client.
+    """
+    known = repair.knew
+    if known and known.number == restored.number:
+        report.add(
+            Outcome.LEDGER_RESTORED,
+            f"The table has another plan {restored.number} ({restored.id}) than ZooKeeper "
+            f"({known.id}): the table's plan was restored",
+        )
+    else:
+        lost = "no plan"
+        pauses = ""
+        if known:
+            lost = f"plan {known.number} as the newest"
+        elif not report.paused:
+            pauses = f". {PAUSES_LOST}"
+        report.add(
+            Outcome.LEDGER_RESTORED,
+            f"ZooKeeper had {lost}: the ledger was restored from the table's commits up to plan "
+            f"{restored.number}{pauses}",
+        )
+    _commit_offsets(services, repair, report)
+    report.lost(restored)
+    if services.adopt(restored).applied is None:
+        _record_result(services, repair.plan, report)
+
+
+def _record_result(services: Services, plan: Plan, report: Report) -> None:
+    report.lost(plan)
+    recounted = services.recount(plan)
+    services.record(plan, recounted)
+    if recounted is None:
+        return
+    source = "from its commit"
+    if recounted.is_recounted:
+        source = "by counting the rows of the table's files"
+    report.add(
+        Outcome.PLAN_COMPLETED,
+        f"Plan {plan.number} of an earlier run: result stored, {source}"
+        + describe_uncounted(recounted),
+    )
+
+
+def _report_changed_offsets(repair: Repair, report: Report) -> None:
+    positions = repair.plan.positions
+    for log, offset in sorted(repair.followed.items()):
+        change = f"{log}: another client committed {offset} ({offset - positions[log]:+,})"
+        report.add(Outcome.OFFSET_CHANGED, f"{change}, followed")
+    for log, offset in sorted(repair.not_followed.items()):
+        change = f"{log}: another client committed {offset} ({offset - positions[log]:+,})"
+        report.add(Outcome.OFFSET_CHANGED, f"{change}, not followed: the partition is not read now")
+
+
+def _commit_offsets(services: Services, repair: Repair, report: Report) -> None:
+    if not repair.offsets:
+        return
+    committed = services.commit(repair.plan, repair.offsets)
+    if committed:
+        report.add(
+            Outcome.PLAN_COMPLETED,
+            f"Plan {repair.plan.number} of an earlier run: offsets of "
+            f"{counted(len(committed), 'partition')} committed",
+        )
+
+
+# --------------------------------------------------------------------------------------- the plan
+
+
+def _store(services: Services, step: NextStep, report: Report) -> Plan | RejectedCommit | None:
+    """Store the plan of a step, and commit its offsets if they are committed before the read.
+
+    Returns None if there is nothing new, RejectedCommit if the group rejected the commit. Raises the
+    error of the step.
     """
     if step.refusal:
         raise step.refusal
-    plan = step.plan
     if step.action in (Action.STORE, Action.NOTHING):
         report.beyond_bound(step.snapshot)
-    if plan is None:
+    if step.plan is None:
         return None
-    if step.action is not Action.REPLAY:
-        void = (
-            world.store(plan)
-            if step.action is Action.STORE
-            else world.supersede(plan, step.snapshot.ledger)
-        )
-        if void:
-            return void
-    handed = world.hand_over(plan)
-    if isinstance(handed, RejectedCommit):
-        return handed
-    plan = handed
+    rejected = None
+    if step.action is Action.STORE:
+        rejected = services.store(step.plan)
+    elif step.action is Action.SUPERSEDE:
+        rejected = services.supersede(step.plan, step.snapshot.ledger)
+    if rejected:
+        return rejected
+    plan = services.hand_over(step.plan)
+    if isinstance(plan, RejectedCommit):
+        return plan
+    _report_stored(step, plan, report)
+    plan = in_time_zone(plan, step.snapshot)
+    report.planned(plan, goes_on=step.is_cut)
+    for expiry in step.expires_soon:
+        report.add(Outcome.EXPIRES_SOON, str(expiry))
+    return plan
+
+
+def _report_stored(step: NextStep, plan: Plan, report: Report) -> None:
     if step.action is Action.SUPERSEDE:
         report.add(
             Outcome.PLAN_SUPERSEDED,
-            f"plan {plan.number} ({plan.supersedes}) was superseded: {plan.reason}",
+            f"Plan {plan.number} ({plan.supersedes}) was replaced: {plan.reason}",
         )
     elif step.action is Action.REPLAY and not _is_new(plan):
-        whole = describe_paused_but_executed(plan, step.snapshot.pauses)
+        paused = describe_paused_but_executed(plan, step.snapshot.pauses)
         report.add(
             Outcome.PLAN_RESUMED,
-            f"plan {plan.number} was stored and not in the table: it is executed again, word for word{whole}",
+            f"Plan {plan.number} of an earlier run is stored and not in the table: it is executed "
+            f"unchanged{paused}",
         )
     report.called(plan, step.snapshot.ledger.newest)
     for sentence in describe_time_zones(plan, step.snapshot):
         report.add(Outcome.OTHER_TIME_ZONE, sentence)
-    plan = in_time_zone(plan, step.snapshot)
-    report.planned(plan, goes_on=step.is_cut)
-    for one in step.expires_soon:
-        report.add(Outcome.EXPIRES_SOON, str(one))
-    return plan
 
 
 def _is_new(plan: Plan) -> bool:
-    """Stored by a command, and not executed before."""
-    return plan.kind in (PlanKind.RESET, PlanKind.SET) or (
-        plan.kind is PlanKind.BACKFILL and plan.number == 1
-    )
+    """True if a command stored the plan, so that no run executed it before."""
+    if plan.kind is PlanKind.BACKFILL:
+        return plan.number == 1
+    return plan.kind in (PlanKind.RESET, PlanKind.SET)
+
+
+def _end_without_plan(services: Services, step: NextStep, report: Report) -> None:
+    """End without a plan: store that the run key is done, if it is new."""
+    if step.remembers:
+        services.remember(step.remembers, behind=step.newest)
+    report.found_nothing_new(step.done_before, step.remembers, open_logs=step.open_logs)
+    report.left_of_key(step.left_of_key)
+
+
+def finish_left(
+    services: Services, step: NextStep, settings: Settings, report: Report
+) -> Plan | None:
+    """Execute the stored plan of an earlier run, or its replacement. Returns None if the table has
+    another plan of that number.
+    """
+    with report.timed(Verb.PLAN):
+        plan = _store(services, step, report)
+    if not isinstance(plan, Plan):
+        return None
+    return execute(services, plan, step.snapshot, settings, report)
+
+
+# ------------------------------------------------------------------------ fetch, append and commit
+
+
+def execute(
+    services: Services, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report
+) -> Plan | None:
+    """Execute a stored plan, from the fetch to the committed offsets.
+
+    Returns the plan that is in the table then, possibly a replacement without lost offsets; None if
+    the table has another plan of this number.
+    """
+    with services.claiming(plan):
+        plan, result = _load(services, plan, snapshot, settings, report)
+        if result is None:
+            return None
+        with report.timed(Verb.COMMIT):
+            commit(services, plan, result, report)
+            services.tidy()
+    return plan
 
 
 def _load(
-    world: Services, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report
+    services: Services, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report
 ) -> tuple[Plan, CommitResult | None]:
-    """The plan's rows into the table; where its logs lack offsets that policy lets go, those of the
-    same plan without them.
+    """Fetch and append the plan's rows. If offsets are lost and policy allows it, those of a
+    replacement without them.
     """
     while True:
         try:
             with report.timed(Verb.FETCH):
-                report.plans[-1].writer = world.writer_of(plan, snapshot)
-                rows = world.fetch(plan, snapshot)
-            _reject_recreated_topics(world, plan, snapshot)  # tasks may have waited long for Spark
+                report.plans[-1].writer = services.writer_of(plan, snapshot)
+                rows = services.fetch(plan, snapshot)
+            # tasks may have waited long for Spark
+            _reject_recreated_topics(services, plan, snapshot)
             with report.timed(Verb.APPEND):
-                applied = _append(world, plan, rows, snapshot, settings, report)
-                _reject_recreated_topics(world, plan, snapshot, is_in_table=applied is not None)
-                return plan, applied
+                result = _append(services, plan, rows, snapshot, settings, report)
+                is_in_table = result is not None
+                _reject_recreated_topics(services, plan, snapshot, is_in_table=is_in_table)
+                return plan, result
         except DataLoss as lost:
             if plan.kind is PlanKind.REPLAY:
-                plan = given_up(world, plan, lost, report)
+                plan = given_up(services, plan, lost, report)
                 continue
-            if (
-                not isinstance(lost, MissingOffsets)
-                or settings.source.on_data_loss is OnDataLoss.FAIL
-            ):
+            may_skip = settings.source.on_data_loss is not OnDataLoss.FAIL
+            if not isinstance(lost, MissingOffsets) or not may_skip:
                 raise
-            plan = without_missing(world, plan, lost, report)
+            plan = without_missing(services, plan, lost, report)
 
 
 def _reject_recreated_topics(
-    world: Services, plan: Plan, snapshot: Snapshot, *, is_in_table: bool = False
+    services: Services, plan: Plan, snapshot: Snapshot, *, is_in_table: bool = False
 ) -> None:
-    """Reject recreated topics, as tasks do at their end if brokers report topic ids. Rows are read
-    during the append, so it is checked after that, too.
+    """Reject topics that were recreated since the snapshot, by the ids of their znodes.
+
+    If brokers report topic ids, tasks check them at their end instead. Rows are read during the
+    append, so this is checked after it, too.
     """
     known = creations_to_compare(plan, snapshot)
     if known:
-        reject_topics_recreated_since(
-            plan, known, world.creation_ids(known.keys()), is_in_table=is_in_table
-        )
+        current = services.creation_ids(known.keys())
+        reject_topics_recreated_since(plan, known, current, is_in_table=is_in_table)
 
 
 def _append(
-    world: Services, plan: Plan, rows: Any, snapshot: Snapshot, settings: Settings, report: Report
+    services: Services,
+    plan: Plan,
+    rows: Any,
+    snapshot: Snapshot,
+    settings: Settings,
+    report: Report,
 ) -> CommitResult | None:
-    """One commit, and what became of it; None when the table holds another plan of this number."""
-    applied, table = world.append(plan, rows)
+    """Append the rows in one commit. Returns None if the table has another plan of this number."""
+    acknowledged = snapshot.ledger.acknowledged
+    result, table = services.append(plan, rows)
     with naming_table(settings):
-        reject_changes_by_others(
-            table, snapshot.ledger.acknowledged, settings.table.on_rows_removed
-        )
-    note_removals(
-        world,
-        table,
-        snapshot.ledger.acknowledged,
-        report,
-        told=snapshot.table.foreign if snapshot.table else (),
-    )
-    if applied is None:
-        sentence = f"the table holds another plan {plan.number}, appended by another run meanwhile; this one goes on from it"
-        report.add(Outcome.LOADED_BY_ANOTHER_RUN, sentence)
-        return None
-    report.applied(applied)
-    if applied.undated:
-        message = "of its records have no event_date: they have no timestamp, or one outside the years 1 to 9999"
+        reject_changes_by_others(table, acknowledged, settings.table.on_rows_removed)
+    reported = snapshot.table.foreign if snapshot.table else ()
+    note_removals(services, table, acknowledged, report, reported=reported)
+    if result is None:
         report.add(
-            Outcome.ROWS_WITHOUT_EVENT_DATE, f"plan {plan.number}: {applied.undated:,} {message}"
+            Outcome.LOADED_BY_ANOTHER_RUN,
+            f"Plan {plan.number} was loaded by another run meanwhile; this run continues after it",
         )
-    return applied
+        return None
+    report.applied(result)
+    if result.undated:
+        report.add(
+            Outcome.ROWS_WITHOUT_EVENT_DATE,
+            f"Plan {plan.number}: {counted(result.undated, 'row')} without event_date: the record "
+            "has no timestamp, or one outside the years 1 to 9999",
+        )
+    return result
+
+
+# -------------------------------------------------------------------------------- replace the plan
+
+
+def without_missing(
+    services: Services, plan: Plan, missing: MissingOffsets, report: Report
+) -> Plan:
+    """Replace a plan by one without missing offsets. The losses are stored in it before its first
+    fetch.
+    """
+    losses = []
+    for interval in parse_intervals(missing.where["missing"]):
+        losses.append(Loss(*interval, LossReason.MISSING))
+    replacement = with_id(plan_without(plan, losses, now_ms=services.now_ms()))
+    return _replace(services, plan, replacement, report)
+
+
+def given_up(services: Services, plan: Plan, lost: DataLoss, report: Report) -> Plan:
+    """Replace a replay whose records are lost by a plan that reads nothing, so that the table keeps
+    its rows.
+    """
+    replacement = with_id(plan_that_gives_up(plan, str(lost), now_ms=services.now_ms()))
+    return _replace(services, plan, replacement, report)
+
+
+def _replace(services: Services, plan: Plan, replacement: Plan, report: Report) -> Plan:
+    ledger = services.read_ledger()
+    if ledger.newest is None or ledger.newest.id != plan.id:
+        raise Owned(
+            f"Another driver replaced plan {plan.number}", action="Check who else runs this conf"
+        )
+    services.supersede(replacement, ledger)
+    report.add(
+        Outcome.PLAN_SUPERSEDED,
+        f"Plan {plan.number} ({plan.id}) was replaced: {replacement.reason}",
+    )
+    report.planned(replacement)
+    return replacement

@@ -1,6 +1,6 @@
-"""How do brokers, ZooKeeper, Delta and Spark provide what a run asks?
+"""How are a run's services implemented on real ZooKeeper, brokers, Delta and Spark?
 
-`LiveServices` implements `Services` by calls of etl/io; it decides nothing. It stores plans,
+`LiveServices` implements `Services` by calls of etl/io and decides nothing. It stores plans,
 commits offsets as a member or by compare-and-set, ends memberships of dead drivers, and writes the
 reservation lock of a pipeline or the reservation of a backfill at the version that was observed
 before the plan was made (ADR 22).
@@ -40,7 +40,7 @@ from etl.io.process import new_uid
 from etl.io.zookeeper import ledger_records
 from etl.io.zookeeper.group_member import MemberOptions, ZooKeeperMember
 from etl.io.zookeeper.group_offsets import HandOver
-from etl.io.zookeeper.ledger import DriverLock, Part, PlanLedger, Write
+from etl.io.zookeeper.ledger import Check, DriverLock, Part, PlanLedger, Write
 from etl.io.zookeeper.ledger_records import ClaimsBeside, read_named_table, write_mark
 from etl.io.zookeeper.owners import Owners
 from etl.io.zookeeper.registry import read_topics
@@ -96,7 +96,7 @@ if TYPE_CHECKING:
 
 
 class ClaimsOfRun:
-    """The claims as a run has seen them, and as it has written them since."""
+    """The reservations of backfills as a run observed them, and as it wrote them since."""
 
     def __init__(self, settings: Settings, zookeeper: ZooKeeper) -> None:
         self.beside = ClaimsBeside(
@@ -108,34 +108,29 @@ class ClaimsOfRun:
         self._newest: Plan | None = None
 
     def saw(self, seen: ObservedState) -> None:
-        """Keep what a snapshot found."""
-        self.seen, self.own, self._newest = (
-            seen.snapshot.claims,
-            seen.claimed,
-            seen.snapshot.ledger.newest,
-        )
+        """Keep the reservations of a snapshot."""
+        self.seen = seen.snapshot.claims
+        self.own = seen.claimed
+        self._newest = seen.snapshot.ledger.newest
 
     def writes(self, plan: Plan) -> list[Write]:
         """Return what is written in one transaction with the plan. Raises NeedsDecision if a
-        backfill reserved what it would begin.
+        backfill reserved offsets where it would start.
         """
         if self.own:
             return [self.beside.write_of(self.own.claim, self.own.version)]
         reject_claimed(plan, self._newest, self.seen)
-        return (
-            [self.beside.reservation_lock_write(self.seen.fence)]
-            if updates_reservation_lock(plan, self._newest)
-            else []
-        )
+        if not updates_reservation_lock(plan, self._newest):
+            return []
+        return [self.beside.reservation_lock_write(self.seen.fence)]
 
     def stored(self, plan: Plan) -> None:
-        """The plan is stored, and all that was written with it."""
+        """Update the versions after the plan was stored."""
         if self.own:
             self.own = replace(self.own, version=self.own.version + 1)
         elif updates_reservation_lock(plan, self._newest):
-            self.seen = replace(
-                self.seen, fence=0 if self.seen.fence is None else self.seen.fence + 1
-            )
+            version = 0 if self.seen.fence is None else self.seen.fence + 1
+            self.seen = replace(self.seen, fence=version)
         self._newest = plan
 
 
@@ -169,19 +164,21 @@ class BackfillVerbs:
 
     @property
     def app_id(self) -> str:
-        """The table's application id of this pipeline."""
+        """Return the application id of this pipeline in the table."""
         raise NotImplementedError
 
     def backfill_in_table(self, name: str) -> int | None:
         """See `services.Services`."""
         table = open_table(self.settings.table.path)
-        return table.transaction_version(backfill_pipeline(self.app_id, name)) if table else None
+        if table is None:
+            return None
+        return table.transaction_version(backfill_pipeline(self.app_id, name))
 
     def close_backfill(self, claim: Reservation, plan: Plan, ledger: Ledger) -> None:
         """See `services.Services`."""
         own = self.claims.own
         if own is None:
-            raise Owned("nobody has looked at the backfill", action="nothing; say it again")
+            raise Owned("The backfill was not observed", action="Run the command again")
         also = [self.claims.beside.write_of(claim, own.version)]
         if plan.supersedes and ledger.newest_version is not None:
             self.ledger.supersede_plan(plan, ledger.newest_version, also=also)
@@ -192,7 +189,7 @@ class BackfillVerbs:
     def settle_backfill(self, claim: Reservation) -> None:
         """See `services.Services`."""
         if self.claims.own is None:
-            raise Owned("nobody has looked at the backfill", action="nothing; say it again")
+            raise Owned("The backfill was not observed", action="Run the command again")
         self.claims.beside.settle(claim, self.claims.own.version)
 
 
@@ -201,17 +198,16 @@ _OLD_SESSION_S = 30.0
 
 
 def zookeeper_member(settings: Settings, zookeeper: ZooKeeper, run_id: str) -> ZooKeeperMember:
-    """A run as one of the consumers that are registered in ZooKeeper."""
+    """Return a run as a consumer that is registered in ZooKeeper."""
     group, source = settings.group, settings.source
     hidden = INTERNAL_TOPICS.difference(source.topic_filter.literal_names)
-    topics = frozenset(
-        topic
-        for topic in read_topics(zookeeper)
-        if source.topic_filter.admits(topic) and topic not in hidden
-    )
+    topics = set()
+    for topic in read_topics(zookeeper):
+        if source.topic_filter.admits(topic) and topic not in hidden:
+            topics.add(topic)
     options = MemberOptions(
         source.broker_type,
-        topics,
+        frozenset(topics),
         Strategy(group.join.assignment_strategy[0].value),
         group.join.num_streams,
         group.join.instance_id,
@@ -221,14 +217,15 @@ def zookeeper_member(settings: Settings, zookeeper: ZooKeeper, run_id: str) -> Z
 
 
 def coordinated_member(settings: Settings, discovery: Discovery) -> CoordinatedMember:
-    """A run as a member of Kafka's own group. Raises SettingsError where the brokers have none
-    such, TopicMissing without a topic.
+    """Return a run as a member of a Kafka group. Raises SettingsError if the brokers do not support
+    it, TopicMissing without a topic.
     """
     group, source = settings.group, settings.source
     with discovery.open_cluster() as cluster:
         spoken = cluster.first(lambda consumer: consumer.membership())
-        if refusal := unspoken(settings, spoken):
-            raise refusal
+        unsupported = unspoken(settings, spoken)
+        if unsupported:
+            raise unsupported
         topics = chosen_topics(discovery.describe(cluster, ()), source.topic_filter).topics
         if not topics:
             reject_missing_topics(settings, (), lambda: names_of_topics(cluster))
@@ -253,7 +250,7 @@ def coordinated_member(settings: Settings, discovery: Discovery) -> CoordinatedM
 
 
 def holds_assignment(settings: Settings) -> bool:
-    """True if a run keeps revoked partitions until its rows are in the table and its offsets
+    """Return True if a run keeps revoked partitions until its rows are in the table and its offsets
     committed (KIP-848). A classic group would wait all that time.
     """
     return commits_after_append(settings) and settings.group.join.protocol is GroupProtocol.CONSUMER
@@ -273,31 +270,29 @@ def unspoken(settings: Settings, spoken: SpokenMembership) -> SettingsError | No
     if settings.group.membership is not Membership.COORDINATOR:
         return None
     group = settings.group
-    is_of = (
-        f"the brokers are Kafka {spoken.release}"
-        if spoken.release
-        else "these brokers keep no groups"
-    )
+    brokers = "these brokers have no groups"
+    if spoken.release:
+        brokers = f"the brokers are Kafka {spoken.release}"
     if not spoken.is_classic:
-        action = "group.offsets_storage: zookeeper, where the group's consumers are registered"
         return SettingsError(
-            f"membership of a group in Kafka takes brokers of 0.9 or later, and {is_of}",
+            f"Joining a group in Kafka needs brokers of 0.9 or later; {brokers}",
             key="group.offsets_storage",
-            action=action,
+            action="Set group.offsets_storage: zookeeper to join the consumers that are registered "
+            "there",
         )
     if group.join.protocol is GroupProtocol.CONSUMER and not spoken.is_consumer:
-        action = "protocol: classic; or the brokers' version and their group.version"
         return SettingsError(
-            f"protocol: consumer takes brokers of 4.0 or later, and {is_of}",
+            f"group.join.protocol: consumer needs brokers of 4.0 or later; {brokers}",
             key="group.join.protocol",
-            action=action,
+            action="Set group.join.protocol: classic, or check the brokers' version and their "
+            "group.version",
         )
     if group.join.instance_id is not None and not spoken.is_static:
-        message = f"join.instance_id names a static member, which takes brokers of 2.3 or later, and {is_of}"
         return SettingsError(
-            message,
+            "group.join.instance_id names a static member, which needs brokers of 2.3 or later; "
+            f"{brokers}",
             key="group.join.instance_id",
-            action="leave it out: each run is another member then",
+            action="Remove the key: each run is a new member then",
         )
     return None
 
@@ -336,15 +331,12 @@ class MembershipVerbs:
             if found is not HandOverOutcome.TAKEN or plan.share.instance_id is None:
                 member.end(plan.share)
             if found is not None and found is not HandOverOutcome.TAKEN:
-                found = self._found_out(
-                    plan, cluster
-                )  # its commit may have come since; at once, before others write over it
-        if found in (HandOverOutcome.TAKEN, HandOverOutcome.NOT_TAKEN):
-            is_taken = found is HandOverOutcome.TAKEN
-            write_mark(
-                self.ledger,
-                replace(plan, handed_over=True) if is_taken else replace(plan, is_void=True),
-            )
+                # Its commit may have arrived meanwhile. Look now, before others commit.
+                found = self._found_out(plan, cluster)
+        if found is HandOverOutcome.TAKEN:
+            write_mark(self.ledger, replace(plan, handed_over=True))
+        elif found is HandOverOutcome.NOT_TAKEN:
+            write_mark(self.ledger, replace(plan, is_void=True))
 
     def hand_over(self, plan: Plan) -> Plan | RejectedCommit:
         """See `services.Services`. A commit without an answer may still arrive, so its membership
@@ -383,14 +375,13 @@ class MembershipVerbs:
         """Return the plan's assignment with today's epoch, if this run held all of it since; else
         None.
         """
-        return (
-            self._coordinated.unbroken(share, within_s=self.settings.source.request_timeout_s)
-            if self._coordinated
-            else None
-        )
+        if self._coordinated is None:
+            return None
+        timeout_s = self.settings.source.request_timeout_s
+        return self._coordinated.unbroken(share, within_s=timeout_s)
 
     def end_coordinated(self) -> None:
-        """End the membership of a coordinator's group, where the run has one."""
+        """End the membership in a Kafka group, if the run has one."""
         if self._coordinated:
             self._coordinated.leave()
 
@@ -415,13 +406,10 @@ class PlanStore(MembershipVerbs):
         plan must be executable.
         """
         self.reject_unwritable(plan)
-        if (
-            self.settings.transform.dataframe
-            and writer_of(plan, self.settings).writer.takes is Takes.DATA_FRAME
-        ):
-            try_on_no_rows(
-                self._spark.session(), self.settings
-            )  # stored, the plan would bind the conf to a transform that never works
+        has_transform = self.settings.transform.dataframe is not None
+        if has_transform and writer_of(plan, self.settings).writer.takes is Takes.DATA_FRAME:
+            # A stored plan with a transform that always fails would block the pipeline.
+            try_on_no_rows(self._spark.session(), self.settings)
 
         def write(parts: Sequence[Part]) -> None:
             self.ledger.store_plan(
@@ -436,7 +424,7 @@ class PlanStore(MembershipVerbs):
         version = ledger.newest_version
         if version is None:
             raise LedgersDisagree(
-                f"there is no plan {plan.number} to supersede", action="`etl plans list`"
+                f"Plan {plan.number} does not exist", action="Check with `etl plans list CONF`"
             )
         self.reject_unwritable(plan)
         commit_succeeded = ledger.newest is not None and bool(ledger.newest.handed_over)
@@ -457,12 +445,12 @@ class PlanStore(MembershipVerbs):
     def _written(
         self, plan: Plan, write: Callable[[Sequence[Part]], None], *, is_handed_over: bool
     ) -> RejectedCommit | None:
-        """`is_handed_over`: in the same step."""
+        """Store the plan. `is_handed_over`: its offsets are committed in the same transaction."""
         hand_over = HandOver(self.zookeeper, self.settings.group.id, self._lock)
         if is_handed_over and plan.offsets_in is OffsetsStorage.ZOOKEEPER:
-            checks = (
-                self._registered.owner_checks(plan.offsets_to_commit) if self._registered else ()
-            )
+            checks: Sequence[Check] = ()
+            if self._registered:
+                checks = self._registered.owner_checks(plan.offsets_to_commit)
             return hand_over.store(plan, checks, write)
         if plan.is_open or is_handed_over:
             return hand_over.store_under_lock(plan, write)
@@ -511,11 +499,11 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
 
     @contextlib.contextmanager
     def driving(self, run_id: str) -> Iterator[None]:
-        """Be the only driver of the pipeline. Raises Owned, also where the table's name was
-        resolved anew since it was placed.
+        """Context manager: hold the driver lock. Raises Owned, also if the path of a named table was
+        looked up again meanwhile.
         """
         if self.settings.source.bootstrap_servers is None:
-            self._discovery.registered()  # before anything is written: a wrong chroot must stay empty
+            self._discovery.registered()  # raises for a wrong chroot, before it is written to
         else:
             self.zookeeper.ensure("/")
         with self._lock.driving(run_id, wait_s=self.settings.ledger.lock_timeout_s):
@@ -535,11 +523,9 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         return self._saw(self._observer.observe_ledgers())
 
     def _saw(self, seen: ObservedState) -> Snapshot:
-        self._cluster_name, self._seen_ledger, self._pipelines_version = (
-            seen.snapshot.cluster,
-            seen.snapshot.ledger,
-            seen.pipelines_version,
-        )
+        self._cluster_name = seen.snapshot.cluster
+        self._seen_ledger = seen.snapshot.ledger
+        self._pipelines_version = seen.pipelines_version
         self.claims.saw(seen)
         return seen.snapshot
 
@@ -593,10 +579,8 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
                 plan, snapshot, self.settings, self._discovery.bootstrap(), now_ms=now_ms()
             )
             return Load(writer, files)
-        spark, read = (
-            self._spark.session(is_short=is_short(plan, snapshot, self.settings)),
-            reader_for(writer),
-        )
+        spark = self._spark.session(is_short=is_short(plan, snapshot, self.settings))
+        read = reader_for(writer)
         with self._phases.timed(Verb.FIRST_JOB):
             rows, self._reading = read(
                 spark,
@@ -606,9 +590,9 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
                 self._discovery.bootstrap(),
                 now_ms=self.now_ms(),
             )
-            return Load(
-                writer, rows if writer.takes is Takes.FILES else format_rows(rows, self.settings)
-            )
+            if writer.takes is not Takes.FILES:
+                rows = format_rows(rows, self.settings)
+            return Load(writer, rows)
 
     def writer_of(self, plan: Plan, snapshot: Snapshot) -> str:
         """See `services.Services`."""
@@ -626,16 +610,17 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
             is_ours=self.settings.source.topic_filter.admits,
             acknowledgement=ledger.acknowledged,
         )
-        with (
-            self._read_meanwhile(self._reading)
-            if self._reading and rows.rows is not None
-            else contextlib.nullcontext()
-        ):
+        following: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if self._reading and rows.rows is not None:
+            following = self._read_meanwhile(self._reading)
+        with following:
             outcome = append(rows, plan, to)
         if outcome.result is Result.NOT_APPLIED:
-            action = "who changed or replaced the table during the run; the next run appends the same plan again"
             raise TableUnreachable(
-                f"plan {plan.number} did not reach the table", path=table.path, action=action
+                f"Plan {plan.number} was not appended to the table",
+                path=table.path,
+                action="Check who changed or replaced the table during the run. The next run "
+                "appends the same plan again",
             )
         if outcome.result is Result.APPLIED_BY_ANOTHER:
             return None, outcome.table
@@ -678,8 +663,11 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
             newest = max(self.ledger.plan_numbers(), default=plan.number)
             if newest <= plan.number:
                 raise
-            message = f"another driver went on to plan {newest} while we were at plan {plan.number}, whose rows are in the table"
-            raise Owned(message, action="nothing; the next run goes on from there") from error
+            raise Owned(
+                f"Another driver stored plan {newest} while this run executed plan {plan.number}, "
+                "whose rows are in the table",
+                action="Check who else runs this conf. The next run continues",
+            ) from error
 
     @property
     def app_id(self) -> str:
@@ -687,16 +675,16 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         return app_id_of(self._cluster_name, self.settings.group.id, self.settings.pipeline)
 
     def read_table(self, ledger: Ledger) -> Table | None:
-        """Return the table's state without asking brokers: the cluster's name is in the newest
-        plan.
+        """Return the table's state without requests to brokers: the newest plan has the cluster
+        name.
         """
         if ledger.newest:
             self._cluster_name = ledger.newest.cluster
         return observe_table(self.settings, self.app_id, ledger)
 
     def spark(self) -> SparkSession:
-        """The session of this run, built when it is first needed; one that was there before is used
-        and left alone.
+        """Return the session of this run, started on the first call; an existing one is used and not
+        stopped.
         """
         return self._spark.session()
 
@@ -707,16 +695,16 @@ class LiveServices(PlanStore, LoadedRows, BackfillVerbs):
         check_writable(self.settings.table.path)
         self._require_exclusive_create(plan, shown_by=self._seen_ledger.newest)
         if plan.losses:
-            losses.recorded(
-                plan, app_id=self.app_id, path=self.settings.table.losses_at
-            )  # what lies there must be a losses table
+            # raises if the path has another table
+            losses.recorded(plan, app_id=self.app_id, path=self.settings.table.losses_at)
             check_writable(self.settings.table.losses_at)
 
     def _require_exclusive_create(self, plan: Plan, *, shown_by: Plan | None) -> None:
         """Probe each table that the plan writes to, unless that stored plan shows that it was
         probed today.
         """
-        is_due, table = is_probe_due(shown_by, now_ms()), self.settings.table
+        is_due = is_probe_due(shown_by, now_ms())
+        table = self.settings.table
         places = [table.path] if is_due else []
         if plan.losses and (is_due or not (shown_by and shown_by.losses)):
             places.append(table.losses_at)

@@ -1,7 +1,7 @@
-"""What was loaded already, by the table's own commits and rows?
+"""What was loaded already, by the commits and rows of the table?
 
 Lives here: the result of a plan in the table, recorded by its run or recounted from its rows; the
-ledger restored from the table's commits, each of which carries its plan; what a replay must know:
+ledger restored from the table's commits, each of which contains its plan; what a replay needs:
 loaded intervals, offsets at a time, rows in the table.
 """
 
@@ -40,25 +40,28 @@ def applied_in_run(
     outcome: Outcome, plan: Plan, reading: Following | None, run_id: str, settings: Settings
 ) -> CommitResult:
     """Return the result of `plan`, whose rows this run may have read."""
-    # what this run read is what is in the table only where the append was its own: compaction may
-    # lie between two readings
-    was_ours = outcome.metadata is not None and outcome.metadata.run_id == run_id
-    ours = reading if was_ours and reading and reading.plan_id == plan.id else None
-    receipts = ours.receipts.in_order(len(plan.ranges)) if ours and ours.receipts else None
-    return applied_by(outcome, plan, receipts, settings)
+    # This run's results count only if the commit is its own: log compaction between two readings
+    # changes what is read.
+    is_own_commit = outcome.metadata is not None and outcome.metadata.run_id == run_id
+    results = None
+    if is_own_commit and reading and reading.plan_id == plan.id and reading.receipts:
+        results = reading.receipts.in_order(len(plan.ranges))
+    return applied_by(outcome, plan, results, settings)
 
 
 def applied_by(
     outcome: Outcome, plan: Plan, receipts: tuple[RangeResult, ...] | None, settings: Settings
 ) -> CommitResult:
-    """Return the result of `plan`, which the outcome found in the table: as its commit says, else,
-    without `receipts`, as counted in the table's files.
+    """Return the result of `plan`, which is in the table: from its commit, else `receipts`, else as
+    counted in the table's files.
     """
     if outcome.table is None:
         raise TableUnreachable(
-            f"the table that held plan {plan.number} is gone", path=settings.table.path
+            f"The table with plan {plan.number} does not exist any more", path=settings.table.path
         )
-    version = outcome.table.version if outcome.delta_version is None else outcome.delta_version
+    version = outcome.delta_version
+    if version is None:
+        version = outcome.table.version
     run_id = outcome.metadata.run_id if outcome.metadata else None
     undated = _undated(outcome.delta_version, settings)
     receipts = _with_requests(results_in_commit(outcome.metadata, plan), receipts) or receipts
@@ -80,22 +83,25 @@ def applied_by(
 
 
 def _with_requests(
-    said: tuple[RangeResult, ...] | None, ours: tuple[RangeResult, ...] | None
+    in_commit: tuple[RangeResult, ...] | None, own: tuple[RangeResult, ...] | None
 ) -> tuple[RangeResult, ...] | None:
-    """Return the commit's results with the tasks' requests, which no commit keeps."""
-    return (
-        tuple(replace(one, requests=own.requests) for one, own in zip(said, ours, strict=True))
-        if said and ours
-        else said
-    )
+    """Return the commit's results with the tasks' request counts, which no commit contains."""
+    if not in_commit or not own:
+        return in_commit
+    pairs = zip(in_commit, own, strict=True)
+    return tuple(replace(result, requests=counted.requests) for result, counted in pairs)
 
 
 def results_in_commit(
     metadata: CommitMetadata | None, plan: Plan
 ) -> tuple[RangeResult, ...] | None:
     """Return the range results in the plan's commit; None if it has none."""
-    said = results_of(metadata) if metadata is not None and metadata.plan_id == plan.id else None
-    return said if said is not None and len(said) == len(plan.ranges) else None
+    if metadata is None or metadata.plan_id != plan.id:
+        return None
+    results = results_of(metadata)
+    if results is None or len(results) != len(plan.ranges):
+        return None
+    return results
 
 
 def recount_rows(
@@ -116,16 +122,13 @@ def recount_rows(
 
 
 def _undated(delta_version: int | None, settings: Settings) -> int | None:
-    is_asked = EVENT_DATE in settings.table.partition_by
-    return (
-        rows_in_null_partition(settings.table.path, delta_version, EVENT_DATE)
-        if is_asked and delta_version is not None
-        else None
-    )
+    if EVENT_DATE not in settings.table.partition_by or delta_version is None:
+        return None
+    return rows_in_null_partition(settings.table.path, delta_version, EVENT_DATE)
 
 
-GAPS_TOLD = 1_000_000
-"""Per range; two numbers each, in memory only."""
+GAPS_IN_MEMORY = 1_000_000
+"""Gaps per range, two numbers each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ class LoadedRows:
     _discovery: Discovery
 
     def spark(self) -> SparkSession:
-        """The session of this run."""
+        """Return the session of this run."""
         raise NotImplementedError
 
     def rows_of_today(self, plan: Plan) -> Recount:
@@ -157,7 +160,7 @@ class LoadedRows:
 
     def results_from_table(self, plan: Plan) -> Sequence[RangeResult] | None:
         """See `services.Services`."""
-        counted = recount_rows(plan, None, self.settings, gaps_max=GAPS_TOLD)
+        counted = recount_rows(plan, None, self.settings, gaps_max=GAPS_IN_MEMORY)
         return None if counted.uncounted else counted.receipts
 
     def loaded(self, transaction_version: int | None = None) -> LoadedIntervals:
@@ -173,9 +176,9 @@ class LoadedRows:
         found: dict[tuple[BrokerPartition, int], int] = {}
         with self._discovery.open_cluster() as cluster:
             for moment in sorted({moment for _, moment in moments}):
-                asked = {log: moment for log, at in moments if at == moment}
+                wanted = {log: moment for log, at in moments if at == moment}
                 offsets = cluster.offsets_at(
-                    asked, wait_for_leader_s=self.settings.source.wait_for_leader_s
+                    wanted, wait_for_leader_s=self.settings.source.wait_for_leader_s
                 )
                 found |= {(log, moment): offset for log, offset in offsets.items()}
         return found
@@ -213,7 +216,7 @@ class LoadedRows:
             check_shape(
                 table.path, arrow_schema(physical=into.source.is_physical), table.partition_by
             )
-        stood = rows_there(spark, table.path, spans_of(plan))
+        before = rows_there(spark, table.path, spans_of(plan))
         rows, reading = read_rows(
             spark, plan, snapshot, into, self._discovery.bootstrap(), now_ms=now_ms()
         )
@@ -223,18 +226,18 @@ class LoadedRows:
         finally:
             reading.port.close()
         there = sum(rows_there(spark, table.path, spans_of(plan)).values())
-        found = reading.receipts.in_order(len(plan.ranges)) if reading.receipts else None
-        return PutInto(
-            sum(stood.values()),
-            there,
-            None if found is None else sum(receipt.rows or 0 for receipt in found),
-        )
+        results = reading.receipts.in_order(len(plan.ranges)) if reading.receipts else None
+        read = None
+        if results is not None:
+            read = sum(result.rows or 0 for result in results)
+        return PutInto(sum(before.values()), there, read)
 
 
 def adopt_commits(plan: Plan, ledger: PlanLedger, settings: Settings, app_id: str) -> Ledger:
     """Write the plans after the newest common plan with a result into the ledger, oldest first.
 
-    `plan` is that of our newest commit. A crash on the way leaves a ledger that is only behind.
+    `plan` is that of the pipeline's newest commit. After a crash in between, the ledger is only
+    behind.
     """
     ledger.store_uid(plan.uid)
     unknown = []
@@ -253,10 +256,11 @@ def _adopt(metadata: CommitMetadata, table_id: str, ledger: PlanLedger, settings
     plan = parse_plan(
         metadata.document or b"", path=f"commit {metadata.delta_version} of {settings.table.path}"
     )
-    said = results_in_commit(metadata, plan)
-    counted = (
-        Recount(said) if said is not None else recount_rows(plan, metadata.delta_version, settings)
-    )
+    results = results_in_commit(metadata, plan)
+    if results is not None:
+        counted = Recount(results)
+    else:
+        counted = recount_rows(plan, metadata.delta_version, settings)
     applied = CommitResult(
         plan.number,
         plan.id,

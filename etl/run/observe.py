@@ -1,8 +1,8 @@
-"""What do brokers, ZooKeeper and the table hold now?
+"""What is the current state of brokers, ZooKeeper and the table?
 
-Makes the snapshot that a run decides on; resolves run keys and bounds; reads and commits the
-group's offsets in ZooKeeper, in Kafka or in both (`group.offsets_storage`). In both, Kafka is committed
-first and ZooKeeper after it: after a crash ZooKeeper is behind, and the next run commits it.
+Takes the snapshot that a run decides on; looks up run keys and the end of the run; reads and
+commits the group's offsets in ZooKeeper, in Kafka or in both (`group.offsets_storage`). For both,
+Kafka is committed first and ZooKeeper after it: after a crash the next run commits ZooKeeper.
 
 Not here: what offsets mean (etl/decide/offsets.py).
 """
@@ -52,6 +52,7 @@ from etl.model.partitions import (
     KafkaGroup,
     MemberAssignment,
     OffsetsStorage,
+    OldestRecord,
     RejectedCommit,
     Retention,
     Tail,
@@ -87,25 +88,26 @@ def look_up(
     """
     if request is None:
         return None
-    plan, kept = (
-        find_key(ledger, request.run_key, newest.number if newest else 0)
-        if request.run_key
-        else (None, None)
-    )
+    plan = record = None
+    if request.run_key:
+        number = newest.number if newest else 0
+        plan, record = find_key(ledger, request.run_key, number)
     until = bounds_to_find(request, newest, plan).until
     if until is None or until.at_ms is None:
-        return ResolvedRequest(request, kept, plan)
+        return ResolvedRequest(request, record, plan)
     times = dict.fromkeys(found.extents, until.at_ms)
-    return ResolvedRequest(request, kept, plan, cluster.first_at(times, isolation=isolation))
+    return ResolvedRequest(request, record, plan, cluster.first_at(times, isolation=isolation))
 
 
 class GroupOffsets:
-    """Read, and moved from what a plan saw. Raises what ZooKeeper and the brokers raise, and what
-    `ConsumerGroup.commit` does.
+    """The committed offsets of the group. Commits compare with the offsets that the plan observed.
+
+    Raises errors of ZooKeeper and brokers, and as `ConsumerGroup.commit`.
     """
 
     def __init__(self, settings: Settings, zookeeper: ZooKeeper, discovery: Discovery) -> None:
-        self.storage, self._discovery = settings.group.offsets_storage, discovery
+        self.storage = settings.group.offsets_storage
+        self._discovery = discovery
         self.group = ConsumerGroup(
             zookeeper, settings.group.id, physical=settings.source.is_physical
         )
@@ -125,26 +127,27 @@ class GroupOffsets:
         `cluster`: if it is open already. Raises SettingsError for brokers without group offsets,
         and as `ConsumerGroup.committed`.
         """
-        asked, seen = list(logs), behind.seen if behind else {}
+        partitions = list(logs)
+        seen = behind.seen if behind else {}
         if self.storage is OffsetsStorage.ZOOKEEPER:
-            return self.group.committed(asked, seen)
+            return self.group.committed(partitions, seen)
         if cluster is None:
             with self._discovery.open_cluster() as opened:
-                return self.committed(asked, opened, behind=behind)
+                return self.committed(partitions, opened, behind=behind)
         self._reject_too_old(cluster)
-        kafka = self._kept.committed(cluster, asked)
+        kafka = self._kept.committed(cluster, partitions)
         if self.storage is OffsetsStorage.KAFKA:
             return kafka
-        zookeeper = self.group.committed(
-            asked, {log: found.in_zookeeper for log, found in seen.items()}
-        )
-        return {
-            log: both(zookeeper.get(log, NOTHING_COMMITTED), kafka.get(log, NOTHING_COMMITTED))
-            for log in {**zookeeper, **kafka}
-        }
+        seen_in_zookeeper = {log: found.in_zookeeper for log, found in seen.items()}
+        zookeeper = self.group.committed(partitions, seen_in_zookeeper)
+        committed = {}
+        for log in {**zookeeper, **kafka}:
+            in_zookeeper = zookeeper.get(log, NOTHING_COMMITTED)
+            committed[log] = both(in_zookeeper, kafka.get(log, NOTHING_COMMITTED))
+        return committed
 
     def hand_over(self, plan: Plan, *, unsure: Callable[[], None]) -> RejectedCommit | None:
-        """Move the offsets of a plan of a coordinator's member, all of them or none; see
+        """Commit the offsets of a plan of a Kafka group member before the read, all or none; see
         `FencedOffsetCommit.hand_over`.
         """
         with self._discovery.open_cluster() as cluster:
@@ -173,13 +176,12 @@ class GroupOffsets:
                 share(),
             )
         if plan.offsets_in is OffsetsStorage.DUAL:
-            there = self.group.committed(moved)
-            left = [
-                log
-                for log in moved
-                if there.get(log, NOTHING_COMMITTED).offset != plan.positions[log]
-            ]
-            self.group.commit(in_zookeeper_alone(plan), left)
+            in_zookeeper = self.group.committed(moved)
+            behind = []
+            for log in moved:
+                if in_zookeeper.get(log, NOTHING_COMMITTED).offset != plan.positions[log]:
+                    behind.append(log)
+            self.group.commit(in_zookeeper_alone(plan), behind)
         return {log: plan.moved(log) for log in moved}
 
     def commit_of_member(
@@ -204,12 +206,12 @@ class GroupOffsets:
             return self._owned.move(plan, wanted)
         with self._discovery.open_cluster() as cluster:
             if logs is None:
-                return {
-                    log: plan.moved(log)
-                    for some in self._kept.in_commits(wanted, plan.word)
-                    if self._is_taken(cluster, _with_commit_done(plan, some), unbroken, unsure)
-                    for log in some
-                }
+                committed = {}
+                for batch in self._kept.in_commits(wanted, plan.word):
+                    part = _with_commit_done(plan, batch)
+                    if self._is_taken(cluster, part, unbroken, unsure):
+                        committed.update({log: plan.moved(log) for log in batch})
+                return committed
             now = share()
             ours = [log for log in wanted if now and log in now.logs]
             try:
@@ -219,7 +221,7 @@ class GroupOffsets:
                     {log: plan.moved(log) for log in ours},
                     now,
                 )
-            except (MembershipLost, OffsetMoved):  # another member has them by now
+            except (MembershipLost, OffsetMoved):  # another member owns them now
                 return {}
         return {log: plan.moved(log) for log in moved}
 
@@ -230,7 +232,7 @@ class GroupOffsets:
         unbroken: Callable[[MemberAssignment], MemberAssignment | None],
         unsure: Callable[[], None],
     ) -> bool:
-        """True if the coordinator accepts the plan's commit. Epochs change when members come or go;
+        """Return True if the coordinator accepts the plan's commit. Epochs change when members come or go;
         the plan's stays valid for what it was assigned.
         """
         while self._fenced.hand_over(cluster, plan, unsure=unsure):
@@ -242,27 +244,24 @@ class GroupOffsets:
 
     def _reject_too_old(self, cluster: Cluster) -> None:
         if not cluster.first(lambda consumer: consumer.keeps_offsets()):
-            message = (
-                f"group.offsets_storage is {self.storage.value}, and these brokers keep no offsets of groups: "
-                f"{cluster.first(lambda consumer: consumer.introduction())}"
-            )
+            brokers = cluster.first(lambda consumer: consumer.introduction())
             raise SettingsError(
-                message,
+                f"group.offsets_storage is {self.storage.value}, and these brokers store no offsets "
+                f"of groups: {brokers}",
                 key="group.offsets_storage",
-                action="zookeeper; Kafka keeps them itself from 0.8.2 on",
+                action="Set group.offsets_storage: zookeeper. Kafka stores offsets from 0.8.2 on",
             )
 
 
 def _with_commit_done(plan: Plan, logs: Collection[BrokerPartition]) -> Plan:
     """Return a member's plan as one whose offsets of these partitions are committed with it."""
-    return replace(
-        plan,
-        share=replace(plan.share, logs=frozenset(logs)) if plan.share else None,
-        handed_over=False,
-    )
+    share = plan.share
+    if share:
+        share = replace(share, logs=frozenset(logs))
+    return replace(plan, share=share, handed_over=False)
 
 
-_LOOKS_MAX = 3
+_SNAPSHOTS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +276,7 @@ class ObservedState:
 
 
 class Observer:
-    """Makes snapshots of one pipeline; changes nothing."""
+    """Takes snapshots of one pipeline; changes nothing."""
 
     def __init__(
         self,
@@ -289,23 +288,22 @@ class Observer:
         now_ms: Callable[[], int],
         request: Request | None = None,
     ) -> None:
-        self._request, self._offsets = request, offsets
-        self._settings, self._zookeeper, self._group, self._ledger, self._now_ms = (
-            settings,
-            zookeeper,
-            offsets.group,
-            ledger,
-            now_ms,
-        )
+        self._request = request
+        self._offsets = offsets
+        self._settings = settings
+        self._zookeeper = zookeeper
+        self._group = offsets.group
+        self._ledger = ledger
+        self._now_ms = now_ms
         self._discovery = Discovery(settings, zookeeper)
         self._live, self._backfill = live_and_name(settings.pipeline)
         self._claims = ClaimsBeside(zookeeper, settings.group.id, self._live)
 
     def observe(self, named: Named = none_named) -> ObservedState:
-        """Return a snapshot, repeated if another driver planned meanwhile, since the ledger is
-        older than the rest then. `named`: see `unverified_offsets`.
+        """Take a snapshot. It is repeated if another driver stored a plan meanwhile, because the ledger
+        is older than the rest then. `named`: see `unverified_offsets`.
         """
-        for _ in range(_LOOKS_MAX):
+        for _ in range(_SNAPSHOTS_MAX):
             before = self._ledger.mark()
             seen = self._look(named)
             if self._ledger.mark() == before:
@@ -317,7 +315,7 @@ class Observer:
         offsets or leaders, and without other pipelines of the table, which matter only for unknown
         topics.
         """
-        for _ in range(_LOOKS_MAX):
+        for _ in range(_SNAPSHOTS_MAX):
             before = self._ledger.mark()
             seen = self._observe_ledgers()
             if self._ledger.mark() == before:
@@ -392,15 +390,14 @@ class Observer:
         return time_zone(self._settings.spark).name
 
     def _look(self, named: Named) -> ObservedState:
-        """Observe everything, offsets last: logs only grow, so no valid offset lies above an end
+        """Observe everything, log ends last: partitions only grow, so no valid offset is above an end
         that is read later.
         """
         source = self._settings.source
         claims, claimed, ledger, live = self._observe_reservations()
-        reject_other_broker_type(
-            ledger.newest, self._settings
-        )  # else these brokers would be asked for logs that they do not have
-        pipelines_version = self._ledger.pipelines_version()  # before the others
+        # before the brokers are asked for partitions that they do not have
+        reject_other_broker_type(ledger.newest, self._settings)
+        pipelines_version = self._ledger.pipelines_version()  # before the other pipelines are read
         other_pipelines = {} if self._backfill else self._ledger.other_pipelines()
         left = topics_left_to_read(ledger)
         with self._discovery.open_cluster(self._known_logs(ledger)) as cluster:
@@ -417,19 +414,19 @@ class Observer:
             )
             reject_null_partition_value(self._settings, metadata.topics)
             called = self._discovery.name_of(metadata, ledger.newest)
-            logs = [
-                p.log
-                for topic in metadata.topics.values()
-                for p in topic.partitions
-                if _is_read(p.log, claimed, ledger)
-            ]
+            logs = []
+            for topic in metadata.topics.values():
+                for partition in topic.partitions:
+                    if _is_read(partition.log, claimed, ledger):
+                        logs.append(partition.log)
             known = ledger.newest.positions if ledger.newest else ()
-            committed = (
-                {}
-                if self._backfill
-                else self._offsets.committed({*logs, *known}, cluster, behind=ledger.newest)
-            )
-            table = self._table(called.name, ledger, () if self._backfill else metadata.topics)
+            committed: dict[BrokerPartition, Committed] = {}
+            topics: Collection[str] = ()
+            if not self._backfill:
+                partitions = {*logs, *known}
+                committed = self._offsets.committed(partitions, cluster, behind=ledger.newest)
+                topics = metadata.topics
+            table = self._table(called.name, ledger, topics)
             found = cluster.extents(
                 logs,
                 isolation=source.isolation_level,
@@ -441,47 +438,49 @@ class Observer:
                 unverified_offsets(in_force, table, committed, found.extents, named), found.leaders
             )
             moments = timestamps_to_look_up(found.extents, in_force, self._settings, committed)
-            # a time in the conf is meant; a moment that a plan keeps stands for "latest", and a
-            # start before it passes nothing over
-            starts = (
-                cluster.offsets_at(
+            starts: Mapping[BrokerPartition, int] = {}
+            if moments:
+                # A time in the conf is exact. A time in a plan stands for "latest": an earlier
+                # start skips no record.
+                starts = cluster.offsets_at(
                     moments,
                     wait_for_leader_s=source.wait_for_leader_s,
                     may_be_earlier=in_force is not None,
                 )
-                if moments
-                else {}
-            )
-            found = found.without(moments.keys() - starts.keys())  # nobody led them any more
-            # after the extents: a leader that was elected in between is seen by one of the two
+            found = found.without(moments.keys() - starts.keys())  # they lost their leader
+            # after the offsets: one of the two shows a leader that was elected in between
             epochs = epochs_to_ask(in_force, ledger.applied)
             ends = cluster.epoch_ends(
                 {log: epoch for log, epoch in epochs.items() if log in found.extents},
                 wait_for_leader_s=source.wait_for_leader_s,
                 leaders=found.leaders,
             )
-            asked = look_up(
+            request = look_up(
                 self._request, self._ledger, ledger.newest, cluster, found, source.isolation_level
             )
             tails = self._fetch_tails(cluster, found, in_force)
-            kept = (
-                left if named is none_named else {*left, *metadata.topics}
-            )  # what an operator names may have been read before
+            kept: Collection[str] = left
+            if named is not none_named:
+                kept = {*left, *metadata.topics}  # an operator may name offsets that were read
             retention, retained_from = self._fetch_retention(cluster, found, ledger, kept)
             sizes = cluster.bytes_per_offset(found)
             open_transactions = cluster.open_transactions(found)
             pauses = self._pauses()
             unread = paused_unread(pauses, found.extents, in_force)
-            oldest = (
-                read_oldest(cluster, unread, found.leaders, isolation=source.isolation_level)
-                if unread
-                else {}
-            )
-            members = (
-                KafkaGroup()
-                if self._backfill
-                else cluster.members_of(self._settings.group.id, metadata.brokers.values())
-            )
+            oldest: Mapping[BrokerPartition, OldestRecord] = {}
+            if unread:
+                isolation = source.isolation_level
+                oldest = read_oldest(cluster, unread, found.leaders, isolation=isolation)
+            members = KafkaGroup()
+            if not self._backfill:
+                members = cluster.members_of(self._settings.group.id, metadata.brokers.values())
+        owners: dict[BrokerPartition, str] = {}
+        live_consumers: tuple[str, ...] = ()
+        live_in_kafka = tuple(sorted(members.members))
+        if not self._backfill:
+            owners.update(members_as_owners(members, logs))
+            owners.update(self._group.owners(metadata.topics))
+            live_consumers = (*self._group.live_consumers(), *live_in_kafka)
         creation_ids = self._discovery.creation_ids(metadata)
         return ObservedState(
             Snapshot(
@@ -495,13 +494,9 @@ class Observer:
                 bytes_per_offset=sizes,
                 committed=committed,
                 starts=starts,
-                owners={}
-                if self._backfill
-                else {**members_as_owners(members, logs), **self._group.owners(metadata.topics)},
-                live_consumers=()
-                if self._backfill
-                else (*self._group.live_consumers(), *sorted(members.members)),
-                live_in_kafka=() if self._backfill else tuple(sorted(members.members)),
+                owners=owners,
+                live_consumers=live_consumers,
+                live_in_kafka=live_in_kafka,
                 ledger=ledger,
                 table=table,
                 other_pipelines=other_pipelines,
@@ -514,7 +509,7 @@ class Observer:
                 missing_topics=gone,
                 parallelism=parallelism_of(self._settings.spark),
                 looked_at=looked_at,
-                asked=asked,
+                asked=request,
                 claims=claims,
                 backfill=claimed.claim if claimed else None,
                 live_epochs=incarnations_of(live),
@@ -535,15 +530,17 @@ class Observer:
     def _fetch_tails(
         self, cluster: Cluster, found: OffsetsAndLeaders, plan: Plan | None
     ) -> dict[BrokerPartition, tuple[Tail, ...]]:
-        """Read tail fingerprints: at the ends, then where the plan has one, since the second read
-        vouches for the first.
+        """Read tail fingerprints at the log ends, then where the plan has one: the second read proves
+        that the log of the first one is unchanged.
         """
         places = (end_places(found.extents), known_places(plan, found.extents))
-        answers = [read_tails(cluster, asked, found.leaders) for asked in places if asked]
-        told = {
-            log: tuple(answer[log] for answer in answers if log in answer) for log in found.extents
-        }
-        return {log: tails for log, tails in told.items() if tails}
+        answers = [read_tails(cluster, wanted, found.leaders) for wanted in places if wanted]
+        found_tails = {}
+        for log in found.extents:
+            tails = tuple(answer[log] for answer in answers if log in answer)
+            if tails:
+                found_tails[log] = tails
+        return found_tails
 
     def _fetch_retention(
         self,
@@ -552,73 +549,57 @@ class Observer:
         ledger: Ledger,
         left: Collection[str],
     ) -> tuple[dict[str, Retention], dict[BrokerPartition, int]]:
-        """How topics with something to read, or of a plan that was left, are kept; from where on
-        their records outlast the warning.
+        """Return the retention of topics with unread records and of `left`; and per partition the
+        first offset that does not expire within `source.expiry_warning_s`.
         """
-        source, newest = self._settings.source, ledger.newest
-        positions = newest.positions if newest else {}
-        unread = [
-            log
-            for log, extent in found.extents.items()
-            if extent.end_offset > positions.get(log, extent.log_start_offset)
-        ]
+        source = self._settings.source
+        positions = ledger.newest.positions if ledger.newest else {}
+        unread = []
+        for log, extent in found.extents.items():
+            if extent.end_offset > positions.get(log, extent.log_start_offset):
+                unread.append(log)
         topics = {*left, *(log.topic for log in unread)}
         retention = cluster.retention(topics)
-        untold = self._discovery.compacted(
-            topics - retention.keys()
-        )  # by brokers before 0.11, and where we may not ask
-        retention |= dict.fromkeys(untold, Retention(is_compacted=True))
+        # brokers before 0.11, and those that deny it, do not describe the topic's config
+        compacted = self._discovery.compacted(topics - retention.keys())
+        retention |= dict.fromkeys(compacted, Retention(is_compacted=True))
         if not source.expiry_warning_s:
             return retention, {}
         soon = self._now_ms() + round(source.expiry_warning_s * 1000)
-        limits = {
-            log: limit
-            for log in unread
-            if log.topic in retention and (limit := retention[log.topic].ms) is not None
-        }
-        times = {log: max(0, soon - limit) for log, limit in limits.items()}
+        times = {}
+        for log in unread:
+            limit_ms = retention[log.topic].ms if log.topic in retention else None
+            if limit_ms is not None:
+                times[log] = max(0, soon - limit_ms)
         return retention, cluster.retained_from(found, times, isolation=source.isolation_level)
 
     def _table(self, cluster: str, ledger: Ledger, topics: Collection[str]) -> Table | None:
         """Return the table, with its other pipelines if an unknown topic is read."""
-        app_id, path = (
-            app_id_of(cluster, self._settings.group.id, self._settings.pipeline),
-            self._settings.table.path,
-        )
+        app_id = app_id_of(cluster, self._settings.group.id, self._settings.pipeline)
+        path = self._settings.table.path
         try:
             table = observe_table(self._settings, app_id, ledger)
         except NotOurTable:
             if ledger.newest is None:
                 reject_unaccounted_rows(self._settings, topics)
             raise
-        known = (
-            ledger.newest.topics
-            if ledger.newest and table and table.transaction_version
-            else frozenset[str]()
-        )
-        unknown, is_awaited = (
-            set(topics) - known,
-            bool(table and is_waiting_for_a_table(ledger, table)),
-        )
-        table = (
-            with_others(table, path, app_id, unknown, is_awaited=is_awaited)
-            if table and unknown
-            else table
-        )
+        if table is None:
+            return None
+        unknown = set(topics)
+        if ledger.newest and table.transaction_version:
+            unknown -= ledger.newest.topics
+        if unknown:
+            is_awaited = is_waiting_for_a_table(ledger, table)
+            table = with_others(table, path, app_id, unknown, is_awaited=is_awaited)
         in_force = plan_in_force(ledger, table)
-        asked = (
-            topics_to_check(
-                topics, in_force, table.id, has_commits=table.transaction_version is not None
-            )
-            if table
-            else frozenset()
-        )
-        if table is None or not asked:
+        has_commits = table.transaction_version is not None
+        to_check = topics_to_check(topics, in_force, table.id, has_commits=has_commits)
+        if not to_check:
             return table
         return replace(
             table,
             held=unaccounted_rows(
-                path, asked, physical=self._settings.source.is_physical, app_id=app_id
+                path, to_check, physical=self._settings.source.is_physical, app_id=app_id
             ),
         )
 
@@ -628,9 +609,9 @@ class Observer:
         """
         if not self._settings.source.is_physical:
             return set()
-        planned = (
-            {*ledger.newest.positions, *ledger.newest.pending_starts} if ledger.newest else set()
-        )
+        planned: set[BrokerPartition] = set()
+        if ledger.newest:
+            planned = {*ledger.newest.positions, *ledger.newest.pending_starts}
         return planned | self._group.logs_with_offsets(self._settings.source.topic_filter.admits)
 
 
@@ -639,34 +620,33 @@ def _zone_of(plan: Plan | None) -> str | None:
 
 
 def _is_read(log: BrokerPartition, claimed: Claimed | None, ledger: Ledger) -> bool:
-    """For a backfill: True if it, or its stored plan, has something left to read there."""
+    """Return True unless this is a backfill that has nothing left to read in the partition."""
     if claimed is None:
         return True
-    newest = ledger.newest
-    return log in claimed.claim.left_from(starts_of(newest) if newest else {})
+    starts = starts_of(ledger.newest) if ledger.newest else {}
+    return log in claimed.claim.left_from(starts)
 
 
 def reject_unaccounted_rows(settings: Settings, topics: Collection[str]) -> None:
-    """Reject a table that lacks columns and holds rows of these topics, which no pipeline of ours
-    loaded. Raises NeedsDecision.
-
-    Columns that are added to it would let the rows be loaded a second time.
+    """Reject a table that lacks columns and has rows of these topics that no pipeline loaded. Raises
+    NeedsDecision. If the columns were added, the rows would be loaded a second time.
     """
-    path, is_physical = settings.table.path, settings.source.is_physical
-    to_add = (
-        columns_to_add(path, arrow_schema(physical=is_physical))
-        if not settings.transform.function
-        else ""
-    )
-    held = unaccounted_rows(path, topics, physical=is_physical) if to_add else None
-    table = open_table(path) if held else None
-    if held and table:
-        raise error_of(held, table.version(), to_add=to_add)
+    if settings.transform.function:
+        return
+    path = settings.table.path
+    is_physical = settings.source.is_physical
+    to_add = columns_to_add(path, arrow_schema(physical=is_physical))
+    if not to_add:
+        return
+    rows = unaccounted_rows(path, topics, physical=is_physical)
+    table = open_table(path)
+    if rows and table:
+        raise error_of(rows, table.version(), to_add=to_add)
 
 
 def observe_table(settings: Settings, app_id: str, ledger: Ledger) -> Table | None:
-    """The table as it is, and what others did to it since what the ledger knows. Raises NotOurTable
-    where our rows do not fit it, and NeedsDecision where a catalog names it and it is gone.
+    """Return the table, and changes by others after the last known version. Raises NotOurTable if
+    the rows do not fit it, and NeedsDecision if a catalog names it and it is gone.
     """
     table = settings.table
     if not settings.transform.function:

@@ -1,10 +1,10 @@
 """How does a replay run?
 
-Observe, decide which rows are replaced, plan, fetch, replace. What an earlier run left is finished
-first; the replay is the next plan, stored before its first fetch and written by one Delta commit.
-Killed before the commit, the old rows stay and the next run or replay executes the plan; killed
-after it, the new rows are there. If its records are gone by then, it is given up and the rows stay.
-No position moves.
+Observe, decide which rows are replaced, plan, fetch, replace. The stored plan of an earlier run is
+finished first. The replay is the next plan, stored before its first fetch and written by one Delta
+commit. After a kill before the commit the old rows stay, and the next run or replay executes the
+plan; after a later kill the new rows are there. If Kafka lost the records meanwhile, the replay
+is given up and the rows stay. No committed offset moves.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from etl.model.snapshot import (
 from etl.report.lag import describe_paused_but_loaded
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Verb
-from etl.run.ingest import TURNS_MAX, execute, finish_left, finish_repair, observe_and_decide
+from etl.run.ingest import CONFLICTS_MAX, execute, finish_left, finish_repair, observe_and_decide
 from etl.run.services import Services
 from etl.settings.sections import Settings
 
 
 def replay(
-    world: Services,
+    services: Services,
     settings: Settings,
     report: Report,
     wanted: ReplayRequest,
@@ -46,48 +46,50 @@ def replay(
     *,
     shown: Plan | None = None,
 ) -> Plan:
-    """Replace the requested rows once; return the plan. `shown`: what the operator confirmed.
+    """Replace the requested rows once; return the plan. `shown`: the plan that the operator confirmed.
 
     Raises what a run raises, SettingsError and DataLoss as `decide.replay`, and NeedsDecision if
     the replay was given up or other offsets than confirmed would be replaced.
     """
     left = None
-    for _ in range(TURNS_MAX):
-        step = observe_and_decide(world, settings, report, wanted.offsets_of)
+    for _ in range(CONFLICTS_MAX):
+        step = observe_and_decide(services, settings, report, wanted.offsets_of)
         if is_left(step):
-            left = finish_left(world, step, settings, report)
+            left = finish_left(services, step, settings, report)
             continue
-        finish_repair(world, step.repair, report)
+        finish_repair(services, step.repair, report)
         with report.timed(Verb.PLAN):
-            plan = next_replay(world, step, settings, wanted, reason)
+            plan = next_replay(services, step, settings, wanted, reason)
             if left and left.kind is PlanKind.REPLAY and _places(left) == _places(plan):
                 return left  # an earlier command stored this very replay, and was killed
             _reject_another(shown, plan)
-            plan = with_id(replace(plan, stood=world.rows_there(spans_of(plan))))
-            world.store(plan)
+            plan = with_id(replace(plan, stood=services.rows_there(spans_of(plan))))
+            services.store(plan)
             report.planned(plan)
             for sentence in describe_paused_but_loaded(
                 {r.log for r in plan.ranges}, step.snapshot.pauses
             ):
                 report.add(Outcome.PAUSED, sentence)
-            for sentence in zones_of_replaced(world, plan, step.snapshot):
+            for sentence in zones_of_replaced(services, plan, step.snapshot):
                 report.add(Outcome.OTHER_TIME_ZONE, sentence)
-        done = execute(world, plan, step.snapshot, settings, report)
+        done = execute(services, plan, step.snapshot, settings, report)
         if done is None:
             continue
         if done.kind is not PlanKind.REPLAY:
             raise NeedsDecision(
-                f"plan {plan.number} was not executed: {done.reason}",
-                action="the interval, and what the log still has",
+                f"Plan {plan.number} was not executed: {done.reason}",
+                action="Check the interval, and which offsets the partition still has",
             )
         return done
-    message = f"another driver of this pipeline worked at the same moments, {TURNS_MAX} times"
-    raise Owned(message, action="who else runs this conf; what is in the table stays, say it again")
+    raise Owned(
+        f"Another driver runs this pipeline ({CONFLICTS_MAX} conflicts)",
+        action="Check who else runs this conf, then run the replay again. Committed rows stay",
+    )
 
 
-def zones_of_replaced(world: Services, plan: Plan, snapshot: Snapshot) -> tuple[str, ...]:
-    """Sentences on the rows that a replay replaces and that were made under another time zone."""
-    loaded = [one for one, _ in world.stored_plans() if one.id != plan.id]
+def zones_of_replaced(services: Services, plan: Plan, snapshot: Snapshot) -> tuple[str, ...]:
+    """Describe rows that a replay replaces and that were written under another time zone."""
+    loaded = [one for one, _ in services.stored_plans() if one.id != plan.id]
     return tuple(describe_replaced_time_zones(plan, loaded, snapshot))
 
 
@@ -97,7 +99,11 @@ def is_left(step: NextStep) -> bool:
 
 
 def next_replay(
-    world: Services, step: NextStep, settings: Settings, wanted: ReplayRequest, reason: str | None
+    services: Services,
+    step: NextStep,
+    settings: Settings,
+    wanted: ReplayRequest,
+    reason: str | None,
 ) -> Plan:
     """Return the plan of the replay after the one in the table, without id and existing rows.
     Stores nothing.
@@ -107,29 +113,34 @@ def next_replay(
     state = step.state.state if isinstance(step.state, RebuildFromTable) else step.state
     if isinstance(state, FirstRun) or not isinstance(state, UpToDate):
         raise SettingsError(
-            "this pipeline has loaded nothing yet: there is nothing to replay",
-            action="`etl run CONF --dry-run`",
+            "This pipeline has loaded nothing yet, so there is nothing to replay",
+            action="Check with `etl run CONF --dry-run` what a run would load",
         )
     snapshot = with_paused(repaired(step.snapshot, step.repair))
     logs = wanted_logs(wanted, state.last, snapshot)
-    found = world.first_at(moments_of(wanted, logs))
+    found = services.first_at(moments_of(wanted, logs))
     intervals = intervals_of(
-        wanted, logs, found, state.last, snapshot, _loaded(world, snapshot.ledger)
+        wanted, logs, found, state.last, snapshot, _loaded(services, snapshot.ledger)
     )
-    return plan_replay(state, intervals, snapshot, settings, reason=reason, now_ms=world.now_ms())
+    return plan_replay(
+        state, intervals, snapshot, settings, reason=reason, now_ms=services.now_ms()
+    )
 
 
-def _loaded(world: Services, ledger: Ledger) -> LoadedIntervals:
+def _loaded(services: Services, ledger: Ledger) -> LoadedIntervals:
     """Return what the pipeline has loaded, or will have once its stored plan is executed."""
-    found, newest, applied = world.loaded(), ledger.newest, ledger.applied
-    return fold(found, newest, applied) if newest and applied and applied.is_of(newest) else found
+    loaded = services.loaded()
+    newest, result = ledger.newest, ledger.applied
+    if newest and result and result.is_of(newest):
+        return fold(loaded, newest, result)
+    return loaded
 
 
 def _reject_another(shown: Plan | None, plan: Plan) -> None:
     if shown is not None and _places(shown) != _places(plan):
-        message = "other offsets are to be replaced by now than those that were shown: retention or a run changed something meanwhile"
         raise NeedsDecision(
-            message, action="nothing was replaced; look again, and agree to what is shown then"
+            "The offsets to replace changed after the confirmation, by retention or by a run",
+            action="Nothing was replaced. Run the replay again and confirm the new offsets",
         )
 
 

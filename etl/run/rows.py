@@ -2,8 +2,8 @@
 
 Reading: tasks and their results, as one state that progress output follows.
 
-Format: what `value` becomes between decoding and writing. Today there is one, `raw`: bytes as they
-came, a row per record. Another format belongs here, before the transform: it drops no row, marks
+Format: what `value` becomes between decoding and writing. There is one, `raw`: the bytes of the
+record, a row per record. Another format belongs here, before the transform: it drops no row, marks
 records that it cannot parse, and keeps the columns of `columns.row_key`, by which rows are counted
 and verified.
 
@@ -58,7 +58,7 @@ class RangeResults(Protocol):
 
     @property
     def last_came(self) -> float | None:
-        """When the last of them came, by `time.monotonic`."""
+        """Time of the last result, by `time.monotonic`."""
 
     def in_order(self, count: int) -> tuple[RangeResult, ...] | None:
         """Return a result for each of `count` ranges, or None if some are missing."""
@@ -86,10 +86,10 @@ class Following:
         self.port = ProgressPort(self._reckoning.planned, bind=bind, host=host)
         self.receipts: RangeResults | None = None
         self.ends: Callable[[], None] = _nothing
-        """Ends what reads, where that does not end by itself."""
+        """Ends reading that does not end with a Spark job."""
 
     def close(self) -> None:
-        """Stop following and end what still reads. May be called again."""
+        """Stop following and end reading. May be called again."""
         self.port.close()
         self.ends()
 
@@ -100,15 +100,15 @@ class Following:
             reached = self._reckoning.reached(receipts, dict(self.port.told))
         if reached.ranges == reached.ranges_in_all:
             return Doing(Verb.APPEND, reached)
-        return Doing(
-            Verb.FIRST_JOB if self.port.began is None and not receipts else Verb.FETCH, reached
-        )
+        has_begun = self.port.began is not None or receipts
+        return Doing(Verb.FETCH if has_begun else Verb.FIRST_JOB, reached)
 
     def spent(self, began: float, now: float) -> dict[Verb, float]:
         """Return the seconds from `began` to now that were not the table's commit. If no task
         reported its begin, the first job counts as fetch; if none reported its end, as append.
         """
-        last, first = self.receipts.last_came if self.receipts else None, self.port.began
+        last = self.receipts.last_came if self.receipts else None
+        first = self.port.began
         if self.doing().verb is not Verb.APPEND:
             last = now if first else None
         if last is None:
@@ -124,7 +124,7 @@ def _nothing() -> None:
 def follow(
     spark: SparkSession, plan_id: str, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]]
 ) -> Following:
-    """Follow what this session's executors will read: they know its driver by `spark.driver.host`."""
+    """Follow the tasks of this session's executors, which reach the driver at `spark.driver.host`."""
     host = spark.conf.get("spark.driver.host", None) or "127.0.0.1"
     return Following(
         plan_id,
@@ -194,9 +194,13 @@ def _reject_misfit(settings: Settings, types: Iterable[tuple[str, str]], key: st
     wrong = misfit(types, physical=physical)
     if wrong and unprovable(settings) is None:
         names = names_of_key(physical=physical)
-        action = f"the function: it must leave {names} of each row as they came; further columns are fine"
-        message = f"nobody could count or prove what {OF_KEYS[key]} makes: {wrong}"
-        raise SettingsError(message, key=key, function=settings.transform.function, action=action)
+        raise SettingsError(
+            f"Rows of {OF_KEYS[key]} cannot be counted or verified: {wrong}",
+            key=key,
+            function=settings.transform.function,
+            action=f"Change the function: it must keep {names} of each row unchanged; it may add "
+            "columns",
+        )
 
 
 def check_without_spark(settings: Settings) -> None:
@@ -237,21 +241,21 @@ def apply_transform(name: str, rows: DataFrame) -> DataFrame:
     from pyspark.sql import DataFrame
 
     function = load_transform(name)
-    action = "the function, on rows of spark.read.format('offset_ranges')"
+    action = "Test the function on rows of spark.read.format('offset_ranges')"
     try:
         with translating_spark_errors():
             transformed = function(rows)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # it is somebody else's code: whatever it raises (SystemExit, too) is about the transform
+    except BaseException as error:  # the user's code may raise anything, SystemExit, too
         _reject_stopped(rows, error)
         if isinstance(error, EtlError):
             raise
-        told = unmark(whole_text(error))  # what our reader raised inside is not the transform's
-        if told:
-            raise told from error
+        reader_error = unmark(whole_text(error))
+        if reader_error:
+            raise reader_error from error
         raise SettingsError(
-            f"the transform failed: {describe_failure_of(error)}",
+            f"The transform failed: {describe_failure_of(error)}",
             key="transform.dataframe",
             line=line_of(error),
             action=action,
@@ -259,7 +263,7 @@ def apply_transform(name: str, rows: DataFrame) -> DataFrame:
     _reject_stopped(rows)
     if not isinstance(transformed, DataFrame):
         raise SettingsError(
-            f"the transform gave {type(transformed).__name__}, no DataFrame",
+            f"The transform returned {type(transformed).__name__}, not a DataFrame",
             key="transform.dataframe",
             action=action,
         )
@@ -271,9 +275,10 @@ def _reject_stopped(rows: DataFrame, error: BaseException | None = None) -> None
     SettingsError.
     """
     if is_stopped(rows.sparkSession):
-        action = "the function: the session is the run's, and whoever made it stops it"
         raise SettingsError(
-            "the transform stopped Spark", key="transform.dataframe", action=action
+            "The transform stopped Spark",
+            key="transform.dataframe",
+            action="Change the function: the run stops the session itself",
         ) from error
 
 
@@ -288,19 +293,17 @@ def translating_transform_errors(name: str | None) -> Iterator[None]:
     except EtlError:
         raise
     except Exception as error:
-        told = raised_on_a_row(type(error).__name__, whole_text(error)) if name else None
-        if told is None:
+        failure = raised_on_a_row(type(error).__name__, whole_text(error)) if name else None
+        if failure is None:
             raise
-        said, line = told
-        action = (
-            "the function, and that the workers have its module; the stored plan is executed again by the next run, with the function "
-            "as it is then; or give the plan up: etl plans supersede CONF N --reason ..."
-        )
+        reason, line = failure
         raise SettingsError(
-            f"the transform failed on a row: {said}",
+            f"The transform failed on a row: {reason}",
             key="transform.dataframe",
             line=line,
-            action=action,
+            action="Check the function, and that workers have its module. The next run executes the "
+            "stored plan again with the function of that time; or replace the plan: "
+            "`etl plans supersede CONF N --reason ...`",
         ) from error
 
 
@@ -331,17 +334,15 @@ def check_rows(plan: Plan, settings: Settings) -> None:
 
 
 def writer_in_words(plan: Plan, snapshot: Snapshot, settings: Settings) -> str:
-    """The writer, why it is this one, and whether Spark has no part in it."""
+    """Describe the writer, why it is chosen, and whether it works without Spark."""
     chosen = writer_of(plan, settings)
-    return (
-        f"{chosen}, without Spark"
-        if needs_no_spark(plan, snapshot, settings, chosen.writer)
-        else str(chosen)
-    )
+    if needs_no_spark(plan, snapshot, settings, chosen.writer):
+        return f"{chosen}, without Spark"
+    return str(chosen)
 
 
 def needs_no_spark(plan: Plan, snapshot: Snapshot, settings: Settings, writer: Writer) -> bool:
-    """True if processes of this machine read the rows."""
+    """Return True if processes of this machine read the rows."""
     return writer.takes is Takes.FILES and is_small(plan, snapshot.bytes_per_offset, settings)
 
 
@@ -367,10 +368,10 @@ def read_rows(
     packed = tasks_of_plan(
         plan, snapshot, settings, parallelism=spark.sparkContext.defaultParallelism, now_ms=now_ms
     )
-    tasks, asked = _to_read(packed, plan, snapshot, settings, bootstrap)
+    tasks, reading_options = _to_read(packed, plan, snapshot, settings, bootstrap)
     reading = follow(spark, plan.id, packed.ranges, packed.tasks)
     try:
-        rows, reading.receipts = read_tasks(spark, tasks, asked, reading.port.address)
+        rows, reading.receipts = read_tasks(spark, tasks, reading_options, reading.port.address)
     except BaseException:
         reading.port.close()
         raise
@@ -392,9 +393,9 @@ def write_files(
     packed = tasks_of_plan(
         plan, snapshot, settings, parallelism=spark.sparkContext.defaultParallelism, now_ms=now_ms
     )
-    tasks, asked = _to_read(packed, plan, snapshot, settings, bootstrap)
+    tasks, reading_options = _to_read(packed, plan, snapshot, settings, bootstrap)
     reading = follow(spark, plan.id, packed.ranges, packed.tasks)
-    files = PlannedFiles(spark, tasks, asked, reading.port.address)
+    files = PlannedFiles(spark, tasks, reading_options, reading.port.address)
     reading.receipts = files.receipts
     return files, reading
 
@@ -407,16 +408,16 @@ def write_files_without_spark(
     *,
     now_ms: int,
 ) -> tuple[FilesOfWorkers, Following]:
-    """The same, by processes of this machine."""
+    """Return the same for processes of this machine that write files."""
     from etl.reader.local_workers import FilesOfWorkers
 
     most = cores()
     workers = min(most, snapshot.parallelism or most)
     packed = tasks_of_plan(plan, snapshot, settings, parallelism=workers, now_ms=now_ms)
-    tasks, asked = _to_read(packed, plan, snapshot, settings, bootstrap)
+    tasks, reading_options = _to_read(packed, plan, snapshot, settings, bootstrap)
     reading = Following(plan.id, packed.ranges, packed.tasks, host=_HERE, bind=_HERE)
     files = FilesOfWorkers(
-        tasks, asked, reading.port.address, workers=workers, time_zone=snapshot.time_zone
+        tasks, reading_options, reading.port.address, workers=workers, time_zone=snapshot.time_zone
     )
     reading.receipts, reading.ends = files.receipts, files.close
     return files, reading
@@ -432,7 +433,7 @@ def _to_read(
     from etl.reader.reading import tasks_of_ranges
 
     source = settings.source
-    asked = Reading(
+    options = Reading(
         tuple(bootstrap),
         source.isolation_level,
         raw_columns(physical=source.is_physical),
@@ -455,29 +456,29 @@ def _to_read(
         cleanups=_cleanups(plan, snapshot, settings),
         tails=plan.tails,
     )
-    return tasks, asked
+    return tasks, options
 
 
 def _own_ids(plan: Plan) -> dict[str, str]:
-    return {
-        topic: topic_id
-        for topic, topic_id in plan.topic_ids.items()
-        if not is_creation_id(topic_id)
-    }
+    own_ids = {}
+    for topic, topic_id in plan.topic_ids.items():
+        if not is_creation_id(topic_id):
+            own_ids[topic] = topic_id
+    return own_ids
 
 
 def _cleanups(plan: Plan, snapshot: Snapshot, settings: Settings) -> dict[str, Cleanup]:
-    says = settings.source.is_assumed_compacted
-    topics = {r.log.topic for r in plan.ranges}
-    return {
-        topic: cleanup_of(snapshot.retention.get(topic), said_to_be_compacted=says(topic))
-        for topic in topics
-    }
+    cleanups = {}
+    for topic in {r.log.topic for r in plan.ranges}:
+        is_assumed = settings.source.is_assumed_compacted(topic)
+        retention = snapshot.retention.get(topic)
+        cleanups[topic] = cleanup_of(retention, said_to_be_compacted=is_assumed)
+    return cleanups
 
 
 def format_rows(decoded: DataFrame, settings: Settings) -> DataFrame:
-    """Return the rows that a writer appends, from decoded columns (`model.columns`). All rows of
-    all plans pass here. Raises SettingsError, NotOurTable.
+    """Return the rows that a writer appends, from decoded columns (`model.columns`). Every row of
+    every plan passes here. Raises SettingsError, NotOurTable.
     """
     return fitting_rows(settings, decoded)
 

@@ -1,7 +1,9 @@
-"""What may a run ask of the outside world?
+"""Which operations of the outside world does a run use?
 
-`Services` is everything that `ingest` can touch, with what it may rely on; `GroupMember` is the
-same for a membership, whichever group it is; `RunContext` is what the caller of a run provides.
+`Services` is everything that `ingest` can touch, with its guarantees. `Member` is the same for a
+membership, in ZooKeeper or in Kafka. `RunContext` is what the caller of a run provides.
+
+Not here: implementations (`LiveServices` in etl/run/live.py, fakes in the tests).
 """
 
 from __future__ import annotations
@@ -72,8 +74,8 @@ class Member(Protocol):
         """
 
     def leave(self) -> None:
-        """Let go, and be no member any more. May be called again and again, and before `join`;
-        never raises.
+        """Release the assignment and end the membership. May be called repeatedly, and before
+        `join`. Never raises.
         """
 
     @property
@@ -82,10 +84,10 @@ class Member(Protocol):
 
 
 class Services(Protocol):
-    """Everything outside, as a run sees it."""
+    """The outside world of one pipeline: brokers, ZooKeeper, table and clock."""
 
     def observe(self, named: Named = none_named) -> Snapshot:
-        """Read all that the run will need to know; `named` are offsets that an operator names."""
+        """Take a snapshot of brokers, ledger and table. `named`: offsets that an operator names."""
 
     def observe_ledgers(self) -> Snapshot:
         """Return a snapshot of ZooKeeper and the table only: partitions of the ledger, without
@@ -96,64 +98,62 @@ class Services(Protocol):
         """Return when these partitions have no owner. Raises Owned after the timeout."""
 
     def new_uid(self) -> str:
-        """A random id for a pipeline that has none."""
+        """Return a random id for a new pipeline."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return the current time in ms since 1970."""
 
     def member(self) -> Member | None:
-        """The membership of a run of this pipeline, not joined yet; None where its conf is of none."""
+        """Return the membership of a run, not joined yet; None if the conf has no `group.mode: join`."""
 
     def store(self, plan: Plan) -> RejectedCommit | None:
-        """Store the plan before its first fetch, if its number is free. Where the commit is part of
-        the same step it moves the group's offsets; if others came first, nothing is stored and the
-        reason is returned. Raises Owned if another driver stored that number.
+        """Store the plan before its first fetch, if its number is free.
+
+        If the offset commit is part of the same transaction (ZooKeeper), it is committed, too; if
+        the group rejects it, nothing is stored and the reason is returned. Raises Owned if another
+        driver stored that number.
         """
 
     def hand_over(self, plan: Plan) -> Plan | RejectedCommit:
-        """Commit the group's offsets of the stored plan, where that is a separate step, and record
-        it; return the plan then. If others came first, nothing moves, that is recorded, and the
-        reason is returned. Any other plan is returned unchanged.
+        """Commit the group's offsets of the stored plan before the read, if that is a separate step
+        (Kafka), and store that it is done. Return the plan with that state, or any other plan
+        unchanged. If the group rejects the commit, store and return that.
         """
 
     def fence(self, plan: Plan) -> None:
-        """End the membership that the plan was made with, so that no commit of it can arrive. If
-        the plan's commit is in doubt, it is settled and recorded, if possible.
+        """End the membership that the plan was made with, so that no late commit of it succeeds. If
+        the plan's commit is in doubt, it is settled and stored, if possible.
         """
 
     def remember(self, key: RunKeyRecord, *, behind: int) -> None:
-        """Keep a run key that had nothing more to read after plan `behind`. Raises Owned if a plan
-        was stored since.
+        """Store that a run key had nothing more to read after plan `behind`. Raises Owned if a plan
+        was stored meanwhile.
         """
 
     def supersede(self, plan: Plan, ledger: Ledger) -> RejectedCommit | None:
-        """Replace the ledger's newest plan, if it is still there; commits as `store` if that one
-        did not.
+        """Replace the newest plan of the ledger, if it is unchanged. Commits offsets as `store`
+        does, if the replaced plan did not.
         """
 
     def adopt(self, plan: Plan) -> Ledger:
-        """Write the ledger anew from the table's commits, of which `plan` is the newest of ours;
-        the ledger as it is then.
-
-        What `plan` let go is written down first, as in `record`.
+        """Restore the ledger from the table's commits, of which `plan` is the pipeline's newest.
+        Return the ledger. The losses of `plan` are stored first, as in `record`.
         """
 
     def read_ledger(self) -> Ledger:
-        """The ledger as it is now."""
+        """Read the ledger."""
 
     def note_removals(self, removals: Collection[ForeignCommit]) -> None:
-        """Keep that others removed rows, and that it was let pass."""
+        """Store that other writers removed rows, as policy or an operator permits."""
 
     def claiming(self, plan: Plan) -> AbstractContextManager[None]:
-        """Inside, the plan's partitions are owned; afterwards they are released. Raises Owned, and
-        then none is owned.
-        """
+        """Context manager: own the plan's partitions inside. Raises Owned, and then owns none."""
 
     def fetch(self, plan: Plan, snapshot: Snapshot) -> Any:
-        """The rows of the plan's ranges, lazily."""
+        """Return the rows of the plan's ranges, read lazily."""
 
     def writer_of(self, plan: Plan, snapshot: Snapshot) -> str:
-        """Which writer appends the plan, and why, in words."""
+        """Describe which writer appends the plan, and why."""
 
     def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         """Return current ids of these topics' znodes, as in `Snapshot.creation_ids`, without
@@ -161,18 +161,18 @@ class Services(Protocol):
         """
 
     def append(self, plan: Plan, rows: Any) -> tuple[CommitResult | None, Table | None]:
-        """Append as plan N and read the table again; no Applied: it holds another plan under that
-        number.
+        """Append the rows as plan N and read the table again. Returns no result if the table has
+        another plan of that number.
         """
 
     def record(self, plan: Plan, applied: CommitResult | None) -> None:
-        """Record the plan's losses once, and then its result: a recorded result says that both are
-        done. Without `applied` no result is recorded.
+        """Store the plan's losses once, and then its result: a stored result means that both are
+        done. Without `applied` no result is stored.
         """
 
     def recount(self, plan: Plan) -> CommitResult | None:
-        """Recount a plan in the table whose result was lost in a crash; None if the table does not
-        hold it.
+        """Recover the result of a plan in the table that a crash lost; None if the table does not
+        have the plan.
         """
 
     def commit(
@@ -184,17 +184,17 @@ class Services(Protocol):
         """
 
     def loaded(self, transaction_version: int | None = None) -> LoadedIntervals:
-        """All that the recorded plans of this pipeline loaded, and what of it was given up: all
-        that did not lead to the table as it is.
+        """Return what the plans with a result loaded, and what of it was given up because it is not
+        in the table's history.
 
-        `transaction_version`: the table's; None: the newest recorded plan is in it.
+        `transaction_version`: the table's; None: the newest plan with a result is in it.
         """
 
     def claim(self) -> Claimed | None:
         """Return this pipeline's reservation, if it is a backfill's."""
 
     def stored_plans(self) -> Sequence[tuple[Plan, bool]]:
-        """The plans that are kept, ascending, and whether it is recorded what came of each."""
+        """Return the stored plans, ascending, each with whether it has a stored result."""
 
     def begin_backfill(self, claim: Reservation, plan: Plan) -> None:
         """Store a backfill's reservation with its first plan. Raises Owned if anything was reserved
@@ -239,9 +239,11 @@ class Services(Protocol):
 
 
 Progress = Callable[[Callable[[], Doing]], contextlib.AbstractContextManager[None]]
-"""Shows inside what a run is at; given is how to ask for it, which may be done from any thread."""
+"""Context manager that shows the progress of a run inside. Its argument returns the progress and
+may be called from any thread.
+"""
 OfRun = Callable[[Report], contextlib.AbstractContextManager[None]]
-"""Context manager: inside, this report's run is under way and may be queried at any time."""
+"""Context manager: inside, the report's run is active; the report may be read at any time."""
 SparkDefaults = Callable[[Mapping[str, str]], Mapping[str, str]]
 """Spark settings of this machine (where Delta's jars are, ...) in addition to the given ones,
 called when a session is built.
@@ -250,18 +252,18 @@ called when a session is built.
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What the caller of a run provides."""
+    """What the caller of a run provides: progress output and Spark defaults."""
 
     progress: Progress = lambda doing: contextlib.nullcontext()
     of_run: OfRun = lambda report: contextlib.nullcontext()
     spark_defaults: SparkDefaults = lambda given: {}
     changes: Sequence[Change] = ()
-    """Keys changed on the command line; the settings include them."""
+    """Keys set with `--set`; the settings include them."""
 
 
 ALONE = RunContext()
 
 
 def now_ms() -> int:
-    """Milliseconds since the epoch."""
+    """Return the current time in ms since 1970."""
     return int(time.time() * 1000)

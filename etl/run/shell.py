@@ -1,4 +1,4 @@
-"""What happens around a run: connect before it, mirror offsets and compact after it?
+"""What happens before and after a run: connecting, mirroring offsets, compacting files?
 
 Opens the services of a run, or its brokers alone, and closes everything at the end. Mirroring
 positions (`mirror_group`) and compacting small files follow the commit: their failures are reported
@@ -43,18 +43,18 @@ def open_services(
     phases: Phases | None = None,
     request: Request | None = None,
 ) -> Iterator[LiveServices]:
-    """Connect to ZooKeeper; other connections are made when first needed, and all are closed at the
-    end.
+    """Context manager: connect to ZooKeeper; other connections are opened when first used, and all
+    are closed at the end.
 
-    `name`: the run's id, in commits and the name of Spark's log. `phases`: receives timings that
-    the run's story cannot know. `request`: what the run is asked to load.
+    `name`: the run's id, in commits and in the name of Spark's log. `phases`: receives timings that
+    `ingest` cannot know. `request`: run key and end of the run.
     """
     with _zookeeper(settings) as zookeeper:
-        world = LiveServices(settings, zookeeper, run_context, name, phases, request=request)
+        services = LiveServices(settings, zookeeper, run_context, name, phases, request=request)
         try:
-            yield world
+            yield services
         finally:
-            world.close()
+            services.close()
 
 
 @contextlib.contextmanager
@@ -104,8 +104,8 @@ def _zookeeper(settings: Settings) -> ZooKeeper:
 
 
 def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
-    """Also by a run that found nothing new: brokers forget the offsets of a group without members
-    after a week.
+    """Commit the positions to `group.mirror_group`, also without new records: brokers delete offsets
+    of a group without members after a week. A failure is reported and does not fail the run.
     """
     if settings.group.mirror_group is None:
         return
@@ -114,11 +114,10 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
         plan = ledger.newest
         if plan is None or ledger.applied is None or not plan.moves_offsets:
             return
-        positions = {
-            log: at
-            for log, at in plan.positions.items()
-            if settings.source.topic_filter.admits(log.topic)
-        }
+        positions = {}
+        for log, offset in plan.positions.items():
+            if settings.source.topic_filter.admits(log.topic):
+                positions[log] = offset
         with Discovery(settings, zookeeper).open_cluster() as cluster:
             others = mirror_positions(
                 cluster,
@@ -129,19 +128,22 @@ def mirror(settings: Settings, zookeeper: ZooKeeper, report: Report) -> None:
                 number=plan.number,
             )
     except EtlError as error:
-        message = (
-            f"group {settings.group.mirror_group} does not have the positions: {error.message}"
-        )
-        report.add(Outcome.NOT_MIRRORED, f"{message}. {error.action}" if error.action else message)
+        message = f"group.mirror_group {settings.group.mirror_group} not updated: {error.message}"
+        report.add(Outcome.NOT_MIRRORED, _with_action(message, error))
         return
     if others:
-        log, word = next(iter(others.items()))
-        message = f"group {settings.group.mirror_group} has offsets of somebody else in {counted(len(others), 'partition')}, the first {log}"
-        said = f" ({word})" if word else ""
+        log, metadata = next(iter(others.items()))
+        first = f"{log} ({metadata})" if metadata else str(log)
         report.add(
             Outcome.NOT_MIRRORED,
-            f"{message}{said}: they stay as they are; name a group that nobody consumes or mirrors under",
+            f"group.mirror_group {settings.group.mirror_group} has offsets of another client in "
+            f"{counted(len(others), 'partition')}, first {first}. They are not changed. Set a group "
+            "that no other client uses",
         )
+
+
+def _with_action(message: str, error: EtlError) -> str:
+    return f"{message}. {error.action}" if error.action else message
 
 
 class HasSpark(Protocol):
@@ -151,9 +153,9 @@ class HasSpark(Protocol):
         """Return the session, started on the first call."""
 
 
-def compact_when_due(settings: Settings, world: HasSpark, report: Report) -> None:
-    """After a run that appended something: compact if as many small files wait as
-    `table.auto_compact_min_files` says.
+def compact_when_due(settings: Settings, services: HasSpark, report: Report) -> None:
+    """Compact after a run that appended rows, if the table has `table.auto_compact_min_files` small
+    files. A failure is reported and does not fail the run.
     """
     at = settings.table.auto_compact_min_files
     if not at or not any(one.applied for one in report.plans):
@@ -163,46 +165,44 @@ def compact_when_due(settings: Settings, world: HasSpark, report: Report) -> Non
         if not is_compaction_due(small, at):
             return
         with report.timed(Verb.COMPACT), translating_spark_errors():
-            done = compact(world.spark(), settings.table.path, settings.table.target_file_bytes)
+            done = compact(services.spark(), settings.table.path, settings.table.target_file_bytes)
     except EtlError as error:
-        message = f"small files of the table stay as they are: {error.message}"
-        report.add(
-            Outcome.TABLE_NOT_COMPACTED,
-            f"{message}. {error.action}" if error.action else message,
-        )
+        message = f"Small files remain: {error.message}"
+        report.add(Outcome.TABLE_NOT_COMPACTED, _with_action(message, error))
         return
     if done.files_removed:
         report.add(Outcome.TABLE_COMPACTED, became(settings.table.path, done))
 
 
 def waiting(settings: Settings) -> tuple[int, int]:
-    """How many small files the table has that can be put together, and their bytes. No JVM starts
-    for it. Raises as `open_table`.
+    """Return the number of small files that can be compacted, and their bytes, without a JVM. Raises
+    as `open_table`.
     """
     return small_files(data_files(settings.table.path), settings.table.target_file_bytes)
 
 
-def compaction_of(world: HasSpark, settings: Settings) -> Compacted:
+def compaction_of(services: HasSpark, settings: Settings) -> Compacted:
     """Compact small files, if there are any. Raises TableUnreachable if others changed the same
     files meanwhile, and NoExclusiveCreate if the store does not separate two writers. A table with
     possible deletion vectors is always compacted by Spark, which rewrites partly deleted files of
     any size.
     """
     table = settings.table
-    require_exclusive_create(table.path)  # no plan says whether that was tried today
+    require_exclusive_create(table.path)  # no plan shows that it was probed today
     if not waiting(settings)[0] and not may_have_deletion_vectors(table.path):
         return Compacted()
-    return compact(world.spark(), table.path, table.target_file_bytes)
+    return compact(services.spark(), table.path, table.target_file_bytes)
 
 
 def would_become(table: str, small: int, small_bytes: int) -> str:
-    """Describe what waits."""
-    return f"{counted(small, 'small file')} of {table}, {size_in_words(small_bytes)}, would become large ones (OPTIMIZE)"
+    """Describe a compaction that would be done."""
+    files = counted(small, "small file")
+    return f"{files} of {table}, {size_in_words(small_bytes)}, would become large ones (OPTIMIZE)"
 
 
 def became(table: str, done: Compacted) -> str:
-    """Describe what was done."""
-    return (
-        f"{counted(done.files_removed, 'small file')} of {table} became {counted(done.files_added, 'file')}: "
-        f"{size_in_words(done.bytes_removed)} became {size_in_words(done.bytes_added)}"
-    )
+    """Describe a compaction."""
+    removed = counted(done.files_removed, "small file")
+    added = counted(done.files_added, "file")
+    sizes = f"{size_in_words(done.bytes_removed)} became {size_in_words(done.bytes_added)}"
+    return f"{removed} of {table} became {added}: {sizes}"

@@ -1,8 +1,8 @@
 """When does a run start Spark, and where is a table that a catalog names?
 
-The session is created when it is first needed and stopped by its creator. The location of a named
-table is kept in the ledger, so idle runs start no JVM; a run that starts Spark anyway compares it
-(`reject_moved_table`). Whether the table there is the pipeline's is decided by its id
+The session is started on first use and stopped by its creator. The path of a named table is stored
+in the ledger, so a run without new records starts no JVM; a run that starts Spark compares the path
+(`reject_moved_table`). Whether the table is the pipeline's is decided by its id
 (`decide.reconcile`).
 """
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class RunSpark:
-    """One session for the whole run."""
+    """The Spark session of a run."""
 
     def __init__(
         self,
@@ -56,45 +56,52 @@ class RunSpark:
         log: Path,
         app: str | None = None,
     ) -> None:
-        self._settings, self._defaults, self._phases, self._log = settings, defaults, phases, log
+        self._settings = settings
+        self._defaults = defaults
+        self._phases = phases
+        self._log = log
         self._app = app or f"etl {settings.pipeline}"
         self._built: SparkSession | None = None
         self._restore_zone: Callable[[], None] | None = None
         self._is_in_store = False
         table = settings.table
-        self._place = (
-            table.path if table.is_placed else place_of_catalog(settings.spark, table.store)
-        )
-        """In which store the session is to write; None: in none that is known yet."""
+        self._place = place_of_catalog(settings.spark, table.store)
+        """Where the session writes; None: unknown yet."""
+        if table.is_placed:
+            self._place = table.path
         self._given_for_place: Mapping[str, str] = {}
 
     def session(self, *, is_short: bool = False) -> SparkSession:
-        """The session of this run; one that was there before is used and left alone. `is_short`: it
-        has little to do, where it is built.
+        """Return the session of this run; an existing one is used and not stopped. `is_short`: a new
+        one is set up for little work.
         """
         from etl.io.spark.session import build_session, for_short_run, is_submitted, session_there
 
-        there = self._built or session_there()
-        if there is not None:
-            self._enter_time_zone(there)
-            self._enter_store(there)
-            return there
+        existing = self._built or session_there()
+        if existing is not None:
+            self._enter_time_zone(existing)
+            self._enter_store(existing)
+            return existing
         given = self._settings.spark
-        self._given_for_place = settings_for(self._place, given) if self._place is not None else {}
-        describe_later_settings = (
-            {} if self._settings.table.is_placed or not is_submitted() else settings_for_any(given)
-        )  # else a JVM of its own comes
-        wanted = {**describe_later_settings, **self._given_for_place, **given}
+        self._given_for_place = {}
+        if self._place is not None:
+            self._given_for_place = settings_for(self._place, given)
+        for_later: Mapping[str, str] = {}
+        if is_submitted() and not self._settings.table.is_placed:
+            # The JVM is the submitter's, so it must fit whatever store the catalog names.
+            for_later = settings_for_any(given)
+        wanted = {**for_later, **self._given_for_place, **given}
         with self._phases.timed(Verb.START_SPARK):
             settings = {**self._defaults(wanted), **wanted}
-            settings = for_short_run(settings, given) if is_short else settings
+            if is_short:
+                settings = for_short_run(settings, given)
             self._built = build_session(self._app, settings, log=self._log)
             self._enter_store(self._built)
         return self._built
 
     def session_at(self, path: str) -> SparkSession:
-        """The session, and that it can make a table there: one of our own begins anew where its JVM
-        lacks what that store needs.
+        """Return a session that can create a table at `path`. A session of this run is started again
+        if its JVM lacks the jars of that store.
         """
         from etl.io.spark.session import is_submitted
 
@@ -110,11 +117,11 @@ class RunSpark:
 
     @property
     def is_ours(self) -> bool:
-        """True if this run started its session."""
+        """Return True if this run started its session."""
         return self._built is not None
 
     def _enter_time_zone(self, session: SparkSession) -> None:
-        """A session that this run built has the zone already."""
+        """Set the time zone of an existing session; one that this run built has it."""
         from etl.io.spark.session import use_time_zone
 
         if self._built is None and self._restore_zone is None:
@@ -132,14 +139,14 @@ class RunSpark:
             self._is_in_store = True
 
     def stop(self, *, with_jvm: bool = False) -> None:
-        """Stop the session, if this run built one; `with_jvm`: and its JVM, unless spark-submit
-        started that, where all stays.
+        """Stop the session, if this run built one. `with_jvm`: and its JVM, except under
+        spark-submit, where nothing is stopped.
 
-        Its JVM may be gone already: who stops a run with SIGTERM, Airflow among them, often stops
-        all processes of its group. A session that was there before gets its own time zone back.
+        Its JVM may have ended already: SIGTERM, for example of Airflow, often goes to all processes
+        of a group. An existing session gets its time zone back.
         """
         if self._restore_zone is not None:
-            with contextlib.suppress(Exception):  # whatever py4j says of a JVM that is gone
+            with contextlib.suppress(Exception):  # of py4j, if the JVM has ended
                 self._restore_zone()
             self._restore_zone = None
         if self._built is not None:
@@ -147,28 +154,26 @@ class RunSpark:
 
             if with_jvm and is_submitted():  # a cluster may end the application with its context
                 return
-            with (
-                self._phases.timed(Verb.CLOSE),
-                contextlib.suppress(Exception),
-            ):  # whatever py4j says of it
+            with self._phases.timed(Verb.CLOSE), contextlib.suppress(Exception):  # of py4j
                 self._built.stop()
-            self._built, self._is_in_store = None, False
+            self._built = None
+            self._is_in_store = False
             if with_jvm:
                 end_jvm()
 
 
 Making = Callable[[Settings], object]
-"""Called with the location that the catalog would use, before it creates the table: raises what
-prevents a run.
+"""Called with the path that the catalog would use, before it creates the table. Raises errors that
+would prevent a run.
 """
 
 
 class Placed(NamedTuple):
-    """Settings by which the table can be opened."""
+    """Settings with the path of the table."""
 
     settings: Settings
     asked: NamedTable | None = None
-    """What Spark just reported, not recorded yet; None if it was not asked."""
+    """What Spark reported, not stored yet; None if it was not asked."""
 
 
 def placed(
@@ -180,14 +185,16 @@ def placed(
     name: str,
     making: Making | None = None,
 ) -> Placed:
-    """Return the settings with a named table's location. Spark is asked if none is recorded for the
-    name in that catalog. A pipeline that had a table by another name or in another catalog does not
-    create one. Raises as `ask`.
+    """Return the settings with the path of a named table. Spark is asked if none is stored for the
+    name in that catalog. A pipeline that had a table of another name or catalog does not create
+    one. Raises as `ask`.
     """
-    kept = read_named_table(ledger)
-    if goes_by(kept, settings.table.called, catalog_of(settings.spark)):
-        return Placed(placed_by_name(settings, kept.path))
-    found = ask(settings, run_context, phases, name=name, making=making if kept is None else None)
+    stored = read_named_table(ledger)
+    if goes_by(stored, settings.table.called, catalog_of(settings.spark)):
+        return Placed(placed_by_name(settings, stored.path))
+    if stored is not None:
+        making = None
+    found = ask(settings, run_context, phases, name=name, making=making)
     return Placed(placed_by_name(settings, found.path), found)
 
 
@@ -199,8 +206,8 @@ def ask(
     name: str,
     making: Making | None = None,
 ) -> NamedTable:
-    """Return Spark's location of `table.name`, with the id of the table there; our own session ends
-    with its JVM, since the next one may need other jars for the store.
+    """Return the path of `table.name` in Spark's catalogs, with the id of the table there. A session
+    of this run ends with its JVM, since the next one may need other jars for the store.
 
     `making`: creates an unknown table. Raises SettingsError for a catalog that Spark does not know,
     NotOurTable for a table that cannot be loaded by path and, without `making`, for an unknown
@@ -219,14 +226,14 @@ def ask(
 
 
 def entry_of(spark: RunSpark, settings: Settings, making: Making | None = None) -> CatalogEntry:
-    """The catalog's word; see `ask`."""
+    """Return the catalog's entry of the table; see `ask`."""
     from etl.io.spark.catalog import kind_of_catalog, look_up
 
-    called, session = settings.table.called, spark.session(is_short=True)
+    called = settings.table.called
+    session = spark.session(is_short=True)
     entry = look_up(session, called)
-    if (
-        entry is None and spark.is_ours
-    ):  # nobody but us can have made a table in the memory of that session
+    if entry is None and spark.is_ours:
+        # the catalog in memory of a new session cannot have the table
         reject_in_memory_catalog(called, *kind_of_catalog(session, called))
     if entry is None and making is not None:
         entry = _made(spark, settings, making)
@@ -236,12 +243,13 @@ def entry_of(spark: RunSpark, settings: Settings, making: Making | None = None) 
 
 
 def _made(spark: RunSpark, settings: Settings, making: Making) -> CatalogEntry | None:
-    """Return the catalog's entry of a table that it creates now. What prevents a run is raised
-    before, so that none is created then.
+    """Create the table in the catalog and return its entry. Errors that would prevent a run are
+    raised before.
     """
     from etl.io.spark.catalog import look_up, make_table, place_to_be
 
-    called, session = settings.table.called, spark.session()
+    called = settings.table.called
+    session = spark.session()
     place = place_to_be(session, called)
     if place is None:
         with _placed_nowhere(settings) as new:
@@ -261,9 +269,7 @@ def of_entry(settings: Settings, entry: CatalogEntry) -> NamedTable:
     try:
         table = open_table(at)
     except NotOurTable as error:
-        if (
-            "catalog-managed" in error.message
-        ):  # so delta-rs calls it, which reads none by their path
+        if "catalog-managed" in error.message:  # delta-rs' term for a table without a path
             raise managed_by_catalog(called) from error
         raise
     except EtlError as error:
@@ -277,19 +283,16 @@ def of_entry(settings: Settings, entry: CatalogEntry) -> NamedTable:
 
 
 def reject_moved_table(session: SparkSession, settings: Settings) -> None:
-    """Raises NeedsDecision where the catalog has the table elsewhere by now than these settings, as
-    `place_in` does, and as `look_up`.
+    """Raise NeedsDecision if the catalog has another path of the table than these settings; also
+    raises as `place_in` and `look_up`.
     """
     from etl.io.spark.catalog import look_up
 
     if settings.table.name is None or not settings.table.is_placed:
         return
     entry = look_up(session, settings.table.name)
-    reject_other_location(
-        settings.table.name,
-        settings.table.path,
-        place_in(settings.table.name, entry) if entry else None,
-    )
+    place = place_in(settings.table.name, entry) if entry else None
+    reject_other_location(settings.table.name, settings.table.path, place)
 
 
 @contextlib.contextmanager

@@ -65,7 +65,7 @@ def test_a_worker_that_is_lost_after_its_driver_committed_is_tried_again_and_the
     workers.lose_the_next_one_after_its_commit()
     ran = run("by_hand", WHEN, of(FIVE, SIX))
     assert ran.state == "success" and ran.tasks["load"][1] == 2
-    assert any("already applied by plan" in said for said in ran.said["outcomes"]), (
+    assert any("was loaded by plan" in said for said in ran.said["outcomes"]), (
         "the second try met the commit of the first"
     )
     assert len(real.rows()) == 10 * PARTITIONS, "up to the end of the interval, and no further"
@@ -112,9 +112,7 @@ def test_a_replay_whose_worker_is_lost_after_its_commit_leaves_each_row_of_its_i
         task="replay",
     )
     assert ran.state == "success" and ran.tasks["replay"][1] == 2
-    assert (
-        f"{10 * PARTITIONS} records took the place of {10 * PARTITIONS}" in ran.said["outcomes"][-1]
-    )
+    assert f"{10 * PARTITIONS} rows replaced by {10 * PARTITIONS}" in ran.said["outcomes"][-1]
     assert real.rows() == before
 
 

@@ -140,14 +140,12 @@ def test_a_driver_that_was_killed_is_tried_again_and_one_that_had_committed_is_d
             "run_key": KEY,
             "exit_code": 0,
             "error": None,
-            "outcomes": [{"message": "already applied by plan 3"}],
+            "outcomes": [{"message": "was loaded by plan 3"}],
         }
     }
     stand_in.spark_submit({**DONE, "signal": 9}, again)
     ran = run("at_once", now(), BY_PARAMS)
-    assert ran.tasks["load"] == ("success", 2) and ran.said["outcomes"] == [
-        "already applied by plan 3"
-    ]
+    assert ran.tasks["load"] == ("success", 2) and ran.said["outcomes"] == ["was loaded by plan 3"]
 
 
 def test_what_a_person_must_decide_fails_in_its_first_try(stand_in: StandIn) -> None:

@@ -441,7 +441,7 @@ def test_owned_partitions_are_skipped_told_previewed_and_read_once_they_are_free
     pipeline.produce(80)
     consumer(2)
     pipeline.settings = {"group": {"on_owned": "skip"}}
-    left = f"{pipeline.topic} 2: left to {FOREIGN}"
+    left = f"{pipeline.topic} 2: owned by {FOREIGN}; left out"
     assert pipeline.door("run", after=["--dry-run"]).document["left_to_owners"] == [left]
     assert left in pipeline.door("run", after=["--dry-run"], json_too=False).out
     said = pipeline.ran()

@@ -151,7 +151,7 @@ def test_a_transform_that_fails_on_a_row_is_named_and_the_mended_one_finishes_th
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     pipeline.produce(400)
     pipeline.settings = {"transform": f"{name}_of_tests:shaped"}
-    refused(pipeline.run(), 2, "the transform failed on a row", *words)
+    refused(pipeline.run(), 2, "The transform failed on a row", *words)
     module.write_text("def shaped(rows):\n    return rows\n")
     monkeypatch.delitem(sys.modules, f"{name}_of_tests")
     assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
@@ -166,7 +166,7 @@ def test_a_transform_that_fails_on_a_row_is_named_and_the_mended_one_finishes_th
         (
             "left",
             "import sys\n\ndef shaped(rows):\n    sys.exit(0)\n",
-            ("the transform failed", "left_of_tests.py:4"),
+            ("The transform failed", "left_of_tests.py:4"),
         ),
         (
             "blank",

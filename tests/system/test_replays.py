@@ -85,7 +85,7 @@ def test_a_replay_replaces_exactly_its_rows_in_one_commit_and_verify_and_the_nex
     assert (said.code, said.outcomes) == (0, ["rows_replaced"]), said.err
     assert (
         said.document["outcomes"][0]["message"]
-        == "plan 3: 140 records took the place of 140 at version 2"
+        == "Plan 3: 140 rows replaced by 140 rows, table version 2"
     )
     after = marks(pipeline.table)
     assert {place for place, mark in after.items() if mark == 7} == {

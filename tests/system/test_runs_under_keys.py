@@ -59,11 +59,10 @@ def test_an_hour_is_loaded_once_under_its_key_whoever_asks_again_and_the_next_ho
     again = pipeline.door("run", after=UNTIL)
     assert (again.code, again.outcomes) == (0, ["already_loaded"])
     assert again.document["outcomes"][0]["message"] == (
-        "run key clicks/12 is already applied by plan 1 (until 2026-01-31T13:00:00Z)"
+        "Run key clicks/12 was loaded by plan 1 (until 2026-01-31T13:00:00Z)"
     )
     assert (
-        "already applied by plan 1"
-        in pipeline.door("run", "--dry-run", after=UNTIL).document["message"]
+        "was loaded by plan 1" in pipeline.door("run", "--dry-run", after=UNTIL).document["message"]
     )
     other = pipeline.door(
         "run", after=("--until", "2026-01-31T14:00:00Z", "--run-key", "clicks/12")

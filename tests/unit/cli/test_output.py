@@ -92,7 +92,7 @@ def test_an_error_is_told_and_has_its_code_where_its_document_cannot_be_written(
         )
     assert (
         ran.returncode == 2
-        and b"the conf file is not there" in ran.stderr
+        and b"The conf file does not exist" in ran.stderr
         and b"Traceback" not in ran.stderr
     )
 

@@ -67,10 +67,10 @@ def test_a_dry_run_says_what_of_it_is_paused_and_what_other_members_read() -> No
     read, first, second = replace(found, beginning=beginning).notes
     assert (
         read
-        == "2 offsets of these were read by other members of the group, and then the table has them as well"
+        == "2 offsets of these were read by other members of the group; the table gets them, too"
     )
     assert first.startswith(
-        "clicks 0 is paused since 1970-01-01T00:00:00.005+00:00 by kim@h: broken; "
+        "clicks 0 is paused since 1970-01-01T00:00:00.005+00:00 by kim@h: broken."
     ) and second.startswith("clicks 1 ")
 
 

@@ -115,7 +115,7 @@ def test_a_partition_without_a_leader_is_listed_with_null_and_is_in_no_sum() -> 
     }
     assert (found.totals["partitions_unknown"], found.totals["lag"]) == (1, 1)
     assert (
-        found.unknown[0] == "clicks 0: the lag is not known: it has no leader"
+        found.unknown[0] == "clicks 0: the lag is unknown: it has no leader"
         and found.refusal is None
     )
 
@@ -133,7 +133,7 @@ def test_a_time_that_nobody_tells_is_null_with_the_reason_and_not_in_the_longest
     assert row["unknown"]["behind_s"] == "the format of its messages has no time"
     assert found.totals["behind_s"] == 90.0
     assert (
-        "clicks 0: the time behind is not known: the format of its messages has no time"
+        "clicks 0: the time behind is unknown: the format of its messages has no time"
         in found.unknown
     )
 
@@ -148,10 +148,10 @@ def test_a_record_from_the_future_is_not_behind_by_less_than_nothing() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"bytes_per_offset": {}}, "the brokers do not tell the size of the log"),
+        ({"bytes_per_offset": {}}, "brokers do not report the size of the partition"),
         (
             {"bytes_per_offset": {A: 10.0}, "retention": {"clicks": Retention(is_tiered=True)}},
-            "the brokers tell the size of what they hold themselves, and part of the log is in remote storage",
+            "part of the partition is in remote storage",
         ),
     ],
 )
@@ -189,7 +189,7 @@ def test_a_physical_log_lags_in_bytes_and_has_neither_records_nor_a_time() -> No
         row["estimated_bytes"],
         row["behind_s"],
     ) == (1, 300, None, 300, None)
-    assert row["unknown"]["behind_s"] == "messages of these brokers have no time"
+    assert row["unknown"]["behind_s"] == "messages of these brokers have no timestamps"
     assert (
         found.totals["lag"],
         found.totals["records_at_most"],
@@ -214,7 +214,7 @@ def test_a_log_that_is_another_one_by_now_has_no_lag_and_is_not_asked() -> None:
     grow(outside, 5, 0, 0)
     found = lags(outside)
     assert (
-        found.logs[0].unknown == {"lag": "it is no longer the log whose offsets are known"}
+        found.logs[0].unknown == {"lag": "the partition was recreated or truncated"}
         and found.refusal is not None
     )
     assert unread_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {LOGS[2]: 4}

@@ -99,7 +99,7 @@ def test_what_the_next_run_lets_go_is_said_and_is_what_it_then_lets_go() -> None
     grow(outside, 5, 2, 0)
     outside.logs[LOGS[0]].log_start = 7
     preview = preview_of(FakeWorld(outside, settings).observe(), settings)
-    assert preview.let_go == ("the next run lets go clicks 0: 2 offsets (5 to 7), expired",)
+    assert preview.let_go == ("The next run gives up clicks 0: 2 offsets (5 to 7), expired",)
     losses = [
         {
             "plan": 2,
@@ -124,11 +124,11 @@ def test_a_plan_of_losses_alone_is_said_to_let_go_and_not_to_keep_starts() -> No
     outside.logs[LOGS[0]].end = outside.logs[LOGS[0]].log_start = 7
     assert (
         says(outside, SKIPPING)
-        == "the next run makes plan 2, which reads nothing and lets go 2 offsets"
+        == "the next run makes plan 2, which reads nothing and gives up 2 offsets"
     )
     report = run(outside, SKIPPING)
     assert outcomes(report) == [Outcome.RECORDS_LOST, Outcome.OFFSETS_STORED]
-    assert report.outcomes[-1][1] == "plan 2 reads nothing and lets go 2 offsets"
+    assert report.outcomes[-1][1] == "Plan 2 reads nothing and gives up 2 offsets"
 
 
 def test_a_run_that_replays_under_caps_is_said_to_take_on_a_whole_new_plan_besides() -> None:

@@ -70,8 +70,7 @@ def test_a_dry_run_says_that_what_it_names_is_paused() -> None:
     world = FakeWorld(outside, SETTINGS)
     [note] = preview_of(world, world.observe(), SETTINGS, parse_wanted(("clicks",), "0", "3")).notes
     assert note == (
-        "clicks 0 is paused since 1970-01-01T00:00:00.005+00:00 by kim@h: broken; what is named of it is loaded all the same, "
-        "and it stays paused"
+        "clicks 0 is paused since 1970-01-01T00:00:00.005+00:00 by kim@h: broken. The named offsets are loaded, and it stays paused"
     )
 
 

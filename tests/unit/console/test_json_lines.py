@@ -91,7 +91,7 @@ def test_without_the_option_standard_error_is_text_as_ever_and_loggers_are_left_
 ) -> None:
     run_etl("run", str(tmp_path / "none.yaml"), "--dry-run", "--log-format", "json")
     said = run_etl("run", str(tmp_path / "none.yaml"), "--dry-run")
-    assert said.err.startswith("etl: the conf file is not there") and "{" not in said.err
+    assert said.err.startswith("etl: The conf file does not exist") and "{" not in said.err
     assert not [one for one in logging.getLogger().handlers if isinstance(one, JsonLines)]
     assert logging.getLogger("etl").level == logging.NOTSET
 
@@ -136,7 +136,7 @@ def test_lines_of_a_run_name_pipeline_run_verb_and_plan_and_what_it_came_to() ->
         ("info", "observe begins", "observe", None),
         ("warning", "the session is new", "observe", None),
         ("info", "append begins", "append", None),
-        ("info", "ingested: plan 1: 194 records are in the table at version 3", "append", 1),
+        ("info", "ingested: Plan 1: 194 rows written, table version 3", "append", 1),
         ("warning", "records_lost: clicks 0: 40 offsets", None, 1),
         ("info", "Run ended: done", None, 1),
     ]
@@ -197,4 +197,4 @@ def test_warnings_of_python_and_tracebacks_of_libraries_are_lines() -> None:
 def test_a_standard_error_that_is_closed_ends_nothing() -> None:
     stream = io.StringIO()
     stream.close()
-    JsonLines(stream).say("info", "nobody hears it")
+    JsonLines(stream).write("info", "nobody hears it")

@@ -71,7 +71,7 @@ def test_on_a_terminal_of_80_columns_no_line_is_longer(
 def test_nothing_that_is_piped_is_cut_or_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = seen(monkeypatch, screens.show_doctor, DIAGNOSIS, terminal=False)
     assert [line.endswith(LONG) for line in lines] == [True, True, False] and lines[2].endswith(
-        f"to do: {LONG} /a/path/that/is/long"
+        f"To do: {LONG} /a/path/that/is/long"
     )
     wide = [{**PLANS[0], "id": "x" * 200}]
     [_, line] = seen(monkeypatch, screens.show_plans, wide, terminal=False)
@@ -162,7 +162,7 @@ def test_how_far_the_table_is_behind_is_shown_by_partition_then_in_all_then_what
     assert rest == [
         "Total: 200 records at most, about 4.0 KB; 2:05 min behind; the first may expire in 3:20 h",
         "clicks 0: 3 offsets wait",
-        "clicks 1: the lag is not known: it has no leader",
+        "clicks 1: the lag is unknown: it has no leader",
     ]
 
 

@@ -232,8 +232,8 @@ def test_a_partition_that_no_member_is_known_to_have_is_not_said_to_be_left_to_o
     left = leave_to_owners(found, settings)
     assert (left.owners, set(left.extents)) == ({B: "m-2 at 10.0.0.8", C: UNASSIGNED}, {A})
     assert list(describe_by_owner(left.owners)) == [
-        "clicks 1: left to m-2 at 10.0.0.8",
-        "clicks 2: assigned to no known member of the group; a run reads it once the group has divided its partitions anew",
+        "clicks 1: owned by m-2 at 10.0.0.8; left out",
+        "clicks 2: assigned to no known member of the group; a run reads it after the next rebalance",
     ]
     with pytest.raises(Owned, match="the partition is assigned to no known member of the group"):
         reject_partitions_of_other_members([C], left, settings)
@@ -265,9 +265,9 @@ def test_a_stored_plan_that_reads_what_was_left_is_refused() -> None:
 def test_each_owner_is_told_once_for_a_topic() -> None:
     many = {BrokerPartition("clicks", p): FOREIGN for p in range(1007)}
     assert list(describe_by_owner({**many, BrokerPartition("other", 3): "x", A: "x"})) == [
-        "clicks 0: left to x",
-        f"clicks 1, 2, 3, 4, 5 and 1,001 more: left to {FOREIGN}",
-        "other 3: left to x",
+        "clicks 0: owned by x; left out",
+        f"clicks 1, 2, 3, 4, 5 and 1,001 more: owned by {FOREIGN}; left out",
+        "other 3: owned by x; left out",
     ]
 
 
@@ -303,7 +303,10 @@ SKIP = settings_of(on_owned="skip")
 def test_a_log_is_skipped_while_it_is_owned_and_read_afterwards() -> None:
     outside = outside_of(owners={B: FOREIGN})
     report = run(outside, SKIP)
-    assert report.outcomes[0] == (Outcome.OWNED_BY_OTHERS, f"clicks 1: left to {FOREIGN}")
+    assert report.outcomes[0] == (
+        Outcome.OWNED_BY_OTHERS,
+        f"clicks 1: owned by {FOREIGN}; left out",
+    )
     assert {log for log, _ in outside.rows()} == {A, C} and B not in outside.offsets
     assert outside.owners == {B: FOREIGN}
     outside.owners.clear()
@@ -441,7 +444,7 @@ def test_a_preview_says_what_would_be_left() -> None:
         0,
         tuple(describe_by_owner({B: FOREIGN})),
     )
-    assert preview.as_json()["left_to_owners"] == [f"clicks 1: left to {FOREIGN}"]
+    assert preview.as_json()["left_to_owners"] == [f"clicks 1: owned by {FOREIGN}; left out"]
 
 
 # -- the fake world is honest

@@ -195,7 +195,7 @@ SINCE = "paused since 1970-01-01T00:00:00.005+00:00 by kim@h: "
     ("says", "given"),
     [
         (
-            f"clicks 0, 1: {SINCE}all; 19 offsets wait, and the oldest may expire in 1:00 h",
+            f"clicks 0, 1: {SINCE}all; 19 offsets unread, and the oldest may expire in 1:00 h",
             {
                 "pauses": (whole(),),
                 "oldest": OldestRecord(NOW_MS - 1000),
@@ -203,20 +203,20 @@ SINCE = "paused since 1970-01-01T00:00:00.005+00:00 by kim@h: "
             },
         ),
         (
-            f"clicks 0, 1: {SINCE}r; 19 offsets wait, and the oldest may expire from now on",
+            f"clicks 0, 1: {SINCE}r; 19 offsets unread, and the oldest may expire now",
             {
                 "pauses": (of(A), of(B)),
                 "oldest": OldestRecord(5),
                 "retention": Retention(ms=3_601_000),
             },
         ),
-        (f"clicks 0: {SINCE}r; nothing waits there", {"pauses": (of(A),), "at": 9}),
+        (f"clicks 0: {SINCE}r; no unread records", {"pauses": (of(A),), "at": 9}),
         (
-            f"clicks 2: {SINCE}r; brokers tell of no such log: it is gone, or their ACLs keep it from us",
+            f"clicks 2: {SINCE}r; brokers report no such partition: it is deleted, or an ACL hides it",
             {"pauses": (of(C),)},
         ),
         (
-            f"orders: {SINCE}all; brokers tell of no such log: it is gone, or their ACLs keep it from us",
+            f"orders: {SINCE}all; brokers report no such partition: it is deleted, or an ACL hides it",
             {"pauses": (whole("orders"),)},
         ),
     ],
@@ -230,7 +230,7 @@ def test_what_is_paused_is_told_with_what_waits_and_how_long_it_stays(
 def test_of_a_pause_nobody_tells_more_than_is_known() -> None:
     [said] = told((of(A),))
     assert said.startswith(
-        f"clicks 0: {SINCE}r; 9 offsets wait, and when they may expire is not known: the brokers do not tell"
+        f"clicks 0: {SINCE}r; 9 offsets unread, and their expiry is unknown: the brokers do not tell"
     )
 
 

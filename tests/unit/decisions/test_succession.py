@@ -240,7 +240,7 @@ def test_who_takes_over_begins_at_the_others_positions_and_the_next_run_goes_on_
     report = run(outside)
     assert outcomes(report) == [Outcome.PLAN_RESUMED, Outcome.INHERITED, Outcome.INGESTED]
     assert (
-        f"goes on where pipeline clicks of group old-group on cluster {CLUSTER} ended"
+        f"continues where pipeline clicks of group old-group on cluster {CLUSTER} ended"
         in report.outcomes[1][1]
     )
     reject_doubled(outside)

@@ -29,7 +29,7 @@ from etl.model.plans import (
     RangeResult,
 )
 from etl.model.snapshot import FirstRun, Ledger, PipelineState, Replay, Snapshot, UpToDate
-from etl.report.describe import at, describe_open, describe_who_skipped, doubt_of
+from etl.report.describe import at, describe_open, describe_uncounted, describe_who_skipped
 from etl.report.page import outdated
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
@@ -175,11 +175,10 @@ def test_each_open_transaction_of_a_topic_is_told_with_its_own_partitions_and_it
             B: OpenTransaction(8, 6),
         },
     )
-    of_a = (
-        "clicks 0: 60 offsets below the high watermark wait behind the open transaction orders of producer 7, "
-        "open since 2023-11-14T22:13:20.000+00:00"
+    of_a = "clicks 0: 60 offsets below the high watermark wait for the open transaction orders of producer 7, open since 2023-11-14T22:13:20.000+00:00"
+    of_b = (
+        "clicks 1: 1 offset below the high watermark waits for the open transaction of producer 8"
     )
-    of_b = "clicks 1: 1 offset below the high watermark waits behind the open transaction of producer 8"
     assert list(describe_open(snapshot)) == [of_a, of_b]
     both = replace(snapshot, open_transactions={A: OpenTransaction(8, 6), B: OpenTransaction(8, 6)})
     assert list(describe_open(both)) == [
@@ -216,7 +215,7 @@ def test_a_first_run_goes_from_the_whole_log_to_no_lag() -> None:
         0,
     )
     assert document["outcomes"] == [
-        {"outcome": "ingested", "message": "plan 1: 13 records are in the table at version 0"}
+        {"outcome": "ingested", "message": "Plan 1: 13 rows written, table version 0"}
     ]
 
 
@@ -238,7 +237,7 @@ def test_a_replay_lags_behind_what_was_committed_before_it() -> None:
 def test_nothing_new_lags_behind_the_last_plan_even_where_offsets_were_not_committed() -> None:
     report = new_report()
     looked(report, snapshot_of((14, 6), {A: 10}, SECOND), UpToDate(SECOND, SECOND.positions, (A,)))
-    report.add(Outcome.UP_TO_DATE, "nothing new to read")
+    report.add(Outcome.UP_TO_DATE, "No new records")
     assert lag_of(report) == [(0, 0), (0, 0)]
 
 
@@ -330,7 +329,7 @@ def test_skipped_records_are_told_per_log() -> None:
     report.planned(replace(FIRST, losses=(Loss(A, 0, 2_000, LossReason.EXPIRED),)))
     assert report.lost_records
     assert report.outcomes == [
-        (Outcome.RECORDS_LOST, "clicks 0: 2,000 offsets (0 to 2000) had expired and were skipped")
+        (Outcome.RECORDS_LOST, "clicks 0: 2,000 offsets (0 to 2000) lost: expired")
     ]
     assert document_of(report)["plan"]["losses"] == [
         {
@@ -348,7 +347,9 @@ def test_a_plan_without_ranges_says_that_it_keeps_the_start() -> None:
     report = new_report()
     report.planned(plan_of(1, {A: 10, B: 6}, kind=PlanKind.START))
     report.applied(CommitResult(1, "plan-1", 0, "t", ()))
-    assert report.outcomes == [(Outcome.OFFSETS_STORED, "plan 1 keeps where 2 partitions start")]
+    assert report.outcomes == [
+        (Outcome.OFFSETS_STORED, "Plan 1 has no rows, only the start offsets of 2 partitions")
+    ]
     assert document_of(report)["records"] == 0
 
 
@@ -367,8 +368,8 @@ def test_a_record_that_leaves_something_open_says_so() -> None:
         )
     )
     assert report.outcomes[-1][1] == (
-        "plan 1: its records are in the table at version 0; nobody can count them (the table has no column offset), so it is recorded "
-        "that their number is not known"
+        "Plan 1: rows written, table version 0; the number of rows is unknown (the table has no "
+        "column offset)"
     )
     assert report.records == 0
     doubtful = replace(
@@ -379,10 +380,10 @@ def test_a_record_that_leaves_something_open_says_so() -> None:
         ),
     )
     assert (
-        doubt_of(doubtful)
-        == "; 1 offsets have no row, and behind a transform nobody can tell why: `etl verify` cannot prove them"
+        describe_uncounted(doubtful)
+        == "; 1 offsets have no row, and whether the transform left them out is unknown: `etl verify` cannot prove them"
     )
-    assert doubt_of(APPLIED) == ""
+    assert describe_uncounted(APPLIED) == ""
 
 
 def test_of_a_plan_that_nobody_could_count_the_numbers_are_missing_and_the_reason_is_there() -> (

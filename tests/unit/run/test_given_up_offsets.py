@@ -349,7 +349,7 @@ def test_what_the_plan_in_a_stored_ones_place_cannot_read_is_not_lost_and_is_tol
     old = outside.newest_plan()
     plan = supersede(outside, settings=settings)
     assert old and describe_left(old, plan) == [
-        "not read by this plan: clicks-2 0: offsets 6 to 16 of plan 2; its position stays at 6"
+        "Not read by this plan: clicks-2 0: offsets 6 to 16 of plan 2; its loaded-until offset stays 6"
     ]
     run(outside, settings)
     assert losses_of(outside) == []
@@ -407,9 +407,9 @@ def test_where_no_plan_was_stored_the_command_says_how_far_the_old_log_was_loade
     said = describe_continuation(plan, old, A, is_stored=False)
     assert (
         said.startswith(
-            "clicks 0 goes on from 0; the log before was loaded up to 10: records behind that"
+            "clicks 0 continues at 0. The former log was loaded up to 10; records after that are"
         )
-        and "count" in said
+        and "number is unknown" in said
     )
 
 
@@ -419,10 +419,10 @@ def test_a_command_names_what_it_gives_up_with_its_offsets_and_their_number() ->
     old = outside.newest_plan()
     plan = accept(outside, "clicks-2")
     assert describe_given_up(plan.losses) == [
-        "lost: clicks-2 0: 10 offsets (6 to 16), topic recreated"
+        "Lost: clicks-2 0: 10 offsets (6 to 16), topic recreated"
     ]
     assert (
         old
-        and "was loaded up to 6 and planned up to 16: records behind that"
+        and "was loaded up to 6 and planned up to 16; records after that"
         in describe_continuation(plan, old, OTHER, is_stored=True)
     )

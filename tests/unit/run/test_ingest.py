@@ -67,7 +67,7 @@ def test_a_log_without_a_leader_is_named_and_what_it_holds_is_read_when_it_has_o
     outside.logs[LOGS[1]].end = 6
     report = run(outside, settings)
     assert outcomes(report) == [Outcome.NO_LEADER, Outcome.INGESTED]
-    assert report.outcomes[0][1] == "clicks 0: no leader"
+    assert report.outcomes[0][1] == "clicks 0: no leader; left out"
     outside.logs[LOGS[0]].has_leader = True
     assert outcomes(run(outside, settings)) == [Outcome.INGESTED]
     assert sorted(outside.rows()) == [(LOGS[0], n) for n in range(9)] + [
@@ -322,8 +322,7 @@ def test_the_caps_hold_for_the_new_plan_and_the_report_says_what_they_leave() ->
     ]
     assert [one.records for one in report.plans] == [4, 4]
     assert (
-        report.outcomes[-1][1]
-        == "limits.max_records_per_plan (4) left 1 offsets of 1 partitions to the next run"
+        report.outcomes[-1][1] == "limits.max_records_per_plan (4): 1 offsets of 1 partition remain"
     )
 
 
@@ -554,7 +553,7 @@ def test_a_run_that_is_overtaken_again_and_again_ends_as_owned_by_another_driver
         overtaking(reached, side)
 
     overtaking = overtaken(outside, always=True)
-    with pytest.raises(Owned, match="3 times"):
+    with pytest.raises(Owned, match=r"\(3 conflicts\)\."):
         run(outside, at=at)
     reject_broken(outside)
     run(outside)
@@ -591,7 +590,7 @@ def test_our_plan_appended_by_another_run_is_told_with_its_name_and_finished(ste
     assert report.outcomes == [
         (
             Outcome.LOADED_BY_ANOTHER_RUN,
-            "plan 1: its 12 records are in the table at version 1, by run run-2",
+            "Plan 1 was loaded by run run-2: 12 rows written, table version 1",
         )
     ]
     reject_unfinished(outside)

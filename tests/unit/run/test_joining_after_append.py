@@ -144,7 +144,7 @@ def test_what_was_taken_by_another_member_before_the_commit_is_told_and_the_run_
         0,
         8,
     )
-    assert "plan 1 is in the table" in report.outcomes[1][1]
+    assert "plan 1 is loaded, and the" in report.outcomes[1][1]
     assert offset_of(outside, A) == 2 and offset_of(outside, B) == (3 if place is ZOOKEEPER else 0)
     reject_broken(outside, others)
 
@@ -161,7 +161,7 @@ def test_the_next_run_begins_at_the_larger_of_our_position_and_the_groups_offset
     assert outcomes(report)[:2] == [Outcome.DUPLICATE_READS, Outcome.PLAN_COMPLETED]
     assert (
         report.outcomes[0][1]
-        == "clicks: other members of the group may have read 2 offsets of partition 0 from 0 to 2 as well as we"
+        == "clicks: other members of the group may also have read 2 offsets of partition 0 from 0 to 2"
     )
     assert [offset_of(outside, log) for log in (A, B)] == [5, 3] and len(outside.rows()) == 8
     grow(outside, 3, 3)

@@ -367,7 +367,7 @@ def test_a_backfill_of_what_is_missing_leaves_what_others_read_and_one_that_name
     filled(outside, asked(5, 7, "clicks:0"), settings=SETTINGS, report=report)
     assert report.outcomes[0] == (
         Outcome.OFFSETS_LEFT_TO_MEMBERS,
-        "2 offsets of these were read by other members of the group, and then the table has them as well",
+        "2 offsets of these were read by other members of the group; the table gets them, too",
     )
 
 

@@ -91,7 +91,7 @@ def test_a_key_is_done_once_the_log_that_had_no_leader_is_loaded_too(
     first = [3, 2, 0] if request_ is K else [5, 3, 0]
     assert reached(out) == first and report.exit_code == 0
     assert left(report) == [
-        "run key K left clicks 2, which could not be read: asked for again once it can, the key loads what it has up to its bound"
+        "Run key K is not loaded in clicks 2, which could not be read. Run it again with the key when it can be read"
     ]
     assert left(load(out, request_, settings)) == left(report)
     assert reached(out) == first
@@ -202,13 +202,13 @@ def test_a_key_with_nothing_to_read_says_that_it_is_not_complete_where_no_record
     load(out, None)
     report = load(out)
     assert left(report) == [
-        "3 partitions have no record at or after T yet, and nothing that is not loaded; what comes there later and is older goes into "
-        "a later run"
+        "Each of 3 partitions has no record at or after T. Older records that arrive later are loaded by a later run"
     ]
     assert Outcome.UP_TO_DATE in outcomes(report)
     lead(out, is_led=False)
     assert any(
-        "run key other left clicks 2" in sentence for sentence in left(load(out, Request("other")))
+        "Run key other is not loaded in clicks 2" in sentence
+        for sentence in left(load(out, Request("other")))
     )
 
 

@@ -76,7 +76,7 @@ def test_a_key_that_the_brokers_are_too_old_for_is_refused_with_their_release(
 def test_of_members_in_zookeeper_no_broker_needs_to_know() -> None:
     settings = settings_of()
     assert unspoken(settings, SpokenMembership()) is None
-    assert "these brokers keep no groups" in str(
+    assert "these brokers have no groups" in str(
         unspoken(
             with_keys(
                 settings,

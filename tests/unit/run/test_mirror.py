@@ -120,7 +120,7 @@ def test_the_word_of_another_pipeline_is_told_and_one_whose_place_was_taken_is_w
     ((outcome, said),) = mirrored(monkeypatch, RECORDED, theirs).outcomes
     assert (
         outcome is Outcome.NOT_MIRRORED
-        and "the first clicks 0 (etl:other/clicks:1): they stay" in said
+        and "first clicks 0 (etl:other/clicks:1). They" in said
         and not theirs.committed
     )
     heir = replace(
@@ -160,7 +160,7 @@ def test_a_refusal_is_told_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) ->
     report = mirrored(monkeypatch, RECORDED, Refusing())
     ((outcome, said),) = report.outcomes
     assert outcome is Outcome.NOT_MIRRORED and said.startswith(
-        "group lag does not have the positions: the broker refused to commit"
+        "group.mirror_group lag not updated: the broker refused to commit an offset of"
     )
     assert said.endswith("UNKNOWN_MEMBER_ID. its members")
 

@@ -40,7 +40,7 @@ def test_a_moved_offset_is_followed_once_and_kept_in_the_next_plan() -> None:
     outside.move_offset(LOGS[1], 7)
     report = run(outside, settings)
     assert outcomes(report) == [Outcome.OFFSET_CHANGED, Outcome.RECORDS_LOST, Outcome.INGESTED]
-    assert report.outcomes[0][1] == "clicks 1: somebody else moved the offset by +4 to 7, followed"
+    assert report.outcomes[0][1] == "clicks 1: another client committed 7 (+4), followed"
     assert report.plan is not None
     assert [(r.from_offset, r.until_offset) for r in report.plan.ranges] == [(7, 9)]
     assert outcomes(run(outside, settings)) == [Outcome.UP_TO_DATE]
@@ -93,7 +93,7 @@ def test_an_offset_of_a_topic_that_is_not_named_any_longer_is_left_alone_until_i
         report = run(outside, one)
         assert outcomes(report) == [Outcome.OFFSET_CHANGED, Outcome.INGESTED]
         assert report.outcomes[0][1].startswith(
-            f"clicks-orders 0: somebody else moved the offset by {moved_to - 2:+,} to {moved_to}, "
+            f"clicks-orders 0: another client committed {moved_to} ({moved_to - 2:+,}), "
         )
         assert report.plan is not None and (
             report.plan.positions[orders],

@@ -123,7 +123,7 @@ def test_a_replay_takes_these_steps_and_its_rows_alone_are_new() -> None:
     assert outside.offsets == offsets
     reject_unfinished(outside)
     assert report.outcomes == [
-        (Outcome.ROWS_REPLACED, "plan 3: 4 records took the place of 4 at version 3")
+        (Outcome.ROWS_REPLACED, "Plan 3: 4 rows replaced by 4 rows, table version 3")
     ]
 
 
@@ -258,7 +258,7 @@ def test_a_replay_whose_records_go_while_it_reads_is_given_up_at_once_and_told(
         replayed(outside, at=expire, settings=settings)
     assert outside.writers() == before and not outside.losses
     log.log_start, log.lost = 0, set()
-    assert run(outside, settings).outcomes == [(Outcome.UP_TO_DATE, "nothing new to read")]
+    assert run(outside, settings).outcomes == [(Outcome.UP_TO_DATE, "No new records")]
     reject_unfinished(outside)
 
 
@@ -295,7 +295,7 @@ def test_fewer_rows_come_than_went_where_the_log_was_compacted_and_the_ledger_kn
     outside.logs[LOGS[0]].missing = {1}
     report = new_report()
     replayed(outside, wanted(0, 4), report=report)
-    assert report.outcomes[-1][1].startswith("plan 3: 3 records took the place of 4")
+    assert report.outcomes[-1][1].startswith("Plan 3: 4 rows replaced by 3 rows")
     assert FakeWorld(outside, SETTINGS).loaded().intervals[LOGS[0]][0].rows == 4
     reject_unfinished(outside)
 
@@ -445,7 +445,7 @@ def test_what_changed_since_it_was_shown_is_not_replaced() -> None:
     outside = loaded(5, 3, 4)
     shown = replayed(outside, wanted(1, 2))
     with pytest.raises(
-        NeedsDecision, match="other offsets are to be replaced by now than those that were shown"
+        NeedsDecision, match="The offsets to replace changed after the confirmation, by retention"
     ):
         replayed(outside, wanted(1, 3), shown=shown)
     assert sorted(outside.plans) == [1, 2, 3]

@@ -86,8 +86,7 @@ def test_a_run_up_to_a_time_reads_each_log_to_the_first_record_that_is_as_late_a
     report = load(out, Request(None, UNTIL))
     assert reached(out) == [3, 2, 4]
     assert said(report, Outcome.NOT_COMPLETE) == [
-        "plan 1: 1 partition has no record at or after T yet and is read to the end; what comes there later and is older goes into a later "
-        "run"
+        "Plan 1: 1 partition has no record at or after T and was read to the log end. Older records that arrive later are loaded by a later run"
     ]
     assert outcomes(load(out, None)) == [Outcome.INGESTED]
     assert reached(out) == [5, 3, 4]
@@ -99,12 +98,12 @@ def test_the_same_key_again_loads_nothing_and_names_the_plan_however_the_logs_gr
     grow(out)
     report = load(out)
     assert report.outcomes == [
-        (Outcome.ALREADY_LOADED, f"run key {K.run_key} is already applied by plan 1 (until T)")
+        (Outcome.ALREADY_LOADED, f"Run key {K.run_key} was loaded by plan 1 (until T)")
     ]
     assert (reached(out), len(out.plans), report.exit_code) == ([3, 2, 4], 1, 0)
     assert outcomes(load(out, Request("the next"))) == [Outcome.INGESTED]
     assert said(load(out), Outcome.ALREADY_LOADED) == [
-        f"run key {K.run_key} is already applied by plan 1 (until T)"
+        f"Run key {K.run_key} was loaded by plan 1 (until T)"
     ]
     assert (reached(out), len(out.plans)) == ([7, 5, 6], 2)
 
@@ -122,7 +121,7 @@ def test_a_run_that_crashed_is_finished_by_its_key_up_to_the_bound_that_it_froze
     assert reached(out) == ([3, 2, 4] if stored else [3, 2, 6])
     if stored:
         assert said(report, Outcome.ALREADY_LOADED) == [
-            f"run key {K.run_key} is already applied by plan 1 (until T)"
+            f"Run key {K.run_key} was loaded by plan 1 (until T)"
         ]
     assert outcomes(load(out)) == [Outcome.ALREADY_LOADED]
 
@@ -159,7 +158,7 @@ def test_a_key_is_known_when_its_plan_is_pruned() -> None:
     fake_ledger.prune(out)
     grow(out)
     assert load(out).outcomes == [
-        (Outcome.ALREADY_LOADED, f"run key {K.run_key} is already applied by plan 1 (until T)")
+        (Outcome.ALREADY_LOADED, f"Run key {K.run_key} was loaded by plan 1 (until T)")
     ]
     assert len(out.plans) == 1
 
@@ -173,7 +172,7 @@ def test_under_caps_a_key_makes_as_many_plans_as_its_bound_needs_and_is_done_wit
     assert [one.plan.run_key for one in report.plans] == [K.run_key] * 5
     assert Outcome.LIMIT_REACHED not in outcomes(report)
     assert said(load(out, settings=capped), Outcome.ALREADY_LOADED) == [
-        f"run key {K.run_key} is already applied by plan 5 (until T)"
+        f"Run key {K.run_key} was loaded by plan 5 (until T)"
     ]
 
 
@@ -201,7 +200,7 @@ def test_a_key_that_a_cap_cut_goes_on_behind_a_run_without_it_where_that_left_so
     assert before == 5 and reached(out) == [3, 2, 4]
     load(out, None)
     assert load(out, settings=capped).outcomes == [
-        (Outcome.ALREADY_LOADED, f"run key {K.run_key} is already applied by plan 4 (until T)")
+        (Outcome.ALREADY_LOADED, f"Run key {K.run_key} was loaded by plan 4 (until T)")
     ]
 
 
@@ -212,16 +211,15 @@ def test_a_key_that_had_nothing_to_read_stays_at_that_whatever_comes() -> None:
     assert report.outcomes == [
         (
             Outcome.ALREADY_BEYOND_UNTIL,
-            "clicks 0 and 1 more partitions: an earlier run has loaded 3 offsets beyond T",
+            "clicks 0 and 1 more partitions: an earlier run loaded 3 offsets beyond T",
         ),
         (
             Outcome.UP_TO_DATE,
-            f"nothing new to read (until T); asked for again, run key {K.run_key} stays at that",
+            f"No new records (until T). Run key {K.run_key} is done: a later run with it loads nothing",
         ),
         (
             Outcome.NOT_COMPLETE,
-            "1 partition has no record at or after T yet, and nothing that is not loaded; what comes there later and is "
-            "older goes into a later run",
+            "1 partition has no record at or after T. Older records that arrive later are loaded by a later run",
         ),
     ]
     out.logs[LOGS[2]].grow(2)
@@ -229,7 +227,7 @@ def test_a_key_that_had_nothing_to_read_stays_at_that_whatever_comes() -> None:
     assert report.outcomes == [
         (
             Outcome.ALREADY_LOADED,
-            f"run key {K.run_key} was asked for before, behind plan 1, and there was nothing to read (until T)",
+            f"Run key {K.run_key} is done: it had no records, after plan 1 (until T)",
         )
     ]
     assert reached(out) == [5, 3, 4]
@@ -240,7 +238,7 @@ def test_a_key_that_had_nothing_to_read_but_a_log_without_a_leader_is_not_kept()
     load(out, None)
     out.logs[LOGS[2]].grow(2)
     out.logs[LOGS[2]].has_leader = False
-    assert said(load(out, settings=skips), Outcome.UP_TO_DATE) == ["nothing new to read"]
+    assert said(load(out, settings=skips), Outcome.UP_TO_DATE) == ["No new records"]
     out.logs[LOGS[2]].has_leader = True
     assert Outcome.INGESTED in outcomes(load(out, settings=skips))
     assert reached(out) == [5, 3, 6] and outcomes(load(out)) == [Outcome.ALREADY_LOADED]
@@ -257,7 +255,7 @@ def test_a_key_that_had_nothing_to_read_but_a_log_of_another_owner_is_not_kept()
     load(out, None)
     out.logs[LOGS[2]].grow(2)
     out.owners[LOGS[2]] = "old-consumer"
-    assert said(load(out, settings=leaves), Outcome.UP_TO_DATE) == ["nothing new to read"]
+    assert said(load(out, settings=leaves), Outcome.UP_TO_DATE) == ["No new records"]
     out.owners.clear()
     assert Outcome.INGESTED in outcomes(load(out, settings=leaves))
     assert reached(out) == [5, 3, 6] and outcomes(load(out)) == [Outcome.ALREADY_LOADED]
@@ -277,7 +275,7 @@ def test_a_key_that_had_nothing_to_read_is_not_kept_where_another_driver_stored_
     with pytest.raises(Owned):
         load(out, at=meanwhile)
     assert load(out).outcomes == [
-        (Outcome.ALREADY_LOADED, f"run key {K.run_key} is already applied by plan 2 (until T)")
+        (Outcome.ALREADY_LOADED, f"Run key {K.run_key} was loaded by plan 2 (until T)")
     ]
 
 
@@ -338,7 +336,7 @@ def test_a_plan_under_a_key_that_is_superseded_keeps_key_and_bound() -> None:
     report = load(out, settings=lets_go)
     assert outcomes(report)[0] is Outcome.PLAN_SUPERSEDED
     assert said(report, Outcome.ALREADY_LOADED) == [
-        f"run key {K.run_key} is already applied by plan 1 (until T)"
+        f"Run key {K.run_key} was loaded by plan 1 (until T)"
     ]
     assert {log: max(offset for one, offset in out.rows() if one == log) for log in LOGS} == {
         LOGS[0]: 2,
@@ -355,7 +353,7 @@ def test_a_ledger_that_is_lost_with_its_keys_loads_nothing_twice() -> None:
     out.uid = None
     report = load(out)
     assert said(report, Outcome.ALREADY_LOADED) == [
-        f"run key {K.run_key} is already applied by plan 1 (until T)"
+        f"Run key {K.run_key} was loaded by plan 1 (until T)"
     ]
     load(out, None)
     out.plans.clear()
@@ -460,6 +458,6 @@ def test_what_caps_left_is_counted_up_to_the_bound_and_not_to_the_end() -> None:
     out, capped = outside(), settings_of(limits={"max_records_per_plan": 2})
     report = load(out, Request(None, UNTIL), capped)
     assert said(report, Outcome.LIMIT_REACHED) == [
-        "limits.max_records_per_plan (2) left 7 offsets of 3 partitions to the next run"
+        "limits.max_records_per_plan (2): 7 offsets of 3 partitions remain"
     ]
     assert Outcome.LIMIT_REACHED not in outcomes(load(out, Request(None, UNTIL), SETTINGS))

@@ -261,7 +261,7 @@ def test_a_function_that_ends_the_process_is_told_with_its_line(
         f"ends_{abs(hash(raised))}",
         f"import sys\n\ndef shaped(rows):\n    {raised}\n",
     )
-    with pytest.raises(SettingsError, match=f"the transform failed: {told}") as caught:
+    with pytest.raises(SettingsError, match=f"The transform failed: {told}") as caught:
         apply_transform(name, rows_of(object()))
     assert str(caught.value.where["line"]).endswith(".py:4")
 
@@ -285,7 +285,7 @@ def test_a_transform_that_stops_spark_is_told(
 ) -> None:
     text = f"def shaped(rows):\n    rows.sparkSession.sparkContext._jsc = None\n    {more}\n"
     name = module(tmp_path, monkeypatch, f"stops_{len(more)}", text)
-    with pytest.raises(SettingsError, match="the transform stopped Spark") as caught:
+    with pytest.raises(SettingsError, match="The transform stopped Spark") as caught:
         apply_transform(name, rows_of(object()))
     assert caught.value.where["key"] == "transform.dataframe"
 

@@ -132,8 +132,8 @@ def test_the_runs_after_an_upgrade_go_on_and_one_of_them_says_it() -> None:
     run(outside)
     report = run(upgraded(outside))
     assert outcomes(report) == [Outcome.BROKER_CLUSTER_ID_IGNORED, Outcome.INGESTED]
-    assert f"brokers tell the cluster id {ID} by now" in report.outcomes[0][1]
-    assert f"goes on under cluster {CLUSTER}" in report.outcomes[0][1]
+    assert f"Brokers report the cluster id {ID} now" in report.outcomes[0][1]
+    assert f"keeps the name {CLUSTER}" in report.outcomes[0][1]
     assert outcomes(run(upgraded(outside))) == [Outcome.INGESTED]
     assert [(plan.cluster, plan.cluster_id) for plan in map(plan_in(outside), (1, 2, 3))] == [
         (CLUSTER, None),
@@ -165,7 +165,7 @@ def test_the_plan_command_says_that_the_pipeline_goes_on_under_its_name() -> Non
     run(outside)
     upgraded(outside)
     found = preview_of(snapshot_of(outside), SETTINGS)
-    assert f"brokers tell the cluster id {ID} by now" in found.says
+    assert f"Brokers report the cluster id {ID} now" in found.says
 
 
 def test_a_plan_without_an_id_is_stored_as_it_always_was_and_one_with_it_keeps_it() -> None:

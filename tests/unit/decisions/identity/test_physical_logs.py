@@ -25,7 +25,7 @@ from etl.ledger.plan_document import with_id
 from etl.model.partitions import BrokerFamily, BrokerPartition
 from etl.model.plans import CommitResult, Loss, LossReason, RangeResult, Vanished
 from etl.model.snapshot import OtherPipeline, Table
-from etl.report.describe import doubt_of
+from etl.report.describe import describe_uncounted
 from etl.report.run_state import Outcome
 from etl.settings.sections import Settings
 from tests.builders import plain_plan
@@ -318,10 +318,15 @@ def test_nor_to_take_the_place_of_a_pipeline_of_which_nobody_knows_where_it_ende
 
 def test_what_was_counted_again_behind_a_transform_is_told_as_doubtful() -> None:
     counted = RangeResult(rows=3, gaps_complete=False, behind_transform=True)
-    assert "whether the transform left some of them out nobody can tell" in doubt_of(
+    assert "whether the transform left out records is unknown" in describe_uncounted(
         CommitResult(1, "p", 1, "t", (counted,))
     )
-    assert doubt_of(CommitResult(1, "p", 1, "t", (replace(counted, behind_transform=False),))) == ""
+    assert (
+        describe_uncounted(
+            CommitResult(1, "p", 1, "t", (replace(counted, behind_transform=False),))
+        )
+        == ""
+    )
 
 
 def test_offsets_are_shown_with_the_broker_and_the_boundaries_and_their_lag_is_bytes() -> None:

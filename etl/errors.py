@@ -394,7 +394,7 @@ class BrokerRefusal:
     def error(self, doing: str, **place: Any) -> EtlError:
         """Return the error to raise after the last retry."""
         return self.kind(
-            f"the broker refused to {doing}: {self.name} (code {self.code})",
+            f"The broker refused to {doing}: {self.name} (code {self.code})",
             action=self.action,
             **place,
         )

@@ -199,10 +199,10 @@ def pieces_of(
     for before, after in zip(pieces, pieces[1:], strict=False):
         if after.from_offset < before.until_offset:
             raise LedgersDisagree(
-                "two applied plans hold the same offsets",
+                "Two applied plans hold the same offsets",
                 **log.place,
                 offset=after.from_offset,
-                action="the plans of this pipeline in ZooKeeper, and whether the table has rows of these offsets twice",
+                action="Check the plans of this pipeline in ZooKeeper, and whether the table has rows of these offsets twice",
             )
     return pieces
 

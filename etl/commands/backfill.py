@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -216,21 +217,19 @@ _SUPERSEDE = "plans supersede"
 
 def _check_of(error: EtlError, name: str) -> str:
     give_up = (
-        f"`etl backfills delete CONF {name} --reason ...` gives it up and keeps what it has loaded"
+        f"Delete the backfill with `etl backfills delete CONF {name} --reason ...`: it keeps what it "
+        "loaded"
     )
-    if isinstance(
-        error, SettingsError
-    ):  # what stands before it is what a person can mend, here as there
-        return f"{error.action.partition('; or give')[0]}; or {give_up}"
-    if (
-        not error.action or _SUPERSEDE in error.action or "topics accept-changes" in error.action
-    ):  # the pipeline's, once nothing is left of this
-        return give_up
-    return (
-        error.action
-        if "backfills delete" in error.action or "--only-unloaded" in error.action
-        else f"{error.action}; {give_up}"
-    )
+    if isinstance(error, SettingsError):
+        # the first part applies to a backfill, too; the rest names `etl plans supersede`
+        first_part = re.split(r"[;.] [Oo]r (?:give|replace)", error.action)[0]
+        return f"{first_part}. Or: {give_up}"
+    names_pipeline_command = _SUPERSEDE in error.action or "topics accept-changes" in error.action
+    if not error.action or names_pipeline_command:
+        return give_up  # those commands are for the pipeline, not for its backfill
+    if "backfills delete" in error.action or "--only-unloaded" in error.action:
+        return error.action
+    return f"{error.action}. Or: {give_up}"
 
 
 PACE_PLANS = 10
@@ -276,8 +275,8 @@ def reject_unfinished(live: PlanLedger) -> None:
     """
     for one in backfills_of_pipeline(live):
         if one["state"] not in (State.WHOLE.value, State.GIVEN_UP.value):
-            message = f"backfill {one['name']} beside that pipeline is {one['state']}, and would load beside nobody"
-            action = f"with that pipeline's conf `etl backfills run CONF {one['name']}`, or `etl backfills delete`, and then this"
+            message = f"Backfill {one['name']} beside that pipeline is {one['state']}, and would load beside nobody"
+            action = f"Run with that pipeline's conf `etl backfills run CONF {one['name']}`, or `etl backfills delete`, and then this"
             raise NeedsDecision(message, action=action)
 
 
@@ -306,9 +305,9 @@ def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
         found = live.claims.beside.read_one(name)
         if found is None:
             raise SettingsError(
-                "nobody has begun a backfill of this name",
+                "Nobody has begun a backfill of this name",
                 key="NAME",
-                action="`etl backfills list CONF`",
+                action="Check with `etl backfills list CONF`",
             )
         ledger = live.claims.beside.ledger_of(name)
         plans = [(plan, ledger.read_record_of(plan)) for plan in ledger.read_plans()]

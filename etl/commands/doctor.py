@@ -273,7 +273,7 @@ def spark_of(findings: Findings) -> RunSpark:
         if isinstance(error, EtlError) or session_there() is not None:
             raise
         said = str(error).strip().split("\n", 1)[0]
-        action = "the lines above on Java, jars and packages, and the keys under spark"
+        action = "Check the lines above on Java, jars and packages, and the keys under spark"
         raise ProcessLost(f"Spark does not start: {said}", action=action) from error
     return spark
 
@@ -334,7 +334,7 @@ def store(name: str, findings: Findings) -> Iterator[Line]:
     chosen = {key: value for key, value in spark.items() if key.startswith(LOG_STORE)}
     for key, value in chosen.items():
         if value.endswith("LocalLogStore"):
-            action = "leave the key out: Delta's default for a local path makes a log file only if it is absent"
+            action = "Leave the key out: Delta's default for a local path makes a log file only if it is absent"
             raise SettingsError(
                 "LocalLogStore loses commits when two writers meet",
                 key=f"spark.{key}",
@@ -437,7 +437,7 @@ def features(name: str, findings: Findings) -> Iterator[Line]:
             "DESCRIBE DETAIL; ALTER TABLE ... DROP FEATURE, or a table of its own for this pipeline"
         )
         raise NotOurTable(
-            f"the table has features that Spark's Delta cannot write: {', '.join(unwritable)}",
+            f"The table has features that Spark's Delta cannot write: {', '.join(unwritable)}",
             action=action,
         )
     if awkward:

@@ -268,7 +268,7 @@ def packages(name: str, findings: Findings) -> Iterator[Line]:
 
 def _untried(package: str, version: str | None) -> SettingsError | None:
     tried = PACKAGES[package]
-    action = f"`pip install '{package}{tried}'`"
+    action = f"Run `pip install '{package}{tried}'`"
     if version is None:
         return SettingsError(f"{package} is not installed", action=action)
     if not _is_among(tried, version):
@@ -323,7 +323,7 @@ def _another_python(name: str, chosen: str, where: str, ours: str) -> Line:
         return failed(
             name,
             SettingsError(
-                f"the workers' Python does not run: {error}", key=where or None, action=action
+                f"The workers' Python does not run: {error}", key=where or None, action=action
             ),
         )
     told = ".".join(map(str, version))
@@ -331,13 +331,13 @@ def _another_python(name: str, chosen: str, where: str, ours: str) -> Line:
         return failed(
             name,
             SettingsError(
-                f"the workers' Python {chosen} is {told}, this one {ours}",
+                f"The workers' Python {chosen} is {told}, this one {ours}",
                 key=where or None,
                 action=action,
             ),
         )
     if missing:
-        message = f"the workers' Python {chosen} lacks {', '.join(missing)}"
+        message = f"The workers' Python {chosen} lacks {', '.join(missing)}"
         return failed(name, SettingsError(message, key=where or None, action=action))
     return ok(name, f"{chosen} ({where}), Python {told}")
 
@@ -372,11 +372,14 @@ def report_folder(name: str, findings: Findings) -> Iterator[Line]:
     try:
         yield _placed(name, wanted)
     except OSError as error:
-        message = f"a run's report cannot be written: {error.strerror}"
+        message = f"A run's report cannot be written: {error.strerror}"
         yield failed(
             name,
             SettingsError(
-                message, key="report.path", path=wanted, action="the folder and its permissions"
+                message,
+                key="report.path",
+                path=wanted,
+                action="Check the folder and its permissions",
             ),
         )
 

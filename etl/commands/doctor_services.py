@@ -259,11 +259,11 @@ def _leaderless(name: str, leaderless: list[BrokerPartition], findings: Findings
         message = f"{len(leaderless)} partitions are of brokers that are away ({brokers}): {some(list(map(str, leaderless)))}"
         return advice(name, message, "these brokers; a run leaves the partitions for a later one")
     message = f"{len(leaderless)} partitions have no leader: {some([f'{log}{held}' for log, held in _held(leaderless, findings).items()])}"
-    action = "the brokers that hold them"
+    action = "Check the brokers that host their replicas"
     if source.on_no_leader is OnNoLeader.SKIP:
-        return advice(name, message, f"{action}; a run leaves them out (source.on_no_leader: skip)")
+        return advice(name, message, f"{action}. A run leaves them out (source.on_no_leader: skip)")
     return failed(
-        name, BrokerUnreachable(message, action=f"{action}, or source.on_no_leader: skip")
+        name, BrokerUnreachable(message, action=f"{action}, or set source.on_no_leader: skip")
     )
 
 
@@ -348,7 +348,7 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
     settings = findings.settings
     members, (in_kafka, refusal) = consumers_of(findings), _in_kafka(findings)
     if in_kafka.unknown:
-        message = f"whether consumers of Kafka's own group {settings.group.id} are alive is not known: {in_kafka.unknown}"
+        message = f"Whether consumers of Kafka's own group {settings.group.id} are alive is not known: {in_kafka.unknown}"
         yield advice(
             name,
             message,
@@ -374,7 +374,7 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
     owners = foreign_owners(
         {**members_as_owners(in_kafka, logs), **members.owners(names)}, settings
     )
-    action = "that they are stopped; a crashed one leaves after its session timeout"
+    action = "Check that they are stopped; a crashed one leaves after its session timeout"
     if live:
         message = f"{len(live)} live consumers are registered in the group: {some(live)}"
         allowed = settings.group.on_active_members is OnActiveMembers.SKIP
@@ -420,11 +420,11 @@ def mirror_group(name: str, findings: Findings) -> Iterator[Line]:
             asked.members_of(wanted, brokers),
         )
     if not keeps:
-        message = "these brokers keep no offsets of groups: that came with Kafka 0.8.2"
+        message = "These brokers keep no offsets of groups: that came with Kafka 0.8.2"
         yield failed(
             name,
             SettingsError(
-                message, key="group.mirror_group", action="leave the key out; runs work without it"
+                message, key="group.mirror_group", action="Leave the key out; runs work without it"
             ),
         )
     elif members.members:
@@ -435,7 +435,7 @@ def mirror_group(name: str, findings: Findings) -> Iterator[Line]:
             "group.mirror_group: a name that nobody consumes under; runs leave this group's offsets alone and say so",
         )
     elif members.unknown:
-        message = f"whether consumers of group {wanted} are alive is not known: {members.unknown}"
+        message = f"Whether consumers of group {wanted} are alive is not known: {members.unknown}"
         yield advice(
             name,
             message,
@@ -523,7 +523,7 @@ def request_limit(name: str, findings: Findings) -> Iterator[Line]:
         yield ok(name, f"requests of {_REQUEST_BYTES:,} bytes pass, and no run sends larger ones")
         return
     message = f"ZooKeeper closes the connection at a request of {_REQUEST_BYTES:,} bytes"
-    action = "jute.maxbuffer of every server: 1048575, its default, or more"
+    action = "Check jute.maxbuffer of every server: 1048575, its default, or more"
     raise SettingsError(message, connect=findings.zookeeper.hosts, action=action)
 
 
@@ -562,7 +562,7 @@ def permissions(name: str, findings: Findings) -> Iterator[Line]:
             denied for path, wants in sorted(tried) if (denied := _denied(whole, path, wants))
         ]
     if refused:
-        action = f"getAcl of these znodes; setAcl must let us do it: we are {describe_identity(findings.settings.zookeeper.access)}"
+        action = f"Check getAcl of these znodes; setAcl must let us do it: we are {describe_identity(findings.settings.zookeeper.access)}"
         raise PermissionDenied(
             f"ZooKeeper does not let us {'; '.join(refused)}",
             connect=findings.zookeeper.hosts,

@@ -70,9 +70,7 @@ def read_both_ledgers(services: LiveServices) -> BothLedgers:
                 tuple(one for one in kept if one[0].number > coverage.through),
                 coverage,
             )
-    raise Owned(
-        "runs of this pipeline change its ledger while it is read", action="nothing; verify again"
-    )
+    raise Owned("Runs of this pipeline change its ledger while it is read", action="Verify again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +101,11 @@ def loaded_plans(
             continue
         applied = recorded or services.recount(plan)
         if applied is None:
-            message = f"the table holds another plan {plan.number} than ZooKeeper"
+            message = f"The table holds another plan {plan.number} than ZooKeeper"
             raise LedgersDisagree(
                 message,
                 path=services.settings.table.path,
-                action="`etl run CONF --dry-run`; the next run takes over the table's",
+                action="Check with `etl run CONF --dry-run`; the next run takes over the table's",
             )
         is_given_up = plan.number not in led.numbers or applied.table_id != table.id
         found.append(
@@ -275,10 +273,9 @@ def _naming(name: str) -> Iterator[None]:
     try:
         yield
     except LedgersDisagree as error:
-        command = f"`etl backfills run CONF {name}`, or `etl backfills delete` of it"
         raise LedgersDisagree(
-            f"of backfill {name} {error.message}",
-            action=f"{command}, which goes by the table",
+            f"Backfill {name}: {error.message}",
+            action=f"Run `etl backfills run CONF {name}`, or delete it with `etl backfills delete`",
             **error.where,
         ) from error
 

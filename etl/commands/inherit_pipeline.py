@@ -98,7 +98,7 @@ def the_one(place: str, there: Sequence[OtherPipeline]) -> OtherPipeline:
         )
         message = f"{'several pipelines of this name have' if found else 'no pipeline of this name has'} loaded into the table"
         raise SettingsError(
-            message, key="--from", action=f"say CLUSTER/GROUP/PIPELINE, one of: {names}"
+            message, key="--from", action=f"Write CLUSTER/GROUP/PIPELINE, one of: {names}"
         )
     return found[0]
 
@@ -411,8 +411,8 @@ def _rows_until(services: LiveServices) -> Mapping[BrokerPartition, tuple[int, i
     from etl.io.delta.scan import rows_until
 
     if services.settings.source.is_physical:
-        message = f"nobody knows where that pipeline ended: {ROWS_DO_NOT_TELL}"
-        action = f"that ZooKeeper was not emptied: restore a copy of it that is no older than the table's log; else {BEGIN_ANEW}"
+        message = f"Nobody knows where that pipeline ended: {ROWS_DO_NOT_TELL}"
+        action = f"Check that ZooKeeper was not emptied: restore a copy of it that is no older than the table's log; else {BEGIN_ANEW}"
         raise NeedsDecision(message, path=services.settings.table.path, action=action)
     return rows_until(services.spark(), services.settings.table.path)
 
@@ -433,7 +433,7 @@ def _left_to(other: OtherPipeline, settings: Settings) -> list[str]:
         raise SettingsError(
             message,
             key="source.topics",
-            action="name them all: two pipelines of one group cannot share what one of them had",
+            action="Name them all: two pipelines of one group cannot share what one of them had",
         )
     return left
 

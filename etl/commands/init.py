@@ -114,7 +114,7 @@ class InitRequest:
                     if is_chosen
                     else "only keys of source, zookeeper and table are asked by"
                 )
-                action = "`etl init --help`; others are written into the conf afterwards"
+                action = "Run `etl init --help`; others are written into the conf afterwards"
                 raise SettingsError(f"--set {one.key}: {message}", key=one.key, action=action)
 
     @property
@@ -284,9 +284,9 @@ def _cluster(asked: InitRequest, seen: InitFindings) -> list[Chosen]:
         ]
     if asked.cluster:
         message = (
-            f"the brokers tell the cluster's id, {seen.cluster_id}, and the pipeline goes by it"
+            f"The brokers tell the cluster's id, {seen.cluster_id}, and the pipeline goes by it"
         )
-        raise SettingsError(message, key="source.assume_cluster_id", action="the key: leave it out")
+        raise SettingsError(message, key="source.assume_cluster_id", action="Remove the key")
     return []
 
 
@@ -376,9 +376,9 @@ def first_conf(asked: InitRequest) -> FirstConf:
     path = asked.path
     if os.path.lexists(path):
         raise SettingsError(
-            "there is a file already, and none is written over",
+            "There is a file already, and none is written over",
             path=path,
-            action="--output: another file; or remove this one",
+            action="Pass another file with --output, or remove this one",
         )
     chosen = choose(asked, look(asked))
     schema = path.parent / SCHEMA_FILE
@@ -389,8 +389,8 @@ def first_conf(asked: InitRequest) -> FirstConf:
             schema.write_text(json.dumps(conf_schema(), indent=2) + "\n")
     except OSError as error:
         message, action = (
-            f"the conf cannot be written: {error.strerror}",
-            "--output, and its folder",
+            f"The conf cannot be written: {error.strerror}",
+            "Check --output and its directory",
         )
         raise SettingsError(message, path=error.filename or path, action=action) from error
     return FirstConf(str(path), str(schema), chosen)
@@ -410,8 +410,8 @@ def _write(path: Path, text: str) -> None:
 def look(asked: InitRequest) -> InitFindings:
     """Ask ZooKeeper, the brokers and the table's folder. Nothing is changed."""
     if not asked.zookeeper:
-        message = "a pipeline keeps its plans and offsets in a ZooKeeper, and no broker tells of one for that"
-        action = "--zookeeper host:port/chroot; for a cluster without ZooKeeper (KRaft) one of your own, beside --bootstrap-servers"
+        message = "A pipeline keeps its plans and offsets in a ZooKeeper, and no broker tells of one for that"
+        action = "Pass --zookeeper host:port/chroot; for a cluster without ZooKeeper (KRaft) one of your own, beside --bootstrap-servers"
         raise SettingsError(message, action=action)
     settings = _settings(asked, BrokerFamily.KAFKA)
     table = open_table(
@@ -563,16 +563,16 @@ def _ours(settings: Settings, told: ClusterMetadata, are_said: bool) -> ClusterM
     there = tuple(sorted(name for name, topic in told.topics.items() if not topic.is_internal))
     if not are_said:
         raise SettingsError(
-            "it is not said which topics are to be read",
-            action=f"--topic, once for each; {_named(there)}",
+            "It is not said which topics are to be read",
+            action=f"Pass --topic, once for each; {_named(there)}",
         )
     ours = chosen_topics(told, settings.source.topic_filter)
     reject_missing_topics(settings, ours.topics, lambda: there)
     reject_null_partition_value(settings, ours.topics)
     if not ours.topics:
         raise SettingsError(
-            f"no topic matches {', '.join(settings.source.topics)}",
-            action=f"--topic; {_named(there)}",
+            f"No topic matches {', '.join(settings.source.topics)}",
+            action=f"Pass --topic; {_named(there)}",
         )
     return ours
 

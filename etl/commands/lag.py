@@ -200,10 +200,11 @@ class Complete:
         counts_at = at(self.until_ms + round(self.grace_s * 1000))
         if self.unled:
             log = self.unled[0]
-            action = f"{log.held_by}; to go on without it set source.on_no_leader: skip"
+            action = f"{log.held_by}; or set source.on_no_leader: skip to load the other partitions"
             return NotYetReadable(f"{self.says}; {log.topic} {log.key} {log.unled}", action=action)
         return NotReady(
-            self.says, action=f"the same again later; at {counts_at} all of them count as complete"
+            self.says,
+            action=f"Run this command again later; at {counts_at} all of them count as complete",
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -314,10 +315,10 @@ class Intervals:
             return BrokerUnreachable(
                 self.says,
                 **self.unled[0].place,
-                action=f"{self.unled[0].held_by}; the same again once they are back",
+                action=f"{self.unled[0].held_by}, then run this command again",
             )
         if self.incomplete:
-            return NotReady(self.says, action="`etl run CONF`, which loads what is missing")
+            return NotReady(self.says, action="Run `etl run CONF`, which loads what is missing")
         return None
 
     def as_json(self) -> dict[str, Any]:
@@ -365,9 +366,9 @@ def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Inte
     """
     if settings.source.is_physical:
         raise SettingsError(
-            "messages of these brokers have no times, so nobody knows which interval they are of",
+            "Messages of these brokers have no times, so nobody knows which interval they are of",
             key="source.broker_type",
-            action="`etl verify CONF` and `etl lag CONF`, which go by offsets",
+            action="Run `etl verify CONF` and `etl lag CONF`, which go by offsets",
         )
     asked = list(divided(whole, every))
     with open_services(settings, ALONE) as services:

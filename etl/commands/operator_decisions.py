@@ -192,11 +192,11 @@ def accepted_with_backfills(
 def _looked_for(services: LiveServices, plan: Plan) -> tuple[RangeResult, ...]:
     counted = services.rows_of_today(plan)
     if counted.uncounted:
-        message = f"nobody can tell whether plan {plan.number} is in the table: {counted.uncounted}"
+        message = f"Nobody can tell whether plan {plan.number} is in the table: {counted.uncounted}"
         raise NeedsDecision(
             message,
             path=services.settings.table.path,
-            action="the table's columns and files: what is missing there",
+            action="Check the table's columns and files: what is missing there",
         )
     return counted.receipts
 
@@ -325,8 +325,8 @@ def _acknowledge_rows(services: LiveServices, version: str, reason: str) -> Ruli
     where_we_stand(snapshot, services.settings)
     table, topics = snapshot.table, topics_accepted(snapshot)
     if table is None or not topics:
-        message = "this pipeline has made no plan yet, and the table holds no rows of its topics: there is nothing to acknowledge"
-        raise SettingsError(message, action="`etl run CONF --dry-run`")
+        message = "This pipeline has made no plan yet, and the table holds no rows of its topics: there is nothing to acknowledge"
+        raise SettingsError(message, action="Check with `etl run CONF --dry-run`")
     _reject_another_version(version, table)
     place = services.settings.table
     commit = hash_of_commit(open_log(rust_path(place.path)), table.version)
@@ -411,7 +411,8 @@ def supersede(
                 else "this pipeline has made no plan yet"
             )
             raise SettingsError(
-                f"plan {number} cannot be superseded: {stored}", action="`etl plans list CONF`"
+                f"Plan {number} cannot be superseded: {stored}",
+                action="Check with `etl plans list CONF`",
             )
         _reject_finished(number, where_we_stand(snapshot, settings), snapshot.table)
         if newest.handed_over is False or is_handed_over:
@@ -450,8 +451,8 @@ def _settled(
     """
     if skips:
         raise SettingsError(
-            f"plan {plan.number} is not known to be handed over, so nothing of it can be skipped",
-            action="leave --skip out",
+            f"Plan {plan.number} is not known to be handed over, so nothing of it can be skipped",
+            action="Leave --skip out",
         )
     if not is_handed_over:
         is_in_part = found_out(plan, snapshot.committed) is HandOverOutcome.IN_PART
@@ -469,10 +470,10 @@ def _settled(
             {"message": says, "plan": describe_plan(instead, None), "superseded": _ranges(plan)},
         )
     if found_out(plan, snapshot.committed) is not HandOverOutcome.UNTOLD:
-        message = f"whether plan {plan.number} was handed over is known"
+        message = f"Whether plan {plan.number} was handed over is known"
         raise SettingsError(
             message,
-            action="`etl run CONF`, which goes by it; leave --assume-offsets-committed out",
+            action="Run `etl run CONF`, which goes by it; leave --assume-offsets-committed out",
             key="--assume-offsets-committed",
         )
     marked = replace(plan, handed_over=True)
@@ -484,18 +485,18 @@ def _settled(
 def _reject_finished(number: int, state: PipelineState, table: Table | None) -> None:
     """Reject a plan that is in the table, or was in one that was given up. Raises NeedsDecision."""
     if isinstance(state, RebuildFromTable):
-        message = f"the table holds plan {state.plan.number} ({state.plan.id}), which ZooKeeper does not have"
-        raise NeedsDecision(message, action="`etl run CONF`, which takes it over")
+        message = f"The table holds plan {state.plan.number} ({state.plan.id}), which ZooKeeper does not have"
+        raise NeedsDecision(message, action="Run `etl run CONF`, which takes it over")
     if not isinstance(state, (Replay, Supersede)):
         is_there = table is not None and (table.transaction_version or 0) >= number
         message = (
-            "is in the table"
+            "Is in the table"
             if is_there
-            else "was in a table that an operator gave up: the next plan goes on behind it"
+            else "Was in a table that an operator gave up: the next plan goes on behind it"
         )
         raise NeedsDecision(
-            f"plan {number} {message}: there is nothing to supersede",
-            action="`etl run CONF --dry-run`",
+            f"Plan {number} {message}: there is nothing to supersede",
+            action="Check with `etl run CONF --dry-run`",
         )
 
 
@@ -528,14 +529,14 @@ def accept_log(
         reject_unrecorded_commit(state, snapshot, settings)
         if isinstance(state, FirstRun):
             raise SettingsError(
-                "this pipeline has made no plan yet: there is nothing to accept",
-                action="`etl run CONF --dry-run`",
+                "This pipeline has made no plan yet: there is nothing to accept",
+                action="Check with `etl run CONF --dry-run`",
             )
         if isinstance(state, RebuildFromTable):
-            message = f"the table holds plan {state.plan.number}, which ZooKeeper does not have"
+            message = f"The table holds plan {state.plan.number}, which ZooKeeper does not have"
             raise NeedsDecision(
                 message,
-                action="`etl run CONF`, which takes it over and then stops here again; accept the log after that",
+                action="Run `etl run CONF`, which takes it over and then stops here again; accept the log after that",
             )
         if isinstance(state, Supersede):
             state = Replay(state.plan)
@@ -581,7 +582,7 @@ def parse_skip(text: str) -> Loss:
     """`TOPIC:PARTITION:FROM-UNTIL`, until exclusive, to a loss. Raises SettingsError."""
     found = parse_interval(text)
     if found is None:
-        action = f"the form TOPIC:PARTITION:FROM-UNTIL, FROM included and UNTIL not, e.g. clicks:3:100-101; {FORM_OF_PARTITION}"
+        action = f"Write it in the form TOPIC:PARTITION:FROM-UNTIL, FROM included and UNTIL not, e.g. clicks:3:100-101; {FORM_OF_PARTITION}"
         raise SettingsError(f"{text!r} names no offsets", key="--skip", action=action)
     return Loss(*found, LossReason.SKIPPED)
 
@@ -590,8 +591,10 @@ def _reject_another_version(version: str, table: Table | None) -> None:
     there = str(table.version) if table else "none"
     if version != there:
         is_at = f"is at version {there}" if table else "is not there (say `none`)"
-        action = "what changed since you looked (DESCRIBE HISTORY), then acknowledge that version"
-        raise SettingsError(f"the table {is_at}, not {version}", key="VERSION", action=action)
+        action = (
+            "Check what changed since you looked (DESCRIBE HISTORY), then acknowledge that version"
+        )
+        raise SettingsError(f"The table {is_at}, not {version}", key="VERSION", action=action)
 
 
 def _ranges(plan: Plan) -> list[dict[str, Any]]:
@@ -617,9 +620,9 @@ def resolve(
     """
     if settings.table.name is None:
         raise SettingsError(
-            "the conf names the table by its path, so there is no name to resolve",
+            "The conf names the table by its path, so there is no name to resolve",
             key=KEY,
-            action="`etl doctor CONF`",
+            action="Check with `etl doctor CONF`",
         )
     run_id = new_run_id()
     with open_services(settings, run_context, name=run_id) as services, services.driving(run_id):

@@ -192,10 +192,10 @@ def package(out: Path, *, with_environment: bool = False) -> Package:
         )
     except OSError as error:
         raise SettingsError(
-            f"it cannot be written: {error.strerror or error}",
+            f"It cannot be written: {error.strerror or error}",
             key="--output",
             path=out,
-            action="the folder",
+            action="Check the folder",
         ) from error
     return Package(zipped, job, len(kernels), tuple(cached_delta_jars()), environment)
 
@@ -207,9 +207,9 @@ def write_zip(to: Path, kernels: Iterable[Path]) -> Path:
     root = Path(etl.__file__).parent
     if not root.is_dir():
         raise SettingsError(
-            "this package comes from a zip itself",
+            "This package comes from a zip itself",
             path=root.parent,
-            action="that zip: it is what executors need",
+            action="Check that zip: it is what executors need",
         )
     unfinished = to.with_name(f"{to.name}.tmp")
     with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as opened:
@@ -228,25 +228,25 @@ def write_zip(to: Path, kernels: Iterable[Path]) -> Path:
 def _write_environment(to: Path) -> Path:
     """The environment of this very Python. Raises SettingsError where it cannot be packed."""
     prefix, installed = Path(sys.prefix), Path(etl.__file__).parent
-    action = "an environment of its own for it: python -m venv, then pip install 'offset-range-etl[package]' from a wheel (docs/INSTALL.md)"
+    action = "Create an environment for it: python -m venv, then pip install 'offset-range-etl[package]' from a wheel (docs/INSTALL.md)"
     if sys.prefix == sys.base_prefix:
         raise SettingsError(
-            "this Python is no virtual environment, and only such can be packed",
+            "This Python is no virtual environment, and only such can be packed",
             path=prefix,
             action=action,
         )
     if prefix not in installed.parents:
         raise SettingsError(
-            "this package lies outside of the environment, as a clone does",
+            "This package lies outside of the environment, as a clone does",
             path=installed,
             action=action,
         )
     try:
         from venv_pack import VenvPackException, pack
     except ImportError as error:
-        action = "pip install 'offset-range-etl[package]', which brings venv-pack2"
+        action = "Run pip install 'offset-range-etl[package]', which brings venv-pack2"
         raise SettingsError(
-            "venv-pack2 is not installed", key="--include-dependencies", action=action
+            "Venv-pack2 is not installed", key="--include-dependencies", action=action
         ) from error
     try:
         pack(
@@ -257,6 +257,6 @@ def _write_environment(to: Path) -> Path:
         )
     except VenvPackException as error:
         raise SettingsError(
-            f"the environment cannot be packed: {error}", path=prefix, action=action
+            f"The environment cannot be packed: {error}", path=prefix, action=action
         ) from error
     return to

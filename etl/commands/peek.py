@@ -75,7 +75,7 @@ class Ended(Enum):
 
 def leaderless(log: BrokerPartition) -> BrokerError:
     """Return the error for a partition without a leader."""
-    return BrokerError(f"the log {log.unled}", **log.place, action=log.held_by)
+    return BrokerError(f"The log {log.unled}", **log.place, action=log.held_by)
 
 
 class PeekedLog:
@@ -132,7 +132,7 @@ class PeekedLog:
         except MisalignedOffset as inside:
             if self.given or self.position != self.from_offset:
                 raise
-            action = "--from: messages begin at earliest, at committed offsets, and at the boundaries of `etl offsets show CONF --json`"
+            action = "Pass --from: messages begin at earliest, at committed offsets, and at the boundaries of `etl offsets show CONF --json`"
             raise MisalignedOffset(inside.message, action=action, **inside.where) from None
 
     @property
@@ -192,26 +192,26 @@ class PeekedLog:
         start, end = (self._bound(when) for when in (EARLIEST, LATEST))
         if self.position < start:
             raise ExpiredOffsets(
-                "the offset was deleted by retention before it was read",
+                "The offset was deleted by retention before it was read",
                 **self.log.place,
                 offset=self.position,
                 log_start_offset=start,
-                action="the topic's retention; --from earliest begins with what is left",
+                action="Check the topic's retention; --from earliest begins with what is left",
             )
         if self.position > end:
             raise RanOutBeforeUntil(
-                f"the log ends at {end} by now, below what was read",
+                f"The log ends at {end} by now, below what was read",
                 **self.log.place,
                 offset=self.position,
-                action="whether the topic was deleted and made again, or lost its end with a broker",
+                action="Check whether the topic was deleted and made again, or lost its end with a broker",
             )
         return BrokerError(
-            "the offset is out of range, and yet inside the log",
+            "The offset is out of range, and yet inside the log",
             **self.log.place,
             offset=self.position,
-            action="the broker's log"
+            action="Check the broker's log"
             if self.log.is_physical
-            else "the broker's log: its replicas may disagree",
+            else "Check the broker's log: its replicas may disagree",
         )
 
     def _bound(self, when: int) -> int:
@@ -221,9 +221,9 @@ class PeekedLog:
         ]
         if listed.refusal or listed.offset is None:
             raise BrokerError(
-                "the broker names no start or end of the log",
+                "The broker names no start or end of the log",
                 **self.log.place,
-                action="the broker's log",
+                action="Check the broker's log",
             )
         return listed.offset
 
@@ -243,20 +243,20 @@ class PeekedLog:
         limit = max(self._source.max_batch_bytes, self._least_bytes)
         if len(fetched.records) < self._max_bytes:
             kind = MisalignedOffset if fetched.layout is EntryLayout.PHYSICAL else CorruptData
-            message = f"a message claims {needed:,} bytes, and {len(fetched.records):,} are there"
+            message = f"A message claims {needed:,} bytes, and {len(fetched.records):,} are there"
             raise kind(
                 message,
                 **self.log.place,
                 offset=self.position,
-                action="that a message begins at this offset, and the broker's log",
+                action="Check that a message begins at this offset, and the broker's log",
             )
         if max(needed, self._max_bytes + 1) > limit:
             takes = f"; it takes {needed:,}" if needed > 1 else ""
             raise MessageTooLarge(
-                f"a record does not fit into the largest fetch, {limit:,} bytes{takes}",
+                f"A record does not fit into the largest fetch, {limit:,} bytes{takes}",
                 **self.log.place,
                 offset=self.position,
-                action="source.max_batch_bytes",
+                action="Check source.max_batch_bytes",
             )
         self._max_bytes = min(limit, max(2 * self._max_bytes, needed))
 
@@ -316,9 +316,9 @@ def open_peek(settings: Settings, wanted: PeekRequest) -> Iterator[PeekedLog]:
         told = metadata.topics.get(log.topic)
         if told is None or (told.refusal and told.refusal.meaning is Meaning.UNKNOWN_TOPIC):
             raise TopicMissing(
-                "there is no such topic",
+                "There is no such topic",
                 topic=log.topic,
-                action="its name; `etl offsets show` lists those of the conf",
+                action="Check its name; `etl offsets show` lists those of the conf",
             )
         if told.refusal and not told.partitions:
             raise told.refusal.error("tell of the topic", topic=log.topic)
@@ -326,8 +326,8 @@ def open_peek(settings: Settings, wanted: PeekRequest) -> Iterator[PeekedLog]:
             there = ", ".join(each.key for each in known) or "none"
             away = "; those of a broker that is away are not told" if log.is_physical else ""
             raise SettingsError(
-                f"the topic has no partition {log.key}",
-                action=f"its partitions: {there}{away}",
+                f"The topic has no partition {log.key}",
+                action=f"Check its partitions: {there}{away}",
                 topic=log.topic,
             )
         found = cluster.extents(
@@ -365,7 +365,7 @@ def _log_of(settings: Settings, wanted: PeekRequest) -> BrokerPartition:
         raise SettingsError(
             f"{wanted.partition} is a topic, and records are printed of one partition",
             key="--partition",
-            action=f"the form TOPIC:PARTITION; {FORM_OF_PARTITION}",
+            action=f"Write it in the form TOPIC:PARTITION; {FORM_OF_PARTITION}",
         )
     if log.is_physical != settings.source.is_physical:
         raise SettingsError(
@@ -389,14 +389,14 @@ def _start_of(
     if isinstance(start, BeforeEnd):
         if log.is_physical:
             raise SettingsError(
-                "offsets are byte positions, from which no messages can be counted",
+                "Offsets are byte positions, from which no messages can be counted",
                 key="--last",
-                action="--from, with an offset of `etl offsets show CONF`",
+                action="Pass --from, with an offset of `etl offsets show CONF`",
             )
         return max(extent.log_start_offset, extent.end_offset - start.offsets)
     if not extent.log_start_offset <= start <= max(extent.end_offset, extent.high_watermark or 0):
-        message = f"offset {start} is not in the log, which has {extent.log_start_offset} to {extent.end_offset}"
-        raise SettingsError(message, **log.place, action="--from")
+        message = f"Offset {start} is not in the log, which has {extent.log_start_offset} to {extent.end_offset}"
+        raise SettingsError(message, **log.place, action="Pass --from")
     return start
 
 
@@ -443,10 +443,10 @@ class FollowedLog(PeekedLog):
         try:
             return consumer.poll(max(0.0, min(_FOLLOW_SLICE_S, self._left_s()))).get(self.log, [])
         except (ExpiredOffsets, RanOutBeforeUntil) as gone:
-            action = "the topic's retention, and whether it was deleted and made again; --from earliest begins with what is left"
+            action = "Check the topic's retention, and whether it was deleted and made again; --from earliest begins with what is left"
             raise type(gone)(gone.message, action=action, **gone.where) from None
         except CorruptData as broken:
-            action = "the broker's log; --from goes on behind it"
+            action = "Check the broker's log; --from continues behind it"
             raise type(broken)(broken.message, action=action, **broken.where) from None
 
 
@@ -467,8 +467,8 @@ def decoder_of(name: str) -> Decoder:
     """
     if ":" not in name and name not in DECODERS:
         raise SettingsError(
-            f"there is no decoder {name!r}",
-            action=f"one of {', '.join(DECODERS)}, or package.module:function",
+            f"There is no decoder {name!r}",
+            action=f"Use one of {', '.join(DECODERS)}, or package.module:function",
         )
     decode = DECODERS[name] if name in DECODERS else _function(name)
 
@@ -488,13 +488,13 @@ def _function(name: str) -> Decoder:
     try:
         found = getattr(importlib.import_module(module), function)
     except Exception as error:  # the module is somebody else's, and importing it runs it
-        action = "the name, package.module:function, and that the module can be imported from here (PYTHONPATH)"
+        action = "Check the name, package.module:function, and that the module can be imported from here (PYTHONPATH)"
         raise SettingsError(
-            f"the decoder {name!r} cannot be loaded: {type(error).__name__}: {error}", action=action
+            f"The decoder {name!r} cannot be loaded: {type(error).__name__}: {error}", action=action
         ) from None
     if not callable(found):
         raise SettingsError(
-            f"the decoder {name!r} is no function", action="the name: package.module:function"
+            f"The decoder {name!r} is no function", action="Check the name: package.module:function"
         )
     decode: Decoder = found
     return decode
@@ -558,7 +558,7 @@ def open_tail(settings: Settings, wanted: TailRequest) -> Iterator[TailedGroup]:
         raise SettingsError(
             message,
             key="group",
-            action="another group; `etl records show` prints records without a group",
+            action="Use another group; `etl records show` prints records without a group",
         )
     topics = wanted.topics or _topics(settings)
     consumer = Consumer(
@@ -610,7 +610,9 @@ def _topics(settings: Settings) -> tuple[str, ...]:
             settings.source.topic_filter,
         ).topics
     if not found:
-        raise TopicMissing("none of the conf's topics is there", action="source.topics, or --topic")
+        raise TopicMissing(
+            "None of the conf's topics is there", action="Check source.topics, or --topic"
+        )
     return tuple(sorted(found))
 
 
@@ -657,13 +659,11 @@ class TailedGroup(RebalanceListener):
             return self._consumer.poll(_SLICE_S).values()
         except (ExpiredOffsets, RanOutBeforeUntil, CorruptData) as unread:
             action = (
-                "the topic's retention, and whether it was made again; `etl records show` shows what is left, and a group that has no offsets "
+                "Check the topic's retention, and whether it was made again; `etl records show` shows what is left, and a group that has no offsets "
                 "begins there with --offset-reset earliest"
             )
             if isinstance(unread, CorruptData):
-                action = (
-                    "the broker's log; `etl records show --from OFFSET` shows what is behind it"
-                )
+                action = "Check the broker's log; `etl records show --from OFFSET` shows what is behind it"
             raise type(unread)(unread.message, action=action, **unread.where) from None
 
     def commit(self) -> None:

@@ -90,8 +90,8 @@ def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
             before = services.ledger.read_retirement()
             if before:
                 raise SettingsError(
-                    f"pipeline {chosen.pipeline} is retired already: {before.reason}",
-                    action="`etl pipelines list CONF`",
+                    f"Pipeline {chosen.pipeline} is retired already: {before.reason}",
+                    action="Check with `etl pipelines list CONF`",
                 )
             reject_unfinished(services.ledger)
             reject_retiring_unfinished(
@@ -130,11 +130,12 @@ def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
             before = services.ledger.read_retirement()
             if not before:
                 raise SettingsError(
-                    f"pipeline {chosen.pipeline} is not retired", action="`etl pipelines list CONF`"
+                    f"Pipeline {chosen.pipeline} is not retired",
+                    action="Check with `etl pipelines list CONF`",
                 )
             if before.taken_over_by:
-                message = f"pipeline {chosen.pipeline} was taken over by {before.taken_over_by}, which went on from its positions"
-                action = f"that one; to go on with this one instead: `etl pipelines inherit CONF --predecessor {before.taken_over_by} --reason ...`"
+                message = f"Pipeline {chosen.pipeline} was taken over by {before.taken_over_by}, which went on from its positions"
+                action = f"Check that one; to continue with this one instead: `etl pipelines inherit CONF --predecessor {before.taken_over_by} --reason ...`"
                 raise SettingsError(message, action=action)
             version, topics = services.ledger.pipelines_version(), sorted(services.ledger.topics())
             reject_shared_topics(topics, services.ledger.other_pipelines(), has_plans=True)
@@ -154,7 +155,9 @@ def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
 
 def _named(settings: Settings, name: str | None) -> Settings:
     if name and not re.fullmatch(NAME, name):
-        raise SettingsError(f"{name!r} is no pipeline's name", action="`etl pipelines list CONF`")
+        raise SettingsError(
+            f"{name!r} is no pipeline's name", action="Check with `etl pipelines list CONF`"
+        )
     return settings.model_copy(update={"pipeline": name}) if name else settings
 
 
@@ -162,8 +165,8 @@ def _reject_unknown(services: LiveServices) -> None:
     """Reject an unknown name before creating anything for it. Raises SettingsError."""
     if not services.ledger.plan_numbers():
         there = ", ".join(services.ledger.pipelines()) or "none"
-        message = f"the group has no pipeline {services.settings.pipeline} that made a plan; its pipelines: {there}"
-        raise SettingsError(message, action="the name, and `etl pipelines list CONF`")
+        message = f"The group has no pipeline {services.settings.pipeline} that made a plan; its pipelines: {there}"
+        raise SettingsError(message, action="Check the name, and `etl pipelines list CONF`")
 
 
 def _described(
@@ -218,8 +221,8 @@ def set_acl(settings: Settings) -> Ruling:
     access = settings.zookeeper.access
     with open_services(settings, ALONE) as services:
         if not kept_by(services.zookeeper, settings.group.id, settings.pipeline):
-            message = f"the group has no pipeline {settings.pipeline}: what its first run makes, it makes as zookeeper.acl says"
-            raise SettingsError(message, action="`etl pipelines list CONF`")
+            message = f"The group has no pipeline {settings.pipeline}: what its first run makes, it makes as zookeeper.acl says"
+            raise SettingsError(message, action="Check with `etl pipelines list CONF`")
         with services.driving(new_run_id()):
             kept, own = (
                 kept_by(services.zookeeper, settings.group.id, settings.pipeline),
@@ -229,9 +232,9 @@ def set_acl(settings: Settings) -> Ruling:
                 (path for path in kept if path.endswith("/driver") and path != own), None
             ):
                 raise Owned(
-                    "a backfill of the pipeline is at work",
+                    "A backfill of the pipeline is at work",
                     znode=at_work,
-                    action="the same again once it has ended",
+                    action="Run this command again when it has ended",
                 )
             changed = apply_acls(services.zookeeper, kept)
     who = "everybody" if access.acl is Acl.OPEN else f"{describe_identity(access)}, alone"

@@ -75,13 +75,13 @@ def show_plan(settings: Settings, number: int | None) -> dict[str, Any]:
         plan = services.ledger.read_plan(wanted) if wanted in numbers else None
         if plan is None:
             stored = (
-                f"plans {numbers[0]} to {numbers[-1]} are stored"
+                f"Plans {numbers[0]} to {numbers[-1]} are stored"
                 if numbers
-                else "this pipeline has made no plan yet"
+                else "This pipeline has made no plan yet"
             )
-            check = "`etl plans list`; older ones live on in the coverage"
+            check = "Check with `etl plans list`; older ones live on in the coverage"
             raise SettingsError(
-                f"plan {wanted} is not there: {stored}" if wanted else stored, action=check
+                f"Plan {wanted} is not there: {stored}" if wanted else stored, action=check
             )
         return describe_plan(plan, services.ledger.read_applied(wanted))
 

@@ -137,7 +137,7 @@ def parse_bound(text: str, *, key: str) -> Bound:
     try:
         return parse_timestamp(text)
     except ValueError as error:
-        action = "a number, e.g. 1200, or a time with its UTC offset, e.g. 2026-01-31T00:00:00+00:00, or -1h (before now)"
+        action = "Pass a number, e.g. 1200, or a time with its UTC offset, e.g. 2026-01-31T00:00:00+00:00, or -1h (before now)"
         raise SettingsError(
             f"{text!r} is neither an offset nor a time: {error}", key=key, action=action
         ) from error
@@ -210,7 +210,7 @@ def replay_rows(
 
 
 _MADE_BY = "offset-range-etl replay"
-_FREE = "a path where nothing is, or a table that an earlier --into made"
+_FREE = "Pass a path where nothing is, or a table that an earlier --into made"
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,9 @@ def replay_into(
     if settings.transform.function is None and counts.read not in (None, counts.there):
         message = f"{counts.read:,} records were read, and the table has {counts.there:,} rows of their offsets"
         raise VerificationFailed(
-            message, path=path, action="who else writes to this table; then say it again"
+            message,
+            path=path,
+            action="Check who else writes to this table; then run this command again",
         )
     return Copied(path, plan, counts, notes)
 
@@ -288,20 +290,20 @@ def _place(settings: Settings, path: str) -> str:
         place = place_of(check_place(path))
     except ValueError as error:
         raise SettingsError(
-            f"this names no place: {error}", key="--into", path=path, action=_FREE
+            f"This names no place: {error}", key="--into", path=path, action=_FREE
         ) from error
     if place == settings.table.place:
         raise SettingsError(
-            "this is the pipeline's own table",
+            "This is the pipeline's own table",
             key="--into",
-            action="the same without --into replaces its rows by a plan",
+            action="Run it without --into, which replaces its rows by a plan",
         )
     for other, whose in (
         (settings.table.path, "the table"),
         (settings.table.losses_at, "the losses table"),
     ):
         if lies_in(place, other) or lies_in(other, place):
-            message = f"this and the folder of {whose} lie one inside the other: VACUUM takes a table in another one for rubbish"
+            message = f"This and the folder of {whose} lie one inside the other: VACUUM takes a table in another one for rubbish"
             raise SettingsError(message, key="--into", path=place, action=_FREE)
     # another store than the table's goes by each engine's own chain
     return TablePath(
@@ -316,13 +318,13 @@ def reject_foreign_table(path: str) -> None:
     """
     loaders = other_pipelines(path, "")
     if loaders:
-        message = f"pipeline {name_of(loaders[0].app_id)} loads into this table, and would find rows that it does not know"
+        message = f"Pipeline {name_of(loaders[0].app_id)} loads into this table, and would find rows that it does not know"
         raise SettingsError(message, key="--into", path=path, action=_FREE)
     table = open_table(path)
     if table is not None and not any(
         _MADE_BY in str(commit.get("userMetadata")) for commit in table.history()
     ):
-        message = "there is a table that no earlier --into made, and its rows of these offsets would be replaced"
+        message = "There is a table that no earlier --into made, and its rows of these offsets would be replaced"
         raise SettingsError(message, key="--into", path=path, action=_FREE)
 
 

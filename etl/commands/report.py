@@ -47,16 +47,16 @@ def report_page(settings: Settings, run_id: str | None = None, out: Path | None 
         return Page(page, path, report["run_id"], report["state"], report["exit_code"])
     except OSError as error:
         raise SettingsError(
-            f"the page cannot be written: {error.strerror}",
+            f"The page cannot be written: {error.strerror}",
             path=page,
-            action="--output, for a place that can be",
+            action="Pass --output, for a place that can be",
         ) from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        message = f"the report is no report of a run: {type(error).__name__}: {error}"
+        message = f"The report is no report of a run: {type(error).__name__}: {error}"
         raise SettingsError(
             message,
             path=path,
-            action="who changed the file; `etl report CONF --run RUN` shows another run",
+            action="Check who changed the file; `etl report CONF --run RUN` shows another run",
         ) from error
 
 

@@ -122,8 +122,8 @@ def restore(
         reject_partitions_of_other_members(foreseen.moves, snapshot, settings)
         if _restorable(services, snapshot, foreseen) != foreseen:
             raise Owned(
-                "something went on since it was looked at",
-                action="nothing; say it again, and look at what it says",
+                "Something went on since it was looked at",
+                action="Run this command again, and look at what it says",
             )
         if foreseen.lost is Lost.PLANS:
             plan = _behind_rows(services, snapshot, foreseen, reason)
@@ -189,8 +189,10 @@ def _rows_tell(services: LiveServices, snapshot: Snapshot) -> Restorable:
 
     settings = services.settings
     if settings.source.is_physical:
-        message = f"nobody knows where this pipeline ended: {ROWS_DO_NOT_TELL}"
-        check = f"a copy of ZooKeeper that is no older than the table's log, put back; else {BEGIN_ANEW}"
+        message = f"Nobody knows where this pipeline ended: {ROWS_DO_NOT_TELL}"
+        check = (
+            f"Restore a copy of ZooKeeper that is no older than the table's log; else {BEGIN_ANEW}"
+        )
         raise NeedsDecision(message, path=settings.table.path, action=check)
     ledger = snapshot.ledger
     until = {} if is_forgotten(ledger, snapshot.table) else rows_not_begun(ledger.newest, snapshot)
@@ -214,11 +216,11 @@ def _rows_tell(services: LiveServices, snapshot: Snapshot) -> Restorable:
         if log in known or (settings.source.topic_filter.admits(log.topic) and log.topic in there)
     }
     if not until:
-        message = "the table holds no row of the conf's topics, and its log no longer says what was loaded"
+        message = "The table holds no row of the conf's topics, and its log no longer says what was loaded"
         raise NeedsDecision(
             message,
             path=settings.table.path,
-            action="table.path and source.topics; a newer copy of ZooKeeper",
+            action="Check table.path and source.topics; a newer copy of ZooKeeper",
         )
     others = len(other_pipelines(settings.table.path, services.app_id))
     says = (
@@ -242,7 +244,7 @@ def from_commits(
     """
     lost, last = what_is_lost(snapshot, settings)
     if last is None:
-        raise Owned("the table's log was cleaned up meanwhile", action="nothing; say it again")
+        raise Owned("The table's log was cleaned up meanwhile", action="Run this command again")
     repair = (
         repair_from(last, snapshot)
         if lost is Lost.LEDGER

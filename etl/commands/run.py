@@ -250,7 +250,7 @@ def run_each(
                 ConfRun(
                     str(conf),
                     error=Stopped(
-                        "stopped; nothing is lost, the next run goes on from what is stored"
+                        "Stopped; nothing is lost, the next run goes on from what is stored"
                     ),
                 )
             )
@@ -258,7 +258,7 @@ def run_each(
         if isinstance(runs[-1].error, Stopped):
             break
     runs += [
-        ConfRun(str(left), error=Stopped("not begun: the runs were stopped"))
+        ConfRun(str(left), error=Stopped("Not begun: the runs were stopped"))
         for left in confs[len(runs) :]
     ]
     return FolderRun(str(folder), tuple(runs))
@@ -278,7 +278,7 @@ def _same_pipeline(confs: Sequence[Path], changes: Sequence[Change]) -> dict[Pat
     refused = {}
     for (_, group, name), same in by_name.items():
         for conf in same if len(same) > 1 else ():
-            message = f"these confs are one pipeline, {group}/{name}: {', '.join(map(str, same))}"
-            action = "a pipeline of its own in each conf of the folder; none of these was run"
+            message = f"These confs are one pipeline, {group}/{name}: {', '.join(map(str, same))}"
+            action = "Use one conf per pipeline of the folder; none of these was run"
             refused[conf] = SettingsError(message, key="pipeline", path=conf, action=action)
     return refused

@@ -156,8 +156,8 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
         moves = moves_to(to, stands, snapshot)
         if (moves, _lost(stands, moves, snapshot)) != (foreseen.moves, foreseen.lost):
             raise Owned(
-                "a run went on since the positions were looked at",
-                action="nothing; say it again, and look at what it says",
+                "A run went on since the positions were looked at",
+                action="Run this command again, and look at what it says",
             )
         _reject_loaded(services, moves, stands, snapshot)
         reject_active_members(snapshot, settings)
@@ -209,30 +209,30 @@ def _targets(
     logs = sorted(log for log in there if wanted.named.covers(log))
     if not logs:
         message = (
-            f"there is no partition {wanted.named} among the topics of the conf"
+            f"There is no partition {wanted.named} among the topics of the conf"
             if wanted.named.log
             else (f"{wanted.named} is no topic of the conf")
         )
         raise SettingsError(
             message,
             key="LOG",
-            action=f"`etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}",
+            action=f"Check with `etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}",
         )
     if isinstance(wanted.to, int) and wanted.named.log is None and len(logs) > 1:
-        message = f"an offset is one partition's, and {wanted.named} has {len(logs):,} of them"
+        message = f"An offset is one partition's, and {wanted.named} has {len(logs):,} of them"
         raise SettingsError(
             message,
             key="LOG",
-            action=f"the partition, e.g. {render_log(logs[0])}; or --to earliest, latest or a time",
+            action=f"Check the partition, e.g. {render_log(logs[0])}; or --to earliest, latest or a time",
         )
     if isinstance(wanted.to, BeforeEnd) and services.settings.source.is_physical:
         message = (
-            "offsets of these brokers count bytes, and so many before the end no message need begin"
+            "Offsets of these brokers count bytes, and so many before the end no message need begin"
         )
         raise SettingsError(
             message,
             key="--to",
-            action="an offset at which a message begins (etl records show), earliest or latest",
+            action="Pass an offset at which a message begins (etl records show), earliest or latest",
         )
     for log in logs:
         position_now(log, stands, snapshot)
@@ -262,11 +262,11 @@ def _at_time(
     count.
     """
     if services.settings.source.is_physical:
-        message = "messages of these brokers have no time, so no offset can be found by one"
+        message = "Messages of these brokers have no time, so no offset can be found by one"
         raise SettingsError(
             message,
             key="--to",
-            action="an offset at which a message begins (etl records show), earliest or latest",
+            action="Pass an offset at which a message begins (etl records show), earliest or latest",
         )
     with Discovery(services.settings, services.zookeeper).open_cluster() as cluster:
         found = cluster.offsets_at(
@@ -344,11 +344,11 @@ def _rows_of(
             replace(stands.old, ranges=ranges, log_epochs=dict.fromkeys(asked, life))
         )
         if counted.uncounted:
-            message = f"nobody can tell whether the table holds what would be read again: {counted.uncounted}"
+            message = f"Nobody can tell whether the table holds what would be read again: {counted.uncounted}"
             raise NeedsDecision(
                 message,
                 path=services.settings.table.path,
-                action="the table's columns and files: what is missing there",
+                action="Check the table's columns and files: what is missing there",
             )
         for r, receipt in zip(ranges, counted.receipts, strict=True):
             rows[r.log] += receipt.rows or 0

@@ -67,8 +67,8 @@ def reject_lost_ledger(services: LiveServices) -> None:
     us = f"/{services.settings.group.id}/{services.settings.pipeline}"
     for other in other_pipelines(services.settings.table.path, ""):
         if other.app_id.endswith(us):
-            message = f"the table holds plan {other.number} of {name_of(other.app_id)}, ZooKeeper knows none"
-            action = "that ZooKeeper was not emptied; `etl run CONF --dry-run`: the next run writes the ledger anew from the table"
+            message = f"The table holds plan {other.number} of {name_of(other.app_id)}, ZooKeeper knows none"
+            action = "Check that ZooKeeper was not emptied; `etl run CONF --dry-run`: the next run writes the ledger anew from the table"
             raise LedgersDisagree(message, table_version=other.delta_version, action=action)
 
 
@@ -237,11 +237,11 @@ def _compared(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
     if isinstance(state, RebuildFromTable):
         knows = ledger.newest.number if ledger.newest else "none"
         message = (
-            f"the table holds plan {state.plan.number} ({state.plan.id}), ZooKeeper knows {knows}"
+            f"The table holds plan {state.plan.number} ({state.plan.id}), ZooKeeper knows {knows}"
         )
         raise LedgersDisagree(
             message,
-            action="`etl run CONF --dry-run`; the next run writes the ledger anew from the table",
+            action="Check with `etl run CONF --dry-run`; the next run writes the ledger anew from the table",
         )
     return state
 

@@ -162,8 +162,10 @@ def accepted_logs(
 def _reject_unknown(names: Sequence[Named], known: Collection[BrokerPartition]) -> None:
     for one in names:
         if one.log is not None and one.log not in known:
-            action = f"`etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}"
-            raise SettingsError(f"there is no partition {one}", key="LOG", action=action)
+            action = (
+                f"Check with `etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}"
+            )
+            raise SettingsError(f"There is no partition {one}", key="LOG", action=action)
 
 
 def _reject_unchanged_topics(
@@ -179,10 +181,10 @@ def _reject_unchanged_topics(
         unread = sorted(log for log in snapshot.leaderless if one.covers(log))
         if unread:
             raise BrokerUnreachable(
-                "the partition has no leader", **unread[0].place, action="its brokers"
+                "The partition has no leader", **unread[0].place, action="Check its brokers"
             )
-        message = f"nothing is wrong with {one}: it was neither cut nor made again"
-        action = "`etl run CONF --dry-run`, which names what is; a topic of Kafka 0.8 or later that was made again is named as a whole"
+        message = f"Nothing is wrong with {one}: it was neither cut nor made again"
+        action = "Check with `etl run CONF --dry-run`, which names what is; a topic of Kafka 0.8 or later that was made again is named as a whole"
         raise SettingsError(message, key="LOG", action=action)
 
 
@@ -192,16 +194,14 @@ def _reject_not_there(one: Named, snapshot: Snapshot) -> None:
     if any(log.topic == one.topic for log in there):
         return
     newest = snapshot.ledger.newest
-    action = (
-        "its spelling and source.topics; a topic that was deleted is accepted once it is made again"
-    )
+    action = "Check its spelling and source.topics; a topic that was deleted is accepted once it is made again"
     if newest and one.topic in snapshot.missing_topics:
         action = (
-            f"whether it was deleted; what plan {newest.number} reads of it is given up by: "
+            f"Check whether it was deleted; what plan {newest.number} reads of it is given up by: "
             f"etl plans supersede CONF {newest.number} --reason ..."
         )
     raise SettingsError(
-        "the topic is not there, or the conf does not name it",
+        "The topic is not there, or the conf does not name it",
         key="LOG",
         topic=one.topic,
         action=action,
@@ -214,22 +214,22 @@ def _reject_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition
     """
     for topic, now in sorted(again.items()):
         if not is_creation_id(now):
-            message = f"it is another topic: the brokers say that its id is {now}"
+            message = f"It is another topic: the brokers say that its id is {now}"
             raise SettingsError(
                 message,
                 key="--not-recreated",
                 topic=topic,
-                action="leave --not-recreated out to go on with the new one",
+                action="Leave --not-recreated out to continue with the new one",
             )
     for log, cut in sorted(cuts.items()):
         message = (
-            "it holds other bytes than were read"
+            "It holds other bytes than were read"
             if cut.holds_others
-            else f"it ends at {cut.left_until}, and we were at {cut.position}"
+            else f"It ends at {cut.left_until}, and we were at {cut.position}"
         )
-        action = "leave --not-recreated out to accept that"
+        action = "Leave --not-recreated out to accept that"
         raise SettingsError(
-            f"it is not the same log: {message}", key="--not-recreated", **log.place, action=action
+            f"It is not the same log: {message}", key="--not-recreated", **log.place, action=action
         )
 
 
@@ -245,12 +245,12 @@ def _known_as_same(
     for log in waiting:
         told = is_what_was_read(log, old, snapshot)
         if told is False:
-            message = "it is not the same log: the bytes that were read are not there any more"
+            message = "It is not the same log: the bytes that were read are not there any more"
             raise SettingsError(
                 message,
                 key="--not-recreated",
                 **log.place,
-                action="leave --not-recreated out to read it from its start",
+                action="Leave --not-recreated out to read it from its start",
             )
         if told is None and not wanted.names_itself(log):
             raise _untold(log, old, snapshot)
@@ -265,14 +265,14 @@ def _continues(log: BrokerPartition, wanted: Accepting, old: Plan, snapshot: Sna
     if told is None and not wanted.names_itself(log):
         raise _untold(log, old, snapshot)
     if told and wanted.names_itself(log):
-        message = "it is the same log: the bytes that were read last are there, and read from its start its rows would be in the table twice"
-        action = "--not-recreated, which goes on where it was; if its messages are all alike and it is another all the same: --truncated-at OFFSET"
+        message = "It is the same log: the bytes that were read last are there, and read from its start its rows would be in the table twice"
+        action = "Pass --not-recreated, which continues where it was; if its messages are all alike and it is another all the same: --truncated-at OFFSET"
         raise SettingsError(message, key="LOG", **log.place, action=action)
     return bool(told)
 
 
 def _untold(log: BrokerPartition, old: Plan, snapshot: Snapshot) -> SettingsError:
-    message = "nothing tells whether it is the log that was: it must be named itself"
+    message = "Nothing tells whether it is the log that was: it must be named itself"
     return SettingsError(message, key="LOG", **log.place, action=ways_out([log], old, snapshot)[0])
 
 
@@ -288,12 +288,12 @@ def _at_of_one(
         raise SettingsError(
             "--truncated-at is for one partition",
             key="--truncated-at",
-            action="`etl run CONF --dry-run`; name that partition alone, or leave --truncated-at out",
+            action="Check with `etl run CONF --dry-run`; name that partition alone, or leave --truncated-at out",
         )
     if wanted.at > before[log]:
-        message = f"offset {wanted.at} lies above {before[log]}, up to where the log was read"
+        message = f"Offset {wanted.at} lies above {before[log]}, up to where the log was read"
         raise SettingsError(
-            message, key="--truncated-at", **log.place, action="`etl run CONF --dry-run`"
+            message, key="--truncated-at", **log.place, action="Check with `etl run CONF --dry-run`"
         )
     reject_misaligned_offset(log, wanted.at, snapshot, key="--truncated-at")
     return {log: wanted.at}
@@ -314,20 +314,23 @@ def _truncation_positions(
         raise SettingsError(
             message,
             key="--truncated-at",
-            action="`etl run CONF --dry-run`; name that partition alone, or leave --truncated-at out",
+            action="Check with `etl run CONF --dry-run`; name that partition alone, or leave --truncated-at out",
         )
     if unknown and wanted.at is None:
         log, cut = unknown[0], cuts[unknown[0]]
-        message = f"the brokers do not tell where the log was cut: at {cut.left_until} or below"
-        action = f"up to which offset its records are those in the table, and say --truncated-at that offset; {cut.left_until} if nothing came since"
+        message = f"The brokers do not tell where the log was cut: at {cut.left_until} or below"
+        action = f"Find out up to which offset its records are those in the table, and say --truncated-at that offset; {cut.left_until} if nothing came since"
         if log.is_physical:
-            action = "up to which offset its records are those in the table (etl records show), and say --truncated-at that offset; 0 if it was made again"
+            action = "Find out up to which offset its records are those in the table (etl records show), and say --truncated-at that offset; 0 if it was made again"
         raise SettingsError(message, key="--truncated-at", **log.place, action=action)
     for log in unknown:
         if wanted.at is not None and wanted.at > cuts[log].left_until:
-            message = f"offset {wanted.at} lies above {cuts[log].left_until}, where what is left of the log ends at most"
+            message = f"Offset {wanted.at} lies above {cuts[log].left_until}, where what is left of the log ends at most"
             raise SettingsError(
-                message, key="--truncated-at", **log.place, action="`etl run CONF --dry-run`"
+                message,
+                key="--truncated-at",
+                **log.place,
+                action="Check with `etl run CONF --dry-run`",
             )
         if wanted.at is not None:
             reject_misaligned_offset(log, wanted.at, snapshot, key="--truncated-at")
@@ -346,9 +349,9 @@ def _starts_anew(
     """
     for log in sorted(logs):
         if log in snapshot.leaderless:
-            message = "the partition has no leader, so nobody tells where it starts"
+            message = "The partition has no leader, so nobody tells where it starts"
             raise BrokerUnreachable(
-                message, **log.place, action="the brokers that hold its replicas"
+                message, **log.place, action="Check the brokers that hold its replicas"
             )
     is_latest = settings.source.new_topics_starting_offsets is StartAt.LATEST
     extents = {log: snapshot.extents.get(log) for log in logs}

@@ -269,12 +269,12 @@ def _readable(
         ]
         if found.position < until:
             if until > found.end_offset:
-                message = f"the readable end of the log is {found.end_offset}, and the backfill was begun up to {until}"
+                message = f"The readable end of the log is {found.end_offset}, and the backfill was begun up to {until}"
                 raise NotYetReadable(
                     message,
                     **log.place,
                     offset=until,
-                    action="its leader, and open transactions; a retry goes on",
+                    action="Check its leader, and open transactions; a retry continues",
                 )
             return (found.position, until), lost
     return None, lost
@@ -293,9 +293,9 @@ def _reject_truncated_topics(
             ends.append(end.end_offset)
         if ends and min(ends) < until:
             message = (
-                f"the log was cut at offset {min(ends)}, and the backfill loads it up to {until}"
+                f"The log was cut at offset {min(ends)}, and the backfill loads it up to {until}"
             )
-            action = "whether an unclean leader was elected, or a broker lost its disk; `etl run CONF` says whether the pipeline can go on"
+            action = "Check whether an unclean leader was elected, or a broker lost its disk; `etl run CONF` says whether the pipeline can continue"
             raise PartitionTruncated(message, **log.place, offset=until, action=action)
 
 
@@ -304,13 +304,13 @@ def _reject_unavailable(
 ) -> None:
     for log in sorted(left.keys() - snapshot.extents.keys()):
         if log not in snapshot.leaderless:
-            message = "the brokers do not know this partition any more, or the conf does not name its topic"
+            message = "The brokers do not know this partition any more, or the conf does not name its topic"
             raise NeedsDecision(
-                message, **log.place, action="source.topics, and whether it was deleted"
+                message, **log.place, action="Check source.topics, and whether it was deleted"
             )
         if settings.source.on_no_leader is OnNoLeader.FAIL:
-            action = "the brokers that hold its replicas; to go on without it set source.on_no_leader: skip"
-            raise BrokerUnreachable("the partition has no leader", **log.place, action=action)
+            action = "Check the brokers that hold its replicas; to continue without it set source.on_no_leader: skip"
+            raise BrokerUnreachable("The partition has no leader", **log.place, action=action)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,23 +334,23 @@ def logs_of(asked: BackfillRequest, live: Plan, snapshot: Snapshot) -> list[Brok
     there = {*snapshot.extents, *snapshot.leaderless}
     for one in asked.named:
         if not any(one.covers(log) for log in there):
-            message = f"the brokers have no {one}, or the conf does not name its topic"
+            message = f"The brokers have no {one}, or the conf does not name its topic"
             raise SettingsError(
                 message,
                 key="--topic" if one.log is None else "--partition",
-                action="`etl offsets show CONF`",
+                action="Check with `etl offsets show CONF`",
             )
     logs = sorted(log for log in there if asked.covers(log))
     for log in logs:
         if log not in live.positions:
-            message = "the pipeline has not begun this partition, so nobody knows yet what of it is left for a backfill"
+            message = "The pipeline has not begun this partition, so nobody knows yet what of it is left for a backfill"
             raise SettingsError(
                 message,
                 **log.place,
-                action="`etl run CONF`, which decides where it begins; then say this again",
+                action="Run `etl run CONF`, which decides where it begins; then run this command again",
             )
         if log not in snapshot.extents:
-            raise BrokerUnreachable(f"the partition {log.unled}", **log.place, action=log.held_by)
+            raise BrokerUnreachable(f"The partition {log.unled}", **log.place, action=log.held_by)
     return logs
 
 
@@ -366,11 +366,11 @@ def intervals_of(
     table.
     """
     if isinstance(asked.until, Timestamp) and asked.until.ms > now_ms:
-        message = f"the interval is not over: its end is in the future by {(asked.until.ms - now_ms) / 1000:,.0f} s, by this machine's clock"
+        message = f"The interval is not over: its end is in the future by {(asked.until.ms - now_ms) / 1000:,.0f} s, by this machine's clock"
         raise NotReady(
             message,
             key="--until",
-            action="say it again then; what comes until then would be missing",
+            action="Run this command again then; what comes until then would be missing",
         )
     intervals, logs = {}, list(logs)
     _reject_above_all_ends(asked, logs, snapshot)
@@ -386,13 +386,13 @@ def intervals_of(
                 reject_misaligned_offset(log, offset, snapshot, key=key)
             intervals[log] = low, high
     if not intervals:
-        message = "no record of these logs lies in the interval" + (
+        message = "No record of these logs lies in the interval" + (
             ", and is retained" if asked.only_retained else ""
         )
         raise SettingsError(
             message,
             key="--from",
-            action="--from and --until against the logs: `etl offsets show CONF`",
+            action="Pass --from and --until against the logs: `etl offsets show CONF`",
         )
     return intervals
 
@@ -406,14 +406,14 @@ def _retained(log: BrokerPartition, low: int, asked: BackfillRequest, snapshot: 
     if not is_gone or asked.only_retained:
         return max(low, start)
     if isinstance(asked.from_, int):
-        message = f"offsets {low} to {start} are gone: the log starts at {start}"
+        message = f"Offsets {low} to {start} are gone: the log starts at {start}"
     else:
-        message = f"the log starts at {start}, so records of the interval may be gone"
+        message = f"The log starts at {start}, so records of the interval may be gone"
     raise DataLoss(
         message,
         **log.place,
         offset=low,
-        action="`--only-retained` loads what the log still has; or a later --from",
+        action="Pass `--only-retained`, which loads what the log still has; or a later --from",
     )
 
 
@@ -432,12 +432,12 @@ def _reject_above_all_ends(
     )
     if isinstance(asked.from_, int) and highest is not None and asked.from_ > highest:
         message = (
-            f"the interval begins at offset {asked.from_}, and the longest log ends at {highest}"
+            f"The interval begins at offset {asked.from_}, and the longest log ends at {highest}"
         )
         raise SettingsError(
             message,
             key="--from",
-            action="a number is an offset here; a time is written 2026-01-31T00:00:00+00:00",
+            action="Write a number for an offset; a time is written 2026-01-31T00:00:00+00:00",
         )
 
 
@@ -448,13 +448,13 @@ def _reject_above_end(
     if high <= extent.end_offset or asked.only_missing:  # what lies there is the live pipeline's
         return
     if high <= extent.end_offset + extent.held_back:
-        message = f"the interval ends above the last stable offset {extent.end_offset}: a transaction is open there"
+        message = f"The interval ends above the last stable offset {extent.end_offset}: a transaction is open there"
         raise NotYetReadable(
-            message, **log.place, offset=high, action="once the transaction ends, say it again"
+            message, **log.place, offset=high, action="When the transaction ends, say it again"
         )
-    message = f"the interval ends at {high}, and the log at {extent.end_offset}"
+    message = f"The interval ends at {high}, and the log at {extent.end_offset}"
     raise SettingsError(
-        message, key="--until", **log.place, action=f"--until {extent.end_offset}, or less"
+        message, key="--until", **log.place, action=f"Pass --until {extent.end_offset}, or less"
     )
 
 
@@ -500,13 +500,13 @@ def _reject_other_incarnation(log: BrokerPartition, life: int) -> None:
     """
     if life:
         message = (
-            "this partition was cut or made again since the pipeline began it, and what the table has of the interval from before "
+            "This partition was cut or made again since the pipeline began it, and what the table has of the interval from before "
             "that cannot be told from what is missing"
         )
         raise NeedsDecision(
             message,
             **log.place,
-            action="`--topic TOPIC --partition PARTITION`, which leaves this partition out",
+            action="Pass `--topic TOPIC --partition PARTITION`, which leaves this partition out",
         )
 
 
@@ -527,7 +527,7 @@ def _held(
             else f"{who} has loaded {low} to {high}"
         )
     free = ", ".join(f"{start} to {until}" for start, until in left) or "nothing of the interval"
-    action = f"`--only-unloaded` fills only what nobody else loads ({free})"
+    action = f"Pass `--only-unloaded`, which fills only what nobody else loads ({free})"
     if who.startswith("backfill"):
         action += "; rows of it that somebody deleted since: `etl backfills delete` of that one gives them back"
     else:
@@ -538,6 +538,6 @@ def _held(
 def reject_other_bounds(claim: Reservation, asked: str) -> None:
     """A name stands for one backfill. Raises SettingsError."""
     if claim.asked != asked:
-        message = f"backfill {claim.name} was begun {claim.asked}, and now it is asked for {asked}"
-        action = f"another name for another interval; `etl backfills run CONF {claim.name}` goes on with that one"
+        message = f"Backfill {claim.name} was begun {claim.asked}, and now it is asked for {asked}"
+        action = f"Use another name for another interval; `etl backfills run CONF {claim.name}` goes on with that one"
         raise SettingsError(message, key="NAME", action=action)

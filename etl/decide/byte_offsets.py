@@ -170,18 +170,20 @@ def reject_misaligned_offset(
     extent, looked = snapshot.extents.get(log), look_at(log, offset, snapshot)
     end = extent.end_offset if extent else 0
     if log.is_physical and log not in snapshot.leaderless and offset > end:
-        message = f"offset {offset} lies above {end}, where the log ends"
-        raise SettingsError(message, key=key, **log.place, action="`etl offsets show CONF`")
+        message = f"Offset {offset} lies above {end}, where the log ends"
+        raise SettingsError(
+            message, key=key, **log.place, action="Check with `etl offsets show CONF`"
+        )
     if extent and looked and not looked.is_entry:
         before, after = _around(looked, extent)
         told = "nobody can tell whether a" if looked.is_entry is None else "no"
         message = f"{told} message begins at {offset}: {looked.wrong}"
-        action = f"where one begins (etl records show); the broker names {before} below it and {after} above it"
+        action = f"Check where one begins (etl records show); the broker names {before} below it and {after} above it"
         if looked.before is not None:
             message = (
-                f"no message begins at {offset}: it lies inside the one from {before} to {after}"
+                f"No message begins at {offset}: it lies inside the one from {before} to {after}"
             )
-            action = f"whether that message is on this side or the other: {before} or {after}"
+            action = f"Check whether that message is on this side or the other: {before} or {after}"
         raise SettingsError(message, key=key, **log.place, action=action)
 
 
@@ -245,9 +247,12 @@ def _from(plan: Plan, log: BrokerPartition, start: int, to: int, found: Committe
     life, passed = plan.log_epochs.get(log, 0), _moved_past(plan, log, start)
     ours = min((loss.from_offset for loss in passed), default=None)
     if ours is not None and to < ours:
-        message = f"the committed offset is {to}, and the table has what lies below {ours}: to follow it would load rows twice"
+        message = f"The committed offset is {to}, and the table has what lies below {ours}: to follow it would load rows twice"
         raise OffsetMoved(
-            message, **log.place, offset=to, action=f"who set it; set it to {ours}, or further on"
+            message,
+            **log.place,
+            offset=to,
+            action=f"Check who set it; set it to {ours}, or further on",
         )
     losses = [loss for loss in plan.losses if (loss.log, loss.log_epoch) != (log, life)]
     if ours is not None and ours < to:
@@ -275,9 +280,9 @@ def _inside_entry(
     log: BrokerPartition, looked: LookedAt, snapshot: Snapshot, last: Plan | None, *, is_left: bool
 ) -> MisalignedOffset:
     ours = _ours(log, looked.offset, last, is_left=is_left)
-    message = "no message begins at the committed offset"
+    message = "No message begins at the committed offset"
     if is_left and last:
-        message = f"plan {last.number} is stored and not in the table, and no message begins where it begins in this log"
+        message = f"Plan {last.number} is stored and not in the table, and no message begins where it begins in this log"
     if looked.before is not None and looked.after is not None:
         message += f": it lies inside the one from {looked.before} to {looked.after}"
     elif looked.wrong:

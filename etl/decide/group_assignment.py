@@ -168,9 +168,11 @@ def assign(context: AssignmentContext, strategy: Strategy, member: str) -> Assig
     all.
     """
     if member not in context.members:
-        message = "our own registration is not among the group's consumers"
+        message = "Our own registration is not among the group's consumers"
         raise SettingsError(
-            message, consumer=member, action="whether somebody deleted the znode of this consumer"
+            message,
+            consumer=member,
+            action="Check whether somebody deleted the znode of this consumer",
         )
     if strategy is Strategy.RANGE:
         return _range(context)
@@ -244,11 +246,11 @@ def _in_hash_order(
     for (one, _, log), (another, _, other) in pairwise(hashed):
         if is_shared and one == another and log.topic != other.topic:
             message = (
-                f"round robin has no order for {log} and {other}: their names have the same hash"
+                f"Round robin has no order for {log} and {other}: their names have the same hash"
             )
             raise SettingsError(
                 message,
-                action="partition.assignment.strategy of all consumers of the group: range knows no hash",
+                action="Check partition.assignment.strategy of all consumers of the group: range knows no hash",
             )
     return [log for _, _, log in hashed]
 
@@ -259,11 +261,11 @@ def _reject_unequal_threads(context: AssignmentContext) -> None:
     for (first, expected), (topic, threads) in pairwise(by_topic):
         if threads != expected:
             differing = min(set(threads) ^ set(expected))
-            message = f"round robin to 0.9 needs consumers that read the same topics with as many threads: {differing} reads one of two"
+            message = f"Round robin to 0.9 needs consumers that read the same topics with as many threads: {differing} reads one of two"
             raise SettingsError(
                 message,
                 topics=f"{first}, {topic}",
-                action="the topics and threads of the group's consumers, or use range",
+                action="Check the topics and threads of the group's consumers, or use range",
             )
 
 
@@ -293,9 +295,9 @@ def assign_as_leader(
     chosen = _STRATEGIES.get(strategy)
     if chosen is None:
         raise SettingsError(
-            "the group's leader is asked for an assignment that is unknown here",
+            "The group's leader is asked for an assignment that is unknown here",
             strategy=strategy,
-            action=f"group.join.assignment_strategy: one of {', '.join(STRATEGIES)}",
+            action=f"Set group.join.assignment_strategy: one of {', '.join(STRATEGIES)}",
         )
     ordered = sorted(
         members,

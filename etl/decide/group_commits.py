@@ -307,18 +307,18 @@ def reject_replacing(plan: Plan) -> None:
     read by others. Raises NeedsDecision.
     """
     if plan.handed_over is False:
-        message = f"plan {plan.number} is stored, and " + (
+        message = f"Plan {plan.number} is stored, and " + (
             "void, since its hand-over was refused: the next run that owns a partition puts another in its place"
             if plan.is_void
             else "the next run finds out whether it was handed over"
         )
-        raise NeedsDecision(message, action="`etl run CONF`; then say this again")
+        raise NeedsDecision(message, action="Run `etl run CONF`; then run this command again")
     if plan.is_executed_as_it_is:
-        message = f"plan {plan.number} was handed over and is not in the table: the group's offsets are behind it, and nobody else reads it"
+        message = f"Plan {plan.number} was handed over and is not in the table: the group's offsets are behind it, and nobody else reads it"
         if not plan.handed_over:
-            message = f"plan {plan.number} is stored by a member of the group and not in the table: others may have read on behind it"
+            message = f"Plan {plan.number} is stored by a member of the group and not in the table: others may have read on behind it"
         action = (
-            "`etl run CONF`, which executes it; what cannot be read of it any more is left out by `etl plans supersede CONF "
+            "Run `etl run CONF`, which executes it; what cannot be read of it any more is left out by `etl plans supersede CONF "
             f"{plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ...`; then say this again"
         )
         raise NeedsDecision(message, action=action)
@@ -407,8 +407,8 @@ def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -
     if plan.handed_over is not False:
         return
     if not is_member(settings):
-        message = f"plan {plan.number} was stored by a member of the group, and nobody wrote down that it was handed over"
-        action = "with group.mode: join, as it was, `etl run CONF` finds out and finishes it; change the key then"
+        message = f"Plan {plan.number} was stored by a member of the group, and nobody wrote down that it was handed over"
+        action = "With group.mode: join, as it was, `etl run CONF` finds out and finishes it; change the key then"
         raise SettingsError(message, key="group.mode", action=action)
     if plan.is_open:
         reject_other_offsets_storage(plan, snapshot.offsets_in)
@@ -416,22 +416,22 @@ def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -
     if found is HandOverOutcome.IN_PART:
         refused = min(uncommitted_partitions(plan, snapshot.committed))
         action = (
-            "the brokers' ACLs for the topic (Read), and that the coordinator knows it; then `etl plans supersede CONF "
+            "Check the brokers' ACLs for the topic (Read), and that the coordinator knows it; then `etl plans supersede CONF "
             f"{plan.number} --reason ...`: what was handed over is loaded, and a later plan reads the rest"
         )
         raise NeedsDecision(
-            f"plan {plan.number} was handed over but for this partition",
+            f"Plan {plan.number} was handed over but for this partition",
             **refused.place,
             action=action,
         )
     if found is HandOverOutcome.UNTOLD:
         log = plan.offsets_to_commit[0]
         message = (
-            f"nobody can tell whether plan {plan.number} was handed over: its run died at that very moment, and others have committed "
+            f"Nobody can tell whether plan {plan.number} was handed over: its run died at that very moment, and others have committed "
             "the group's offsets beyond its ends since"
         )
         action = (
-            "what the group's other members read between the offsets in `etl plans show CONF "
+            "Check what the group's other members read between the offsets in `etl plans show CONF "
             f"{plan.number}`, such as {starts_of(plan)[log]} to {plan.positions[log]} of {log}: if they read it, `etl plans supersede "
             f"CONF {plan.number} --reason ...` leaves it to them; if they did not, the same with --assume-offsets-committed, and the next run loads it"
         )
@@ -443,8 +443,8 @@ def reject_without_assignment(plan: Plan, snapshot: Snapshot) -> None:
     Raises NeedsDecision.
     """
     if snapshot.share is None:
-        message = f"plan {plan.number} is stored and was not handed over: a run that has joined the group puts another in its place"
-        raise NeedsDecision(message, action="`etl run CONF`; then say this again")
+        message = f"Plan {plan.number} is stored and was not handed over: a run that has joined the group puts another in its place"
+        raise NeedsDecision(message, action="Run `etl run CONF`; then run this command again")
 
 
 def plan_without_uncommitted(

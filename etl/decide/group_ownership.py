@@ -122,8 +122,8 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
         _reject_members_elsewhere(snapshot, settings.group)
         return _without(snapshot, _of_others(snapshot, settings))
     if _is_refused(snapshot, settings):
-        message = f"live consumers are registered in the group: {', '.join(foreign_consumers(snapshot.live_consumers, settings)[:_NAMED])}"
-        action = "that they are stopped; a crashed one leaves after its session timeout"
+        message = f"Live consumers are registered in the group: {', '.join(foreign_consumers(snapshot.live_consumers, settings)[:_NAMED])}"
+        action = "Check that they are stopped; a crashed one leaves after its session timeout"
         raise Owned(message, action=action)
     left = foreign_owners(snapshot.owners, settings)
     if left and on_owned(settings.group) is not OnOwned.SKIP:
@@ -139,16 +139,16 @@ def _reject_members_elsewhere(snapshot: Snapshot, group: GroupSettings) -> None:
         return
     in_zookeeper = [one for one in snapshot.live_consumers if one not in snapshot.live_in_kafka]
     if snapshot.share.membership is Membership.ZOOKEEPER and snapshot.live_in_kafka:
-        message = f"consumers are alive in Kafka's own group of this name: {', '.join(snapshot.live_in_kafka[:_NAMED])}"
+        message = f"Consumers are alive in Kafka's own group of this name: {', '.join(snapshot.live_in_kafka[:_NAMED])}"
         raise Owned(
             message,
-            action="that they are stopped: offsets_storage: zookeeper shares with consumers that are registered in ZooKeeper alone",
+            action="Check that they are stopped: offsets_storage: zookeeper shares with consumers that are registered in ZooKeeper alone",
         )
     if snapshot.share.membership is Membership.COORDINATOR and in_zookeeper:
-        message = f"consumers of the group are registered in ZooKeeper: {', '.join(in_zookeeper[:_NAMED])}"
+        message = f"Consumers of the group are registered in ZooKeeper: {', '.join(in_zookeeper[:_NAMED])}"
         raise Owned(
             message,
-            action="that they are stopped: membership: coordinator shares with members of Kafka's own group alone",
+            action="Check that they are stopped: membership: coordinator shares with members of Kafka's own group alone",
         )
 
 
@@ -200,7 +200,7 @@ def reject_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:
         return
     left = {r.log: snapshot.owners[r.log] for r in plan.ranges if r.log in snapshot.owners}
     if left:
-        raise owned_by(left, first=f"plan {plan.number} is stored and must be executed first; ")
+        raise owned_by(left, first=f"Plan {plan.number} is stored and must be executed first. ")
 
 
 def on_owned(group: GroupSettings) -> OnOwned:
@@ -235,17 +235,17 @@ def owned_by(owners: Mapping[BrokerPartition, str], *, waited: str = "", first: 
     """
     log, owner = min(owners.items())
     if owner == UNASSIGNED:
-        message = f"the partition is assigned to {owner}{waited}"
+        message = f"The partition is assigned to {owner}{waited}"
         return Owned(
             message,
             **log.place,
-            action=f"{first}say it again once the group has divided its partitions anew",
+            action=f"{first}Run this command again after the next rebalance of the group",
         )
     more = f" (and {len(owners) - 1:,} more partitions have owners)" if len(owners) > 1 else ""
     return Owned(
-        f"the partition is owned by {owner}{more}{waited}",
+        f"The partition is owned by {owner}{more}{waited}",
         **log.place,
-        action=f"{first}that this consumer is stopped",
+        action=f"{first}Check that this consumer is stopped",
     )
 
 
@@ -267,8 +267,8 @@ def reject_active_members(snapshot: Snapshot, settings: Settings) -> None:
     """
     alive = foreign_consumers(snapshot.live_consumers, settings)
     if is_member(settings) and not joins_for_commands(settings) and alive:
-        message = f"the group has members, and what is stored here moves offsets only when a run executes it: {', '.join(alive[:_NAMED])}"
-        action = "stop them, as Kafka's own tools want it for a reset; then say this again, `etl run CONF`, and start them again"
+        message = f"The group has members, and what is stored here moves offsets only when a run executes it: {', '.join(alive[:_NAMED])}"
+        action = "Stop them, as Kafka's own tools want it for a reset; then run this command again, `etl run CONF`, and start them again"
         raise Owned(message, action=action)
 
 
@@ -355,10 +355,10 @@ def _may_be_committed(
 
 def _left_unread(plan: Plan, name: str, is_known: str) -> NeedsDecision:
     was = "was handed over" if plan.handed_over or plan.is_void else "may have been handed over"
-    message = f"plan {plan.number} of {name} {was} and {is_known}: nobody else reads its ranges"
+    message = f"Plan {plan.number} of {name} {was} and {is_known}: nobody else reads its ranges"
     return NeedsDecision(
         message,
-        action="`etl run` with that pipeline's conf, which finds out and executes it; then say this again",
+        action="Run `etl run` with that pipeline's conf, which finds out and executes it; then run this command again",
     )
 
 
@@ -372,9 +372,10 @@ def reject_unrecorded_commit(state: PipelineState, snapshot: Snapshot, settings:
         and snapshot.share is None
         and is_left_to_execute(snapshot.ledger, settings)
     ):
-        message = f"plan {state.last.number} is of a member of the group, and nobody wrote down that it is in the table"
+        message = f"Plan {state.last.number} is of a member of the group, and nobody wrote down that it is in the table"
         raise NeedsDecision(
-            message, action="`etl run CONF`, which finds out and goes on; then say this again"
+            message,
+            action="Run `etl run CONF`, which finds out and continues; then run this command again",
         )
 
 
@@ -384,8 +385,8 @@ def reject_fenced_plan(void: RejectedCommit | None, done: str = "") -> None:
     """
     if void:
         raise Owned(
-            f"the group changed while it was looked at: {void.why}",
-            action=f"{done or 'nothing was stored or moved'}; say it again",
+            f"The group changed after the snapshot: {void.why}",
+            action=f"{done or 'Nothing was stored or committed'}. Run this command again",
         )
 
 
@@ -398,8 +399,10 @@ def reject_offsets_read_by_others(
     for hole in sorted(read, key=lambda hole: (hole.log, -hole.until_offset)):
         start, until = back.get(hole.log, (0, 0))
         if max(start, hole.from_offset) < min(until, hole.until_offset):
-            message = f"other members of the group read offsets {hole.from_offset} to {hole.until_offset}: both would have them"
-            action = f"--to {hole.until_offset}, or further on: what lies before that is theirs"
+            message = f"Other members of the group read offsets {hole.from_offset} to {hole.until_offset}: both would have them"
+            action = (
+                f"Pass --to {hole.until_offset}, or further on: what lies before that is theirs"
+            )
             raise NeedsDecision(message, **hole.log.place, offset=start, action=action)
 
 
@@ -425,10 +428,10 @@ def reject_rewinding_other_members(
     for log, found in sorted(committed.items()):
         if log in plan.positions and is_read_on_by_others(plan, log, found):
             message = (
-                f"plan {plan.number} was handed over by a member of the group, and other members have read on since: {render_log(log)} "
+                f"Plan {plan.number} was handed over by a member of the group, and other members have read on since: {render_log(log)} "
                 f"is at {found.offset}, ours is {plan.positions[log]}"
             )
-            action = "group.mode: join, under which restoring leaves what they read to them, and the next run goes on behind it"
+            action = "Set group.mode: join, under which restoring leaves what they read to them, and the next run continues behind it"
             raise NeedsDecision(message, **log.place, offset=found.offset, action=action)
 
 

@@ -87,14 +87,14 @@ def predecessor_of(
         raise SettingsError(
             message,
             key="--from",
-            action="source.topics, and the pipelines that `etl run CONF --dry-run` names",
+            action="Check source.topics, and the pipelines that `etl run CONF --dry-run` names",
         )
     if other.plan and other.plan.dialect is not settings.source.broker_type:
         message = f"{name_of(other.app_id)} has loaded from {other.plan.dialect.value} brokers: its offsets and its rows' keys are others"
         raise SettingsError(
             message,
             key="--from",
-            action="the pipeline's name, and source.broker_type; these brokers take a table of their own",
+            action="Check the pipeline's name, and source.broker_type; these brokers take a table of their own",
         )
     if other.plan and not is_same_cluster(other.plan, snapshot, settings.source.assume_cluster_id):
         _reject_another_cluster(other.plan, sorted({log.topic for log in positions}), snapshot)
@@ -110,8 +110,8 @@ def _reject_another_cluster(plan: Plan, topics: list[str], snapshot: Snapshot) -
     for topic in topics:
         known, found = plan.topic_ids.get(topic), snapshot.topic_ids.get(topic)
         if known is None or known != found or is_creation_id(known):
-            message = f"the rows of this topic in the table are of cluster {plan.cluster}, and this one is {snapshot.cluster}"
-            action = "offsets of one cluster mean nothing on another, and their rows could not be told apart: another table.path"
+            message = f"The rows of this topic in the table are of cluster {plan.cluster}, and this one is {snapshot.cluster}"
+            action = "Offsets of one cluster mean nothing on another, and their rows could not be told apart: another table.path"
             action += "" if plan.cluster_id else f"; {name_put_back(plan.cluster)}"
             raise NeedsDecision(message, topic=topic, action=action)
 
@@ -136,10 +136,10 @@ def ours_apart(snapshot: Snapshot) -> UpToDate | Replay | None:
         return UpToDate(ledger.newest, ledger.newest.positions)
     number = ledger.newest.number
     if number <= (table.transaction_version or 0):
-        message = f"plan {number} is stored, and nobody knows whether the table that it was made for holds it"
+        message = f"Plan {number} is stored, and nobody knows whether the table that it was made for holds it"
         raise NeedsDecision(
             message,
-            action="run once with table.path at that table, or at an empty folder, and take over after that",
+            action="Run once with table.path at that table, or at an empty folder, and take over after that",
         )
     return Replay(ledger.newest)
 
@@ -255,8 +255,8 @@ def _reject_committed_above(
 ) -> None:
     for log, there in sorted(committed.items()):
         if there is not None and there > positions[log]:
-            message = f"the committed offset is {there}, and the rows in the table end at {positions[log]}"
-            action = f"who committed it; set it back to {positions[log]}, or the records between are never loaded"
+            message = f"The committed offset is {there}, and the rows in the table end at {positions[log]}"
+            action = f"Check who committed it; set it back to {positions[log]}, or the records between are never loaded"
             raise OffsetMoved(message, **log.place, offset=there, action=action)
 
 
@@ -309,10 +309,10 @@ def reject_unloaded_gap(
         )
         if gap:
             message = (
-                f"both pipelines know this partition, and offsets {gap[0]} to {gap[1]} lie between their positions and were loaded "
+                f"Both pipelines know this partition, and offsets {gap[0]} to {gap[1]} lie between their positions and were loaded "
                 "by neither"
             )
-            action = "source.topics without this topic, which then takes a pipeline and a table of its own"
+            action = "Check source.topics without this topic, which then takes a pipeline and a table of its own"
             raise NeedsDecision(message, **log.place, offset=gap[0], action=action)
 
 
@@ -335,8 +335,8 @@ def state_of_itself(snapshot: Snapshot, settings: Settings) -> PipelineState | N
 
 def _run_first() -> SettingsError:
     return SettingsError(
-        "the table knows more plans of this pipeline than ZooKeeper",
-        action="`etl run CONF`, which mends that first",
+        "The table knows more plans of this pipeline than ZooKeeper",
+        action="Run `etl run CONF`, which mends that first",
     )
 
 

@@ -260,8 +260,8 @@ def fold(
     continues from the ledger. Raises LedgersDisagree for the result of another plan.
     """
     if not applied.is_of(plan):
-        message = f"the record of plan {plan.number} does not belong to it: it is of {applied.plan_id}, the plan is {plan.id}"
-        raise LedgersDisagree(message, action="whether ZooKeeper was restored from a copy")
+        message = f"The record of plan {plan.number} does not belong to it: it is of {applied.plan_id}, the plan is {plan.id}"
+        raise LedgersDisagree(message, action="Check whether ZooKeeper was restored from a copy")
     if plan.number <= coverage.through:
         return coverage
     coverage = replace(

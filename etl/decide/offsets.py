@@ -288,10 +288,10 @@ def reject_other_offsets_storage(plan: Plan, storage: OffsetsStorage) -> None:
     """
     if plan.moves_offsets and plan.offsets_in is not storage:
         message = (
-            f"plan {plan.number} is stored and not in the table, and was made for offsets in {plan.offsets_in.value}; "
+            f"Plan {plan.number} is stored and not in the table, and was made for offsets in {plan.offsets_in.value}; "
             f"group.offsets_storage is {storage.value} now"
         )
-        action = f"with group.offsets_storage: {plan.offsets_in.value} `etl run CONF` finishes it; change the key then"
+        action = f"With group.offsets_storage: {plan.offsets_in.value} `etl run CONF` finishes it; change the key then"
         raise SettingsError(message, key="group.offsets_storage", action=action)
 
 
@@ -319,21 +319,21 @@ def reject_beyond(
         if found.offset is None or log not in ends or (end is not None and found.offset <= end):
             continue
         message = (
-            f"somebody else moved a committed offset: it is {found.offset}, ours is {ours}, and "
+            f"Somebody else moved a committed offset: it is {found.offset}, ours is {ours}, and "
         )
         if end is None:
             message += f"the partition {log.unled}, so nobody tells whether its log reaches so far"
             action = (
-                f"{log.held_by}: the next run goes on once that is known"
+                f"{log.held_by}. The next run continues when its leader is back"
                 if is_member
-                else (f"{log.held_by}; or who set it, and set it back to {ours}: {RESTORE}")
+                else (f"{log.held_by}. Or check who set it, and set it back to {ours}: {RESTORE}")
             )
         else:
             message += f"the log ends at {end}"
-            action = f"which other consumer of this group ran or who set it; set it back to {ours}: {RESTORE}"
+            action = f"Check which other consumer of this group ran or who set it; set it back to {ours}: {RESTORE}"
             if is_member:
                 action = (
-                    f"whether the log was cut below what other members had read: then they have what it holds from {ours} on, and the "
+                    f"Check whether the log was cut below what other members had read: then they have what it holds from {ours} on, and the "
                     f"group's offset is to be set to {end}, as the group's own tools do it; if nobody has that, to {ours}: {RESTORE}"
                 )
         raise OffsetMoved(message, **log.place, offset=found.offset, action=action)
@@ -350,13 +350,15 @@ def of_another_log(
     ours = plan.positions[log]
     if stories:
         message = (
-            f"the ledger is older than the table: {stories}, and in between the log was cut or made again; the committed offset is "
+            f"The ledger is older than the table: {stories}, and in between the log was cut or made again; the committed offset is "
             f"{found}, ours is {ours}"
         )
-        action = "that ZooKeeper was restored from a copy; the offset is then of the log that was"
+        action = (
+            "Check that ZooKeeper was restored from a copy; the offset is then of the log that was"
+        )
     else:
-        message = f"somebody else moved a committed offset: it is {found}, ours is {ours}, since the log was cut or made again"
-        action = "which other consumer of this group ran or who set it; it may be an offset of the log that was"
+        message = f"Somebody else moved a committed offset: it is {found}, ours is {ours}, since the log was cut or made again"
+        action = "Check which other consumer of this group ran or who set it; it may be an offset of the log that was"
     action += f": set it back to {ours} ({RESTORE}). To follow it would leave out records of the log of now"
     return OffsetMoved(message, **log.place, offset=found, action=action)
 
@@ -371,10 +373,10 @@ def of_a_lost_plan(plan: Plan, found: Committed, log: BrokerPartition) -> Offset
     """Return the error for an offset committed by a plan that neither ledger nor table knows."""
     number, ours = plan_that_moved(found), plan.positions[log]
     message = (
-        f"plan {number} of this pipeline was handed over, and neither ZooKeeper nor the table has it: it moved the committed offset "
+        f"Plan {number} of this pipeline was handed over, and neither ZooKeeper nor the table has it: it moved the committed offset "
         f"from {ours} to {found.offset}, and nobody else reads what lies between"
     )
-    action = f"that ZooKeeper was emptied or restored from an old copy: a newer one has the plan; else set it back to {ours} ({RESTORE})"
+    action = f"Check that ZooKeeper was emptied or restored from an old copy: a newer one has the plan; else set it back to {ours} ({RESTORE})"
     return OffsetMoved(message, **log.place, offset=found.offset, action=action)
 
 
@@ -396,20 +398,18 @@ def moved_offset(
             f"{found}, ours is {ours}{more}"
         )
         action = (
-            f"that no member of the group in {before} has read on since: a last run with group.offsets_storage: {before} goes on behind "
+            f"Check that no member of the group in {before} has read on since: a last run with group.offsets_storage: {before} goes on behind "
             f"what they read; once they are stopped, {RESTORE} sets the positions in the new place"
         )
         return OffsetMoved(message, **log.place, offset=found, action=action)
-    message = f"somebody else {'removed' if found is None else 'moved'} a committed offset: it is {found}, ours is {ours}{more}"
+    message = f"Somebody else {'removed' if found is None else 'moved'} a committed offset: it is {found}, ours is {ours}{more}"
     if is_read_on_by_others(plan, log, moved[log]):
         action = (
-            "group.mode: join, under which this pipeline's runs were members of the group: they go on behind what other members "
+            "Set group.mode: join, under which this pipeline's runs were members of the group: they continue behind what other members "
             "read since, and name it. Set back, it would be read by both; under group.on_offset_changed: follow it is told lost"
         )
         return OffsetMoved(message, **log.place, offset=found, action=action)
-    action = (
-        f"which other consumer of this group ran or who set it; set it back to {ours} ({RESTORE})"
-    )
+    action = f"Check which other consumer of this group ran or who set it; set it back to {ours} ({RESTORE})"
     action += (
         ", or allow it with group.on_offset_changed: follow"
         if found is not None and found > ours

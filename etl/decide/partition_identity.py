@@ -177,12 +177,12 @@ def reject_topics_recreated_since(
     if not again:
         return
     topic, others = again[0], f" (and {len(again) - 1} more topics)" if again[1:] else ""
-    message = f"the topic was deleted and made again while it was read: its id is {now[topic]}, planned was {known[topic]}{others}"
-    action = f"who did it; the next run says so too, then go on with the new one: {accept_command([topic])}"
+    message = f"The topic was deleted and made again while it was read: its id is {now[topic]}, planned was {known[topic]}{others}"
+    action = f"Check who did it; the next run says so too, then continue with the new one: {accept_command([topic])}"
     if is_in_table:
         message = f"{message}; plan {plan.number} is in the table, and some of its rows may be records of the new topic"
         action = (
-            f"the plan's rows against the topic's records (etl plans show, etl records show), before anything else: {accept_command([topic])} "
+            f"Check the plan's rows against the topic's records (etl plans show, etl records show), before anything else: {accept_command([topic])} "
             "reads the new topic from its start, and those that are in the table already come twice"
         )
     raise TopicRecreated(message, topic=topic, action=action)
@@ -248,8 +248,8 @@ def reject_recreated_topics(plan: Plan, snapshot: Snapshot) -> None:
     for topic in again:
         known, found = compared_ids(topic, plan, snapshot) or ("", "")
         others = f" (and {len(again) - 1} more topics)" if again.keys() - {topic} else ""
-        message = f"the topic was deleted and made again: its id is {found}, plan {plan.number} read {known}{others}"
-        action = "who did it; to go on with the new one: " + accept_command([topic])
+        message = f"The topic was deleted and made again: its id is {found}, plan {plan.number} read {known}{others}"
+        action = "Check who did it; to continue with the new one: " + accept_command([topic])
         if is_creation_id(found):
             action += (
                 "; or, where ZooKeeper's content was copied to another ensemble and it is the same topic, add --not-recreated. Nothing "
@@ -284,7 +284,7 @@ def reject_stored_plan_of_recreated_topic(plan: Plan, snapshot: Snapshot) -> Non
         known, found = compared_ids(topic, plan, snapshot) or ("", "")
         whose = "was handed over" if plan.handed_over else "a member of the group stored"
         message = (
-            f"the topic was deleted and made again: its id is {found}, that of plan {plan.number}, which {whose} and is not in the "
+            f"The topic was deleted and made again: its id is {found}, that of plan {plan.number}, which {whose} and is not in the "
             f"table, is {known}"
         )
         skips = (
@@ -293,7 +293,7 @@ def reject_stored_plan_of_recreated_topic(plan: Plan, snapshot: Snapshot) -> Non
             else ""
         )
         action = (
-            f"who did it: what the table lacks of that plan is gone then, and the plan without it is: etl plans supersede CONF "
+            f"Check who did it: what the table lacks of that plan is gone then, and the plan without it is: etl plans supersede CONF "
             f"{plan.number} {skips}--reason ...; `etl run CONF` executes it, and then the new topic is gone on with: "
             f"{accept_command([topic])}"
         )
@@ -304,7 +304,7 @@ def _undecided(waiting: Sequence[BrokerPartition], plan: Plan, snapshot: Snapsho
     log = waiting[0]
     more = f" (and {len(waiting) - 1:,} more partitions)" if waiting[1:] else ""
     message = (
-        f"the topic was deleted and made again, and each of its brokers may have kept its log or lost it: the topic's id is "
+        f"The topic was deleted and made again, and each of its brokers may have kept its log or lost it: the topic's id is "
         f"{snapshot.topic_ids[log.topic]}, plan {plan.number} read this partition under {id_of(log, plan)}{more}"
     )
     return NeedsDecision(message, **log.place, action=" ".join(ways_out(waiting, plan, snapshot)))
@@ -375,22 +375,22 @@ class Cut:
         more = f" (and {others} more partitions)" if others else ""
         if self.is_known:
             message, at = (
-                f"the log was cut at offset {self.left_until}, and records up to {self.position} were read or planned{more}",
+                f"The log was cut at offset {self.left_until}, and records up to {self.position} were read or planned{more}",
                 "",
             )
         else:
             message, at = (
-                f"the log was cut at offset {self.left_until} or below, and we were at {self.position}{more}",
+                f"The log was cut at offset {self.left_until} or below, and we were at {self.position}{more}",
                 "--truncated-at OFFSET ",
             )
         if self.holds_others:
             before = self.left_until + 1
-            message = f"the log holds other bytes before offset {before} than were read or planned, and we were at {self.position}{more}"
+            message = f"The log holds other bytes before offset {before} than were read or planned, and we were at {self.position}{more}"
         named = quoted_log(self.log)
-        action = "whether an unclean leader was elected, or a broker lost its disk; to go on from there: "
+        action = "Check whether an unclean leader was elected, or a broker lost its disk; to continue from there: "
         if self.log.is_physical:
             action = (
-                "whether its broker lost the end of its disk, or the topic was deleted and made again on that broker alone; to go on "
+                "Check whether its broker lost the end of its disk, or the topic was deleted and made again on that broker alone; to continue "
                 "from where its records are those in the table, from 0 if it was made again: "
             )
         action += f"etl topics accept-changes CONF -p {named} {at}--reason ..."
@@ -605,20 +605,22 @@ def _as_planned(newest: Plan, told: str | None, said: str | None) -> ClusterName
         return ClusterName(name)
     if name != said:
         message = (
-            f"the newest plan is of cluster {name}, and these brokers are of cluster {told or said}"
+            f"The newest plan is of cluster {name}, and these brokers are of cluster {told or said}"
         )
         raise NeedsDecision(
             message,
             key="cluster",
-            action=f"what the conf points at: {_APART}; {name_put_back(name)}",
+            action=f"Check what the conf points at: {_APART}; {name_put_back(name)}",
         )
     if told and known and told != known:
-        message = f"the newest plan is of cluster {name}, that of id {known}, and these brokers tell {told}"
-        raise NeedsDecision(message, key="cluster", action=f"what the conf points at: {_APART}")
+        message = f"The newest plan is of cluster {name}, that of id {known}, and these brokers tell {told}"
+        raise NeedsDecision(
+            message, key="cluster", action=f"Check what the conf points at: {_APART}"
+        )
     return ClusterName(name, told or known)
 
 
 def _said(said: str | None, action: str) -> str:
     if not said:
-        raise SettingsError("the brokers tell no cluster id", key="cluster", action=action)
+        raise SettingsError("The brokers tell no cluster id", key="cluster", action=action)
     return said

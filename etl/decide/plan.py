@@ -392,8 +392,8 @@ def reading_of(
     """
     extent = snapshot.extents[log]
     if extent.end_offset < wanted <= extent.end_offset + extent.held_back:
-        message = f"the position lies above the last stable offset {extent.end_offset}: a transaction is open there"
-        action = "who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry goes on"
+        message = f"The position lies above the last stable offset {extent.end_offset}: a transaction is open there"
+        action = "Check who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry continues"
         raise NotYetReadable(message, **log.place, offset=wanted, action=action)
     if wanted > extent.end_offset:
         raise _above_the_end(log, wanted, snapshot)
@@ -401,7 +401,7 @@ def reading_of(
         return _Reading(wanted, extent.end_offset)
     if settings.source.on_data_loss is OnDataLoss.FAIL:
         message = f"{extent.log_start_offset - wanted:,} {log.unit}s are gone: wanted {wanted}, the log starts at {extent.log_start_offset}"
-        action = "the topic's retention against how often this runs; to go on without them set source.on_data_loss: skip"
+        action = "Check the topic's retention against how often this runs; to continue without them set source.on_data_loss: skip"
         raise DataLoss(message, **log.place, offset=wanted, action=action)
     return _Reading(
         extent.log_start_offset,
@@ -419,25 +419,23 @@ def _above_the_end(log: BrokerPartition, wanted: int, snapshot: Snapshot) -> Etl
     holds = f"the log can be read from {extent.log_start_offset} to {extent.end_offset}"
     ours = newest.positions.get(log) if newest else None
     if ours is not None and wanted <= ours:
-        action = f"its leader, and open transactions; {holds}"
+        action = f"Check its leader, and open transactions; {holds}"
         return NotYetReadable(
-            "the readable end of the log lies below our position", action=action, **place
+            "The readable end of the log lies below our position", action=action, **place
         )
-    action = f"who committed it: {holds}; " + (
+    action = f"Check who committed it: {holds}; " + (
         "set the committed offset to one of these, or remove it to start where policy says"
         if ours is None
         else f"set the committed offset back to ours, {ours}"
     )
-    return BadOffset("the committed offset lies above the end of the log", action=action, **place)
+    return BadOffset("The committed offset lies above the end of the log", action=action, **place)
 
 
 def _reject_leaderless(snapshot: Snapshot, settings: Settings) -> None:
     if snapshot.leaderless and settings.source.on_no_leader is OnNoLeader.FAIL:
         log = min(snapshot.leaderless)
-        action = (
-            "the brokers that hold its replicas; to go on without it set source.on_no_leader: skip"
-        )
-        raise BrokerUnreachable("the partition has no leader", **log.place, action=action)
+        action = "Check the brokers that hold its replicas; to continue without it set source.on_no_leader: skip"
+        raise BrokerUnreachable("The partition has no leader", **log.place, action=action)
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,14 +90,14 @@ _TOPICS_NAMED = 5
 def reject_retired(ledger: Ledger) -> None:
     """Reject a retired pipeline. Raises NeedsDecision."""
     if ledger.retired:
-        message = f"this pipeline was retired: {ledger.retired.reason}"
+        message = f"This pipeline was retired: {ledger.retired.reason}"
         taker = ledger.retired.taken_over_by
         back = (
             f"`etl pipelines inherit CONF --predecessor {taker} --reason ...`"
             if taker
             else "`etl pipelines resume CONF --reason ...`"
         )
-        raise NeedsDecision(message, action=f"nothing where that is meant; else {back}")
+        raise NeedsDecision(message, action=f"Ignore this if it is meant; else {back}")
 
 
 def reject_shared_topics(
@@ -111,10 +111,10 @@ def reject_shared_topics(
     """
     for name, theirs in sorted(others.items()):
         if shared := theirs.intersection(topics):
-            message = f"pipeline {name} of the same group reads this topic too"
-            action = f"which of the two is to go on: `etl pipelines retire CONF {name} --reason ...` takes the other out of service"
+            message = f"Pipeline {name} of the same group reads this topic too"
+            action = f"Check which of the two is to continue: `etl pipelines retire CONF {name} --reason ...` takes the other out of service"
             if not has_plans:
-                action = f"a group of its own for this pipeline, which has loaded nothing yet; or {action}"
+                action = f"Use a group of its own for this pipeline, which has loaded nothing yet; or {action}"
             raise SettingsError(message, key="group", topic=min(shared), action=action)
 
 
@@ -124,10 +124,10 @@ def reject_other_broker_type(plan: Plan | None, settings: Settings) -> None:
     """
     if plan is not None and plan.dialect is not settings.source.broker_type:
         message = (
-            f"this pipeline has loaded from {plan.dialect.value} brokers, and the conf says {settings.source.broker_type.value}: offsets of "
+            f"This pipeline has loaded from {plan.dialect.value} brokers, and the conf says {settings.source.broker_type.value}: offsets of "
             "one mean nothing on the other, and rows of both have other keys"
         )
-        action = "source.broker_type and zookeeper.connect; what other brokers hold takes a group or a pipeline, and a table, of its own"
+        action = "Check source.broker_type and zookeeper.connect; what other brokers hold takes a group or a pipeline, and a table, of its own"
         raise SettingsError(message, key="source.broker_type", action=action)
 
 
@@ -166,15 +166,15 @@ def reject_missing_topics(
             like = difflib.get_close_matches(name, sorted(of_cluster()), n=_TOPICS_NAMED)
             if name in read:
                 action = (
-                    "whether it was deleted, since this pipeline has read it: then take it out of "
+                    "Check whether it was deleted, since this pipeline has read it: then take it out of "
                     "the list; its rows stay in the table"
                 )
             elif like:
-                action = f"its spelling: the cluster has {', '.join(like)}"
+                action = f"Check its spelling: the cluster has {', '.join(like)}"
             else:
-                action = "its spelling, and the cluster the conf points at"
+                action = "Check its spelling, and the cluster the conf points at"
             raise TopicMissing(
-                "the topic is not there", topic=name, key="source.topics", action=action
+                "The topic is not there", topic=name, key="source.topics", action=action
             )
     if not there:
         selected = TopicFilter(chosen.topics)
@@ -186,11 +186,11 @@ def reject_missing_topics(
         found = sorted(name for name in of_cluster() if not name.startswith("__"))
         more = f" and {len(found) - _TOPICS_NAMED:,} more" if len(found) > _TOPICS_NAMED else ""
         named = f"; the cluster has {', '.join(found[:_TOPICS_NAMED])}{more}" if found else ""
-        message = f"no topic matches {list(settings.source.topics)}"
+        message = f"No topic matches {list(settings.source.topics)}"
         raise TopicMissing(
             message,
             key="source.topics",
-            action=f"the expressions: each must match a whole topic name{named}",
+            action=f"Check the expressions: each must match a whole topic name{named}",
         )
 
 
@@ -201,15 +201,15 @@ def _reject_excluded(excluded: Sequence[str]) -> None:
     if excluded:
         more = f" (and {len(excluded) - 1:,} more)" if excluded[1:] else ""
         message = f"source.topics matches this topic, and source.exclude_topics excludes it{more}"
-        action = "both lists: exclude_topics wins, and each expression matches a whole name"
+        action = "Check both lists: exclude_topics wins, and each expression matches a whole name"
         raise SettingsError(message, topic=excluded[0], key="source.exclude_topics", action=action)
 
 
 def reject_null_partition_value(settings: Settings, topics: Iterable[str]) -> None:
     """Reject a topic name that means null as a Delta partition value. Raises SettingsError."""
     if "topic" in settings.table.partition_by and _HIVES_NULL in set(topics):
-        message = "a table partitioned by topic has null for a topic of this name"
-        action = "table.partition_by without topic, or source.exclude_topics with this topic, whose records are then not loaded"
+        message = "A table partitioned by topic has null for a topic of this name"
+        action = "Check table.partition_by without topic, or source.exclude_topics with this topic, whose records are then not loaded"
         raise SettingsError(message, topic=_HIVES_NULL, key="table.partition_by", action=action)
 
 
@@ -354,7 +354,7 @@ def plan_in_force(ledger: Ledger, table: Table | None) -> Plan | None:
 
 
 _WHICH_LEDGER = (
-    "that zookeeper.connect (with its chroot), group and pipeline are the ones that wrote this table, "
+    "Check that zookeeper.connect (with its chroot), group and pipeline are those that wrote this table, "
     "and that ZooKeeper was not emptied or restored from an old copy"
 )
 
@@ -364,8 +364,8 @@ def _which_table(table: Table | None, plan: Plan, *, is_done: bool = True) -> st
     another takes its place.
     """
     accept = (
-        "that table.path is the table this pipeline wrote, and that it was not dropped, cloned or replaced; if what is there now is "
-        f"right, accept it: etl table accept-changes CONF {table.version if table else 'none'} --reason ...; "
+        "Check that table.path is the table that this pipeline wrote, and that it was not dropped, cloned or replaced. If it is "
+        f"right as it is, accept it: etl table accept-changes CONF {table.version if table else 'none'} --reason ...; "
     )
     if is_done:
         return f"{accept}what it lacks of the plans until now is then given up, and loading goes on behind them{_from(plan)}"
@@ -411,7 +411,7 @@ def _adopt(newest: Plan | None, in_table: int, table: Table) -> RebuildFromTable
         metadata.uid,
     ) or plan.table_id not in (None, table.id):
         message = (
-            f"commit {metadata.delta_version} of the table carries a plan that was not made for it"
+            f"Commit {metadata.delta_version} of the table carries a plan that was not made for it"
         )
         raise LedgersDisagree(
             message, table_version=metadata.delta_version, action=_which_table(table, plan)
@@ -421,9 +421,7 @@ def _adopt(newest: Plan | None, in_table: int, table: Table) -> RebuildFromTable
 
 def _forgotten(newest: Plan | None) -> str:
     """Return what to do if the table's newest plan is unknown. `newest`: the ledger's."""
-    behind_the_rows = (
-        "go on behind the rows that the table holds: etl ledger restore CONF --reason ..."
-    )
+    behind_the_rows = "continue after the rows in the table: etl ledger restore CONF --reason ..."
     if newest is None:
         behind_the_rows += f"; on Jafka, where {ROWS_DO_NOT_TELL}, {BEGIN_ANEW}"
     elif newest.is_physical:
@@ -452,8 +450,8 @@ def _go_on(
             plan,
             f"{gone}, and that was accepted: {acknowledgement.reason if acknowledgement else ''}",
         )
-    message = f"nobody knows whether plan {plan.number} is in the table at this path: it has another history"
-    action = f"which table this is; to accept it, and have its rows looked at: etl table accept-changes CONF {table.version} --reason ..."
+    message = f"Nobody knows whether plan {plan.number} is in the table at this path: it has another history"
+    action = f"Check which table this is; to accept it, and have its rows looked at: etl table accept-changes CONF {table.version} --reason ..."
     raise LedgersDisagree(message, table_version=table.version, action=action)
 
 
@@ -472,7 +470,7 @@ def reject_other_ledger(ledger: Ledger, table: Table | None) -> None:
     """
     metadata = table.metadata if table else None
     if metadata and is_of_another_era(ledger, table):
-        message = f"the table was written by another pipeline of the same name (its uid is {metadata.uid}, ours {ledger.uid})"
+        message = f"The table was written by another pipeline of the same name (its uid is {metadata.uid}, ours {ledger.uid})"
         is_forgotten = metadata.document is None and bool(
             ledger.newest and ledger.newest.is_physical
         )
@@ -493,11 +491,11 @@ def _reject_another_table(ledger: Ledger, plan: Plan, table: Table | None, in_ta
     action = _which_table(table, plan, is_done=is_recorded(ledger, plan))
     recorded = applied.table_id if applied and applied.number == plan.number else plan.table_id
     if table and recorded and table.id != recorded:
-        message = f"the table at this path has id {table.id}, plan {plan.number} went to {recorded}"
+        message = f"The table at this path has id {table.id}, plan {plan.number} went to {recorded}"
         raise LedgersDisagree(message, table_version=table.version, action=action)
     if applied and applied.number == plan.number > in_table:
         message = (
-            f"plan {plan.number} was in the table as version {applied.delta_version}, now "
+            f"Plan {plan.number} was in the table as version {applied.delta_version}, now "
             + ("the table does not hold it" if table else "there is no table")
         )
         raise LedgersDisagree(
@@ -507,7 +505,7 @@ def _reject_another_table(ledger: Ledger, plan: Plan, table: Table | None, in_ta
         in_table == plan.table_transaction_version
         and (table.id if table else None) != plan.table_id
     ):
-        message = f"plan {plan.number} was made " + (
+        message = f"Plan {plan.number} was made " + (
             "for a table, now there is none"
             if plan.table_id
             else ("when there was no table, now there is one that does not hold it")

@@ -333,8 +333,8 @@ def leave_out(ranges: Iterable[OffsetRange], skipped: Sequence[Loss]) -> Iterabl
             sum(r.size for r in left) - sum(r.size for r in cut)
             != skip.until_offset - skip.from_offset
         ):
-            message = f"offsets {skip.from_offset} to {skip.until_offset} are not all in the plan's ranges"
-            action = "the ranges in `etl plans show CONF N`"
+            message = f"Offsets {skip.from_offset} to {skip.until_offset} are not all in the plan's ranges"
+            action = "Check the ranges in `etl plans show CONF N`"
             raise SettingsError(message, **skip.log.place, action=action)
         left = cut
     return left
@@ -368,7 +368,7 @@ def _reject_leaderless_skips(skipped: Iterable[Loss], snapshot: Snapshot) -> Non
     """
     for skip in skipped:
         if skip.log in snapshot.leaderless:
-            message = f"the partition {skip.log.unled}, so none of its offsets can be skipped now"
+            message = f"The partition {skip.log.unled}, so none of its offsets can be skipped now"
             raise BrokerUnreachable(message, **skip.log.place, action=skip.log.held_by)
 
 
@@ -537,12 +537,12 @@ def _reject_gone_topics(plan: Plan, snapshot: Snapshot) -> None:
     gone = sorted(snapshot.missing_topics & {r.log.topic for r in plan.ranges})
     if gone:
         others = f" (and {len(gone) - 1:,} more topics)" if gone[1:] else ""
-        message = f"plan {plan.number} is stored and not in the table, and the brokers do not know this topic of it any more{others}"
+        message = f"Plan {plan.number} is stored and not in the table, and the brokers do not know this topic of it any more{others}"
         ranges = [r for r in plan.ranges if r.log.topic in gone]
         count = f"{sum(r.size for r in ranges):,} {ranges[0].log.unit}s"
         first = f"the first of them {ranges[0].log} from {ranges[0].from_offset} to {ranges[0].until_offset}"
         action = (
-            f"whether it was deleted: then {count} of plan {plan.number}, {first}, are lost. The plan without them, which records them as "
+            f"Check whether it was deleted: then {count} of plan {plan.number}, {first}, are lost. The plan without them, which records them as "
             f"lost, is: etl plans supersede CONF {plan.number} --reason ..."
         )
         raise NeedsDecision(message, topic=gone[0], action=action)
@@ -555,21 +555,21 @@ def _reject_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings
     logs = snapshot.leaderless & {r.log for r in plan.ranges}
     if logs and plan.is_executed_as_it_is:
         whose = "was handed over" if plan.handed_over else "a member of the group stored"
-        message = f"the partition {min(logs).unled}, and plan {plan.number}, which {whose} and is not in the table, reads it"
+        message = f"The partition {min(logs).unled}, and plan {plan.number}, which {whose} and is not in the table, reads it"
         rests = (
             "nobody else of the group reads these offsets any more"
             if plan.handed_over
             else "a stored plan is executed as it is"
         )
         action = (
-            f"{min(logs).held_by}: {rests}. If they are gone for good, the plan without them "
+            f"{min(logs).held_by}; {rests}. If they are gone for good, the plan without them "
             f"is: etl plans supersede CONF {plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ..."
         )
         raise BrokerUnreachable(message, **min(logs).place, action=action)
     if logs and settings.source.on_no_leader is OnNoLeader.FAIL:
-        message = f"the partition has no leader, and plan {plan.number}, which is stored and not in the table, reads it"
+        message = f"The partition has no leader, and plan {plan.number}, which is stored and not in the table, reads it"
         action = (
-            "the brokers that hold its replicas; under source.on_no_leader: skip a run puts a plan without it in its place, and what it "
+            "Check the brokers that hold its replicas; under source.on_no_leader: skip a run puts a plan without it in its place, and what it "
             "holds is read once it has a leader again"
         )
         raise BrokerUnreachable(message, **min(logs).place, action=action)
@@ -578,14 +578,14 @@ def _reject_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings
 def _reject_other_row_shape(plan: Plan, settings: Settings) -> None:
     """Reject a stored plan under settings that shape rows differently. Raises NeedsDecision."""
     if plan.shape != shape_of_rows(settings):
-        message = f"plan {plan.number} is stored but not in the table, and the conf has changed what shapes its rows since"
+        message = f"Plan {plan.number} is stored but not in the table, and the conf has changed what shapes its rows since"
         action = (
-            f"`etl plans supersede CONF {plan.number} --reason ...`: the same offsets are then read as the conf says now, nothing is lost; "
+            f"Run `etl plans supersede CONF {plan.number} --reason ...`: the same offsets are then read as the conf says now, nothing is lost; "
             "or put source.isolation_level, transform and table.partition_by back for one run, then change them"
         )
         if plan.kind is PlanKind.REPLAY:
             action = (
-                f"`etl plans supersede CONF {plan.number} --reason ...`: the rows stay as they are, and another `etl replay` makes them as "
+                f"Run `etl plans supersede CONF {plan.number} --reason ...`: the rows stay as they are, and another `etl replay` makes them as "
                 "the conf says now; or put source.isolation_level, transform and table.partition_by back for one run"
             )
         raise NeedsDecision(message, action=action)

@@ -62,11 +62,11 @@ class ReplayRequest:
             bound if isinstance(bound, int) else bound.ms for bound in (self.from_, self.until)
         )
         if low >= high:
-            message = "the interval is empty" if low == high else "the interval runs backwards"
+            message = "The interval is empty" if low == high else "The interval runs backwards"
             raise SettingsError(
                 message,
                 key="--from",
-                action="--from and --until: the first is included, the second is not",
+                action="Pass --from and --until: the first is included, the second is not",
             )
 
     def covers(self, log: BrokerPartition) -> bool:
@@ -90,11 +90,11 @@ def wanted_logs(wanted: ReplayRequest, last: Plan, snapshot: Snapshot) -> list[B
     for one in wanted.named:
         if not any(one.covers(log) for log in last.positions):
             knows = ", ".join(sorted(last.topics)) or "none"
-            message = f"this pipeline has loaded nothing of {one}"
+            message = f"This pipeline has loaded nothing of {one}"
             raise SettingsError(
                 message,
                 key="--topic" if one.log is None else "--partition",
-                action=f"its topics and partitions: {knows}",
+                action=f"Check its topics and partitions: {knows}",
             )
     logs = sorted(log for log in last.positions if wanted.covers(log))
     owned = {log: snapshot.owners[log] for log in logs if log in snapshot.owners}
@@ -104,15 +104,15 @@ def wanted_logs(wanted: ReplayRequest, last: Plan, snapshot: Snapshot) -> list[B
         if log not in snapshot.extents:
             if log not in snapshot.leaderless:
                 message = (
-                    "the brokers do not know this partition, or the conf does not name its topic"
+                    "The brokers do not know this partition, or the conf does not name its topic"
                 )
                 raise SettingsError(
                     message,
                     key="--topic",
                     **log.place,
-                    action="source.topics, and whether it was deleted",
+                    action="Check source.topics, and whether it was deleted",
                 )
-            raise BrokerUnreachable(f"the partition {log.unled}", **log.place, action=log.held_by)
+            raise BrokerUnreachable(f"The partition {log.unled}", **log.place, action=log.held_by)
     return logs
 
 
@@ -126,8 +126,8 @@ def moments_of(
     asked = [(log, moment) for log in logs for moment in moments]
     physical = next((log for log, _ in asked if log.is_physical), None)
     if physical:
-        message = "messages of these brokers have no times"
-        action = "offsets, as the table's column offset has them: --from OFFSET --until OFFSET, for one partition each"
+        message = "Messages of these brokers have no times"
+        action = "Pass offsets, as the table's column offset has them: --from OFFSET --until OFFSET, for one partition each"
         raise SettingsError(message, **physical.place, key="--from", action=action)
     return asked
 
@@ -167,16 +167,16 @@ def intervals_of(
             and not wanted.only_retained
         ):
             raise SettingsError(
-                "the interval is empty", key="--from", **log.place, action="--from and --until"
+                "The interval is empty", key="--from", **log.place, action="Pass --from and --until"
             )
     if not intervals:
-        message = "nothing that this pipeline has loaded lies in the interval" + (
+        message = "Nothing that this pipeline has loaded lies in the interval" + (
             ", and is retained" if wanted.only_retained else ""
         )
         raise SettingsError(
             message,
             key="--from",
-            action="--from and --until against the logs: `etl offsets show CONF`",
+            action="Pass --from and --until against the logs: `etl offsets show CONF`",
         )
     return intervals
 
@@ -204,8 +204,8 @@ def _lost_from(
 
 
 def _expired(log: BrokerPartition, low: int, start: int) -> DataLoss:
-    message = f"rows from offset {low} on may be in the interval, and their records are gone: the log starts at {start}"
-    action = "rows that go could not come again. `--only-retained` replays what the log still has, and leaves the rows before it as they are"
+    message = f"Rows from offset {low} on may be in the interval, and their records are gone: the log starts at {start}"
+    action = "The rows could not be loaded again. `--only-retained` replays what the log still has, and leaves the rows before it as they are"
     return DataLoss(message, **log.place, offset=low, action=action)
 
 
@@ -223,9 +223,9 @@ def _reject_claimed(
         if met:
             start, until = met[0]
             who = f"were loaded by backfill {claim.name}, or will be, and a replay is of what runs have loaded"
-            message = f"offsets {start} to {until} of it {who}"
+            message = f"Offsets {start} to {until} of it {who}"
             action = (
-                "the parts around them, each by a replay of its own; rows of the backfill that somebody deleted: `etl backfills "
+                "Check the parts around them, each by a replay of its own; rows of the backfill that somebody deleted: `etl backfills "
                 f"delete CONF {claim.name} --reason ...` gives them back, for another backfill"
             )
             raise SettingsError(message, key="--from", **log.place, offset=start, action=action)
@@ -237,13 +237,13 @@ def _reject_unloaded(
     position, life = last.positions[log], last.log_epochs.get(log, 0)
     if high > position:
         message = (
-            f"this partition is loaded up to offset {position}, and the interval ends at {high}"
+            f"This partition is loaded up to offset {position}, and the interval ends at {high}"
         )
         raise SettingsError(
             message,
             key="--until",
             **log.place,
-            action=f"--until {position}; what lies behind it the next run loads",
+            action=f"Pass --until {position}; what lies behind it the next run loads",
         )
     held = [
         one for intervals in (loaded.intervals, loaded.given_up) for one in intervals.get(log, ())
@@ -253,17 +253,17 @@ def _reject_unloaded(
     )
     if hole is None:
         return
-    message = f"offsets {hole[0]} to {hole[1]} of it were never loaded by this pipeline"
+    message = f"Offsets {hole[0]} to {hole[1]} of it were never loaded by this pipeline"
     action = (
-        "the parts around them, each by a replay of its own; what was never loaded takes a backfill, which says what other members of "
+        "Check the parts around them, each by a replay of its own; what was never loaded takes a backfill, which says what other members of "
         "the group have read of it"
     )
     if any(
         one.log_epoch != life and one.from_offset < hole[1] and hole[0] < one.until_offset
         for one in held
     ):
-        message = f"the rows of offsets {hole[0]} to {hole[1]} are of an earlier life of the log (log_epoch), before it was cut or made again"
-        action = "the offsets from where the log of now was read; rows of an earlier life cannot be read again"
+        message = f"The rows of offsets {hole[0]} to {hole[1]} are of an earlier life of the log (log_epoch), before it was cut or made again"
+        action = "Check the offsets from where the log of now was read; rows of an earlier life cannot be read again"
     raise SettingsError(message, key="--from", **log.place, action=action)
 
 
@@ -287,7 +287,8 @@ def plan_replay(
     )
     if table is None:
         raise NeedsDecision(
-            "there is no table whose rows could be replaced", action="`etl run CONF --dry-run`"
+            "There is no table whose rows could be replaced",
+            action="Check with `etl run CONF --dry-run`",
         )
     wholes = (
         OffsetRange(log, low, high, snapshot.leaders.get(log))

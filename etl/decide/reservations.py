@@ -91,9 +91,9 @@ def reject_claimed(plan: Plan, last: Plan | None, claims: Reservations) -> None:
             if not met:
                 continue
             low, high = met[0]
-            message = f"the pipeline would begin at offset {start}, and backfill {claim.name} has claimed {max(low, start)} to {high}"
+            message = f"The pipeline would begin at offset {start}, and backfill {claim.name} has claimed {max(low, start)} to {high}"
             action = (
-                f"`etl backfills show CONF {claim.name}`; a position behind {met[-1][1]}; or {_abandon(claim.name)}, which "
+                f"Run `etl backfills show CONF {claim.name}`; a position behind {met[-1][1]}; or {_abandon(claim.name)}, which "
                 "gives back what it has not loaded, and what somebody deleted of it since"
             )
             raise NeedsDecision(message, **log.place, offset=start, action=action)
@@ -126,7 +126,7 @@ def reject_restart_of_reserved_partition(
     begun = {log for log, life in plan.log_epochs.items() if life != last.log_epochs.get(log, 0)}
     for name, logs in sorted(left.items()):
         for log in sorted(begun.intersection(logs)):
-            message = f"backfill {name} has not loaded all that it claims of this partition, as it was before"
+            message = f"Backfill {name} has not loaded all that it claims of this partition, as it was before"
             action = f"{_abandon(name)}, which keeps what it has loaded; then say this again"
             raise NeedsDecision(message, **log.place, action=action)
 
@@ -198,7 +198,7 @@ def reject_other_incarnation(snapshot: Snapshot, positions: Mapping[BrokerPartit
         if claim and snapshot.live_epochs.get(
             log, claim.incarnation_of(log)
         ) != claim.incarnation_of(log):
-            message = "the pipeline goes on with this partition as one that was cut or made again, and the backfill was begun before that"
+            message = "The pipeline goes on with this partition as one that was cut or made again, and the backfill was begun before that"
             action = f"{_abandon(claim.name)}, which keeps what it has loaded"
             raise NeedsDecision(message, **log.place, action=action)
 
@@ -228,8 +228,10 @@ def _settled(stored: Plan, before: Plan | None) -> dict[BrokerPartition, int]:
     may still be appended.
     """
     if stored.kind in _MOVES or stored.supersedes or before is None or before.id != stored.previous:
-        message = f"plan {stored.number} of the pipeline is stored and not in the table"
-        raise Owned(message, action="`etl run CONF`, which executes it; then say this again")
+        message = f"Plan {stored.number} of the pipeline is stored and not in the table"
+        raise Owned(
+            message, action="Run `etl run CONF`, which executes it; then run this command again"
+        )
     return {
         log: min(start, before.positions.get(log, 0)) for log, start in starts_of(stored).items()
     }
@@ -426,9 +428,9 @@ def reject_table_without_backfill(name: str, ledger: Ledger, table: Table, in_ta
             if in_table
             else "the table holds none of its plans"
         )
-        message = f"backfill {name} has loaded plan {newest} into this table, and now {there}"
+        message = f"Backfill {name} has loaded plan {newest} into this table, and now {there}"
         action = (
-            "whether an older copy of the table, or of its log, was put back: a newer one has those rows, and needs its files; "
+            "Check whether an older copy of the table, or of its log, was put back: a newer one has those rows, and needs its files; "
             "`etl verify` with the conf of the pipeline whose backfill it is counts what is missing"
         )
         raise LedgersDisagree(message, table_version=table.version, action=action)

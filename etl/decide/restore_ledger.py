@@ -118,10 +118,8 @@ def what_is_lost(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | N
             reject_topics_of_other_pipelines(found, snapshot)
         return Lost.PLANS, None
     if isinstance(found, FirstRun):
-        message = "the table holds no plan of this pipeline, and ZooKeeper knows none: there is nothing to restore"
-        action = (
-            "table.path, group and pipeline; `etl run CONF --dry-run` says what a first run does"
-        )
+        message = "The table holds no plan of this pipeline, and ZooKeeper knows none: there is nothing to restore"
+        action = "Check table.path, group and pipeline; `etl run CONF --dry-run` says what a first run does"
         raise SettingsError(message, path=settings.table.path, action=action)
     if isinstance(found, RebuildFromTable):
         return Lost.LEDGER, found.plan
@@ -152,10 +150,10 @@ def _left(state: Replay | Supersede, snapshot: Snapshot, settings: Settings) -> 
     found = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.offsets_to_move}
     moved = sorted(log for log, now in found.items() if place_moved(plan, log, now))
     if moved:
-        message = f"plan {plan.number} is stored and not in the table, and another client moved the offset of {render_log(moved[0])} since"
+        message = f"Plan {plan.number} is stored and not in the table, and another client moved the offset of {render_log(moved[0])} since"
         raise NeedsDecision(
             message,
-            action="`etl run CONF`, which executes it and then stops at this offset; then say this again",
+            action="Run `etl run CONF`, which executes it and then stops at this offset; then run this command again",
         )
     return plan
 

@@ -109,11 +109,11 @@ def done_before(
     kept = run_key_to_record(found) if isinstance(found, Plan) else found
     said = asked.request.bounds.said
     if kept.said != said:
-        message = f"run key {kept.key} was asked for {kept.said or 'without bounds'}, and now {said or 'without any'}"
+        message = f"Run key {kept.key} was asked for {kept.said or 'without bounds'}, and now {said or 'without any'}"
         raise SettingsError(
             message,
             key="--run-key",
-            action="which of the two is meant; a key names one thing, another one needs another key",
+            action="Check which of the two is meant; a key names one thing, another one needs another key",
         )
     is_kept = asked.key is not None or not isinstance(found, Plan)
     return kept if is_kept or not left_under_key(asked, last, snapshot) else None
@@ -390,16 +390,16 @@ def interval_between(start: object, end: object) -> TimeInterval:
     if found.start >= found.end:
         how = "is empty" if found.start == found.end else "runs backwards"
         raise SettingsError(
-            f"the interval {how}: it ends at {found.end.isoformat()}",
+            f"The interval {how}: it ends at {found.end.isoformat()}",
             from_time=found.start.isoformat(),
-            action="the two times; an interval begins before it ends, and holds its start and not its end",
+            action="Check the two times; an interval begins before it ends, and holds its start and not its end",
         )
     return found
 
 
 def moment(told: object, name: str) -> datetime:
     """Parse a time as UTC; `name` is used in the error. Raises SettingsError."""
-    form = "its form, which is 2026-01-31T05:00:00+00:00"
+    form = "Check its form, which is 2026-01-31T05:00:00+00:00"
     try:
         # also of a datetime: Airflow's are pendulum's, which lose their zone when a time in UTC is
         # reckoned with
@@ -415,7 +415,7 @@ def moment(told: object, name: str) -> datetime:
     if in_utc is None:
         raise SettingsError(
             f"{name} has no UTC offset: {told}",
-            action=f"{form}; without its end nobody knows the zone",
+            action=f"{form}; the UTC offset is required",
         )
     if in_utc < _1970:
         raise SettingsError(
@@ -433,12 +433,12 @@ def divided(whole: TimeInterval, every: timedelta) -> Iterator[TimeInterval]:
     """
     if every <= timedelta():
         raise SettingsError(
-            "an interval lasts no time", action="--every: how long each one is, such as 1h"
+            "An interval lasts no time", action="Pass --every: how long each one is, such as 1h"
         )
     if (whole.end - whole.start) / every > INTERVALS_MAX:
         raise SettingsError(
-            f"these are more than {INTERVALS_MAX:,} intervals",
-            action="--every, and from when until when is asked for",
+            f"These are more than {INTERVALS_MAX:,} intervals",
+            action="Pass --every, and from when until when is asked for",
         )
     start = whole.start
     while start < whole.end:
@@ -466,7 +466,9 @@ def duration(text: str, option: str) -> timedelta:
     found = re.fullmatch(r"([0-9]{1,9})(ms|[smhd])", text.strip(), re.ASCII)
     if not found:
         raise SettingsError(
-            f"{option} is no duration: {text}", key=option, action="its form: 90s, 15m, 1h or 7d"
+            f"{option} is no duration: {text}",
+            key=option,
+            action="Check its form: 90s, 15m, 1h or 7d",
         )
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
@@ -493,7 +495,7 @@ def _compact(when: datetime) -> str:
 
 
 HOW_TO_SAY = (
-    "how the run was started: give both params, from and until; or by the REST API a logical date with data_interval_start and "
+    "Check how the run was started: give both params, from and until; or by the REST API a logical date with data_interval_start and "
     "data_interval_end; or leave it to the schedule, and old intervals to `airflow backfill create`"
 )
 DOCUMENT_FILE = "ETL_DOCUMENT_FILE"
@@ -516,22 +518,22 @@ def interval_of_run(
     """
     given = [told for told in (from_time, until_time) if told not in (None, "")]
     if len(given) == 1:
-        raise SettingsError(f"of from and until only one is given: {given[0]}", action=HOW_TO_SAY)
+        raise SettingsError(f"Of from and until only one is given: {given[0]}", action=HOW_TO_SAY)
     start, end = (from_time, until_time) if given else data_interval
     if start is None or end is None:
         raise SettingsError(
-            "the run has no interval: nothing says which stretch of time it is for",
+            "The run has no interval: nothing says which stretch of time it is for",
             action=HOW_TO_SAY,
         )
     if not given and start == end:
         raise SettingsError(
-            f"the run's data interval is empty: it begins and ends at {start}",
-            action=f"the schedule: a plain cron string is a moment, CronDataIntervalTimetable has intervals; else {HOW_TO_SAY}",
+            f"The run's data interval is empty: it begins and ends at {start}",
+            action=f"Check the schedule: a plain cron string is a moment, CronDataIntervalTimetable has intervals; else {HOW_TO_SAY}",
         )
     found = interval_between(start, end)
     if not given and logical_date is not None and logical_date < found.start:
         raise SettingsError(
-            f"the run's data interval is not that of its logical date {logical_date.isoformat()}: it is {found.start.isoformat()} to "
+            f"The run's data interval is not that of its logical date {logical_date.isoformat()}: it is {found.start.isoformat()} to "
             f"{found.end.isoformat()}",
             action=HOW_TO_SAY,
         )

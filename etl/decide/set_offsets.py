@@ -112,32 +112,32 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
     finish one.
     """
     if isinstance(state, FirstRun):
-        message = "this pipeline has made no plan yet, so no position can be set"
+        message = "This pipeline has made no plan yet, so no position can be set"
         raise SettingsError(
             message,
-            action="source.starting_offsets, which says where the first run begins; or `etl run CONF` first",
+            action="Check source.starting_offsets, which says where the first run begins; or `etl run CONF` first",
         )
     if isinstance(state, RebuildFromTable):
-        message = f"the table holds plan {state.plan.number}, which ZooKeeper does not have"
+        message = f"The table holds plan {state.plan.number}, which ZooKeeper does not have"
         raise NeedsDecision(
             message,
-            action="`etl ledger restore CONF --reason ...`; then say this again",
+            action="Run `etl ledger restore CONF --reason ...`; then run this command again",
         )
     if isinstance(state, UpToDate):
         return Standing(state, {**state.last.positions, **state.passed})
     stored = state.plan
     reject_replacing(stored)
     if stored.kind in (PlanKind.REPLAY, PlanKind.BACKFILL):
-        message = f"plan {stored.number} is stored and not in the table, and what it reads again does not move positions"
+        message = f"Plan {stored.number} is stored and not in the table, and what it reads again does not move positions"
         raise NeedsDecision(
-            message, action="`etl run CONF`, which executes it; then say this again"
+            message, action="Run `etl run CONF`, which executes it; then run this command again"
         )
     if stored.kind is not PlanKind.SET:
         return Standing(Replay(stored), starts_of(stored))
     if base is None or base.id != stored.previous:
-        message = f"plan {stored.number} is stored, which sets positions, and nobody knows any more where they were before"
+        message = f"Plan {stored.number} is stored, which sets positions, and nobody knows any more where they were before"
         raise NeedsDecision(
-            message, action="`etl run CONF`, which executes it; then say this again"
+            message, action="Run `etl run CONF`, which executes it; then run this command again"
         )
     if (
         stored.took_over
@@ -145,11 +145,11 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
         or stored.positions.keys() - base.positions.keys()
     ):
         message = (
-            f"plan {stored.number} is stored, which sets positions in the place of a plan that moved or began logs: where they were "
+            f"Plan {stored.number} is stored, which sets positions in the place of a plan that moved or began logs: where they were "
             "before that the table's plan does not tell"
         )
         raise NeedsDecision(
-            message, action="`etl run CONF`, which executes it; then say this again"
+            message, action="Run `etl run CONF`, which executes it; then run this command again"
         )
     return Standing(
         Replay(stored),
@@ -165,17 +165,17 @@ def position_now(log: BrokerPartition, stands: Standing, snapshot: Snapshot) -> 
         raise owned_by({log: snapshot.owners[log]})
     if log in snapshot.leaderless:
         raise BrokerUnreachable(
-            f"the partition {log.unled}, so its position cannot be set",
+            f"The partition {log.unled}, so its position cannot be set",
             **log.place,
             action=log.held_by,
         )
     if log not in stands.before:
-        message = "this pipeline has not begun the partition, so it has no position to set"
+        message = "This pipeline has not begun the partition, so it has no position to set"
         raise SettingsError(
             message,
             key="LOG",
             **log.place,
-            action="source.new_topics_starting_offsets, or `etl run CONF` first",
+            action="Check source.new_topics_starting_offsets, or `etl run CONF` first",
         )
     return stands.before[log]
 
@@ -211,13 +211,13 @@ def moves_to(
 def _reject_outside(log: BrokerPartition, to: int, snapshot: Snapshot) -> None:
     extent = snapshot.extents[log]
     if extent.end_offset < to <= extent.end_offset + extent.held_back:
-        message = f"offset {to} lies above the last stable offset {extent.end_offset}: a transaction is open there"
+        message = f"Offset {to} lies above the last stable offset {extent.end_offset}: a transaction is open there"
         raise NotYetReadable(
-            message, **log.place, offset=to, action="once the transaction ends, say it again"
+            message, **log.place, offset=to, action="When the transaction ends, say it again"
         )
     if not extent.log_start_offset <= to <= extent.end_offset:
-        message = f"offset {to} is not in the log, which has {extent.log_start_offset} to {extent.end_offset}"
-        action = "above its end nothing could be skipped yet, and what comes later would never be loaded; below its start nothing is left"
+        message = f"Offset {to} is not in the log, which has {extent.log_start_offset} to {extent.end_offset}"
+        action = "Pass another offset: above its end nothing could be skipped yet, and what comes later would never be loaded; below its start nothing is left"
         raise SettingsError(message, key="--to", **log.place, action=action)
 
 
@@ -244,9 +244,9 @@ def reject_loaded(
             continue
         until = max((until for _, until in among), default=move.from_offset)
         message = (
-            f"the table has been given offsets before {until} already"
+            f"The table has been given offsets before {until} already"
             if among
-            else f"the table holds {count:,} rows of these offsets"
+            else f"The table holds {count:,} rows of these offsets"
         )
         message += f": read again from {move.to_offset}, their rows would be there twice"
         stretch = render_intervals([(move.log, move.to_offset, move.from_offset)])
@@ -255,7 +255,7 @@ def reject_loaded(
             f"--until {move.from_offset}"
         )
         action = (
-            f"only a replay reads such offsets ({stretch}) again, for it replaces their rows: `{named}`; the position stays at "
+            f"Only a replay reads such offsets ({stretch}) again, for it replaces their rows: `{named}`; the position stays at "
             f"{move.from_offset}"
         )
         if among and until < move.from_offset:
@@ -546,7 +546,7 @@ def resuming(
         )
         if whole:
             message = f"{one.topic} is paused as a whole, so {one} cannot be resumed by itself: {whole.reason}"
-            action = f"resume {one.topic}, and pause those of its partitions that are to rest"
+            action = f"Resume {one.topic}, and pause those of its partitions that are to rest"
             raise SettingsError(message, key="LOG", action=action)
         if not gone:
             reject_unknown(one, known)
@@ -572,14 +572,14 @@ def reject_unknown(named: Named, known: Collection[BrokerPartition]) -> None:
     """Raises SettingsError where the name covers no log that is known."""
     if not any(named.covers(log) for log in known):
         message = (
-            f"there is no partition {named} among the topics of the conf"
+            f"There is no partition {named} among the topics of the conf"
             if named.log
             else f"{named} is no topic of the conf"
         )
         raise SettingsError(
             message,
             key="LOG",
-            action=f"`etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}",
+            action=f"Check with `etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}",
         )
 
 

@@ -249,14 +249,14 @@ def _loaded_by(other: OtherPipeline, topic: str, *, is_physical: bool) -> Ledger
     )
     if is_physical and other.plan is None:
         action = (
-            "that table.path is the table you mean: its rows would be there twice. Nobody can take the other's place, since "
+            "Check that table.path is the table you mean: its rows would be there twice. Nobody can take the other's place, since "
             f"{ROWS_DO_NOT_TELL}: this pipeline needs another table"
         )
         return LedgersDisagree(
             message, topic=topic, table_version=other.delta_version, action=action
         )
     action = (
-        "that table.path is the table you mean: its rows would be there twice. Where this pipeline takes the other's place, "
+        "Check that table.path is the table you mean: its rows would be there twice. Where this pipeline takes the other's place, "
         f"{take_over_command(other.app_id)}; where both stay, or the clusters are two, this one needs another table"
     )
     return LedgersDisagree(message, topic=topic, table_version=other.delta_version, action=action)
@@ -289,21 +289,21 @@ def error_of(done: Sequence[ForeignCommit], newest_version: int | None) -> Ledge
     """
     found, later = done[0], [one for one in done[1:] if one.operation == RESTORE]
     if found.by:
-        message = f"since our last commit {name_of(found.by.app_id)} {found.why} in this table"
+        message = f"Since our last commit {name_of(found.by.app_id)} {found.why} in this table"
         action = (
-            "whether it took the place of this pipeline: then run that one, and this one never again. To go on with this one instead, "
+            "Check whether it took the place of this pipeline: then run that one, and this one never again. To continue with this one instead, "
             f"{take_over_command(found.by.app_id)}; `etl verify CONF` names rows that are there twice"
         )
         return LedgersDisagree(message, table_version=found.delta_version, action=action)
-    message = f"since our last commit somebody else's {found.operation} {found.why}"
+    message = f"Since our last commit somebody else's {found.operation} {found.why}"
     accept = f"etl table accept-changes CONF {found.delta_version if newest_version is None else newest_version} --reason ..."
     action = (
-        "who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it, and what is gone stays "
+        "Check who did it and why (DESCRIBE HISTORY); then RESTORE the table to the version before it, or accept it, and what is gone stays "
         f"gone: {accept}"
     )
     if later:
         message += f", and a RESTORE came after it, at version {later[-1].delta_version}"
-        action = f"whether that RESTORE put the rows back (`etl verify CONF` counts them); then accept the table as it is now: {accept}"
+        action = f"Check whether that RESTORE put the rows back (`etl verify CONF` counts them); then accept the table as it is now: {accept}"
     return LedgersDisagree(message, table_version=found.delta_version, action=action)
 
 

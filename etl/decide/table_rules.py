@@ -72,23 +72,23 @@ def reject_other_columns(path: str, wanted: Columns, found: Columns) -> None:
 
     A column that they lack is fine when it may be null.
     """
-    action = "that table.path is the right table, and that partitioning, transform and dialect did not change"
+    action = "Check that table.path is the right table, and that partitioning, transform and dialect did not change"
     to_add = columns_to_add(wanted, found)
     if to_add:
         action += f"; a table that is meant to have them gets them by {to_add}"
     where = {"path": path, "action": action}
     for name, kind in wanted.items():
         if name not in found:
-            raise NotOurTable(f"the table has no column {name} (expected: {_said(kind)})", **where)
+            raise NotOurTable(f"The table has no column {name} (expected: {_said(kind)})", **where)
         if not fits(json.loads(kind), json.loads(found[name])):
             raise NotOurTable(
-                f"the table's column {name} is {_said(found[name])}, expected {_said(kind)}",
+                f"The table's column {name} is {_said(found[name])}, expected {_said(kind)}",
                 **where,
             )
     for name, kind in found.items():
         if name not in wanted and not json.loads(kind)["nullable"]:
             raise NotOurTable(
-                f"the table's column {name} is {_said(kind)}, and our rows do not have it", **where
+                f"The table's column {name} is {_said(kind)}, and our rows do not have it", **where
             )
 
 
@@ -111,7 +111,7 @@ def reject_partitions(
     for name in partition_by:
         kind = json.loads(columns[name])["type"]
         if kind == "binary":
-            message = f"the table cannot be partitioned by {name}: Delta keeps the values of partitions as text, and bytes come back as others"
+            message = f"The table cannot be partitioned by {name}: Delta keeps the values of partitions as text, and bytes come back as others"
             raise SettingsError(
                 message,
                 key="table.partition_by",
@@ -123,23 +123,23 @@ def reject_partitions(
             or kind in ("variant", "void")
             or _NO_TYPE_OF_DELTA.fullmatch(kind)
         ):
-            message = f"the table cannot be partitioned by {name}, which is {_named(kind)}"
+            message = f"The table cannot be partitioned by {name}, which is {_named(kind)}"
             raise SettingsError(
                 message,
                 key="table.partition_by",
-                action="columns of numbers, texts, dates, times or booleans",
+                action="Use columns of numbers, texts, dates, times or booleans",
             )
     if partition_by and set(columns) <= set(partition_by):
-        action = "at least one column that is no partition"
+        action = "Add at least one column that is no partition"
         raise SettingsError(
-            "the table cannot be partitioned by all of its columns",
+            "The table cannot be partitioned by all of its columns",
             key="table.partition_by",
             action=action,
         )
 
 
 def _name_instead_of_bytes(name: str, path: str | None) -> str:
-    column = f"a text column that the transform adds, e.g. F.hex('{name}')"
+    column = f"Use a string column that the transform adds, e.g. F.hex('{name}')"
     if path is None:
         return column
     return (
@@ -156,24 +156,24 @@ def reject_impossible_columns(
 
     `key` is the conf's key of the transform that makes them.
     """
-    action = "the columns that the transform makes"
+    action = "Check the columns that the transform makes"
     for names in _names_together(columns):
         twice = [
             name for name, count in Counter(name.lower() for name in names).items() if count > 1
         ]
         if twice:
             said = " and ".join(dict.fromkeys(name for name in names if name.lower() == twice[0]))
-            message = f"the transform makes the column {said} more than once; to Delta capital letters are no difference"
+            message = f"The transform makes the column {said} more than once; to Delta capital letters are no difference"
             raise SettingsError(message, key=key, action=action)
         bad = next((name for name in names if set(name) & set(_FORBIDDEN)), None)
         if bad is not None and not with_mapping:
-            message = f"the transform makes a column {bad!r}, and Delta takes no blanks, tabs, line ends or any of ,;{{}}()= in a name"
+            message = f"The transform makes a column {bad!r}, and Delta takes no blanks, tabs, line ends or any of ,;{{}}()= in a name"
             raise SettingsError(message, key=key, action=action)
     for field in columns:
         wrong = next(_impossible_types(field["type"]), None)
         if wrong is not None:
             raise SettingsError(
-                f"the transform makes the column {field['name']} of a type that Delta does not have: {wrong}",
+                f"The transform makes the column {field['name']} of a type that Delta does not have: {wrong}",
                 key=key,
                 action=action,
             )
@@ -289,7 +289,7 @@ def place_in(name: str, entry: CatalogEntry) -> str:
         raise managed_by_catalog(name)
     lent = next((key for key in sorted(entry.properties) if _LENT.fullmatch(key)), None)
     if lent is not None:
-        action = "table.path and table.store, with credentials of its own, where the catalog lets others write to the table's files"
+        action = "Check table.path and table.store, with credentials of its own, where the catalog lets others write to the table's files"
         raise _refused(
             name,
             f"is reached by credentials that its catalog lends to Spark alone ({lent})",
@@ -316,7 +316,7 @@ def reject_temporary(name: str) -> None:
 
 def managed_by_catalog(name: str) -> NotOurTable:
     """Return the error for a table whose commits go through its catalog."""
-    action = "a table of its own for this pipeline, without the table feature catalogManaged"
+    action = "Use a table of its own for this pipeline, without the table feature catalogManaged"
     return _refused(
         name, "is managed by its catalog: a commit by the table's path would go around it", action
     )
@@ -343,10 +343,10 @@ def reject_other_location(name: str, kept: str, now: str | None) -> None:
         else f"the catalog has the table {name} at {now} by now"
     )
     action = (
-        "whether it was moved, renamed, or dropped and made again; where that was meant: table.name, and `etl table lookup-path CONF`, by "
-        "which the next run goes on where the table is the same, and stops where it is another one"
+        "Check whether it was moved, renamed, or dropped and recreated. If that is intended, set table.name and run `etl table lookup-path CONF`: "
+        "the next run continues if it is the same table, and stops if it is another one"
     )
-    action += f"; else {_HAD_BACK}" if now is None else ""
+    action += f". Else {_HAD_BACK}" if now is None else ""
     raise NeedsDecision(
         f"{message}, and the pipeline loads into {kept}", key=KEY, path=kept, action=action
     )
@@ -374,16 +374,16 @@ def reject_in_memory_catalog(name: str, catalog: str, implementation: str, plugi
     `implementation`, `plugin`: spark.sql.catalogImplementation, spark.sql.catalog.spark_catalog.
     """
     if catalog == "spark_catalog" and implementation == "in-memory" and plugin in ("", _OF_DELTA):
-        message = f"there is no table {name}: Spark's own catalog is in memory here, and knows no table of another session"
-        action = "spark.sql.catalogImplementation: hive and spark.hadoop.hive.metastore.uris under spark, or the catalog in table.name"
+        message = f"There is no table {name}: Spark's own catalog is in memory here, and knows no table of another session"
+        action = "Check spark.sql.catalogImplementation: hive and spark.hadoop.hive.metastore.uris under spark, or the catalog in table.name"
         raise SettingsError(message, key=KEY, action=action)
 
 
 def reject_relocated_table(name: str, path: str, catalog: str, kept: NamedTable | None) -> None:
     """Raises Owned if the recorded location, which only we may change, is no longer `path`."""
     if goes_by(kept, name, catalog) and place_of(kept.path) != place_of(path):
-        message = f"the table {name} was resolved anew, to {kept.path}, while this command waited; nothing was done"
-        raise Owned(message, key=KEY, path=path, action="nothing; the next run goes by that place")
+        message = f"The table {name} was resolved anew, to {kept.path}, while this command waited; nothing was done"
+        raise Owned(message, key=KEY, path=path, action="The next run goes by that place")
 
 
 def gone(name: str, path: str) -> NeedsDecision:
@@ -391,11 +391,11 @@ def gone(name: str, path: str) -> NeedsDecision:
     catalog does not know.
     """
     action = (
-        "who dropped or moved it, and that what it lies on is mounted; where the catalog has it elsewhere by now: "
+        "Check who dropped or moved it, and that what it lies on is mounted; where the catalog has it elsewhere by now: "
         f"`etl table lookup-path CONF`; else {_HAD_BACK}"
     )
     return NeedsDecision(
-        f"no Delta table is at the place that the catalog had for {name}",
+        f"No Delta table is at the place that the catalog had for {name}",
         key=KEY,
         path=path,
         action=action,
@@ -405,10 +405,10 @@ def gone(name: str, path: str) -> NeedsDecision:
 def not_there(name: str) -> NotOurTable:
     """Return the error for an unknown name that may not be created."""
     action = (
-        "the name, and the catalogs under spark; the first table of a pipeline the first `etl run CONF` makes, of one that had a table no "
+        "Check the name, and the catalogs under spark; the first table of a pipeline the first `etl run CONF` makes, of one that had a table no "
         f"run does: {_HAD_BACK}"
     )
-    return NotOurTable(f"the catalog has no table {name}", key=KEY, action=action)
+    return NotOurTable(f"The catalog has no table {name}", key=KEY, action=action)
 
 
 def not_made(
@@ -419,23 +419,23 @@ def not_made(
 
     `creating`: the statement that makes it.
     """
-    message = f"there is no table {name}, and the catalog does not make it: {called}"
-    action = f"rights in the catalog, or by whoever has them: {creating}"
+    message = f"There is no table {name}, and the catalog does not make it: {called}"
+    action = f"Check the rights in the catalog, or by whoever has them: {creating}"
     if condition == "SCHEMA_NOT_FOUND":
-        message = f"there is no table {name}, and the catalog has no schema to make it in"
-        action = f"the name, and spark.sql.catalogImplementation: hive for a Hive metastore; `CREATE SCHEMA {name.rpartition('.')[0]}`"
+        message = f"There is no table {name}, and the catalog has no schema to make it in"
+        action = f"Check the name, and spark.sql.catalogImplementation: hive for a Hive metastore; `CREATE SCHEMA {name.rpartition('.')[0]}`"
     elif condition == "INVALID_SCHEMA_OR_RELATION_NAME":
-        message = f"there is no table {name}, and the catalog takes no such name"
-        action = "table.name: a Hive metastore takes letters, digits and _ in a name, no hyphen"
+        message = f"There is no table {name}, and the catalog takes no such name"
+        action = "Set table.name: a Hive metastore takes letters, digits and _ in a name, no hyphen"
     elif condition == _IN_THE_WAY:
         found = _PLACE.search(text)
         place = as_written(found[1]) if found else "..."
         message = (
-            f"there is no table {name}, and something lies at the place that the catalog gives it"
+            f"There is no table {name}, and something lies at the place that the catalog gives it"
         )
         message += f", {place}" if found else ""
         action = (
-            "what that is: an empty Delta table is left by a run that was killed while the catalog made it, any other by a DROP TABLE "
+            "Check what that is: an empty Delta table is left by a run that was killed while the catalog made it, any other by a DROP TABLE "
             f"that leaves the files. Where it is the one that is meant: CREATE TABLE {name} USING delta LOCATION '{place}'; else another "
             "name, or that folder moved elsewhere"
         )
@@ -584,12 +584,12 @@ def cannot_be(
     """
     cause = known_cause(causes) or Cause(innermost(causes), False, _SERVER)
     key, place = _named_by(name, spark)
-    message = f"the catalog cannot {doing} {name}: {cause.says}{f', {place}' if place else ''}"
+    message = f"The catalog cannot {doing} {name}: {cause.says}{f', {place}' if place else ''}"
     kind = SettingsError if cause.stays else TableUnreachable
     return kind(
         message,
         key=key,
-        action=f"{cause.action}; or by whoever can: {instead}"
+        action=f"{cause.action}. Or, with the rights for it: {instead}"
         if instead and cause.stays
         else cause.action,
     )
@@ -724,7 +724,7 @@ def error_of(
     others = len({other.log for other in held}) - 1
     more = f", and rows of {others:,} more partition{'s' if others > 1 else ''}" if others else ""
     message = (
-        f"the table holds {one.rows:,} rows of {render_log(one.log)} that no plan of this pipeline loaded, from offset {one.from_offset} "
+        f"The table holds {one.rows:,} rows of {render_log(one.log)} that no plan of this pipeline loaded, from offset {one.from_offset} "
         f"to {one.until_offset - 1}{more}"
     )
     if begins is not None:
@@ -741,10 +741,10 @@ def error_of(
 
 def _ways_out(one: HeldRows, table_version: int, to_add: str) -> str:
     said = [
-        "who wrote them (DESCRIBE HISTORY), and that it has stopped. Then (1) another table: table.path"
+        "Check who wrote them (DESCRIBE HISTORY), and that this writer is stopped. Then (1) set another table.path"
     ]
     if not one.log.is_physical:
-        said.append("(2) go on behind them: etl ledger restore CONF --reason ...")
+        said.append("(2) continue after them with `etl ledger restore CONF --reason ...`")
     number = len(said) + 1
     said.append(
         f"({number}) if they are of another cluster, or of another life of the topic: etl table accept-changes CONF {table_version} "

@@ -178,7 +178,7 @@ def kept_for(configuration: Mapping[str, str | None], wanted: timedelta | None =
     if said is None:
         action = "ALTER TABLE ... SET TBLPROPERTIES, its form: interval 30 days"
         raise SettingsError(
-            f"the table's {KEEPS_FILES} is {text!r}, which is not understood",
+            f"The table's {KEEPS_FILES} is {text!r}, which is not understood",
             key=KEEPS_FILES,
             action=action,
         )
@@ -189,9 +189,9 @@ def kept_for(configuration: Mapping[str, str | None], wanted: timedelta | None =
             if said > LEAST_KEPT
             else "runs, RESTORE and proofs may need them"
         )
-        action = f"--retain {least.days + (least.seconds > 0)}d or more"
+        action = f"Pass --retain {least.days + (least.seconds > 0)}d or more"
         raise SettingsError(
-            f"files stay for {least.days} days at least: {why}", key="--retain", action=action
+            f"Files stay for {least.days} days at least: {why}", key="--retain", action=action
         )
     return wanted or least
 
@@ -202,12 +202,12 @@ def reject_table_without_our_commits(table: Table | None, path: str) -> None:
     """
     if table is None or table.transaction_version is None:
         message = (
-            "there is no table yet" if table is None else "this pipeline has no commit in the table"
+            "There is no table yet" if table is None else "This pipeline has no commit in the table"
         )
         raise NotOurTable(
             message,
             path=path,
-            action="`etl run CONF`, or table.path: a pipeline looks after a table that it has loaded",
+            action="Run `etl run CONF`, or table.path: a pipeline looks after a table that it has loaded",
         )
 
 
@@ -435,7 +435,7 @@ def reject_unsafe_s3a_settings(path: str, hadoop: Mapping[str, str | None]) -> N
     for key in (f"fs.s3a.bucket.{bucket}.performance.flags", "fs.s3a.performance.flags"):
         flags = {flag.lower() for flag in re.split(r"[\s,]+", hadoop.get(key) or "") if flag}
         if flags & {_CREATES_BLINDLY, "*"}:
-            action = "leave `create` out of it: the other flags do no harm"
+            action = "Leave `create` out of it: the other flags do no harm"
             raise SettingsError(
                 f"{key} has the flag create: commits could replace one another",
                 key=f"spark.hadoop.{key}",
@@ -456,7 +456,7 @@ def reject_unsafe_s3a_settings(path: str, hadoop: Mapping[str, str | None]) -> N
         for key in (f"fs.s3a.bucket.{bucket}.{name}", f"fs.s3a.{name}"):
             if (hadoop.get(key) or "").strip().lower() == harm:
                 raise SettingsError(
-                    f"{key} {message}", key=f"spark.hadoop.{key}", action="leave it out"
+                    f"{key} {message}", key=f"spark.hadoop.{key}", action="Leave it out"
                 )
 
 

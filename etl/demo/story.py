@@ -266,7 +266,7 @@ def run_demo(
     home.mkdir(parents=True, exist_ok=True)
     if (home / "warehouse").exists():
         raise EtlError(
-            "the folder holds the table of an earlier demo",
+            "The folder holds the table of an earlier demo",
             path=home,
             check="give another --folder",
         )
@@ -356,7 +356,7 @@ class _Story:
             ended = _ended(command)
         if ended.returncode != -signal.SIGKILL:
             raise EtlError(
-                f"the run was to be killed and ended with {ended.returncode}: {_last_lines(ended.stderr)}"
+                f"The run was to be killed and ended with {ended.returncode}: {_last_lines(ended.stderr)}"
             )
         self._say(
             "[bold red]killed[/] one run with SIGKILL, after its rows were in the table and before an offset moved"

@@ -149,22 +149,22 @@ def newest_report(
     except FileNotFoundError:
         known = []
     except OSError as error:
-        message = f"the folder of reports cannot be read: {error.strerror}"
+        message = f"The folder of reports cannot be read: {error.strerror}"
         raise SettingsError(
-            message, key="report.path", path=folder, action="its permissions"
+            message, key="report.path", path=folder, action="Check its permissions"
         ) from error
     if run_id is not None and run_id not in known:
         last = f"the newest is {known[-1]}" if known else "there is none of this pipeline"
         raise SettingsError(
-            f"there is no report of a run {run_id!r}: {last}",
+            f"There is no report of a run {run_id!r}: {last}",
             key="report.path",
             path=folder,
-            action="the name of the run",
+            action="Check the name of the run",
         )
     if not known:
-        action = "report.path, and the key pipeline; `etl run CONF` leaves the first one"
+        action = "Check report.path, and the key pipeline; `etl run CONF` leaves the first one"
         raise SettingsError(
-            "no run of this pipeline has left a report here",
+            "No run of this pipeline has left a report here",
             key="report.path",
             path=folder,
             action=action,
@@ -174,17 +174,19 @@ def newest_report(
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    action = "who changed the file; `etl report CONF --run RUN` shows another run"
+    action = "Check who changed the file; `etl report CONF --run RUN` shows another run"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(
-            f"the report cannot be read: {error.strerror}", path=path, action="its permissions"
+            f"The report cannot be read: {error.strerror}",
+            path=path,
+            action="Check its permissions",
         ) from error
     except (ValueError, RecursionError) as error:
-        raise SettingsError(f"the report is no JSON: {error}", path=path, action=action) from error
+        raise SettingsError(f"The report is no JSON: {error}", path=path, action=action) from error
     if not isinstance(found, dict):
-        raise SettingsError("the report is no report of a run", path=path, action=action)
+        raise SettingsError("The report is no report of a run", path=path, action=action)
     return found
 
 
@@ -408,9 +410,9 @@ def _as_told(error: BaseException) -> EtlError:
     if isinstance(error, EtlError):
         return error
     return (
-        Stopped("stopped")
+        Stopped("Stopped")
         if isinstance(error, KeyboardInterrupt)
-        else EtlError(f"a bug: {type(error).__name__}: {error}")
+        else EtlError(f"A bug: {type(error).__name__}: {error}")
     )
 
 
@@ -418,7 +420,7 @@ def _write(path: Path, report: Report) -> None:
     try:
         write_whole(path, as_text(report.as_json(), report.snapshots_as_json()))
     except OSError as error:
-        message = f"the run's report cannot be written: {error.strerror}"
+        message = f"The run's report cannot be written: {error.strerror}"
         raise SettingsError(
-            message, key="report.path", path=path, action="the folder and its permissions"
+            message, key="report.path", path=path, action="Check the folder and its permissions"
         ) from error

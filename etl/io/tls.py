@@ -146,7 +146,10 @@ def _no_handshake(error: ssl.SSLError, address: str, peer: Peer) -> EtlError | C
         return _speaks_no_tls("the port does not speak TLS", address, peer)
     message = f"{peer.name} and this machine agree on no way to encrypt: {error.reason or error}"
     return SettingsError(
-        message, key=peer.switch, **{peer.place: address}, action=f"{peer.ciphers} of {peer.name}"
+        message,
+        key=peer.switch,
+        **{peer.place: address},
+        action=f"Check {peer.ciphers} of {peer.name}",
     )
 
 
@@ -159,7 +162,9 @@ def _no_tls(why: str, address: str, peer: Peer) -> ConnectionBroken:
 
 
 def _speaks_no_tls(message: str, address: str, peer: Peer) -> EtlError:
-    return peer.no_tls(message, key=peer.switch, **{peer.place: address}, action=peer.port)
+    return peer.no_tls(
+        message, key=peer.switch, **{peer.place: address}, action=f"Check {peer.port}"
+    )
 
 
 def _untrusted(
@@ -177,19 +182,19 @@ def _untrusted(
     place = {"key": trusted, "host": host, "file": file, peer.place: address}
     if error.verify_code in (_OTHER_NAME, _OTHER_ADDRESS):
         message = f"{peer.name}'s certificate is of another host: {', '.join(names()) or 'which, is not known'}"
-        action = "the address: it must be one of these names; or the certificate's names (subjectAltName)"
+        action = "Check the address: it must be one of these names; or the certificate's names (subjectAltName)"
         return SettingsError(message, host=host, **{peer.place: address}, action=action)
     if error.verify_code in (_EXPIRED, _NOT_YET):
         when = "has expired" if error.verify_code == _EXPIRED else "is not valid yet"
-        action = f"the certificates of {peer.name} ({peer.identity}) and of its authority, and this machine's clock"
+        action = f"Check the certificates of {peer.name} ({peer.identity}) and of its authority, and this machine's clock"
         return SettingsError(
             f"{peer.name}'s certificate, or one above it, {when}", **place, action=action
         )
-    message = f"nobody whom we trust has signed {peer.name}'s certificate: {error.verify_message}"
+    message = f"Nobody whom we trust has signed {peer.name}'s certificate: {error.verify_message}"
     return SettingsError(
         message,
         **place,
-        action=f"{trusted}: PEM, the certificate of the authority that signed {peer.name}'s",
+        action=f"Set {trusted} to the certificate (PEM) of the authority that signed {peer.name}'s",
     )
 
 
@@ -254,18 +259,18 @@ def _telling(
     except ssl.SSLError as error:
         if password is not None and password.was_asked and error.reason != "KEY_VALUES_MISMATCH":
             message, key, action = (
-                "the password does not open the key",
+                "The password does not open the key",
                 password.key,
                 f"{password.key}, and that the key is whole",
             )
         elif error.reason == "KEY_VALUES_MISMATCH":
             message, action = (
-                "the key is not the certificate's",
+                "The key is not the certificate's",
                 f"{peer.key('cert_file')} and {peer.key('key_file')}",
             )
         else:
             message, action = (
-                f"the file holds nothing of the kind in PEM: {error.reason or 'it cannot be read'}",
+                f"The file holds nothing of the kind in PEM: {error.reason or 'it cannot be read'}",
                 f"{key}, a PEM file",
             )
         _reject_file(message, key, file, action)

@@ -43,9 +43,9 @@ def asked_first(client_id: str, address: str) -> Request[LoginDialect]:
         if versions.newest_of(Api.SASL_HANDSHAKE, spoken) < _HANDSHAKE or not versions.is_spoken(
             Api.SASL_AUTHENTICATE, spoken
         ):
-            action = "a listener without a login, for brokers of this release"
+            action = "Use a listener without a login, for brokers of this release"
             raise SettingsError(
-                "the broker is of a release before 1.0, and logins begin there",
+                "The broker is of a release before 1.0, and logins begin there",
                 broker=address,
                 action=action,
             )
@@ -172,8 +172,8 @@ def of_broker_version(version: str, **said: str) -> str:
     """
     release = release_of(version)
     if release is None:
-        message = f"what brokers of version {version} speak is not known"
-        action = "the number, such as 0.8.2, 0.9 or 3.9; brokers from 0.10 on tell what they speak by themselves"
+        message = f"What brokers of version {version} speak is not known"
+        action = "Check the number, such as 0.8.2, 0.9 or 3.9; brokers from 0.10 on tell what they speak by themselves"
         raise SettingsError(message, action=action, **(said or {"key": "source.broker_version"}))
     return Kafka.name_of(release)
 
@@ -185,6 +185,6 @@ def _asked(told: str | None) -> tuple[Generation, ...]:
     if not found:
         names = ", ".join(name for generation in GENERATIONS for name in generation.names)
         raise SettingsError(
-            f"there is no generation of brokers called {told}", action=f"one of {names}"
+            f"There is no generation of brokers called {told}", action=f"Use one of {names}"
         )
     return found

@@ -282,7 +282,7 @@ _NOT_TAKEN = BrokerRefusal(
     "it names no offset for what was sent, so it took nothing of it, and tells no error",
     False,
     SettingsError,
-    "the bytes that were sent: Kafka 0.8 to 0.10.2 answer so where no whole message with a right checksum is in them",
+    "Check the bytes that were sent: Kafka 0.8 to 0.10.2 answer so where no whole message with a right checksum is in them",
 )
 """An append without an offset failed, whatever its code."""
 

@@ -46,7 +46,7 @@ _WITH_OWNED = 2
 """The first version with owned partitions and their generation: only then do other members trust
 them.
 """
-_CHECK = "which clients are members of the group"
+_CHECK = "Check which clients are members of the group"
 
 
 def render_subscription(told: Subscription) -> bytes:
@@ -121,7 +121,7 @@ def _logs(told: Iterable[Any], place: Mapping[str, Any]) -> frozenset[BrokerPart
     )
     if any(partition < 0 for each in told for partition in each.partitions):
         raise CorruptData(
-            "a partition that a member is said to have is negative", action=_CHECK, **place
+            "A partition that a member is said to have is negative", action=_CHECK, **place
         )
     return logs
 
@@ -291,8 +291,8 @@ def parse_consumer_heartbeat(response: Any, **place: Any) -> ConsumerHeartbeatAn
     refusal = error_of(response.error_code)
     if refusal is None and response.heartbeat_interval_ms <= 0 and response.member_epoch > 0:
         raise CorruptData(
-            f"heartbeats are wanted every {response.heartbeat_interval_ms} ms",
-            action="the broker's log",
+            f"Heartbeats are wanted every {response.heartbeat_interval_ms} ms",
+            action="Check the broker's log",
             **place,
         )
     return ConsumerHeartbeatAnswer(
@@ -333,7 +333,9 @@ def parse_consumer_group(response: Any, **place: Any) -> MembersResponse:
 def _logs_of(member: Any, place: Mapping[str, Any]) -> frozenset[BrokerPartition]:
     told = [*member.assignment.topic_partitions, *member.target_assignment.target_partitions]
     if any(partition < 0 for each in told for partition in each.partitions):
-        raise CorruptData("an assigned partition is negative", action="the broker's log", **place)
+        raise CorruptData(
+            "An assigned partition is negative", action="Check the broker's log", **place
+        )
     return frozenset(
         BrokerPartition(each.topic_name, partition)
         for each in told
@@ -346,7 +348,7 @@ def _assigned(told: Iterable[Any], place: Mapping[str, Any]) -> dict[str, frozen
     for each in told:
         if any(partition < 0 for partition in each.partitions):
             raise CorruptData(
-                "an assigned partition is negative", action="the broker's log", **place
+                "An assigned partition is negative", action="Check the broker's log", **place
             )
         found[str(each.topic_id)] = found.get(str(each.topic_id), frozenset()) | frozenset(
             each.partitions

@@ -57,7 +57,7 @@ NONE = 0
 OFFSET_OUT_OF_RANGE = 1
 WRONG_PARTITION = 3
 
-_LOG = "the broker's log around this time"
+_LOG = "Check the broker's log around this time"
 
 _TABLE = (
     BrokerRefusal(
@@ -72,7 +72,7 @@ _TABLE = (
         "OFFSET_OUT_OF_RANGE",
         False,
         BrokerError,
-        "log start and flushed end of the log",
+        "Check log start and flushed end of the log",
         Meaning.OUT_OF_RANGE,
     ),
     BrokerRefusal(
@@ -80,14 +80,14 @@ _TABLE = (
         "INVALID_MESSAGE",
         False,
         CorruptData,
-        "the broker's own log and its disks: it found a bad checksum",
+        "Check the broker's own log and its disks: it found a bad checksum",
     ),
     BrokerRefusal(
         WRONG_PARTITION,
         "WRONG_PARTITION",
         False,
         BrokerError,
-        "how many partitions the topic has on this broker (/brokers/topics/[topic]/[broker]): they are fewer",
+        "Check how many partitions the topic has on this broker (/brokers/topics/[topic]/[broker]): they are fewer",
     ),
     BrokerRefusal(4, "INVALID_FETCH_SIZE", False, EtlError, _LOG),
 )
@@ -98,7 +98,7 @@ WRONG_PASSWORD = BrokerRefusal(
     "WRONG_PASSWORD",
     False,
     PermissionDenied,
-    "the password of the broker's settings",
+    "Check the password of the broker's settings",
     Meaning.NOT_ALLOWED,
 )
 """Response to a delete request, in place of the number of deleted partitions."""
@@ -111,7 +111,7 @@ def error_of(code: int) -> BrokerRefusal | None:
         f"unknown error code {code}",
         False,
         EtlError,
-        "the broker's version: this table does not know it",
+        "Check the broker's version: this table does not know it",
     )
     return None if code == NONE else _ROWS.get(code, unknown)
 
@@ -236,8 +236,8 @@ def encode_offsets(log: BrokerPartition, time: int, *, most: int = ALL) -> bytes
     """
     if time not in (LATEST, EARLIEST):
         raise SettingsError(
-            "a Jafka broker cannot be asked for offsets by time: its search is off by one and names a segment too old, or none",
-            action="that the first or the last offset is asked for; records of this generation have no timestamps",
+            "A Jafka broker cannot be asked for offsets by time: its search is off by one and names a segment too old, or none",
+            action="Check that the first or the last offset is asked for; records of this generation have no timestamps",
             **log.place,
         )
     if most < 1:
@@ -360,8 +360,8 @@ def parse_count(answer: memoryview, **place: Any) -> int | BrokerRefusal:
 
 _NOTHING = b"\0\0"
 _HANGS_UP = (
-    "the topic's name, and how many partitions it has on this broker: one of this generation hangs up on what it cannot serve; "
-    "and the broker's log"
+    "Check the topic's name, the number of its partitions on this broker, and the broker's log: such "
+    "a broker closes the connection if it cannot serve a request"
 )
 
 
@@ -378,7 +378,7 @@ class Jafka(Generation):
             lambda start: bytes(start) == _NOTHING,
             lambda answer: JafkaDialect(address),
             least_answer_bytes=2,
-            check_if_truncated="that a Jafka or Kafka 0.7 broker listens there: Kafka from 0.8 on and a TLS listener hang up so",
+            check_if_truncated="Check that a Jafka or Kafka 0.7 broker listens there: Kafka from 0.8 on, and a TLS listener, close the connection like this",
         )
 
 
@@ -483,7 +483,7 @@ class JafkaDialect(BrokerProtocol):
         return Request(
             lambda number: frames,
             read,
-            check_if_truncated=f"that a message is not larger than max.message.size; {_HANGS_UP}",
+            check_if_truncated=f"Check that a message is not larger than max.message.size. {_HANGS_UP}",
         )
 
     def create_topic(self, topic: str, partitions: int) -> Request[int | BrokerRefusal]:

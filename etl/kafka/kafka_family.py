@@ -198,7 +198,7 @@ class KafkaDialect(BrokerProtocol):
         theirs = versions.releases().get(name, {})
         answers = f"the broker is spoken to as Kafka {name}, and answers as Kafka {found} does"
         fits = (
-            f"that key, or the data source's option broker_version: '{found}' fits this broker; where it is left out, brokers are asked. "
+            f"Check that key, or the data source's option broker_version: '{found}' fits this broker; where it is left out, brokers are asked. "
             "If it is not given, the broker was another one when the run began: run again"
         )
         place = {"key": "source.broker_version", "broker": self._address}
@@ -266,8 +266,8 @@ class KafkaDialect(BrokerProtocol):
         version = self.version_of(Api.LIST_OFFSETS)
         if version == 0 and any(when >= 0 for when in times.values()):
             raise SettingsError(
-                "brokers before 0.10.1 cannot find the record of a time: they only know when whole segments were written",
-                action="where reading is to start or stop by a time: earliest, latest and offsets are what they can tell; of a run, "
+                "Brokers before 0.10.1 cannot find the record of a time: they only know when whole segments were written",
+                action="Check where reading is to start or stop by a time: earliest, latest and offsets are what they can tell; of a run, "
                 "--until -10000: up to so many offsets before the end",
                 broker=self._address,
             )

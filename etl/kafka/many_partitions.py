@@ -434,8 +434,8 @@ def parse_commit(
     }
     if commit and told.keys() != commit.offsets.keys():
         raise CorruptData(
-            "the answer to OFFSET_COMMIT names other partitions than were asked for",
-            action="the broker's log",
+            "The answer to OFFSET_COMMIT names other partitions than were asked for",
+            action="Check the broker's log",
         )
     return told
 
@@ -475,8 +475,8 @@ def parse_offset_fetch(
     """
     if question and [each.group_id for each in response.groups] not in ([], [question.group]):
         raise CorruptData(
-            "the answer to OFFSET_FETCH is about another group than was asked for",
-            action="the broker's log",
+            "The answer to OFFSET_FETCH is about another group than was asked for",
+            action="Check the broker's log",
         )
     found = response.groups[0] if response.groups else response
     names = _names_of(question.topic_ids if question else {})
@@ -490,8 +490,8 @@ def parse_offset_fetch(
     }
     if question and refusal is None and offsets.keys() != set(question.logs):
         raise CorruptData(
-            "the answer to OFFSET_FETCH names other partitions than were asked for",
-            action="the broker's log",
+            "The answer to OFFSET_FETCH names other partitions than were asked for",
+            action="Check the broker's log",
         )
     return CommittedOffsets(refusal, offsets)
 

@@ -96,7 +96,7 @@ class Reader:
         """Return the error for the caller to raise, with the place in the bytes."""
         return CorruptData(
             message,
-            action="that nothing between here and the broker alters bytes, and the broker's log",
+            action="Check that nothing between here and the broker alters bytes, and the broker's log",
             at_byte=self.at,
             **self.place,
         )

@@ -75,7 +75,7 @@ class BrokerProtocol(Protocol):
     least_answer_bytes: int = 4
     """Smallest size of any response of this broker."""
     check_if_truncated: str = (
-        "the broker's log; a listener that wants a login (SASL) also hangs up like this"
+        "Check the broker's log. A listener that needs a login (SASL) also closes the connection"
     )
     """What to check if the broker closes the connection, unless the request says more."""
 
@@ -302,8 +302,8 @@ class BrokerProtocol(Protocol):
 
     def _cannot(self, operation: str) -> NoReturn:
         raise SettingsError(
-            f"brokers of this generation cannot {operation}",
-            action="what the conf asks of them",
+            f"Brokers of this generation cannot {operation}",
+            action="Check what the conf asks of them",
             broker=self.introduction(),
         )
 
@@ -344,7 +344,9 @@ class Greeting:
     """Return the broker's protocol. Raises CorruptData."""
     least_answer_bytes: int = 4
     """Smallest size of a response."""
-    check_if_truncated: str = "for a TLS listener on this port, a broker that wants a login, or something that is not Kafka"
+    check_if_truncated: str = (
+        "Check whether the port is a TLS listener, needs a login, or is not Kafka"
+    )
     """What to check if the other side closes the connection."""
     older: OlderBrokers | None = None
     """None: what leaves the greeting unanswered is no broker of this family."""

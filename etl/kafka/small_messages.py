@@ -390,8 +390,8 @@ def decode(api: Api, version: int, response: memoryview, **place: Any) -> Any:
         return _MESSAGES[api][1].decode(response, version=version, header=True)
     except (ValueError, IndexError, struct.error, OverflowError, TypeError, MemoryError) as error:
         raise CorruptData(
-            f"the answer to {api.name} v{version} cannot be read: {error}",
-            action="that nothing between here and the broker alters bytes",
+            f"The answer to {api.name} v{version} cannot be read: {error}",
+            action="Check that nothing between here and the broker alters bytes",
             **place,
         ) from None
 
@@ -516,8 +516,8 @@ def parse_offsets_before(response: Any, most: int) -> tuple[int, ...] | BrokerRe
     """Return at most so many offsets of the one requested partition."""
     partitions = [each for topic in response.topics for each in topic.partitions]
     if len(partitions) != 1:
-        what = f"the answer to LIST_OFFSETS tells of {len(partitions)} partitions where one was asked for"
-        raise CorruptData(what, action="the broker's log")
+        what = f"The answer to LIST_OFFSETS tells of {len(partitions)} partitions where one was asked for"
+        raise CorruptData(what, action="Check the broker's log")
     return error_of(partitions[0].error_code) or _offsets(partitions[0])[: max(most, 0)]
 
 
@@ -592,7 +592,7 @@ def _retention(found: Mapping[str, str | None], topic: str) -> Retention:
 def _limit(value: str | None, key: str, topic: str) -> int | None:
     said = value or "-1"
     if not re.fullmatch(r"-?[0-9]{1,19}", said):
-        raise CorruptData(f"the broker says that {key} is {said[:40]!r}", topic=topic)
+        raise CorruptData(f"The broker says that {key} is {said[:40]!r}", topic=topic)
     return int(said) if int(said) >= 0 else None
 
 

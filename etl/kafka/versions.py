@@ -101,8 +101,8 @@ def choose_version(
     if theirs is None or theirs[0] > highest or theirs[1] < lowest:
         says = "none" if theirs is None else f"{theirs[0]} to {theirs[1]}"
         raise SettingsError(
-            f"the broker speaks no version of {api.name} from {lowest} to {highest} (it speaks {says})",
-            action="the broker's version, and broker_version where it is given",
+            f"The broker speaks no version of {api.name} from {lowest} to {highest} (it speaks {says})",
+            action="Check the broker's version, and broker_version where it is given",
             **place,
         )
     return min(highest, theirs[1])
@@ -177,22 +177,22 @@ def release_of(version: str) -> str | None:
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1
 
-_LEADER = "who leads the partition, and the brokers' logs around this time"
-_OVERLOAD = "the broker's log around this time"
-_BUG = "the broker's log; this version sent a request that this broker does not understand"
-_LOGIN = "source.security: the login that this listener wants"
-_MEMBERS = "the group's members: while it has some, nobody else commits its offsets"
-_COORDINATOR = "the group's coordinator, and __consumer_offsets"
+_LEADER = "Check who leads the partition, and the brokers' logs around this time"
+_OVERLOAD = "Check the broker's log around this time"
+_BUG = "Check the broker's log; this version sent a request that this broker does not understand"
+_LOGIN = "Check source.security: the login that this listener wants"
+_MEMBERS = "Check the group's members: while it has some, nobody else commits its offsets"
+_COORDINATOR = "Check the group's coordinator, and __consumer_offsets"
 
 _TABLE = (
     BrokerRefusal(-1, "UNKNOWN_SERVER_ERROR", True, BrokerError, _OVERLOAD, Meaning.UNSAID),
-    BrokerRefusal(0, "NONE", False, EtlError, "nothing: it is no error"),
+    BrokerRefusal(0, "NONE", False, EtlError, "It is no error"),
     BrokerRefusal(
         1,
         "OFFSET_OUT_OF_RANGE",
         False,
         BrokerError,
-        "log start and end of the partition; a moved leader also answers so",
+        "Check log start and end of the partition; a moved leader also answers so",
         Meaning.OUT_OF_RANGE,
     ),
     BrokerRefusal(
@@ -200,14 +200,14 @@ _TABLE = (
         "CORRUPT_MESSAGE",
         True,
         CorruptData,
-        "the broker's own log of that partition and its disks: it found a bad checksum",
+        "Check the broker's own log of that partition and its disks: it found a bad checksum",
     ),
     BrokerRefusal(
         3,
         "UNKNOWN_TOPIC_OR_PARTITION",
         True,
         TopicMissing,
-        "the topic's name, and whether it was deleted",
+        "Check the topic's name, and whether it was deleted",
         Meaning.UNKNOWN_TOPIC,
     ),
     BrokerRefusal(4, "INVALID_FETCH_SIZE", False, EtlError, _BUG),
@@ -216,13 +216,15 @@ _TABLE = (
     BrokerRefusal(7, "REQUEST_TIMED_OUT", True, BrokerError, _OVERLOAD),
     BrokerRefusal(8, "BROKER_NOT_AVAILABLE", False, BrokerError, _OVERLOAD),
     BrokerRefusal(9, "REPLICA_NOT_AVAILABLE", True, BrokerError, _LEADER),
-    BrokerRefusal(10, "MESSAGE_TOO_LARGE", False, SettingsError, "max.message.bytes of the topic"),
+    BrokerRefusal(
+        10, "MESSAGE_TOO_LARGE", False, SettingsError, "Check max.message.bytes of the topic"
+    ),
     BrokerRefusal(
         12,
         "OFFSET_METADATA_TOO_LARGE",
         False,
         SettingsError,
-        "offset.metadata.max.bytes of the brokers",
+        "Check offset.metadata.max.bytes of the brokers",
     ),
     BrokerRefusal(13, "NETWORK_EXCEPTION", True, BrokerError, _OVERLOAD),
     BrokerRefusal(
@@ -242,7 +244,7 @@ _TABLE = (
         "INVALID_TOPIC_EXCEPTION",
         False,
         TopicMissing,
-        "the topic's name: the broker allows none like it",
+        "Check the topic's name: the broker allows none like it",
     ),
     BrokerRefusal(19, "NOT_ENOUGH_REPLICAS", True, BrokerError, _LEADER),
     BrokerRefusal(20, "NOT_ENOUGH_REPLICAS_AFTER_APPEND", True, BrokerError, _LEADER),
@@ -252,17 +254,17 @@ _TABLE = (
         "INCONSISTENT_GROUP_PROTOCOL",
         False,
         SettingsError,
-        "by which strategies the group's other members divide it: all need one in common, and to be consumers",
+        "Check by which strategies the group's other members divide it: all need one in common, and to be consumers",
         Meaning.NO_COMMON_STRATEGY,
     ),
-    BrokerRefusal(24, "INVALID_GROUP_ID", False, SettingsError, "the group's name"),
+    BrokerRefusal(24, "INVALID_GROUP_ID", False, SettingsError, "Check the group's name"),
     BrokerRefusal(25, "UNKNOWN_MEMBER_ID", False, BrokerError, _MEMBERS, Meaning.UNKNOWN_MEMBER),
     BrokerRefusal(
         26,
         "INVALID_SESSION_TIMEOUT",
         False,
         SettingsError,
-        "the session time-out, and the broker's bounds: group.min.session.timeout.ms and group.max.session.timeout.ms",
+        "Check the session time-out, and the broker's bounds: group.min.session.timeout.ms and group.max.session.timeout.ms",
     ),
     BrokerRefusal(27, "REBALANCE_IN_PROGRESS", True, BrokerError, _MEMBERS, Meaning.REBALANCING),
     BrokerRefusal(
@@ -270,14 +272,14 @@ _TABLE = (
         "INVALID_COMMIT_OFFSET_SIZE",
         False,
         SettingsError,
-        "message.max.bytes of the brokers: one commit is one batch of theirs",
+        "Check message.max.bytes of the brokers: one commit is one batch of theirs",
     ),
     BrokerRefusal(
         29,
         "TOPIC_AUTHORIZATION_FAILED",
         False,
         PermissionDenied,
-        "the broker's ACLs for this topic",
+        "Check the broker's ACLs for this topic",
         Meaning.NOT_ALLOWED,
     ),
     BrokerRefusal(
@@ -285,7 +287,7 @@ _TABLE = (
         "GROUP_AUTHORIZATION_FAILED",
         False,
         PermissionDenied,
-        "the broker's ACLs for this group",
+        "Check the broker's ACLs for this group",
         Meaning.NOT_ALLOWED,
     ),
     BrokerRefusal(
@@ -293,7 +295,7 @@ _TABLE = (
         "CLUSTER_AUTHORIZATION_FAILED",
         False,
         PermissionDenied,
-        "the broker's ACLs for the cluster",
+        "Check the broker's ACLs for the cluster",
         Meaning.NOT_ALLOWED,
     ),
     BrokerRefusal(33, "UNSUPPORTED_SASL_MECHANISM", False, SettingsError, _LOGIN),
@@ -303,7 +305,7 @@ _TABLE = (
         "UNSUPPORTED_VERSION",
         False,
         SettingsError,
-        "the broker's version, message.downconversion.enable, and for the consumer protocol its feature group.version",
+        "Check the broker's version, message.downconversion.enable, and for the consumer protocol its feature group.version",
         Meaning.SWITCHED_OFF,
     ),
     BrokerRefusal(42, "INVALID_REQUEST", False, EtlError, _BUG),
@@ -312,25 +314,25 @@ _TABLE = (
         "UNSUPPORTED_FOR_MESSAGE_FORMAT",
         False,
         SettingsError,
-        "the topic's message format: too old to search by time",
+        "Check the topic's message format: too old to search by time",
         Meaning.NO_SEARCH,
     ),
-    BrokerRefusal(44, "POLICY_VIOLATION", False, PermissionDenied, "the broker's policies"),
+    BrokerRefusal(44, "POLICY_VIOLATION", False, PermissionDenied, "Check the broker's policies"),
     BrokerRefusal(
         53,
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
         False,
         PermissionDenied,
-        "the broker's ACLs for transactional ids",
+        "Check the broker's ACLs for transactional ids",
     ),
-    BrokerRefusal(56, "KAFKA_STORAGE_ERROR", True, BrokerError, "the broker's disks"),
+    BrokerRefusal(56, "KAFKA_STORAGE_ERROR", True, BrokerError, "Check the broker's disks"),
     BrokerRefusal(58, "SASL_AUTHENTICATION_FAILED", False, PermissionDenied, _LOGIN),
     BrokerRefusal(
         69,
         "GROUP_ID_NOT_FOUND",
         False,
         SettingsError,
-        "whether the group has members of the other protocol (classic, consumer), and group.consumer.migration.policy of the broker",
+        "Check whether the group has members of the other protocol (classic, consumer), and group.consumer.migration.policy of the broker",
         Meaning.NO_SUCH_GROUP,
     ),
     BrokerRefusal(70, "FETCH_SESSION_ID_NOT_FOUND", True, BrokerError, _OVERLOAD),
@@ -340,7 +342,7 @@ _TABLE = (
         "LISTENER_NOT_FOUND",
         True,
         BrokerError,
-        "the listeners of all brokers: one lacks the listener that we came by",
+        "Check the listeners of all brokers: one lacks the listener that we came by",
         Meaning.NO_LISTENER,
     ),
     BrokerRefusal(74, "FENCED_LEADER_EPOCH", True, BrokerError, _LEADER),
@@ -350,7 +352,7 @@ _TABLE = (
         "UNSUPPORTED_COMPRESSION_TYPE",
         False,
         SettingsError,
-        "the broker's version: zstd is given out from Kafka 2.1 on",
+        "Check the broker's version: zstd is given out from Kafka 2.1 on",
     ),
     BrokerRefusal(78, "OFFSET_NOT_AVAILABLE", True, BrokerError, _LEADER),
     BrokerRefusal(79, "MEMBER_ID_REQUIRED", True, BrokerError, _MEMBERS, Meaning.ID_REQUIRED),
@@ -359,14 +361,14 @@ _TABLE = (
         "GROUP_MAX_SIZE_REACHED",
         True,
         Owned,
-        "group.max.size of the broker, and how many members the group has",
+        "Check group.max.size of the broker, and how many members the group has",
     ),
     BrokerRefusal(
         82,
         "FENCED_INSTANCE_ID",
         False,
         MembershipLost,
-        "whether another process is a member under the same name (group.instance.id)",
+        "Check whether another process is a member under the same name (group.instance.id)",
         Meaning.FENCED,
     ),
     BrokerRefusal(
@@ -374,16 +376,18 @@ _TABLE = (
         "UNSTABLE_OFFSET_COMMIT",
         True,
         BrokerError,
-        "who left a transaction open that commits offsets",
+        "Check who left a transaction open that commits offsets",
         Meaning.UNSTABLE,
     ),
-    BrokerRefusal(89, "THROTTLING_QUOTA_EXCEEDED", True, BrokerError, "the quotas of our client"),
+    BrokerRefusal(
+        89, "THROTTLING_QUOTA_EXCEEDED", True, BrokerError, "Check the quotas of our client"
+    ),
     BrokerRefusal(
         100,
         "UNKNOWN_TOPIC_ID",
         True,
         BrokerError,
-        "whether the topic was deleted, or made again",
+        "Check whether the topic was deleted, or made again",
         Meaning.ANOTHER_TOPIC,
     ),
     BrokerRefusal(
@@ -391,7 +395,7 @@ _TABLE = (
         "INCONSISTENT_TOPIC_ID",
         True,
         BrokerError,
-        "whether the topic was deleted, or made again",
+        "Check whether the topic was deleted, or made again",
         Meaning.ANOTHER_TOPIC,
     ),
     BrokerRefusal(106, "FETCH_SESSION_TOPIC_ID_ERROR", True, BrokerError, _OVERLOAD),
@@ -400,7 +404,7 @@ _TABLE = (
         "OFFSET_MOVED_TO_TIERED_STORAGE",
         False,
         EtlError,
-        "the broker's log: only a follower is answered so",
+        "Check the broker's log: only a follower is answered so",
     ),
     BrokerRefusal(110, "FENCED_MEMBER_EPOCH", False, BrokerError, _MEMBERS, Meaning.FENCED_EPOCH),
     BrokerRefusal(
@@ -408,10 +412,14 @@ _TABLE = (
         "UNRELEASED_INSTANCE_ID",
         True,
         Owned,
-        "which process is a member under the same name (group.instance.id)",
+        "Check which process is a member under the same name (group.instance.id)",
     ),
     BrokerRefusal(
-        112, "UNSUPPORTED_ASSIGNOR", False, SettingsError, "group.consumer.assignors of the broker"
+        112,
+        "UNSUPPORTED_ASSIGNOR",
+        False,
+        SettingsError,
+        "Check group.consumer.assignors of the broker",
     ),
     BrokerRefusal(113, "STALE_MEMBER_EPOCH", True, BrokerError, _MEMBERS, Meaning.STALE_EPOCH),
 )
@@ -426,7 +434,7 @@ def error_of(code: int) -> BrokerRefusal | None:
 
 
 def _row(code: int) -> BrokerRefusal:
-    unknown = "the broker's version and log: this table is older"
+    unknown = "Check the broker's version and log: this table is older"
     return CODES.get(code) or BrokerRefusal(
         code, f"unknown error code {code}", False, EtlError, unknown
     )

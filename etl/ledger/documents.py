@@ -61,12 +61,12 @@ def parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T
         document = json.loads(_inflate(payload))
         if document["format"] > FORMAT:
             message = (
-                f"the document has format {document['format']}, this version reads up to {FORMAT}"
+                f"The document has format {document['format']}, this version reads up to {FORMAT}"
             )
             raise NeedsDecision(
                 message,
                 znode=path,
-                action="that the newest version of offset-range-etl runs everywhere",
+                action="Check that the newest version of offset-range-etl runs everywhere",
             )
         return build(document)
     except (
@@ -79,11 +79,11 @@ def parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T
         OverflowError,
         zlib.error,
     ) as error:
-        message = f"the znode does not hold what it should: {type(error).__name__}: {error}"
+        message = f"The znode does not hold what it should: {type(error).__name__}: {error}"
         raise LedgersDisagree(
             message,
             znode=path,
-            action="who wrote that znode, and whether ZooKeeper was restored from a copy",
+            action="Check who wrote that znode, and whether ZooKeeper was restored from a copy",
         ) from error
 
 

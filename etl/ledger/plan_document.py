@@ -424,7 +424,9 @@ RANGES_MAX = 500_000
 """A plan with more ranges than this is refused: its record could outgrow `WRITTEN_MAX_BYTES`
 without naming one gap.
 """
-FEWER_TOPICS = "that the expressions match what you mean; source.exclude_topics leaves topics out"
+FEWER_TOPICS = (
+    "Check that the expressions match what you mean; source.exclude_topics leaves topics out"
+)
 _NOT_HASHED = ("leaders", "generations", "void", "time_zone")
 _LEADERS_OF_RANGES = ("leader", "epoch")
 """Parts of the content that are not hashed."""
@@ -508,11 +510,11 @@ def render_plan(plan: Plan) -> bytes:
         {**parts.others, "ranges": _joined(parts.ranges), "id": canonical(plan.id).decode()}
     ).encode()
     if len(document) > documents.WRITTEN_MAX_BYTES:
-        message = f"the plan knows {len(plan.positions):,} logs and would take {len(document):,} bytes of {documents.WRITTEN_MAX_BYTES:,}"
+        message = f"The plan knows {len(plan.positions):,} logs and would take {len(document):,} bytes of {documents.WRITTEN_MAX_BYTES:,}"
         raise SettingsError(message, key="source.topics", action=FEWER_TOPICS)
     if len(plan.ranges) > RANGES_MAX:
-        message = f"the plan would have {len(plan.ranges):,} ranges of {RANGES_MAX:,}"
-        action = "set limits.max_bytes_per_plan or limits.max_records_per_plan, so that one run takes on less, or raise target_task_bytes"
+        message = f"The plan would have {len(plan.ranges):,} ranges of {RANGES_MAX:,}"
+        action = "Set limits.max_bytes_per_plan or limits.max_records_per_plan, so that one run takes on less, or raise target_task_bytes"
         raise SettingsError(message, key="limits.target_task_bytes", action=action)
     return zlib.compress(document, 6)
 
@@ -589,7 +591,7 @@ def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -
             return full
     short = json.dumps(known)
     if len(short) > METADATA_MAX_BYTES:
-        message = f"the plan knows {len(plan.positions):,} logs, its commit metadata would take {len(short):,} bytes of {METADATA_MAX_BYTES:,}"
+        message = f"The plan knows {len(plan.positions):,} logs, its commit metadata would take {len(short):,} bytes of {METADATA_MAX_BYTES:,}"
         raise SettingsError(message, key="source.topics", action=FEWER_TOPICS)
     return short
 

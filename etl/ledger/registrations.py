@@ -221,9 +221,9 @@ def parse_offset(payload: bytes, *, path: str, log: BrokerPartition) -> int:
     """A committed offset. Raises BadOffset with the znode and what it holds."""
     text = payload.decode("latin-1")
     if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= MAX_OFFSET):
-        message = f"the committed offset is no number: {text[:40]!r}"
+        message = f"The committed offset is no number: {text[:40]!r}"
         action = (
-            "who wrote that znode; where the pipeline has a plan `etl ledger restore CONF --reason ...` writes its "
+            "Check who wrote that znode; where the pipeline has a plan `etl ledger restore CONF --reason ...` writes its "
             "position there, before that set it to the next offset to read, as plain decimal text"
         )
         raise BadOffset(message, **log.place, znode=path, action=action)
@@ -318,9 +318,9 @@ def parse_uid(payload: bytes, *, path: str) -> str | None:
     text = payload.decode("latin-1")
     if not (text.isascii() and text.isalnum() and len(text) <= 64):
         raise LedgersDisagree(
-            f"the pipeline's uid is not one of ours: {text[:40]!r}",
+            f"The pipeline's uid is not one of ours: {text[:40]!r}",
             znode=path,
-            action="who wrote that znode",
+            action="Check who wrote that znode",
         )
     return text
 
@@ -343,7 +343,7 @@ _ESCAPED = str.maketrans(
         "\t": "\\t",
     }
 )
-_CHECK = "who wrote that znode; the group's old consumers cannot read it either, and fail to rebalance while it is there"
+_CHECK = "Check who wrote that znode; the group's old consumers cannot read it either, and fail to rebalance while it is there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,10 +394,12 @@ def parse_registration(payload: bytes, *, path: str) -> Registration:
             return Registration(BrokerFamily.JAFKA, reads)
         return _of_document(json.loads(text))
     except NotTranslated as error:
-        message = f"a consumer of the group reads topics by a pattern that is not understood here: {error}"
-        raise SettingsError(message, znode=path, action="that consumer's topic filter") from error
+        message = f"A consumer of the group reads topics by a pattern that is not understood here: {error}"
+        raise SettingsError(
+            message, znode=path, action="Check that consumer's topic filter"
+        ) from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        message = f"a consumer of the group is not registered as consumers are: {payload[:80].decode('utf-8', 'replace')!r}"
+        message = f"A consumer of the group is not registered as consumers are: {payload[:80].decode('utf-8', 'replace')!r}"
         raise SettingsError(message, znode=path, action=_CHECK) from error
 
 
@@ -409,7 +411,7 @@ def render_registration(registration: Registration, *, now_ms: int) -> bytes:
     if registration.dialect is BrokerFamily.JAFKA:
         if isinstance(reads, FilteredTopics):
             raise SettingsError(
-                "consumers of Jafka read topics by name only", action="name the topics"
+                "Consumers of Jafka read topics by name only", action="Name the topics"
             )
         return _map(reads.threads).encode()
     if isinstance(reads, FixedTopics):

@@ -76,8 +76,8 @@ def raw_columns(names: Sequence[str] | None = None, *, physical: bool = False) -
     for name in names:
         if name not in types:
             raise SettingsError(
-                f"there is no column {name!r} in the raw table",
-                action=f"the columns are {', '.join(types)}",
+                f"There is no column {name!r} in the raw table",
+                action=f"Use the columns {', '.join(types)}",
                 column=name,
             )
     return tuple(name for name in types if name in names)

@@ -95,10 +95,10 @@ class BrokerPartition(
 
     @property
     def held_by(self) -> str:
-        """Return which broker has it, for an error."""
-        return (
-            f"broker {self.broker_id}" if self.is_physical else "the brokers that hold its replicas"
-        )
+        """Return what to check if the partition has no leader."""
+        if self.is_physical:
+            return f"Check broker {self.broker_id}"
+        return "Check the brokers that host its replicas"
 
     @property
     def key(self) -> str:
@@ -557,7 +557,7 @@ def parse_named(text: str) -> Named:
         raise SettingsError(
             f"{text!r} names no log",
             key="--partition",
-            action=f"the form TOPIC or TOPIC:PARTITION; {FORM_OF_PARTITION}",
+            action=f"Write it in the form TOPIC or TOPIC:PARTITION; {FORM_OF_PARTITION}",
         )
     return Named(text)
 

@@ -143,12 +143,12 @@ def load_function(name: str, key: str) -> Callable[[Any], Any]:
         raise
     except BaseException as error:  # importing runs the module: whatever it raises (SystemExit, too) is about the transform
         message = f"{OF_KEYS[key]} cannot be imported: {describe_failure_of(error)}"
-        action = (
-            "its spelling, and that its module is installed or in this folder, also where tasks run"
-        )
+        action = "Check its spelling, and that its module is installed or in this folder, also where tasks run"
         raise SettingsError(message, key=key, action=action) from error
     if not callable(found):
-        raise SettingsError(f"{name} is no function", key=key, action="package.module:function")
+        raise SettingsError(
+            f"{name} is no function", key=key, action="Write package.module:function"
+        )
     wanted: Callable[[Any], Any] = found
     return wanted
 
@@ -176,7 +176,7 @@ def line_of(error: BaseException) -> str | None:
 _KEY = "transform.record_batch"
 _CHECK = "the function: pyarrow.RecordBatch in, pyarrow.RecordBatch out, the same columns each time"
 _AGAIN = (
-    "; the stored plan is executed again by the next run, with the function as it is then; or give the plan up: "
+    ". The next run executes the stored plan again with the function of that time; or replace the plan: "
     "etl plans supersede CONF N --reason ..."
 )
 Names = tuple[tuple[str, pa.DataType], ...]
@@ -302,7 +302,7 @@ def _another(name: str, why: str) -> SettingsError:
 
 
 def _wrong(message: str, action: str, **where: Any) -> SettingsError:
-    return SettingsError(f"the Arrow transform {message}", key=_KEY, action=action, **where)
+    return SettingsError(f"The Arrow transform {message}", key=_KEY, action=action, **where)
 
 
 def _names(schema: pa.Schema) -> Names:

@@ -266,8 +266,8 @@ class Cursor:
     def _check_idle(self) -> None:
         if self._decoding:
             raise EtlError(
-                "the rows of the answer before were not read to their end",
-                action="this is a bug of the loop around the cursor",
+                "The rows of the answer before were not read to their end",
+                action="Report this bug of the loop around the cursor",
             )
 
     def _move(self, fetched: FetchedPartition, found: Walk) -> None:
@@ -283,8 +283,8 @@ class Cursor:
             self._grow(fetched, found.incomplete_bytes)
         elif found.batches:
             raise CorruptData(
-                f"the broker answered with record batches up to offset {reached - 1} only, all below the offset asked for",
-                action=f"offset {self.position} on the broker",
+                f"The broker answered with record batches up to offset {reached - 1} only, all below the offset asked for",
+                action=f"Check offset {self.position} on the broker",
                 **self._place,
             )
         else:
@@ -310,8 +310,8 @@ class Cursor:
         """Request more bytes next time: double, or the size of the truncated record batch."""
         if needed > self._limit and len(fetched.records) < self.max_bytes:
             raise CorruptData(
-                f"a record batch claims {needed} bytes, but the answer ends after {len(fetched.records)} of the {self.max_bytes} asked for",
-                action="whether something between broker and reader cuts answers, and the log on the broker",
+                f"A record batch claims {needed} bytes, but the answer ends after {len(fetched.records)} of the {self.max_bytes} asked for",
+                action="Check whether something between broker and reader cuts answers, and the log on the broker",
                 **self._place,
             )
         if fetched.layout is EntryLayout.PHYSICAL and len(fetched.records) < min(
@@ -321,9 +321,9 @@ class Cursor:
             return
         if needed > self._limit or self.max_bytes >= self._limit:
             raise MessageTooLarge(
-                f"a record batch does not fit into the largest fetch, {self._limit} bytes"
+                f"A record batch does not fit into the largest fetch, {self._limit} bytes"
                 + (f"; it has {needed}" if needed > 1 else ""),
-                action="max.message.bytes of the topic",
+                action="Check max.message.bytes of the topic",
                 **self._place,
             )
         self.max_bytes = min(self._limit, max(2 * self.max_bytes, needed))
@@ -353,20 +353,20 @@ class Cursor:
         log_start, place = fetched.log_start_offset, self._place
         if log_start is None:
             return BrokerError(
-                "the offset is out of range, and this broker does not say on which side",
-                action="log start and end of the partition; a moved leader also answers so",
+                "The offset is out of range, and this broker does not say on which side",
+                action="Check log start and end of the partition; a moved leader also answers so",
                 **place,
             )
         if self.position < log_start:
             return ExpiredOffsets(
-                "the offset was deleted by retention before it was read",
-                action="the topic's retention",
+                "The offset was deleted by retention before it was read",
+                action="Check the topic's retention",
                 **place,
                 log_start_offset=log_start,
             )
         return RanOutBeforeUntil(
-            f"the log ends at or below {self.position}, the range at {self.range.until_offset}",
-            action="whether the topic was deleted and made again, or "
+            f"The log ends at or below {self.position}, the range at {self.range.until_offset}",
+            action="Check whether the topic was deleted and made again, or "
             + (
                 "the broker lost what was not yet on its disk"
                 if self.range.log.is_physical

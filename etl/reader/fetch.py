@@ -112,14 +112,14 @@ def _leaderless(log: BrokerPartition, topic: TopicMetadata | None) -> EtlError:
     refusal = topic.refusal if topic else None
     if topic is None or (refusal and refusal.meaning is Meaning.UNKNOWN_TOPIC):
         return TopicMissing(
-            "the brokers know no such topic any more",
+            "The brokers know no such topic any more",
             topic=log.topic,
-            action="whether it was deleted",
+            action="Check whether it was deleted",
         )
     if refusal and refusal.meaning is Meaning.NOT_ALLOWED:
         return refusal.error("tell who leads the log", **log.place)
     return BrokerError(
-        "nobody leads the log", **log.place, action="the brokers that hold its replicas"
+        "Nobody leads the log", **log.place, action="Check the brokers that hold its replicas"
     )
 
 
@@ -142,7 +142,9 @@ def reject_missing(cursors: Sequence[Cursor]) -> None:
     missing = render_intervals(found)
     log, first, _ = found[0]
     cleanup = next(cursor.cleanup for cursor in cursors if cursor.missing)
-    action = f"the broker's disks and log for a lost segment, and {_cleanup_to_check(cleanup)}"
+    action = (
+        f"Check the broker's disks and log for a lost segment, and {_cleanup_to_check(cleanup)}"
+    )
     message = f"{count:,} offsets are missing from inside the log"
     raise MissingOffsets(message, action=action, **log.place, offset=first, missing=missing)
 
@@ -153,7 +155,7 @@ def _reject_many_missing(cursor: Cursor) -> None:
         return
     log, message = (
         cursor.range.log,
-        f"offsets are missing from inside the log in {cursor.missing_count:,} places, as compaction leaves them",
+        f"Offsets are missing from inside the log in {cursor.missing_count:,} places, as compaction leaves them",
     )
     action = f"{_cleanup_to_check(cursor.cleanup)}; assume_compacted is for a topic that was compacted before"
     raise DataLoss(message, action=action, **log.place, offset=cursor.missing[0][0])
@@ -181,10 +183,10 @@ def reject_other_topics(consumer: SimpleConsumer, planned: Mapping[str, str]) ->
         found = topics.get(topic)
         if found is None or (found.refusal and found.refusal.meaning is Meaning.UNKNOWN_TOPIC):
             raise BrokerError(
-                "the topic went away while it was read",
+                "The topic went away while it was read",
                 topic=topic,
                 broker=consumer.address,
-                action="whether it was deleted",
+                action="Check whether it was deleted",
             )
         _reject_other_topic(found, topic_id)
 
@@ -203,8 +205,8 @@ def reject_recreated_topic(
 
 def _reject_other_topic(found: TopicMetadata, planned: str) -> None:
     if found.topic_id not in (None, planned):
-        message = f"the topic was deleted and made again while it was read: its id is {found.topic_id}, planned was {planned}"
-        raise TopicRecreated(message, topic=found.topic, action="who did it")
+        message = f"The topic was deleted and made again while it was read: its id is {found.topic_id}, planned was {planned}"
+        raise TopicRecreated(message, topic=found.topic, action="Check who did it")
 
 
 def reject_changed_partitions(
@@ -264,9 +266,9 @@ def reject_ended(consumer: SimpleConsumer, walk: RangeProgress) -> None:
     """
     end, until = end_for_backfill(consumer, walk), walk.cursor.range.until_offset
     if end is not None and end < until:
-        action = "whether the topic was deleted or made anew, or the broker lost what was not yet on its disk"
+        action = "Check whether the topic was deleted or made anew, or the broker lost what was not yet on its disk"
         raise RanOutBeforeUntil(
-            f"the log ends at {end}, the range at {until}", action=action, **place_of(walk)
+            f"The log ends at {end}, the range at {until}", action=action, **place_of(walk)
         )
 
 
@@ -303,39 +305,43 @@ def check_patience(walk: RangeProgress, settings: FetchSettings) -> None:
         return
     if walk.cursor.is_held_back:
         raise NotYetReadable(
-            f"the log cannot be read up to {walk.cursor.range.until_offset}: a transaction is open below",
-            action="who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry goes on",
+            f"The log cannot be read up to {walk.cursor.range.until_offset}: a transaction is open below",
+            action="Check who left the transaction open (kafka-transactions.sh find-hanging); once it ends, a retry continues",
             **place_of(walk),
         )
     if walk.log.is_physical:
         until = walk.cursor.range.until_offset
-        message = f"the broker gave no message for {settings.deadline_s:g} s, and nothing says that its log ends below {until}"
-        raise NotYetReadable(message, action="the broker's log and its load", **place_of(walk))
+        message = f"The broker gave no message for {settings.deadline_s:g} s, and nothing says that its log ends below {until}"
+        raise NotYetReadable(
+            message, action="Check the broker's log and its load", **place_of(walk)
+        )
     if walk.cursor.starved:
         raise RanOutBeforeUntil(
-            f"the log cannot be read up to {walk.cursor.range.until_offset}: its readable end stays below",
-            action="for a truncated log (unclean leader election), or a topic that was deleted or made anew",
+            f"The log cannot be read up to {walk.cursor.range.until_offset}: its readable end stays below",
+            action="Check for a truncated log (unclean leader election), or a topic that was deleted or made anew",
             **place_of(walk),
         )
     if walk.cursor.silent:
         until = walk.cursor.range.until_offset
-        message = f"the broker gave no records for {settings.deadline_s:g} s, though the log reaches to {until} or beyond"
+        message = f"The broker gave no records for {settings.deadline_s:g} s, though the log reaches to {until} or beyond"
         raise NotYetReadable(
             message, action=_silence_to_check(walk.cursor.cleanup), **place_of(walk)
         )
     raise BrokerUnreachable(
-        f"the broker gave no records for {settings.deadline_s:g} s",
-        action="the broker's quotas and load",
+        f"The broker gave no records for {settings.deadline_s:g} s",
+        action="Check the broker's quotas and load",
         **place_of(walk),
     )
 
 
 def _silence_to_check(cleanup: Cleanup) -> str:
     if cleanup.is_tiered:
-        return "the remote storage: it may be slower than the brokers' remote.fetch.max.wait.ms"
+        return (
+            "Check the remote storage: it may be slower than the brokers' remote.fetch.max.wait.ms"
+        )
     if cleanup.is_compacted is None:
-        return f"whether the end was compacted away, {_UNTOLD}"
-    return "the broker's log; if the topic was compacted before, name it in assume_compacted"
+        return f"Check whether the end was compacted away, {_UNTOLD}"
+    return "Check the broker's log. If the topic was compacted before, name it in assume_compacted"
 
 
 _LEAST_SHARE_BYTES = MIB
@@ -579,11 +585,11 @@ def _feed_one(
         found = _with_log_start(consumer, fetched, walk)
         if found is None:
             action = (
-                "the broker's log"
+                "Check the broker's log"
                 if walk.log.is_physical
-                else "the broker's log: its replicas may disagree"
+                else "Check the broker's log: its replicas may disagree"
             )
-            message = "the offset is out of range, and yet inside the log"
+            message = "The offset is out of range, and yet inside the log"
             walk.lose_leader(
                 BrokerError(message, broker=consumer.address, action=action, **place_of(walk))
             )

@@ -103,7 +103,7 @@ ATTEMPTS_MAX = 4
 _TOLD_BYTES = 2000
 _ENDING_S = 10.0
 """Time for a process to end after its pipes have closed."""
-_CHECK = "limits.local_below_bytes: 0 leaves the tasks to Spark"
+_CHECK = "Set limits.local_below_bytes: 0 leaves the tasks to Spark"
 _PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from etl.reader.local_workers import main; main()"
 """It imports as this process does. Not -m: what it gives back would be of the module __main__."""
 
@@ -208,15 +208,15 @@ class FilesOfWorkers:
                 return answer
             if not worker.was_killed:
                 raise ProcessLost(
-                    f"a worker process {worker.ended_by}",
-                    action=f"what it said{self._function}; {_CHECK}",
+                    f"A worker process {worker.ended_by}",
+                    action=f"Check what it said{self._function}; {_CHECK}",
                 )
             if attempt + 1 < ATTEMPTS_MAX:
                 worker.restart_worker()
-        message = f"a worker process was lost {ATTEMPTS_MAX} times while it read the same ranges: {worker.ended_by}"
+        message = f"A worker process was lost {ATTEMPTS_MAX} times while it read the same ranges: {worker.ended_by}"
         raise ProcessLost(
             message,
-            action=f"the machine's memory (dmesg, if the kernel ended it){self._function}; {_CHECK}",
+            action=f"Check the machine's memory (dmesg, if the kernel ended it){self._function}; {_CHECK}",
         )
 
 
@@ -250,7 +250,7 @@ class Worker:
             self._answers.close()
             self._said.close()
             raise ProcessLost(
-                f"a worker process cannot be started: {error.strerror}", action=_CHECK
+                f"A worker process cannot be started: {error.strerror}", action=_CHECK
             ) from error
         finally:
             os.close(answers)

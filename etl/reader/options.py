@@ -109,8 +109,8 @@ def _reject_overlaps(ranges: Iterable[OffsetRange]) -> None:
     for r in sorted((r for r in ranges if r.size), key=lambda r: (r.log, r.from_offset)):
         before = reaching.setdefault(r.log, r)
         if before is not r and r.from_offset < before.until_offset:
-            message = f"the ranges {before.from_offset} to {before.until_offset} and {r.from_offset} to {r.until_offset} overlap"
-            action = "the list: rows of offsets that two ranges name would be double"
+            message = f"The ranges {before.from_offset} to {before.until_offset} and {r.from_offset} to {r.until_offset} overlap"
+            action = "Check the list: rows of offsets that two ranges name would be double"
             raise SettingsError(message, option="ranges", **r.log.place, action=action)
         reaching[r.log] = r
 
@@ -176,7 +176,7 @@ def parse_number(said: object, name: str) -> int:
         raise SettingsError(
             f"{text[:30]!r} is no {kind}",
             option=name,
-            action=f"the form is {_OFFSETS_FORM if least else _TIMES_FORM}",
+            action=f"Write it in the form {_OFFSETS_FORM if least else _TIMES_FORM}",
         )
     return int(text)
 
@@ -206,7 +206,7 @@ def _from_json(text: str, option: str, form: str, build: Callable[[Any], T]) -> 
         raise SettingsError(
             f"the option cannot be read: {error!r}"[:200],
             option=option,
-            action=f"the form is {form}",
+            action=f"Write it in the form {form}",
         ) from error
 
 
@@ -380,7 +380,7 @@ def under_our_names(given: Mapping[str, str]) -> dict[str, str]:
             raise SettingsError(
                 f"{said} and its other name say different things",
                 option=said,
-                action="leave one of the two out",
+                action="Leave one of the two out",
             )
     return options
 
@@ -389,12 +389,12 @@ def _unknown(said: str) -> SettingsError:
     for form, instead in _INSTEAD:
         if re.fullmatch(form, said.lower()):
             return SettingsError(
-                "this option of Java's consumer is said otherwise here", option=said, action=instead
+                "This option of Java's consumer is said otherwise here", option=said, action=instead
             )
     return SettingsError(
-        f"there is no option {said!r}",
+        f"There is no option {said!r}",
         option=said,
-        action=f"the options are {', '.join((*OURS, *OF_SPARK))}",
+        action=f"Use the options {', '.join((*OURS, *OF_SPARK))}",
     )
 
 
@@ -419,16 +419,16 @@ def for_options(error: EtlError) -> EtlError:
     if _is_of_the_way_in(error):
         return in_options(error)
     if isinstance(error, PartitionTruncated):
-        action = "whether an unclean leader was elected, or a broker lost its disk; a DataFrame that is made anew goes by the log of now"
+        action = "Check whether an unclean leader was elected, or a broker lost its disk; a DataFrame that is made anew goes by the log of now"
         return type(error)(error.message, action=action, **error.where)
     if isinstance(error, DataLoss | RanOutBeforeUntil) and "failOnDataLoss" not in error.action:
-        return _with(error, "failOnDataLoss: false reads what the log holds")
+        return _with(error, "Set failOnDataLoss: false to read what the partition has")
     if isinstance(error, MessageTooLarge):
-        return _with(error, "raise the option max_batch_bytes")
+        return _with(error, "Raise the option max_batch_bytes")
     if isinstance(error, RecordTooLarge):
-        return _with(error, "startingOffsets and endingOffsets, or ranges, choose what is read")
+        return _with(error, "Select what is read with startingOffsets and endingOffsets, or ranges")
     if isinstance(error, TopicRecreated):
-        return _with(error, "a DataFrame that is made anew reads the new one")
+        return _with(error, "A new DataFrame reads the new topic")
     return error
 
 
@@ -480,7 +480,7 @@ def _is_of_the_way_in(error: EtlError) -> bool:
 
 def _with(error: EtlError, advice: str) -> EtlError:
     return type(error)(
-        error.message, action=f"{error.action}; {advice}" if error.action else advice, **error.where
+        error.message, action=f"{error.action}. {advice}" if error.action else advice, **error.where
     )
 
 
@@ -491,9 +491,9 @@ def security_said(options: Mapping[str, str]) -> Security:
         return OPEN
     if "listener" in said and "zookeeper" not in options:
         raise SettingsError(
-            "listener chooses among the addresses that brokers register in ZooKeeper",
+            "Listener chooses among the addresses that brokers register in ZooKeeper",
             option="listener",
-            action="leave the option out, or give zookeeper in the place of bootstrap",
+            action="Leave the option out, or give zookeeper in the place of bootstrap",
         )
     if "protocol" in said:
         said["protocol"] = said["protocol"].strip().upper()
@@ -514,7 +514,7 @@ def zookeeper_access_said(options: Mapping[str, str]) -> Access:
         raise SettingsError(
             f"{named} says how ZooKeeper is entered, and none is given",
             option=named,
-            action="leave the option out, or give zookeeper in the place of bootstrap",
+            action="Leave the option out, or give zookeeper in the place of bootstrap",
         )
     said = _said(options, ZOOKEEPER_SECURITY)
     if "zookeeper_tls" in options:
@@ -610,13 +610,13 @@ def _reject_unfit(options: Mapping[str, str]) -> None:
     for name in options:
         if name in PHYSICAL_REFUSED:
             message = f"{SPELLED[name]} cannot be used with dialect {BrokerFamily.JAFKA.value}: {PHYSICAL_REFUSED[name]}"
-            raise SettingsError(message, option=SPELLED[name], action="leave the option out")
+            raise SettingsError(message, option=SPELLED[name], action="Leave the option out")
 
 
 def _reject_other_than_one(options: Mapping[str, str]) -> None:
     if sum(name in options for name in _WHAT) != 1:
-        message = "exactly one of the options topics (or subscribe), subscribePattern, assign and ranges must say what to read"
-        raise SettingsError(message, action="the options")
+        message = "Exactly one of the options topics (or subscribe), subscribePattern, assign and ranges must say what to read"
+        raise SettingsError(message, action="Check the options")
     bounded = next(
         (
             name
@@ -626,8 +626,8 @@ def _reject_other_than_one(options: Mapping[str, str]) -> None:
         None,
     )
     if "ranges" in options and bounded:
-        message = f"ranges says where to start and to stop, and so does {SPELLED[bounded]}"
-        raise SettingsError(message, option=SPELLED[bounded], action="leave one of the two out")
+        message = f"Ranges says where to start and to stop, and so does {SPELLED[bounded]}"
+        raise SettingsError(message, option=SPELLED[bounded], action="Leave one of the two out")
 
 
 def _chosen(options: Mapping[str, str], physical: bool) -> Chosen:
@@ -638,9 +638,9 @@ def _chosen(options: Mapping[str, str], physical: bool) -> Chosen:
     topics = tuple(names_in(options.get("topics", "")))
     if "topics" in options and not topics:
         raise SettingsError(
-            "no topic is named",
+            "No topic is named",
             option="topics",
-            action="topics (or subscribe): names, separated by commas",
+            action="Check topics (or subscribe): names, separated by commas",
         )
     return Chosen(topics=topics)
 
@@ -652,18 +652,18 @@ def _pattern(text: str) -> str:
     pattern = text.strip()
     if not pattern:
         raise SettingsError(
-            "an empty expression is found in the name of every topic",
+            "An empty expression is found in the name of every topic",
             option="subscribePattern",
-            action="write .* for all",
+            action="Write .* for all",
         )
     try:
         java_pattern(pattern)
     except NotTranslated as error:
-        message = f"the regular expression {pattern!r} is not supported: {error}"
+        message = f"The regular expression {pattern!r} is not supported: {error}"
         raise SettingsError(
             message,
             option="subscribePattern",
-            action="a simpler expression, or topics by name (topics)",
+            action="Use a simpler expression, or topics by name (topics)",
         ) from error
     return pattern
 
@@ -691,7 +691,7 @@ def _refused(bounds: Bounds, end: LogEnd) -> Bounds:
         raise SettingsError(
             f"{bounds.option} cannot be {end.value}: nothing would be read",
             option=bounds.option,
-            action="the option",
+            action="Check the option",
         )
     return bounds
 
@@ -702,9 +702,9 @@ def _columns(options: Mapping[str, str], physical: bool) -> tuple[str, ...]:
     )
     if not columns:
         raise SettingsError(
-            "no column is chosen",
+            "No column is chosen",
             option="columns",
-            action="name at least one, or leave the option out",
+            action="Name at least one, or leave the option out",
         )
     without_headers = (
         "includeheaders" in options
@@ -722,18 +722,20 @@ def columns_of_schema(schema: StructType, reading: Reading) -> tuple[str, ...]:
     types = types_of(physical=reading.physical)
     for field in schema.fields:
         if field.name not in reading.columns:
-            action = f"the schema; the columns that can be read are {', '.join(reading.columns)}"
+            action = (
+                f"Check the schema; the columns that can be read are {', '.join(reading.columns)}"
+            )
             raise SettingsError(
-                f"there is no column {field.name!r} to read", column=field.name, action=action
+                f"There is no column {field.name!r} to read", column=field.name, action=action
             )
         kind = _AS_SPARK_SAYS.get(types[field.name], types[field.name])
         if (_COLLATION.sub("", field.dataType.simpleString()), field.nullable) != (kind, True):
             said = f"{field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
-            message = f"the schema says that {field.name} is {said}, it is {types[field.name]}"
+            message = f"The schema says that {field.name} is {said}, it is {types[field.name]}"
             raise SettingsError(
                 message,
                 column=field.name,
-                action="the schema: a column is read as it is, and the query may cast it",
+                action="Check the schema: a column is read as it is, and the query may cast it",
             )
     return tuple(field.name for field in schema.fields)
 
@@ -749,32 +751,32 @@ def _where(options: Mapping[str, str]) -> tuple[tuple[tuple[str, int], ...], str
         return _bootstrap(options.get("bootstrap", "")), None
     if "bootstrap" in options:
         raise SettingsError(
-            "bootstrap and zookeeper both say where the brokers are",
+            "Bootstrap and zookeeper both say where the brokers are",
             option="zookeeper",
-            action="leave one of the two out",
+            action="Leave one of the two out",
         )
     connect = options["zookeeper"].strip()
     try:
         split_connect(connect)
     except ValueError as error:
-        message = f"the connection string is wrong: {error}"
+        message = f"The connection string is wrong: {error}"
         raise SettingsError(
-            message, option="zookeeper", action="the form is host:port,host:port/chroot"
+            message, option="zookeeper", action="Write it in the form host:port,host:port/chroot"
         ) from error
     return (), connect
 
 
 def _bootstrap(text: str) -> tuple[tuple[str, int], ...]:
-    form = "the form is host:port,host:port"
+    form = "Write it in the form host:port,host:port"
     try:
         addresses = [split_address(address) for address in names_in(text)]
     except ValueError as error:
         raise SettingsError(
-            f"a broker's address is wrong: {error}", option="bootstrap", action=form
+            f"A broker's address is wrong: {error}", option="bootstrap", action=form
         ) from error
     if not addresses:
-        action = f"give one or more brokers; {form}; or zookeeper, where they are registered"
-        raise SettingsError("no broker is named", option="bootstrap", action=action)
+        action = f"Give one or more brokers; {form}; or zookeeper, where they are registered"
+        raise SettingsError("No broker is named", option="bootstrap", action=action)
     return tuple(addresses)
 
 
@@ -791,7 +793,7 @@ def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> 
         raise SettingsError(
             f"{said!r} is no value of {SPELLED[name]}",
             option=SPELLED[name],
-            action=f"it is {' or '.join(allowed)}",
+            action=f"It is {' or '.join(allowed)}",
         )
     return said.lower()
 
@@ -802,7 +804,7 @@ def _positive(options: Mapping[str, str], name: str, default: int, unit: str) ->
         raise SettingsError(
             f"{said!r} is no number of {unit}",
             option=SPELLED[name],
-            action=f"a whole number from 1 to {most}",
+            action=f"Pass a whole number from 1 to {most}",
         )
     return int(said)
 
@@ -814,6 +816,6 @@ def _seconds(options: Mapping[str, str], name: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds <= _LONGEST_TIMEOUT_S:  # neither is what is no number
-        action = f"a number above 0, {_LONGEST_TIMEOUT_S:.0f} at most"
+        action = f"Pass a number above 0, {_LONGEST_TIMEOUT_S:.0f} at most"
         raise SettingsError(f"{said!r} is no number of seconds", option=name, action=action)
     return seconds

@@ -61,9 +61,9 @@ class Bounds:
         if self.everywhere is not None:
             return self.everywhere
         if log not in self.by_log:
-            action = "name every partition that is read: -2 is its first offset, -1 its end"
+            action = "Name every partition that is read: -2 is its first offset, -1 its end"
             raise SettingsError(
-                "a partition is not named", option=self.option, **log.place, action=action
+                "A partition is not named", option=self.option, **log.place, action=action
             )
         return self.by_log[log]
 
@@ -114,17 +114,17 @@ class Chosen:
             pattern = java_pattern(self.pattern)
             found = [log for log in known if pattern.search(log.topic)]
             if not found:
-                action = "the expression, and that this is the right cluster"
+                action = "Check the expression, and that this is the right cluster"
                 raise TopicMissing(
-                    "no topic matches subscribePattern", pattern=self.pattern, action=action
+                    "No topic matches subscribePattern", pattern=self.pattern, action=action
                 )
             return found
         for topic in (*self.topics, *(log.topic for log in self.logs)):
             if topic not in names:
                 raise TopicMissing(
-                    "the topic is not there",
+                    "The topic is not there",
                     topic=topic,
-                    action="its name, and that this is the right cluster",
+                    action="Check its name, and that this is the right cluster",
                 )
         reject_missing_partitions(self.logs, known)
         return list(self.logs) or [log for log in known if log.topic in self.topics]
@@ -192,12 +192,12 @@ def reject_missing_partitions(
             )
             on = f" on broker {log.broker_id}" if log.is_physical else ""
             message = (
-                f"the topic has {count} partitions{on}, numbered from 0, and not this one"
+                f"The topic has {count} partitions{on}, numbered from 0, and not this one"
                 if count
-                else f"the topic is not there{on}"
+                else f"The topic is not there{on}"
             )
             raise TopicMissing(
-                message, **log.place, action="the option, and that this is the right cluster"
+                message, **log.place, action="Check the option, and that this is the right cluster"
             )
 
 
@@ -335,21 +335,21 @@ def inside(whole: OffsetRange, extent: PartitionOffsets, *, fails: bool) -> Offs
         start = min(max(whole.from_offset, extent.log_start_offset), extent.end_offset)
         return OffsetRange(whole.log, start, max(start, min(whole.until_offset, extent.end_offset)))
     if whole.from_offset < extent.log_start_offset:
-        message = f"the log starts at {extent.log_start_offset}, offsets from {whole.from_offset} on are asked for"
+        message = f"The log starts at {extent.log_start_offset}, offsets from {whole.from_offset} on are asked for"
         raise DataLoss(
             message,
             **place,
-            action="the topic's retention; failOnDataLoss: false reads what is left",
+            action="Check the topic's retention; failOnDataLoss: false reads what is left",
         )
-    message = f"the log can be read up to {extent.end_offset}, offsets up to {whole.until_offset} are asked for"
+    message = f"The log can be read up to {extent.end_offset}, offsets up to {whole.until_offset} are asked for"
     if whole.until_offset <= extent.end_offset + extent.held_back:
         raise NotYetReadable(
             message,
             **place,
-            action="who left a transaction open there; once it ends, the rest can be read",
+            action="Check who left a transaction open there; once it ends, the rest can be read",
         )
     raise RanOutBeforeUntil(
-        message, **place, action="the offsets; failOnDataLoss: false reads what is there"
+        message, **place, action="Check the offsets; failOnDataLoss: false reads what is there"
     )
 
 
@@ -383,9 +383,9 @@ def _reject_reversed(
     """
     message = None
     if isinstance(start[0], FirstAt) and isinstance(end[0], FirstAt) and start[0].ms > end[0].ms:
-        message = f"reading would start at the time {start[0].ms} and stop at {end[0].ms}"
+        message = f"Reading would start at the time {start[0].ms} and stop at {end[0].ms}"
     elif start[1] > end[1] and LogEnd.EARLIEST is not start[0] and LogEnd.LATEST is not end[0]:
-        message = f"reading would start at {start[1]} and stop at {end[1]}"
+        message = f"Reading would start at {start[1]} and stop at {end[1]}"
     if message:
         action = f"{reading.starting.option} and {reading.ending.option}"
         raise SettingsError(message, **log.place, action=action)
@@ -397,22 +397,22 @@ def _not_held(log: BrokerPartition, start: int, end: int, extent: PartitionOffse
     """
     place = log.place
     if start <= extent.log_start_offset:
-        message = f"the log starts at {extent.log_start_offset}, offsets up to {end} are asked for"
+        message = f"The log starts at {extent.log_start_offset}, offsets up to {end} are asked for"
         return DataLoss(
             message,
             **place,
-            action="the topic's retention; failOnDataLoss: false reads what is left, here nothing",
+            action="Check the topic's retention; failOnDataLoss: false reads what is left, here nothing",
         )
     message = (
-        f"the log can be read up to {extent.end_offset}, offsets from {start} on are asked for"
+        f"The log can be read up to {extent.end_offset}, offsets from {start} on are asked for"
     )
     if start <= extent.end_offset + extent.held_back:
         return NotYetReadable(
             message,
             **place,
-            action="who left a transaction open there; once it ends, the rest can be read",
+            action="Check who left a transaction open there; once it ends, the rest can be read",
         )
-    action = "the offsets, and whether the topic was made again; failOnDataLoss: false reads nothing there"
+    action = "Check the offsets, and whether the topic was made again; failOnDataLoss: false reads nothing there"
     return RanOutBeforeUntil(message, **place, action=action)
 
 
@@ -422,9 +422,9 @@ def _reject_others(
     """A bound for a log that is not read is a mistake. Raises TopicMissing."""
     left = sorted(set(named) - set(read))
     if left:
-        message = "the option names a partition that is not there, or not chosen to be read"
+        message = "The option names a partition that is not there, or not chosen to be read"
         raise TopicMissing(
-            message, option=option, **left[0].place, action="the option, and the topics read"
+            message, option=option, **left[0].place, action="Check the option, and the topics read"
         )
 
 
@@ -441,7 +441,7 @@ def _too_late(log: BrokerPartition, extent: PartitionOffsets, reading: Reading) 
     if reading.late_start_is_latest:
         return extent.end_offset
     message, action = (
-        "no record is as late as the starting time",
-        "the time; startingOffsetsByTimestampStrategy: latest reads nothing there",
+        "No record is as late as the starting time",
+        "Check the time; startingOffsetsByTimestampStrategy: latest reads nothing there",
     )
     raise SettingsError(message, option=reading.starting.option, **log.place, action=action)

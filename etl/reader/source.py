@@ -177,8 +177,8 @@ def _reject_recreated(task: QueryTask, metadata: ClusterMetadata) -> None:
     now = metadata.topic_ids
     for topic, planned in sorted(task.topic_ids.items()):
         if now.get(topic, planned) != planned:
-            message = f"the topic was deleted and made again since the DataFrame was made: its id is {now[topic]}, it was {planned}"
-            raise TopicRecreated(message, topic=topic, action="who did it")
+            message = f"The topic was deleted and made again since the DataFrame was made: its id is {now[topic]}, it was {planned}"
+            raise TopicRecreated(message, topic=topic, action="Check who did it")
 
 
 def _logs_now(
@@ -273,7 +273,7 @@ def _bound(
     found = cluster.extents(logs, isolation=reading.isolation, metadata=metadata)
     if found.leaderless:
         lost = min(found.leaderless)
-        raise BrokerUnreachable(f"the log {lost.unled}", **lost.place, action=lost.held_by)
+        raise BrokerUnreachable(f"The log {lost.unled}", **lost.place, action=lost.held_by)
     if reading.ranges is not None:
         ranges = [
             inside(r, found.extents[r.log], fails=reading.fails_on_data_loss)

@@ -156,11 +156,11 @@ class ColumnBuffers:
     def _too_large(self, code: int, fetched: FetchedPartition) -> RecordTooLarge:
         offset = int(self._state[OFFSET])
         if code == TOO_LARGE:
-            message = f"a record has more than {self._max_record_bytes} bytes"
-            action = "who produced it; max_record_bytes may be raised where Spark has ten times as much memory for each core that reads"
+            message = f"A record has more than {self._max_record_bytes} bytes"
+            action = "Check who produced it; max_record_bytes may be raised where Spark has ten times as much memory for each core that reads"
         else:
-            message = f"a record has more than {MAX_RECORD_HEADERS} headers, which Spark's memory would not hold"
-            action = "who produced it"
+            message = f"A record has more than {MAX_RECORD_HEADERS} headers, which Spark's memory would not hold"
+            action = "Check who produced it"
         return RecordTooLarge(message, action=action, **place_of(fetched), offset=offset)
 
     @property
@@ -293,7 +293,7 @@ class BatchBuffers(ColumnBuffers):
         base_offset = int(table[self._state[BATCH], batch_kernel.BASE_OFFSET])
         return CorruptData(
             batch_kernel.WRONG[code],
-            action="the log on the broker, or a bug here",
+            action="Check the log on the broker, or a bug here",
             **place_of(fetched),
             offset=base_offset,
         )
@@ -622,7 +622,7 @@ def decompress(
     except codecs.DoesNotFit as error:
         raise RecordTooLarge(
             f"{description} decompresses to more than {most}",
-            action="who produced it (such a ratio is rare for data and usual for a decompression bomb)",
+            action="Check who produced it (such a ratio is rare for data and usual for a decompression bomb)",
             **place_of(fetched),
             offset=offset,
         ) from error

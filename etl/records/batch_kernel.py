@@ -350,7 +350,7 @@ def count_records(
     if found < 0:
         raise CorruptData(
             WRONG[-found],
-            action="the log on the broker, or a bug here",
+            action="Check the log on the broker, or a bug here",
             **place,
             offset=base_offset,
         )

@@ -214,11 +214,11 @@ class Messages:
                 if self.needed_bytes > 1
                 else "how many it takes, they do not tell"
             )
-            action = f"max_bytes, which may be up to {MAX_BATCH_BYTES_MOST:,}"
+            action = f"Raise max_bytes, which may be up to {MAX_BATCH_BYTES_MOST:,}"
             if self._fetched.layout is EntryLayout.PHYSICAL:
                 action += "; if more bytes bring no more, no message begins at this offset"
             raise MessageTooLarge(
-                f"a message does not fit into a fetch of {len(self._fetched.records):,} bytes; {needs}",
+                f"A message does not fit into a fetch of {len(self._fetched.records):,} bytes; {needs}",
                 action=action,
                 topic=self._fetched.topic,
                 partition=self._fetched.partition,

@@ -113,7 +113,7 @@ MAX_UNPACKED_BYTES = 128 << 20
 become resident.
 """
 
-_LOG = "the log on the broker (kafka-dump-log), its disks, and the network between"
+_LOG = "Check the log on the broker (kafka-dump-log), its disks, and the network between"
 
 
 @dataclass(slots=True)
@@ -153,8 +153,8 @@ def no_message_at(fetched: FetchedPartition, position: int, message: str) -> Mis
     found.
     """
     return MisalignedOffset(
-        f"no message is at this byte position: {message}",
-        action="whether another client moved the group's offset to a position inside a message, and the log on the broker for damage",
+        f"No message is at this byte position: {message}",
+        action="Check whether another client moved the group's offset to a position inside a message, and the log on the broker for damage",
         **place_of(fetched),
         offset=position,
     )

@@ -102,18 +102,18 @@ def estimate_backfill(
         or not isinstance(state, (UpToDate, Replay, Supersede))
         or not snapshot.table.transaction_version
     ):
-        message = "the pipeline has loaded nothing yet, so nobody knows what is left for a backfill"
+        message = "The pipeline has loaded nothing yet, so nobody knows what is left for a backfill"
         if isinstance(state, RebuildFromTable):
             message = "ZooKeeper does not know the pipeline's newest plan, which the table holds"
-        raise SettingsError(message, action="`etl run CONF`; then say this again")
+        raise SettingsError(message, action="Run `etl run CONF`; then run this command again")
     name = live_and_name(own.pipeline)[1] or ""
     held_there = live.backfill_in_table(name)
     if held_there:
-        message = f"the table holds plan {held_there} of a backfill of this name, and no ledger tells of it: ZooKeeper lost it"
+        message = f"The table holds plan {held_there} of a backfill of this name, and no ledger tells of it: ZooKeeper lost it"
         raise SettingsError(
             message,
             key="NAME",
-            action="another name: of plans under this one the table takes none",
+            action="Use another name: of plans under this one the table takes none",
         )
     newest = state.last if isinstance(state, UpToDate) else state.plan
     logs = logs_of(asked, newest, snapshot)
@@ -166,11 +166,11 @@ def _reject_rows_without_ledger(
     rows = sum(one.rows or 0 for one in receipts) if receipts is not None else None
     if rows == 0:
         return
-    message = "nobody can tell whether the table holds rows of these offsets already"
-    action = "the table's columns and files: what is missing there"
+    message = "Nobody can tell whether the table holds rows of these offsets already"
+    action = "Check the table's columns and files: what is missing there"
     if rows:
-        message = f"the table holds {rows:,} rows of these offsets, and no plan of the pipeline or of a backfill tells who loaded them"
-        action = "who did (`DESCRIBE HISTORY`), and whether ZooKeeper was emptied: loaded again they would be there twice"
+        message = f"The table holds {rows:,} rows of these offsets, and no plan of the pipeline or of a backfill tells who loaded them"
+        action = "Check who did (`DESCRIBE HISTORY`), and whether ZooKeeper was emptied: loaded again they would be there twice"
     raise NeedsDecision(message, path=own.table.path, action=action)
 
 
@@ -192,9 +192,9 @@ def backfill(
     found = services.claim()
     if found is None and asked is None:
         raise SettingsError(
-            "nobody has begun a backfill of this name",
+            "Nobody has begun a backfill of this name",
             key="NAME",
-            action="`etl backfills list CONF`",
+            action="Check with `etl backfills list CONF`",
         )
     claim = found.claim if found else None
     if claim:
@@ -235,11 +235,11 @@ def backfill(
     left = left_of(claim, services.stored_plans())
     if left:
         log = min(left)
-        message = f"the rest of backfill {claim.name} is not loaded yet: nobody leads {log}, or it was stopped meanwhile"
+        message = f"The rest of backfill {claim.name} is not loaded yet: nobody leads {log}, or it was stopped meanwhile"
         raise BrokerUnreachable(
             message,
             **log.place,
-            action=f"its brokers; `etl backfills run CONF {claim.name}` goes on",
+            action=f"Check its brokers; `etl backfills run CONF {claim.name}` goes on",
         )
     loaded = services.loaded()
     _reject_missing_rows(services, claim, own, loaded)
@@ -296,11 +296,11 @@ def _reject_missing_rows(
         log, (first, _) = lacking[0]
         how_much = counted(sum(until - start for _, (start, until) in lacking), log.unit)
         message = (
-            f"backfill {claim.name} has loaded all that it claims, and the table has no row of {how_much}: "
+            f"Backfill {claim.name} has loaded all that it claims, and the table has no row of {how_much}: "
             "a state of it without them, an older copy, say, was accepted"
         )
         action = (
-            f"`etl backfills delete CONF {claim.name} --reason ...` gives back what the table has no row of; "
+            f"Run `etl backfills delete CONF {claim.name} --reason ...` gives back what the table has no row of; "
             "then a backfill of another name, with --only-unloaded, loads it"
         )
         raise NeedsDecision(message, **log.place, offset=first, path=own.table.path, action=action)
@@ -324,13 +324,13 @@ def with_rows(
         )
     )
     if receipts is None or any(one.behind_transform for one in receipts):
-        message = f"nobody can tell which rows of backfill {claim.name} the table holds"
+        message = f"Nobody can tell which rows of backfill {claim.name} the table holds"
         if receipts is not None:
             message += ": a transform made them, and may have given them another topic, partition or offset"
         raise NeedsDecision(
             message,
             path=own.table.path,
-            action="the table's columns and files; what the backfill has loaded stays claimed",
+            action="Check the table's columns and files; what the backfill has loaded stays claimed",
         )
     return still_there(stretches, held, receipts)
 
@@ -352,10 +352,10 @@ def reject_abandoned_backfill(claim: Reservation) -> None:
     one's by now.
     """
     if claim.state is not ReservationState.OPEN:
-        message = f"backfill {claim.name} was given up: {claim.reason}"
-        action = "another name, for what it had not loaded"
+        message = f"Backfill {claim.name} was given up: {claim.reason}"
+        action = "Use another name, for what it had not loaded"
         if claim.state is ReservationState.CLOSING:
-            action = f"`etl backfills delete CONF {claim.name} --reason ...`, which ends that first; then another name"
+            action = f"Run `etl backfills delete CONF {claim.name} --reason ...`, which ends that first; then another name"
         raise SettingsError(message, key="NAME", action=action)
 
 
@@ -385,9 +385,9 @@ def abandon(services: Services, own: Settings, report: Report, reason: str) -> R
         claim = snapshot.backfill
         if claim is None:
             raise SettingsError(
-                "nobody has begun a backfill of this name",
+                "Nobody has begun a backfill of this name",
                 key="NAME",
-                action="`etl backfills list CONF`",
+                action="Check with `etl backfills list CONF`",
             )
         if _can_never_be_there(services, snapshot, own):
             return _settled(services, claim, {}, reason)
@@ -403,7 +403,7 @@ def abandon(services: Services, own: Settings, report: Report, reason: str) -> R
             else snapshot.ledger.newest
         )
         if newest is None:
-            raise Owned("the backfill has no plan", action="nothing; say it again")
+            raise Owned("The backfill has no plan", action="Run this command again")
         if newest.closes and claim.state is ReservationState.OPEN:  # in an older copy of ZooKeeper
             claim = replace(claim, state=ReservationState.CLOSING, reason=newest.reason)
         if is_stored and claim.state is not ReservationState.OPEN and not newest.ranges:
@@ -428,8 +428,8 @@ def abandon(services: Services, own: Settings, report: Report, reason: str) -> R
         report.planned(plan)
         execute(services, plan, snapshot, own, report)
     raise Owned(
-        "another driver worked at the same moments",
-        action="who else runs this backfill; then say it again",
+        "Another driver worked at the same moments",
+        action="Check who else runs this backfill; then run this command again",
     )
 
 
@@ -474,7 +474,7 @@ def _ended(
         raise SettingsError(
             f"{describe_whole(claim, coverage)}: there is nothing to give up",
             key="NAME",
-            action="`etl backfills show`",
+            action="Check with `etl backfills show`",
         )
     return _settled(services, claim, kept, reason)
 
@@ -514,12 +514,12 @@ def _reject_unaccepted_table(snapshot: Snapshot, own: Settings) -> None:
     table, said = snapshot.table, snapshot.ledger.acknowledged
     if said is None or said.table_id != (table.id if table else None):
         message = (
-            "the table at this path is not the one that the backfill has loaded into"
+            "The table at this path is not the one that the backfill has loaded into"
             if table
-            else "there is no table at this path"
+            else "There is no table at this path"
         )
         action = (
-            "table.path, and that what it lies on is mounted; where that table is gone for good: "
+            "Check table.path, and that what it lies on is mounted; where that table is gone for good: "
             f"`etl table accept-changes CONF {table.version if table else 'none'} --reason ...`, and then this again"
             + (
                 ""

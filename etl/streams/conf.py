@@ -190,8 +190,8 @@ def by_filter(
         return Subscription(filter=TopicFilter(kind, cleaned(text)), threads_each=threads)
     except NotTranslated as error:
         raise SettingsError(
-            f"the pattern {text!r} is not understood: {error}",
-            action="a simpler one, or the topics' names",
+            f"The pattern {text!r} is not understood: {error}",
+            action="Use a simpler one, or the topics' names",
         ) from error
 
 
@@ -201,12 +201,12 @@ def by_names(topics: Mapping[str, int]) -> Subscription:
     """
     if not topics:
         raise SettingsError(
-            "no topic is named, and no pattern", action="the topics to subscribe to"
+            "No topic is named, and no pattern", action="Check the topics to subscribe to"
         )
     for topic, count in topics.items():
         if type(count) is not int or count < 1:
             raise SettingsError(
-                f"{count!r} is no number of streams", topic=topic, action="1 or more"
+                f"{count!r} is no number of streams", topic=topic, action="Pass 1 or more"
             )
     return Subscription(dict(topics))
 
@@ -300,7 +300,9 @@ class ConsumerConfig:
             return [split_address(one.strip()) for one in named]
         except ValueError as error:
             raise SettingsError(
-                str(error), key="bootstrap", action="host:port, several with commas between them"
+                str(error),
+                key="bootstrap",
+                action="Write host:port, several with commas between them",
             ) from None
 
     def _reject_sizes(self) -> None:
@@ -310,17 +312,19 @@ class ConsumerConfig:
         for key in ("fetch_max_bytes", "partition_max_bytes", "max_batch_bytes"):
             if not getattr(self, key) > 0:
                 raise SettingsError(
-                    f"{getattr(self, key)} is no number of bytes", key=key, action="1 or more"
+                    f"{getattr(self, key)} is no number of bytes", key=key, action="Pass 1 or more"
                 )
         if not self.max_wait_ms >= 0:
             raise SettingsError(
                 f"{self.max_wait_ms} is no number of milliseconds",
                 key="max_wait_ms",
-                action="0 or more",
+                action="Pass 0 or more",
             )
         if not self.timeout_s > 0:
             raise SettingsError(
-                f"{self.timeout_s:g} is no number of seconds", key="timeout_s", action="more than 0"
+                f"{self.timeout_s:g} is no number of seconds",
+                key="timeout_s",
+                action="Pass more than 0",
             )
 
     def checked(self) -> Group | None:
@@ -328,38 +332,42 @@ class ConsumerConfig:
         self._reject_sizes()
         if self.bootstrap is None and self.zookeeper is None:
             raise SettingsError(
-                "nothing says which brokers to ask",
+                "Nothing says which brokers to ask",
                 key="bootstrap",
-                action="bootstrap, or zookeeper",
+                action="Pass bootstrap, or zookeeper",
             )
         if self.zookeeper is None and self.zookeeper_access is not None:
             message = "zookeeper_access says how a ZooKeeper is entered, and none is given"
             raise SettingsError(
-                message, key="zookeeper_access", action="zookeeper; or leave zookeeper_access out"
+                message,
+                key="zookeeper_access",
+                action="Pass zookeeper; or leave zookeeper_access out",
             )
         if self.is_physical and (self.zookeeper is None or self.bootstrap is not None):
-            message = "brokers of Jafka and Kafka 0.7 are found in ZooKeeper alone"
-            raise SettingsError(message, key="zookeeper", action="zookeeper given, bootstrap not")
+            message = "Brokers of Jafka and Kafka 0.7 are found in ZooKeeper alone"
+            raise SettingsError(
+                message, key="zookeeper", action="Pass zookeeper, and not bootstrap"
+            )
         if self.group is None:
             return None
         if self.storage is OffsetsStorage.DUAL:
-            message = "a consumer keeps its group's offsets in one place"
-            raise SettingsError(message, key="offsets_storage", action="zookeeper or kafka")
+            message = "A consumer keeps its group's offsets in one place"
+            raise SettingsError(message, key="offsets_storage", action="Use zookeeper or kafka")
         if self.storage is OffsetsStorage.ZOOKEEPER and self.zookeeper is None:
             raise SettingsError(
-                "nothing says in which ZooKeeper the group's offsets are",
+                "Nothing says in which ZooKeeper the group's offsets are",
                 key="zookeeper",
-                action="zookeeper",
+                action="Use zookeeper",
             )
         if self.storage is OffsetsStorage.KAFKA and self.is_physical:
             raise SettingsError(
-                "Jafka and Kafka 0.7 keep no offsets", key="offsets_storage", action="zookeeper"
+                "Jafka and Kafka 0.7 keep no offsets", key="offsets_storage", action="Use zookeeper"
             )
         named = Group(self.group) if isinstance(self.group, str) else self.group
         group = named.settled(has_zookeeper=self.zookeeper is not None, physical=self.is_physical)
         if group.membership is Membership.COORDINATOR and self.storage is OffsetsStorage.ZOOKEEPER:
-            message = "a group with a coordinator keeps its offsets there, too"
+            message = "A group with a coordinator keeps its offsets there, too"
             raise SettingsError(
-                message, key="offsets_storage", action="kafka, or membership=zookeeper"
+                message, key="offsets_storage", action="Use kafka, or membership=zookeeper"
             )
         return group

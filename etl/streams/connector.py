@@ -224,8 +224,8 @@ class Pump:
         """Store where the streams are; returns once that is done. Raises what it raises."""
         if threading.current_thread() is self._thread:
             raise ConsumerInUse(
-                "a listener commits the connector that called it",
-                action="auto_commit_s, which commits at let-go",
+                "A listener commits the connector that called it",
+                action="Use auto_commit_s, which commits at let-go",
             )
         done, raised = threading.Event(), list[BaseException]()
 
@@ -233,8 +233,8 @@ class Pump:
             try:
                 if self.is_ended:
                     raise NotAssigned(
-                        "the connector has ended, and nothing is committed any more",
-                        action="commit() before shutdown()",
+                        "The connector has ended, and nothing is committed any more",
+                        action="Call commit() before shutdown()",
                     )
                 if handed := self.positions.handed():
                     self._group.commit(handed)
@@ -346,8 +346,8 @@ class MessageStream(Iterator[Record]):
     def __next__(self) -> Record:
         if not self._in_use.acquire(blocking=False):
             raise ConsumerInUse(
-                "another thread waits for this stream's next record",
-                action="that each thread has a stream of its own",
+                "Another thread waits for this stream's next record",
+                action="Check that each thread has a stream of its own",
             )
         try:
             return self._next()
@@ -437,14 +437,14 @@ class ConsumerConnector:
         """Raises SettingsError."""
         if conf.checked() is None:
             raise SettingsError(
-                "streams are what a group gives a member, and there is no group",
+                "Streams are what a group gives a member, and there is no group",
                 key="group",
                 action="Conf(..., group=...)",
             )
         if queue_records < 1 or queue_bytes < 1:
             raise SettingsError(
-                "a stream without a queue would never give anything",
-                action="queue_records and queue_bytes: 1 or more",
+                "A stream without a queue would never give anything",
+                action="Check queue_records and queue_bytes: 1 or more",
             )
         self._conf, self._listener = conf, listener
         self._queue_records, self._queue_bytes = queue_records, queue_bytes
@@ -509,7 +509,7 @@ class ConsumerConnector:
         topic names, again after each change.
         """
         if type(streams) is not int or streams < 1:
-            raise SettingsError(f"{streams!r} is no number of streams", action="1 or more")
+            raise SettingsError(f"{streams!r} is no number of streams", action="Pass 1 or more")
         wanted = by_filter(pattern, FilterKind(kind), threads=streams)
         made = [self._stream(None, number, timeout_s) for number in range(streams)]
         self._start(wanted, made, key_decoder, value_decoder)
@@ -521,8 +521,8 @@ class ConsumerConnector:
         """
         if self._pump is None:
             raise SettingsError(
-                "there are no streams yet",
-                action="create_message_streams, before anything is committed",
+                "There are no streams yet",
+                action="Call create_message_streams, before anything is committed",
             )
         self._pump.commit()
 
@@ -551,7 +551,9 @@ class ConsumerConnector:
         value_decoder: Decoder | None,
     ) -> None:
         if self._streams or self._is_shut_down:
-            raise SettingsError("a connector makes its streams once", action="another Connector")
+            raise SettingsError(
+                "A connector makes its streams once", action="Use another ConsumerConnector"
+            )
         conf = self._conf
         with ExitStack() as until:
             opened, sizes = open_cluster(conf, until), conf.sizes

@@ -48,15 +48,15 @@ class InUse:
         listener's where it does not nest; NotAssigned once closed."""
         if not self._lock.acquire(blocking=False):
             raise ConsumerInUse(
-                "another thread is using this consumer",
-                action="that each thread has a Consumer of its own",
+                "Another thread is using this consumer",
+                action="Check that each thread has a Consumer of its own",
             )
         try:
             if self.is_closed:
-                raise NotAssigned("the consumer is closed", action="a new Consumer")
+                raise NotAssigned("The consumer is closed", action="Use a new Consumer")
             if self._is_inside and not nests:
-                message = "a listener polls or closes the consumer that called it, or says anew what it reads"
-                raise ConsumerInUse(message, action="the listener: it may commit and seek")
+                message = "A listener polls or closes the consumer that called it, or says anew what it reads"
+                raise ConsumerInUse(message, action="Check the listener: it may commit and seek")
             before, self._is_inside = self._is_inside, True
             try:
                 yield
@@ -212,8 +212,8 @@ class Consumer:
         with self._alone(nests=False):
             if self._group.is_subscribed:
                 raise SettingsError(
-                    "the group says what this consumer reads",
-                    action="unsubscribe(), before anything is assigned by hand",
+                    "The group says what this consumer reads",
+                    action="Call unsubscribe(), before anything is assigned by hand",
                 )
             self._at.assign([BrokerPartition(*log) for log in logs])
 
@@ -232,8 +232,10 @@ class Consumer:
         by hand.
         """
         if (pattern is None) is not bool(topics) or isinstance(topics, str):
-            message = "topics are named, or there is a pattern of them"
-            raise SettingsError(message, action="subscribe([name, ...]), or subscribe(pattern=...)")
+            message = "Topics are named, or there is a pattern of them"
+            raise SettingsError(
+                message, action="Call subscribe([name, ...]), or subscribe(pattern=...)"
+            )
         wanted = by_names(dict.fromkeys(topics, 1)) if pattern is None else by_filter(pattern)
         with self._alone(nests=False):
             self._group.subscribe(wanted, listener)
@@ -269,8 +271,8 @@ class Consumer:
                     self._group.tend()
                     if not (self._at.rotation.assigned or self._group.is_subscribed):
                         raise NotAssigned(
-                            "no partition is assigned to this consumer",
-                            action="assign() or subscribe()",
+                            "No partition is assigned to this consumer",
+                            action="Call assign() or subscribe()",
                         )
                     self._at.place()
                     self._at.take_answers(self._fetches.end(wait_until))
@@ -369,7 +371,7 @@ class Consumer:
     def _group_offsets(self) -> OffsetStore:
         if self._kept is None:
             raise SettingsError(
-                "the consumer has no group, so nobody keeps its offsets",
+                "The consumer has no group, so nobody keeps its offsets",
                 key="group",
                 action="Consumer(..., group=...)",
             )

@@ -162,12 +162,12 @@ class Fetches:
         ):
             return False
         line.consumer.close()
-        message = f"the broker did not answer a fetch within {sizes.timeout_s:g} s"
+        message = f"The broker did not answer a fetch within {sizes.timeout_s:g} s"
         line.lose(
             BrokerUnreachable(
                 message,
                 broker=line.consumer.address,
-                action="that it runs, and what is between it and us",
+                action="Check that it runs, and what is between it and us",
             )
         )
         return True
@@ -245,7 +245,7 @@ class Fetches:
                 walk.lose_leader(
                     failure
                     or BrokerError(
-                        f"the log {walk.log.unled}", **walk.log.place, action=walk.log.held_by
+                        f"The log {walk.log.unled}", **walk.log.place, action=walk.log.held_by
                     )
                 )
         self._looked_at = time.monotonic()
@@ -311,7 +311,7 @@ def _up_to_the_broken(
             where = {**broken.where, "next_offset": header.last_offset + 1}
             return found, type(broken)(
                 broken.message,
-                action=f"{broken.action}; seek to next_offset to go on behind it",
+                action=f"{broken.action}. Seek to next_offset to continue after it",
                 **where,
             )
     return found, None
@@ -324,16 +324,16 @@ def _outside(walk: RangeProgress, consumer: SimpleConsumer) -> EtlError | None:
     start, end = (_bound(walk, consumer, when) for when in (EARLIEST, LATEST))
     if walk.cursor.position < start:
         return ExpiredOffsets(
-            "the offset was deleted by retention before it was read",
-            action=f"the topic's retention; {_SEEK}",
+            "The offset was deleted by retention before it was read",
+            action=f"Check the topic's retention; {_SEEK}",
             **place_of(walk),
             log_start_offset=start,
         )
     if walk.cursor.position > end:
         return RanOutBeforeUntil(
-            f"the log ends at {end} by now, below the offset",
+            f"The log ends at {end} by now, below the offset",
             **place_of(walk),
-            action=f"whether the topic was deleted and made again, or lost its end with a broker; {_SEEK}",
+            action=f"Check whether the topic was deleted and made again, or lost its end with a broker; {_SEEK}",
         )
     return None
 
@@ -342,8 +342,8 @@ def _bound(walk: RangeProgress, consumer: SimpleConsumer, when: int) -> int:
     listed = consumer.list_offsets({walk.log: when}, isolation=Isolation.READ_UNCOMMITTED)[walk.log]
     if listed.refusal or listed.offset is None:
         raise BrokerError(
-            "the broker names no start or end of the log",
+            "The broker names no start or end of the log",
             **walk.log.place,
-            action="the broker's log",
+            action="Check the broker's log",
         )
     return listed.offset

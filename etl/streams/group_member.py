@@ -416,14 +416,14 @@ class Subscribed:
     def subscribe(self, wanted: Subscription, listener: RebalanceListener | None) -> None:
         """With the next `tend`. Raises SettingsError without a group."""
         if self._open_member is None:
-            message = "the consumer has no group, and only members of one subscribe"
+            message = "The consumer has no group, and only members of one subscribe"
             raise SettingsError(
                 message, key="group", action="Consumer(..., group=...), or assign()"
             )
         if self._wanted is None and self._at.rotation.assigned:
-            message = "partitions are assigned to this consumer by hand"
+            message = "Partitions are assigned to this consumer by hand"
             raise SettingsError(
-                message, action="assign(()), or unsubscribe(), before it subscribes"
+                message, action="Call assign(()), or unsubscribe(), before it subscribes"
             )
         self.unsubscribe()
         self._wanted, self._listener, self._polled_at = (
@@ -473,7 +473,7 @@ class Subscribed:
         """
         if self._kept is None:
             raise SettingsError(
-                "the consumer has no group, so nobody keeps its offsets",
+                "The consumer has no group, so nobody keeps its offsets",
                 key="group",
                 action="Consumer(..., group=...)",
             )
@@ -488,14 +488,14 @@ class Subscribed:
         share = None if self._is_stale or member is None else member.share
         if share is None or member is None:
             message = (
-                "the consumer is no member of its group now, and others may be reading what it read"
+                "The consumer is no member of its group now, and others may be reading what it read"
             )
-            action = "how long this program takes between two polls; the next one joins again and begins where the group is"
+            action = "Check how long this program takes between two polls; the next one joins again and begins where the group is"
             raise MembershipLost(message, action=action)
         for log in offsets:
             if log not in self._at.rotation.assigned:
-                message = "the partition is not in this consumer's share of the group"
-                raise NotAssigned(message, **log.place, action="what the listener was told")
+                message = "The partition is not in this consumer's share of the group"
+                raise NotAssigned(message, **log.place, action="Check what the listener was told")
         for left in reversed(range(_COMMITS_MAX)):
             try:
                 kept.commit(offsets, share)

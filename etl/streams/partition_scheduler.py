@@ -160,7 +160,7 @@ class Rotation(Generic[Record]):
         for log in logs:
             if log not in self._queue:
                 raise NotAssigned(
-                    "the partition is not assigned to this consumer",
+                    "The partition is not assigned to this consumer",
                     **log.place,
-                    action="assign(), and what it was given",
+                    action="Call assign(), and what it was given",
                 )

@@ -184,10 +184,10 @@ class ZooKeeperOffsetStore:
         for log in logs:
             if now[log] not in (before[log], after[log]):
                 self._seen.update(now)
-                message = f"somebody else moved the offset since it was read: it is {now[log].offset}, ours is {offsets[log]}"
-                action = "which other consumer of this group runs; a second commit goes over what it wrote"
+                message = f"Somebody else moved the offset since it was read: it is {now[log].offset}, ours is {offsets[log]}"
+                action = "Check which other consumer of this group runs; a second commit goes over what it wrote"
                 raise OffsetMoved(message, **log.place, offset=now[log].offset, action=action)
-        raise CommitUnknown("the offsets did not reach ZooKeeper", action="commit again")
+        raise CommitUnknown("The offsets did not reach ZooKeeper", action="Commit again")
 
 
 def _reject_lost(sent: Changes, outcome: Outcome) -> None:
@@ -202,13 +202,15 @@ def _reject_lost(sent: Changes, outcome: Outcome) -> None:
         ):
             if isinstance(one, NoAuthError):
                 raise PermissionDenied(
-                    "ZooKeeper does not let us commit", znode=part.path, action="the znodes' ACLs"
+                    "ZooKeeper does not let us commit",
+                    znode=part.path,
+                    action="Check the znodes' ACLs",
                 ) from one
             if isinstance(part, CheckVersion):
                 raise MembershipLost(
-                    "the partition is not ours any more, and nothing was committed",
+                    "The partition is not ours any more, and nothing was committed",
                     znode=part.path,
-                    action="who owns it now; the next poll joins again and begins where the group is",
+                    action="Check who owns it now; the next poll joins again and begins where the group is",
                 )
             return
 
@@ -363,10 +365,10 @@ class Positions:
         if left := [log for log in new if log not in offsets]:
             if self._start is None:
                 message = (
-                    "the group has no offset of the partition, and nothing says where it begins"
+                    "The group has no offset of the partition, and nothing says where it begins"
                 )
                 raise NeedsDecision(
-                    message, **left[0].place, action="seek, or start=earliest or latest"
+                    message, **left[0].place, action="Call seek(), or start=earliest or latest"
                 )
             offsets = {**offsets, **self._ends(self._start, left)}
         for log, offset in offsets.items():
@@ -380,7 +382,7 @@ class Positions:
         found = self._cluster.extents(logs, isolation=self._sizes.isolation)
         if found.leaderless:
             lost = min(found.leaderless)
-            raise BrokerUnreachable(f"the log {lost.unled}", **lost.place, action=lost.held_by)
+            raise BrokerUnreachable(f"The log {lost.unled}", **lost.place, action=lost.held_by)
         return {
             log: one.log_start_offset if where is StartAt.EARLIEST else one.end_offset
             for log, one in found.extents.items()
@@ -390,7 +392,7 @@ class Positions:
         for log in logs:
             if log not in self.rotation.assigned:
                 raise NotAssigned(
-                    "the partition is not assigned to this consumer",
+                    "The partition is not assigned to this consumer",
                     **log.place,
-                    action="assign(), and what it was given",
+                    action="Call assign(), and what it was given",
                 )

@@ -172,8 +172,8 @@ def _decoded(
     except (
         Exception
     ) as error:  # whatever a program's own function raises, the record is not lost by it
-        message = f"the {name} decoder failed: {type(error).__name__}: {error}"
-        action = "the decoder and the record; seek to next_offset to go on behind it"
+        message = f"The {name} decoder failed: {type(error).__name__}: {error}"
+        action = "Check the decoder and the record; seek to next_offset to continue behind it"
         raise CorruptData(
             message, action=action, **log.place, offset=row["offset"], next_offset=next_offset
         ) from error

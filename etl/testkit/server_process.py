@@ -47,8 +47,8 @@ def free_port() -> int:
             except OSError:
                 continue
     raise SettingsError(
-        "no free port was found",
-        action=f"who listens on the ports from {_PORTS.start} on",
+        "No free port was found",
+        action=f"Check who listens on the ports from {_PORTS.start} on",
         host=HOST,
     )
 
@@ -198,7 +198,7 @@ class Server(ABC):
         )
         return Unreachable(
             f"{self.name} {message}",
-            action=f"the log file, which ends with:\n{tail(self.log)}",
+            action=f"Check the log file, which ends with:\n{tail(self.log)}",
             port=self.port,
             log=self.log,
         )

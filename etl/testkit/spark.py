@@ -186,8 +186,8 @@ class StandaloneSpark:
                 started.enter_context(server)
             if not wait_until(self._all_registered, self.start_within_s):
                 raise Unreachable(
-                    "a Spark worker did not register",
-                    action="the log files",
+                    "A Spark worker did not register",
+                    action="Check the log files",
                     logs=[w.log for w in self._workers],
                 )
             self._running = started.pop_all()

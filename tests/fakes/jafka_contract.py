@@ -255,7 +255,7 @@ class JafkaContract:
             consumer.fetch(topic, 3, 0)
         with pytest.raises(
             BrokerUnreachable,
-            match="the connection broke.*how many partitions it has on this broker",
+            match="its partitions on this broker, and the",
         ):
             consumer.offsets_before(topic, 3, LATEST)
         with pytest.raises(BrokerUnreachable, match="how many partitions"):
@@ -295,7 +295,7 @@ class JafkaContract:
     def test_what_a_jafka_does_not_take_is_not_reported_as_taken(
         self, consumer: SimpleConsumer, topic: str, refused: bytes
     ) -> None:
-        with pytest.raises(BrokerUnreachable, match="the connection broke.*max.message.size"):
+        with pytest.raises(BrokerUnreachable, match="The connection"):
             consumer.produce(topic, 0, refused)
         assert consumer.earliest_or_latest_offset(topic, 0, LATEST) == 0
 

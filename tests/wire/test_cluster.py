@@ -203,7 +203,7 @@ def test_a_leader_that_never_answers_is_unreachable(
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         world.addresses[3] = nobody.getsockname()
     world.logs["demo", 9] = FakeLog(3)
-    with pytest.raises(BrokerUnreachable, match="no connection"):
+    with pytest.raises(BrokerUnreachable, match="No connection:"):
         cluster.extents([BrokerPartition("demo", 9)], isolation=COMMITTED, wait_for_leader_s=0)
 
 
@@ -274,7 +274,7 @@ def test_the_next_bootstrap_address_is_asked_when_one_is_silent(
         assert list(patient.describe().topics) == ["demo"]
     with (
         Cluster([silent]) as alone,
-        pytest.raises(BrokerUnreachable, match="no broker answers") as raised,
+        pytest.raises(BrokerUnreachable, match="No broker answers:") as raised,
     ):
         alone.describe()
     assert raised.value.where["brokers"] == f"{silent[0]}:{silent[1]}"
@@ -381,7 +381,7 @@ def test_not_to_know_where_an_epoch_ends_is_no_answer(
     brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
 ) -> None:
     brokers[0].world.logs["demo", 2].leader_id = -1
-    with pytest.raises(BrokerError, match="nobody leads"):
+    with pytest.raises(BrokerError, match="Nobody leads"):
         cluster.epoch_ends({LOGS[2]: 0}, wait_for_leader_s=0)
 
 

@@ -57,7 +57,7 @@ def test_a_connection_that_breaks_between_two_answers_is_not_asked_again(
             lambda connection, frame: connection.close(),
         ]
     )
-    with pytest.raises(BrokerUnreachable, match="the connection broke"):
+    with pytest.raises(BrokerUnreachable, match="The connection broke"):
         exchange_with(broker).ask(twice)
     assert [each for each, _ in broker.requests].count(METADATA) == 2
 

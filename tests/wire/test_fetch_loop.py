@@ -471,7 +471,7 @@ def test_a_broker_that_stays_silent_is_given_up_at_the_deadline_however_many_att
 def test_a_log_that_nobody_leads_is_a_broker_error(broker: FakeBroker) -> None:
     fill(broker, 0, batches=1)
     broker.log("demo", 0).leader_id = -1
-    with pytest.raises(BrokerError, match="nobody leads"):
+    with pytest.raises(BrokerError, match="Nobody leads"):
         Task(broker, [wanted(0, 0, 10)]).rows()
 
 

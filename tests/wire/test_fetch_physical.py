@@ -151,7 +151,7 @@ def test_a_topic_that_is_not_there_answers_like_one_without_anything_new(
     brokers: tuple[JafkaBroker, JafkaBroker],
 ) -> None:
     missing = BrokerPartition("no-such-topic", 0, 1)
-    with pytest.raises(RanOutBeforeUntil, match="the log ends at 0, the range at 10") as refused:
+    with pytest.raises(RanOutBeforeUntil, match="The log ends at 0, the range at 10") as refused:
         read([OffsetRange(missing, 0, 10, leader(missing, brokers))], deadline_s=60)
     assert "deleted" in refused.value.action and "leader" not in refused.value.action
 

@@ -151,7 +151,7 @@ def test_nobody_else_stores_offsets_of_a_group_that_has_members(
     broker: FakeBroker, consumer: SimpleConsumer, member: str
 ) -> None:
     with pytest.raises(
-        Owned, match="group g has live members in Kafka, and they alone commit its offsets"
+        Owned, match="Group g has live members in Kafka, and they alone commit its offsets:"
     ):
         consumer.commit_offsets("g", {DEMO: 42})
     assert not broker.world.committed

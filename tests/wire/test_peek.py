@@ -324,7 +324,7 @@ def test_a_record_that_the_log_holds_only_the_begin_of_is_damage(jafka: JafkaBro
         ({"partition": "x"}, SettingsError, "clicks:x is a topic"),
         ({"partition": "-1"}, SettingsError, "'clicks:-1' names no log"),
         ({"partition": "99999999999"}, SettingsError, "names no log"),
-        ({"start": 51}, SettingsError, "offset 51 is not in the log, which has 0 to 50.*--from"),
+        ({"start": 51}, SettingsError, "Offset 51 is not in the log, which has 0 to"),
     ],
 )
 def test_what_is_not_there_is_told_with_what_is(
@@ -399,7 +399,7 @@ def test_retention_that_overtakes_it_and_an_end_that_moved_below_it_are_told(
     with pytest.raises(ExpiredOffsets, match="deleted by retention.*log_start_offset 2000"):
         while_it_reads(lambda: setattr(log, "log_start", 2000))
     log.log_start = 0
-    with pytest.raises(RanOutBeforeUntil, match="the log ends at 10 by now"):
+    with pytest.raises(RanOutBeforeUntil, match="The log ends at 10 by now,"):
         while_it_reads(lambda: log.batches.__delitem__(slice(1, None)))
 
 

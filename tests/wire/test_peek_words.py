@@ -233,11 +233,11 @@ def bytes_as_keys(content: bytes) -> dict[bytes, int]:
         ),
         (("--from", "2026-01-31T00:00:00"), ["has no UTC offset"]),
         (("--from", "-5"), ["--from '-5' is not a position:"]),
-        (("--from", "7"), ["offset 7 is not in the log, which has 0 to 1"]),
+        (("--from", "7"), ["Offset 7 is not in the log, which has 0 to 1"]),
         (
             ("--value-format", "avro"),
             [
-                "there is no decoder 'avro'",
+                "There is no decoder 'avro'",
                 "one of text, json, hex, base64, int, or package.module:function",
             ],
         ),
@@ -272,7 +272,7 @@ def test_a_partition_that_is_not_there_is_told_with_those_that_are(
     refused(
         run_etl("records", "show", str(conf), "-p", "other:0", "--json"),
         2,
-        "there is no such topic",
+        "There is no such topic",
         "other",
     )
 

@@ -338,7 +338,7 @@ def test_a_partition_that_was_added_later_needs_a_bound_where_each_has_its_own(
     reader = reader_of(broker, startingOffsets='{"clicks": {"0": -2}}')
     planned = reader.partitions()
     fill(broker, 1, batches=1)
-    assert "a partition is not named" in failure_of(reader.read(planned[0])).message
+    assert "A partition is not named" in failure_of(reader.read(planned[0])).message
 
 
 def test_a_new_leader_that_lost_nothing_is_no_truncation(broker: FakeBroker) -> None:

@@ -179,7 +179,7 @@ def test_a_damaged_record_batch_is_told_again_until_it_is_sought_past(kafka: Fak
     with opened(kafka, assigned=[P0]) as consumer:
         assert offsets(polled(consumer, 4)) == [0, 1, 2, 3]
         for _ in range(2):
-            with pytest.raises(CorruptData, match="seek to next_offset") as raised:
+            with pytest.raises(CorruptData, match="Seek to next_offset") as raised:
                 consumer.poll(5)
         assert raised.value.where["next_offset"] == 8
         consumer.seek(P0, 4)
@@ -348,7 +348,7 @@ def test_a_second_thread_is_refused_while_the_first_one_polls(kafka: FakeBroker)
     thread = threading.Thread(target=poll)
     thread.start()
     try:
-        with pytest.raises(ConsumerInUse, match="another thread"):
+        with pytest.raises(ConsumerInUse, match="Another thread"):
             while True:
                 consumer.position(P0)
     finally:

@@ -309,7 +309,7 @@ def test_a_listener_that_wants_a_login_is_told_from_a_broker_that_goes_away(
             consumer.topic_metadata(["clicks"])
     with Guarded(broker) as port, consumer_of(port, Security()) as consumer:
         port.hangs_up = True
-        with pytest.raises(BrokerUnreachable, match="the connection broke"):
+        with pytest.raises(BrokerUnreachable, match="The connection broke"):
             consumer.topic_metadata(["clicks"])
 
 
@@ -317,7 +317,7 @@ def test_a_login_where_nobody_logs_in_and_a_mechanism_that_is_not_there_are_refu
     broker: FakeBroker,
 ) -> None:
     with Guarded(broker) as port, consumer_of(port, way()) as consumer:
-        with pytest.raises(SettingsError, match="the listener wants no login"):
+        with pytest.raises(SettingsError, match="The listener wants no login"):
             consumer.topic_metadata(["clicks"])
     with Guarded(broker, users=USERS) as port, consumer_of(port, way("SCRAM-SHA-256")) as consumer:
         with pytest.raises(SettingsError, match="takes no login by SCRAM-SHA-256; it has PLAIN"):

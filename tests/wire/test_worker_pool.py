@@ -316,7 +316,7 @@ def test_a_worker_that_answers_with_something_else_is_ended_and_not_waited_for(
     again = FilesOfWorkers(*asked, None, workers=2)
     pids = processes(again)
     with pytest.raises(
-        ProcessLost, match="a worker process gave an answer that is none, and was ended"
+        ProcessLost, match=r"A worker process gave an answer that is none, and was ended\."
     ):
         again.write(FileOptions(str(tmp_path), COLUMNS))
     assert not any(map(is_alive, pids))

@@ -210,7 +210,7 @@ def test_a_tables_folder_that_is_removed_meanwhile_is_not_made_again_without_its
 ) -> None:
     """The next run would take it for somebody else's files."""
     told = failure_of(broker, tmp_path / "gone")
-    assert isinstance(told, TableUnreachable) and told.message == "the table's folder is not there"
+    assert isinstance(told, TableUnreachable) and told.message == "The table's folder is not there"
     assert not (tmp_path / "gone").exists()
 
 
@@ -301,7 +301,7 @@ def test_a_function_that_fails_behind_the_first_batch_leaves_no_file_and_is_told
     told = unmark(str(raised.value))
     assert (
         isinstance(told, SettingsError)
-        and told.message == "the Arrow transform failed on rows: ValueError: no luck"
+        and told.message == "The Arrow transform failed on rows: ValueError: no luck"
     )
     assert str(told.where["line"]).startswith(__file__)
     assert [*tmp_path.rglob("*.parquet")] == []

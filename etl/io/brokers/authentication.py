@@ -61,7 +61,7 @@ def called_until(
     else:
         message = f"{name} gave no token in {time.monotonic() - began:.1f} s, which were left of source.request_timeout_s"
     raise BrokerUnreachable(
-        message, key=key, broker=address, action="that function, and whom it asks"
+        message, key=key, broker=address, action="Check that function, and whom it asks"
     ) from None
 
 
@@ -160,7 +160,9 @@ def _msk_token(region: str) -> tuple[str, int]:
     try:
         from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
     except ImportError:
-        action = "pip install 'offset-range-etl[aws-msk]' on every machine that connects to brokers"
+        action = (
+            "Run pip install 'offset-range-etl[aws-msk]' on every machine that connects to brokers"
+        )
         raise SettingsError(
             f"{_MSK} takes a library that is not installed",
             key=KEY,
@@ -211,9 +213,9 @@ def log_in(
     except ConnectionBroken as broken:
         if broken.each_time is not None:
             raise
-        message = f"the broker hung up in the middle of the login: {broken}"
+        message = f"The broker hung up in the middle of the login: {broken}"
         raise BrokerUnreachable(
-            message, broker=connection.address, action="the broker's log at this time"
+            message, broker=connection.address, action="Check the broker's log at this time"
         ) from None
 
 
@@ -243,8 +245,8 @@ def wanted_login(connection: Connection, client_id: str, deadline: float) -> Etl
     if answer.wants_none:
         return None
     offered = ", ".join(answer.offered) or "mechanisms that it does not tell"
-    message = f"the listener wants a login, by {offered}, and we have none for it"
-    action = "source.security: protocol SASL_SSL or SASL_PLAINTEXT and sasl; or the address of another listener"
+    message = f"The listener wants a login, by {offered}, and we have none for it"
+    action = "Check source.security: protocol SASL_SSL or SASL_PLAINTEXT and sasl; or the address of another listener"
     return PermissionDenied(
         message, key="source.security.protocol", broker=connection.address, action=action
     )
@@ -270,19 +272,21 @@ class _Asking:
 
 def _rejected_login(answer: MechanismAnswer, login: Login, address: str) -> SettingsError:
     if answer.wants_none:
-        action = "source.security.protocol: SSL or PLAINTEXT; or the address of another listener"
+        action = (
+            "Set source.security.protocol: SSL or PLAINTEXT; or the address of another listener"
+        )
         return SettingsError(
-            "the listener wants no login",
+            "The listener wants no login",
             key="source.security.protocol",
             broker=address,
             action=action,
         )
-    message = f"the listener takes no login by {login.mechanism.value}; it has {', '.join(answer.offered) or 'none that it tells of'}"
+    message = f"The listener takes no login by {login.mechanism.value}; it has {', '.join(answer.offered) or 'none that it tells of'}"
     return SettingsError(
         message,
         key=_MECHANISM,
         broker=address,
-        action=f"{_MECHANISM}, and sasl.enabled.mechanisms of the broker",
+        action=f"Check {_MECHANISM}, and sasl.enabled.mechanisms of the broker",
     )
 
 
@@ -301,9 +305,7 @@ class _Proof:
         try:
             return get_sasl_mechanism(name)(host=host, sasl_mechanism=name, **self._given())
         except RuntimeError:  # its only one: that the library is not there
-            action = (
-                "pip install 'offset-range-etl[gssapi]' on every machine that connects to brokers"
-            )
+            action = "Run pip install 'offset-range-etl[gssapi]' on every machine that connects to brokers"
             raise SettingsError(
                 "GSSAPI takes a library that is not installed",
                 key=_MECHANISM,
@@ -360,11 +362,11 @@ class _Proof:
             not re.fullmatch(rb"[0-9]{1,7}", each) or int(each) < _LEAST_ITERATIONS for each in said
         ):
             told = " and ".join(each.decode("ascii", "replace")[:20] for each in said)
-            message = f"whoever answers wants our password proven by {told} rounds, and {_LEAST_ITERATIONS} are the least"
+            message = f"Whoever answers wants our password proven by {told} rounds, and {_LEAST_ITERATIONS} are the least"
             raise PermissionDenied(
                 message,
                 broker=self._address,
-                action="that the address is the broker's, and how its users were made",
+                action="Check that the address is the broker's, and how its users were made",
             )
 
     def refused(self, text: str) -> PermissionDenied:
@@ -375,9 +377,11 @@ class _Proof:
         }
         key = keys.get(self._login.mechanism, "source.security.sasl.password")
         message = (
-            f"the broker refuses the login by {self._login.mechanism.value}: {self._masked(text)}"
+            f"The broker refuses the login by {self._login.mechanism.value}: {self._masked(text)}"
         )
-        action = "username and password" if self._login.mechanism.has_password else key
+        action = (
+            "Check username and password" if self._login.mechanism.has_password else f"Check {key}"
+        )
         return PermissionDenied(
             message,
             key=key,
@@ -402,8 +406,8 @@ class _Proof:
         """Return the error of an invalid server proof: a broker that does not know our password
         cannot sign with it.
         """
-        message = f"the login by {self._login.mechanism.value} came to nothing: {self._masked(str(error) or type(error).__name__)}"
-        action = "that the address is the broker's; with GSSAPI a ticket (klist) and source.security.sasl.kerberos_service_name"
+        message = f"The login by {self._login.mechanism.value} came to nothing: {self._masked(str(error) or type(error).__name__)}"
+        action = "Check that the address is the broker's; with GSSAPI a ticket (klist) and source.security.sasl.kerberos_service_name"
         return PermissionDenied(message, key=_MECHANISM, broker=self._address, action=action)
 
     def _masked(self, text: str) -> str:

@@ -299,9 +299,9 @@ class BrokerQuestions:
         """
         if not self._one_at_a_time.acquire(blocking=False):
             raise ConsumerInUse(
-                "another thread waits for an answer on this connection",
+                "Another thread waits for an answer on this connection",
                 broker=self.address,
-                action="that each thread has a SimpleConsumer of its own",
+                action="Check that each thread has a SimpleConsumer of its own",
             )
         try:
             if not is_fetching:
@@ -322,7 +322,7 @@ _FENCED = (
     Meaning.REBALANCING,
 )
 _OPEN = "nobody knows whether the offsets are stored"
-_READ_IT_BACK = "what the group has stored: the commit may have happened"
+_READ_IT_BACK = "Check what the group has stored: the commit may have happened"
 
 
 class GroupOffsets(BrokerQuestions):
@@ -496,21 +496,21 @@ class GroupOffsets(BrokerQuestions):
         if fenced and wanted.member:
             raise self._lost(wanted.group, fenced)
         if fenced:
-            message = f"group {wanted.group} has live members in Kafka, and they alone commit its offsets: {fenced.name} (code {fenced.code})"
+            message = f"Group {wanted.group} has live members in Kafka, and they alone commit its offsets: {fenced.name} (code {fenced.code})"
             raise Owned(
                 message,
-                action="which consumers of this group run: kafka-consumer-groups.sh --describe --members",
+                action="Check which consumers of this group run: kafka-consumer-groups.sh --describe --members",
                 broker=self.address,
             )
         for refusal in meant.values():
             if refusal.is_retriable and refusal.kind is BrokerError:
                 message = f"{_OPEN} of group {wanted.group}: {refusal.name} (code {refusal.code})"
                 raise CommitUnknown(
-                    message, action=f"{refusal.action}; {_READ_IT_BACK}", broker=self.address
+                    message, action=f"{refusal.action}. {_READ_IT_BACK}", broker=self.address
                 )
 
     def _lost(self, group: str, refusal: BrokerRefusal) -> MembershipLost:
-        message = f"the coordinator of group {group} does not take us for its member any more: {refusal.name} (code {refusal.code})"
+        message = f"The coordinator of group {group} does not take us for its member any more: {refusal.name} (code {refusal.code})"
         return MembershipLost(message, action=refusal.action, broker=self.address)
 
     def _of_coordinator(
@@ -627,9 +627,9 @@ class SimpleConsumer(GroupOffsets):
         ).partitions:
             if time.monotonic() > deadline:
                 raise BrokerUnreachable(
-                    "the broker throttles us and gives nothing",
+                    "The broker throttles us and gives nothing",
                     broker=self.address,
-                    action="the quota of our client",
+                    action="Check the quota of our client",
                 )
         fetched = answer.partitions[0]
         if fetched.refusal:
@@ -729,7 +729,7 @@ class SimpleConsumer(GroupOffsets):
         listed = self._ask(lambda dialect: dialect.list_offsets(times, isolation, epochs or {}))
         if set(listed) != set(times):
             raise CorruptData(
-                "the answer to ListOffsets names other partitions than were asked for",
+                "The answer to ListOffsets names other partitions than were asked for",
                 broker=self.address,
             )
         return listed
@@ -748,7 +748,7 @@ class SimpleConsumer(GroupOffsets):
         listed = self._ask(lambda dialect: dialect.largest_times(logs, epochs or {}))
         if set(listed) != set(logs):
             raise CorruptData(
-                "the answer to ListOffsets names other partitions than were asked for",
+                "The answer to ListOffsets names other partitions than were asked for",
                 broker=self.address,
             )
         return listed
@@ -799,7 +799,7 @@ class SimpleConsumer(GroupOffsets):
         found = self.offsets_before(topic, partition, time)
         if not found:
             raise CorruptData(
-                "the broker names no offset for a log's end",
+                "The broker names no offset for a log's end",
                 topic=topic,
                 partition=partition,
                 broker=self.address,

@@ -301,8 +301,8 @@ def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetad
     if refused:
         more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
         message, action = (
-            f"the brokers do not let us read the topic{more}",
-            "the topics' ACLs: Describe and Read",
+            f"The brokers do not let us read the topic{more}",
+            "Check the topics' ACLs: Describe and Read",
         )
         if (
             refused[0] not in names.literal_names
@@ -315,8 +315,8 @@ def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetad
             and partition.refusal
             and partition.refusal.meaning is Meaning.NO_LISTENER
         ):
-            message = "the broker that leads the partition is there, and has no listener of the name by which the other brokers are entered"
-            action = "listeners of all brokers: each needs this one, by the same name; or source.listener, one that all of them have"
+            message = "The broker that leads the partition is there, and has no listener of the name by which the other brokers are entered"
+            action = "Check listeners of all brokers: each needs this one, by the same name; or source.listener, one that all of them have"
             raise SettingsError(
                 message, key="source.listener", action=action, **partition.log.place
             )

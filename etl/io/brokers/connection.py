@@ -92,10 +92,10 @@ class Connection:
             OSError,
             UnicodeError,
         ) as error:  # UnicodeError: what the brokers call this host is no host's name
-            action = "that the broker runs, and that its host and port are right"
+            action = "Check that the broker runs, and that its host and port are right"
             if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
-                action = "how many files a process may open (ulimit -n): connections to brokers take up to half of them"
-            message = f"no connection: {getattr(error, 'strerror', None) or error}"
+                action = "Check how many files a process may open (ulimit -n): connections to brokers take up to half of them"
+            message = f"No connection: {getattr(error, 'strerror', None) or error}"
             raise BrokerUnreachable(message, broker=self.address, action=action) from None
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -237,9 +237,9 @@ class Connection:
             "a listener of TLS (source.security.protocol)" if doing == _TLS else "a Kafka listener"
         )
         return BrokerUnreachable(
-            f"the deadline passed (waiting for: {doing})",
+            f"The deadline passed (waiting for: {doing})",
             broker=self.address,
-            action=f"the network, the broker's load, and that the port is {listener}",
+            action=f"Check the network, the broker's load, and that the port is {listener}",
         )
 
 
@@ -253,48 +253,48 @@ def not_kafka(address: str, first: bytes) -> NotKafka:
     """Return the error for a port whose first response began with `first`."""
     if first.startswith((b"HTTP", b"<")):
         return NotKafka(
-            "the port speaks HTTP, not Kafka",
+            "The port speaks HTTP, not Kafka",
             broker=address,
-            action="the port: it may be a metrics, Connect or REST port of the same machine",
+            action="Check the port: it may be a metrics, Connect or REST port of the same machine",
         )
     if first[:1] in (b"\x15", b"\x16") and first[1:2] == b"\x03":
         return NotKafka(
-            "the port speaks TLS",
+            "The port speaks TLS",
             broker=address,
-            action="source.security.protocol: set SSL, or SASL_SSL where there is a login",
+            action="Set source.security.protocol: SSL, or SASL_SSL where there is a login",
         )
     if first == _NO_FETCH:
-        action = "the dialect jafka, whose brokers are found where they are registered in ZooKeeper, and not by an address"
-        return NotKafka("the port speaks as Jafka and Kafka 0.7 do", broker=address, action=action)
+        action = "Check the dialect jafka, whose brokers are found where they are registered in ZooKeeper, and not by an address"
+        return NotKafka("The port speaks as Jafka and Kafka 0.7 do", broker=address, action=action)
     return NotKafka(
-        f"the port does not speak Kafka: its answer starts with {first!r}",
+        f"The port does not speak Kafka: its answer starts with {first!r}",
         broker=address,
-        action="host and port",
+        action="Check host and port",
     )
 
 
 def hung_up(address: str, why: str, action: str) -> NotKafka:
     """The failure for a port that closes the connection on the very first request, twice."""
     return NotKafka(
-        f"the connection was closed on the first request ({why})", broker=address, action=action
+        f"The connection was closed on the first request ({why})", broker=address, action=action
     )
 
 
 def unanswered(late: BrokerUnreachable, first_request: str) -> BrokerUnreachable:
     """Return the error for a port that accepts the first request and does not answer."""
     return BrokerUnreachable(
-        f"connected, but the first request ({first_request}) got no answer",
+        f"Connected, but the first request ({first_request}) got no answer",
         **late.where,
-        action="the broker's load, and that the port is a Kafka listener: other servers may wait for more",
+        action="Check the broker's load, and that the port is a Kafka listener: other servers may wait for more",
     )
 
 
 def absurd(address: str, size: ImpossibleSize) -> CorruptData:
     """The failure for an impossible size on a connection that had spoken Kafka before."""
     return CorruptData(
-        f"a response claims {int.from_bytes(size.first, 'big', signed=True)} bytes",
+        f"A response claims {int.from_bytes(size.first, 'big', signed=True)} bytes",
         broker=address,
-        action="that nothing between here and the broker alters bytes",
+        action="Check that nothing between here and the broker alters bytes",
     )
 
 
@@ -311,8 +311,8 @@ def outsized(
     if int.from_bytes(size.second, "big", signed=True) != correlation_id or not size.second:
         return absurd(address, size)
     found = int.from_bytes(size.first, "big")
-    message = f"a record batch is too large: the answer that it fills has {found:,} bytes, and at most {max_bytes:,} are taken"
-    action = f"the topic's max.message.bytes, and the executors' memory: with a fetch limit of {found} bytes the record batch is read"
+    message = f"A record batch is too large: the answer that it fills has {found:,} bytes, and at most {max_bytes:,} are taken"
+    action = f"Check the topic's max.message.bytes, and the executors' memory: with a fetch limit of {found} bytes the record batch is read"
     return MessageTooLarge(message, action=action, broker=address, **place)
 
 

@@ -367,7 +367,7 @@ class Exchange:
             found = dialect.number_of(response[:4])
             if found not in (None, number):
                 raise CorruptData(
-                    f"an answer to request {found} came where {number} was asked",
+                    f"An answer to request {found} came where {number} was asked",
                     broker=self.address,
                 )
             self._to_come -= 1
@@ -423,7 +423,7 @@ class Exchange:
             return wanted
         action = broken.action or self._check_if_cut
         return self._explained(
-            BrokerUnreachable(f"the connection broke {broken}", broker=self.address, action=action)
+            BrokerUnreachable(f"The connection broke {broken}", broker=self.address, action=action)
         )
 
     def _explained(self, failure: EtlError) -> EtlError:
@@ -597,7 +597,7 @@ class Fetching:
         got = [(each.topic, each.partition) for each in answer.partitions]
         if len(got) != len(asked) or set(got) != set(asked):
             raise CorruptData(
-                "the answer to a fetch names other partitions than were asked for",
+                "The answer to a fetch names other partitions than were asked for",
                 broker=self._exchange.address,
                 asked=sorted(asked),
                 got=got,

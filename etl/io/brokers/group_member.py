@@ -146,8 +146,10 @@ class ClassicProtocol:
             self._act(joined.refusal, "take a member", told_id=joined.member_id)
             return
         if joined.member_id is None:
-            message = "the coordinator takes us as a member and gives no id"
-            raise CorruptData(message, action="the broker's log", broker=self._connection.address)
+            message = "The coordinator takes us as a member and gives no id"
+            raise CorruptData(
+                message, action="Check the broker's log", broker=self._connection.address
+            )
         self._refused_joins, self.member_id = 0, joined.member_id
         self._state.note_join()
         self._sync(
@@ -176,10 +178,10 @@ class ClassicProtocol:
         self._may_come_back = False
         if strange := sorted(log for log in synced.logs if log.topic not in self._terms.topics):
             raise CorruptData(
-                "the group's leader assigned us a log of a topic that we did not ask for",
+                "The group's leader assigned us a log of a topic that we did not ask for",
                 **strange[0].place,
                 group=self._terms.group,
-                action="which client leads the group",
+                action="Check which client leads the group",
             )
         revoked = self._owned - synced.logs
         self._owned, self._generation = synced.logs, joined.generation
@@ -595,8 +597,8 @@ class CoordinatedMember:
         """
         if unknown := [name for name in self._terms.strategies if name not in STRATEGIES]:
             raise SettingsError(
-                f"how the strategy {unknown[0]} divides a group's logs is not known, and we may be the group's leader",
-                action=f"group.join.assignment_strategy: {', '.join(STRATEGIES)}",
+                f"How the strategy {unknown[0]} divides a group's logs is not known, and we may be the group's leader",
+                action=f"Set group.join.assignment_strategy: {', '.join(STRATEGIES)}",
                 group=self._terms.group,
             )
         if self._lives is None:
@@ -738,8 +740,8 @@ class CoordinatedMember:
             trouble = life.state.trouble
             self.leave()
             raise trouble or Owned(
-                f"the group {self._terms.group} did not settle within {self._terms.join_timeout_s:g} s",
-                action="the group's other members: a classic group waits for the longest of their rebalance timeouts (max.poll.interval.ms)",
+                f"The group {self._terms.group} did not settle within {self._terms.join_timeout_s:g} s",
+                action="Check the group's other members: a classic group waits for the longest of their rebalance timeouts (max.poll.interval.ms)",
             )
         self._share = share
         return share

@@ -163,8 +163,8 @@ class StoredOffsets:
     ) -> None:
         for log, found in sorted(there.items()):
             if is_anothers(found, before[log], after[log]):
-                message = f"somebody else moved the offset during the run: it is {found.offset}, ours is {after[log].offset}"
-                action = "which other consumer of this group runs; the rows are in the table, the next run decides by group.on_offset_changed"
+                message = f"Somebody else moved the offset during the run: it is {found.offset}, ours is {after[log].offset}"
+                action = "Check which other consumer of this group runs; the rows are in the table, the next run decides by group.on_offset_changed"
                 raise OffsetMoved(message, **log.place, offset=found.offset, action=action)
 
     def _requests(
@@ -239,8 +239,8 @@ def _committing(
 _PAUSE_S = 0.2
 _BATCH_BYTES = 950_000
 """Brokers accept batches of 1,000,012 bytes by default."""
-_FINDS_OUT = "nothing; the next run finds out"
-_GONE = "the brokers do not know the topics of its partitions any more"
+_FINDS_OUT = "The next run finds out"
+_GONE = "The brokers do not know the topics of its partitions any more"
 
 
 class FencedOffsetCommit:
@@ -309,10 +309,10 @@ class FencedOffsetCommit:
         reads a deleted one either.
         """
         if there := logs_there(cluster, unknown):
-            message = f"the group's coordinator does not know a topic that other brokers have, and commits nothing of {there[0]}"
+            message = f"The group's coordinator does not know a topic that other brokers have, and commits nothing of {there[0]}"
             raise CommitUnknown(
                 message,
-                action="the coordinator's log; the next run finds out what was taken",
+                action="Check the coordinator's log; the next run finds out what was taken",
                 **there[0].place,
             )
         if len(unknown) < len(plan.offsets_to_commit):
@@ -338,8 +338,8 @@ class FencedOffsetCommit:
     def _reject_too_many(self, plan: Plan, logs: tuple[BrokerPartition, ...]) -> None:
         size = sum(self._kept.bytes_of(log, plan.word) for log in logs)
         if size > _BATCH_BYTES:
-            message = f"handing {len(logs):,} partitions over takes a commit of {size:,} bytes, and a coordinator takes a megabyte at once"
-            action = "fewer topics in one conf, and the others in another one; or more members, so that our share is smaller"
+            message = f"Handing {len(logs):,} partitions over takes a commit of {size:,} bytes, and a coordinator takes a megabyte at once"
+            action = "Use fewer topics in one conf, and the others in another one; or more members, so that our share is smaller"
             raise SettingsError(message, key="source.topics", action=action)
 
 

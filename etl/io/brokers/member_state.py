@@ -282,8 +282,8 @@ class CoordinatorConnection:
     ) -> None:
         if not bootstrap:
             raise SettingsError(
-                "there is no broker to ask",
-                action="source.bootstrap_servers, or the brokers in ZooKeeper",
+                "There is no broker to ask",
+                action="Check source.bootstrap_servers, or the brokers in ZooKeeper",
             )
         self._bootstrap, self._group, self._generation = tuple(bootstrap), group, generation
         self._answers_in_s, self._longest_s, self._security = answers_in_s, longest_s, security
@@ -342,8 +342,8 @@ class CoordinatorConnection:
                 )
             return told
         raise BrokerUnreachable(
-            f"no broker answers: {'; '.join(silent)}",
-            action="that brokers run at these addresses",
+            f"No broker answers: {'; '.join(silent)}",
+            action="Check that brokers run at these addresses",
             brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
         )
 

@@ -95,8 +95,8 @@ class Brokers:
     ) -> None:
         if not bootstrap:
             raise SettingsError(
-                "there is no broker to ask",
-                action="source.bootstrap_servers, or the brokers in ZooKeeper",
+                "There is no broker to ask",
+                action="Check source.bootstrap_servers, or the brokers in ZooKeeper",
             )
         self._bootstrap = tuple(bootstrap)
         self._connect_timeout_s = connect_timeout_s
@@ -152,8 +152,8 @@ class Brokers:
             except BrokerUnreachable as error:
                 silent.append(str(error))
         raise BrokerUnreachable(
-            f"no broker answers: {'; '.join(silent)}",
-            action="that brokers run at these addresses",
+            f"No broker answers: {'; '.join(silent)}",
+            action="Check that brokers run at these addresses",
             brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
         )
 
@@ -373,7 +373,7 @@ class LogOffsets(Brokers):
             if left <= 0:
                 lost = min(log for log in epochs if log not in told)
                 raise failure or BrokerError(
-                    "nobody leads the log", **lost.place, action="its brokers"
+                    "Nobody leads the log", **lost.place, action="Check its brokers"
                 )
             pause(attempt, left)
             leaders, attempt = None, attempt + 1
@@ -517,7 +517,7 @@ def _extent(
     boundaries: tuple[int, ...] | None,
 ) -> PartitionOffsets:
     if start is None or end is None or high is None:
-        raise CorruptData("the broker names no offset for a log's start or end", **log.place)
+        raise CorruptData("The broker names no offset for a log's start or end", **log.place)
     # Retention may have moved the start in between, a truncation the end; an extent never ends
     # before it starts.
     end = max(start, end)
@@ -541,9 +541,9 @@ def _give_up(
         topic = known.topics.get(log.topic) if known is not None else None
         if topic is None:
             raise TopicMissing(
-                "the brokers do not tell of the topic",
+                "The brokers do not tell of the topic",
                 topic=log.topic,
-                action="its name, and whether it was deleted",
+                action="Check its name, and whether it was deleted",
             )
         if topic.refusal and topic.refusal.meaning in (Meaning.UNKNOWN_TOPIC, Meaning.NOT_ALLOWED):
             raise topic.refusal.error("tell of the topic", topic=log.topic)

@@ -114,9 +114,9 @@ def _answer(consumer: SimpleConsumer, wanted: Sequence[FetchTarget]) -> FetchAns
     ).partitions:
         if time.monotonic() > deadline:
             raise BrokerUnreachable(
-                "the broker throttles us and gives nothing",
+                "The broker throttles us and gives nothing",
                 broker=consumer.address,
-                action="the quota of our client",
+                action="Check the quota of our client",
             )
     return answer
 
@@ -189,7 +189,7 @@ class LogMoments(LogOffsets):
             raise unsearched[min(unsearched)]
         if lost := times_ms.keys() - found.offsets.keys():
             raise BrokerUnreachable(
-                f"the log {min(lost).unled}", **min(lost).place, action=min(lost).held_by
+                f"The log {min(lost).unled}", **min(lost).place, action=min(lost).held_by
             )
         return found.offsets
 
@@ -272,11 +272,11 @@ def _late(times: Mapping[BrokerPartition, int], found: Listed) -> dict[BrokerPar
 
 def _doubted(log: BrokerPartition, leader: Leader) -> SettingsError:
     return SettingsError(
-        "the broker finds no record that late, but the log does not bear it out: it has one, or its last record has no timestamp. Records "
+        "The broker finds no record that late, but the log does not bear it out: it has one, or its last record has no timestamp. Records "
         "without timestamps keep a broker from finding later ones",
         **log.place,
         broker=leader.broker,
-        action="where reading is to start or stop by a time: earliest and offsets hold for this log (a committed one of the group, too)",
+        action="Check where reading is to start or stop by a time: earliest and offsets hold for this log (a committed one of the group, too)",
     )
 
 

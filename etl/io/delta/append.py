@@ -185,8 +185,10 @@ class ArrowWriter:
         except NotOurTable as unfit:
             if not self.gives_way:
                 raise
-            action = "nothing: nothing was committed, and the next run takes Spark's writer, under which it may be"
-            message = f"the table became unfit while tasks wrote its files: {unfit.message}"
+            action = (
+                "Nothing was committed; the next run takes Spark's writer, under which it may be"
+            )
+            message = f"The table became unfit while tasks wrote its files: {unfit.message}"
             raise TableUnreachable(message, path=to.path, action=action) from unfit
 
     def _wanted(self, table: DeltaTable | None, to: Destination) -> FileOptions:
@@ -195,9 +197,9 @@ class ArrowWriter:
             why = unfit_for_arrow(table)
             if why:
                 raise NotOurTable(
-                    f"the arrow writer cannot append to this table: {why}",
+                    f"The arrow writer cannot append to this table: {why}",
                     path=to.path,
-                    action="table.writer: spark",
+                    action="Set table.writer: spark",
                 )
             _reject_other_row_shape(table, columns, to)
         return FileOptions(
@@ -283,10 +285,10 @@ def reject_other_ranges(plan: Plan, written: Sequence[Written]) -> None:
         came.keys() - set(range(len(plan.ranges)))
     )
     if wrong:
-        message = f"range {wrong[0]} of plan {plan.number} came back {came[wrong[0]]} times from the tasks"
+        message = f"Range {wrong[0]} of plan {plan.number} came back {came[wrong[0]]} times from the tasks"
         raise TableUnreachable(
             message,
-            action="this is a bug; nothing was committed, the next run appends the same plan again",
+            action="Report this bug. Nothing was committed, the next run appends the same plan again",
         )
 
 
@@ -304,10 +306,10 @@ def reject_other_rows(written: Sequence[Written]) -> None:
     )
     wrote = sum(one.rows for one in written)
     if wrote != read:
-        message = f"the files of the tasks have {wrote} rows of the {read} that were read, or made of what was read"
+        message = f"The files of the tasks have {wrote} rows of the {read} that were read, or made of what was read"
         raise TableUnreachable(
             message,
-            action="this is a bug; nothing was committed, the next run appends the same plan again",
+            action="Report this bug. Nothing was committed, the next run appends the same plan again",
         )
 
 
@@ -319,11 +321,11 @@ def reject_lost_files(root: str, files: Sequence[DataFile]) -> None:
         if size != file.size:
             found = "is not there" if size is None else f"has {size} bytes of {file.size}"
             action = (
-                "that the folder is the same one on every executor's host, and who removed files meanwhile (VACUUM takes what no commit "
+                "Check that the folder is the same one on every executor's host, and who removed files meanwhile (VACUUM takes what no commit "
                 "names once it is as old as the retention asked for); the next run appends the same plan again"
             )
             raise TableUnreachable(
-                f"a file that a task wrote {found}", file=file.path, path=root, action=action
+                f"A file that a task wrote {found}", file=file.path, path=root, action=action
             )
 
 
@@ -339,8 +341,10 @@ def _reject_other_row_shape(table: DeltaTable, columns: Any, to: Destination) ->
     )
     reject_other_columns(to.path, wanted.columns, found.columns)
     if found.partition_by != tuple(to.partition_by):
-        message = f"the table is partitioned by {', '.join(found.partition_by) or 'nothing'}"
-        raise NotOurTable(message, path=to.path, action="who changed the table during the run")
+        message = f"The table is partitioned by {', '.join(found.partition_by) or 'nothing'}"
+        raise NotOurTable(
+            message, path=to.path, action="Check who changed the table during the run"
+        )
 
 
 def _action(file: DataFile) -> Any:
@@ -651,11 +655,11 @@ def error_of_arrow_writer(
     )
     why = why_not_arrow(settings, is_new=is_new, made=made)
     if why:
-        return SettingsError(f"the arrow writer cannot be: {why}", **where)
+        return SettingsError(f"The arrow writer cannot be: {why}", **where)
     table = None if is_new else look()
     why = unfit_for_arrow(table) if table is not None else None
     return (
-        NotOurTable(f"the arrow writer cannot append to this table: {why}", **where)
+        NotOurTable(f"The arrow writer cannot append to this table: {why}", **where)
         if why
         else None
     )

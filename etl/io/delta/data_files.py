@@ -83,9 +83,9 @@ def _values_of(batch: pa.RecordBatch, name: str) -> pa.Array:
         if compute.any(
             compute.or_(compute.less(days, _DAY_1), compute.greater(days, _LAST_DAY))
         ).as_py():
-            action = "the transform; such a date cannot be the name of a partition that all readers of a table understand"
+            action = "Check the transform; such a date cannot be the name of a partition that all readers of a table understand"
             raise SettingsError(
-                f"a date of {name} lies outside of the years 1 to 9999",
+                f"A date of {name} lies outside of the years 1 to 9999",
                 key="table.partition_by",
                 action=action,
             )
@@ -94,9 +94,9 @@ def _values_of(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 def _text(value: Any, name: str) -> str | None:
     if value == _READS_AS_NULL:
-        action = "the transform; to Spark this text in a partition is null"
+        action = "Check the transform; to Spark this text in a partition is null"
         raise SettingsError(
-            f"a value of {name} is {value!r}", key="table.partition_by", action=action
+            f"A value of {name} is {value!r}", key="table.partition_by", action=action
         )
     if isinstance(value, str):
         _reject_without_folder(value, name)

@@ -40,11 +40,11 @@ _FAULTS: Mapping[StoreKind | None, str] = {
     StoreKind.OTHER: "the store creates a file over another one",
 }
 _STORE_CHECK = (
-    "the release and the settings of the store, and of each proxy before it: a put with `If-None-Match: *` must be refused where the name "
+    "Check the release and the settings of the store, and of each proxy before it: a put with `If-None-Match: *` must be refused where the name "
     "exists; else move the table to another store (docs/STORES.md). Nothing was written; `etl doctor` probes again"
 )
 _MOUNT_CHECK = (
-    "the mount's type and options: the table needs hard links, as ext4, xfs and NFS have them; else move the table to another "
+    "Check the mount's type and options: the table needs hard links, as ext4, xfs and NFS have them; else move the table to another "
     "file system (docs/STORES.md). Nothing was written; `etl doctor` probes again"
 )
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
@@ -85,12 +85,12 @@ def _probe_store(path: str) -> None:
             )
         if _Attempt.REFUSED in attempts:
             return
-    message = "it could not be found out whether the store keeps two writers apart: no two puts of the probe met"
+    message = "It could not be found out whether the store keeps two writers apart: no two puts of the probe met"
     raise TableUnreachable(
         message,
         store=store_of(path).endpoint,
         path=path,
-        action="how long the store takes to answer; then run again",
+        action="Check how long the store takes to answer; then run again",
     )
 
 
@@ -144,7 +144,7 @@ def _reject_unsafe_rename(path: str) -> None:
         raise NoExclusiveCreate(
             message,
             path=path,
-            action="take the variable out of the environment; a table needs hard links",
+            action="Take the variable out of the environment; a table needs hard links",
         )
 
 

@@ -245,9 +245,7 @@ def _reading(message: str, **place: Any) -> Iterator[None]:
         OverflowError,
         RecursionError,
     ) as error:
-        check = (
-            "who writes to the table's _delta_log, and whether the store lets half a file be seen"
-        )
+        check = "Check who writes to the table's _delta_log, and whether the store lets half a file be seen"
         raise TableUnreachable(
             f"{message}: {type(error).__name__}: {error}", action=check, **place
         ) from error

@@ -117,11 +117,11 @@ def _unreadable(error: Exception, path: str) -> EtlError:
     if gone is None:
         return not_supported(error, path) or unreachable(error, path, "read")
     action = (
-        "who removed it; put it back from a copy; where there is none, take it out of the table's log (delta-rs: "
+        "Check who removed it; put it back from a copy; where there is none, take it out of the table's log (delta-rs: "
         "DeltaTable(PATH).repair()): what plans that are not kept any more let go is then not known"
     )
     return FileLost(
-        "a file that the losses table's log names is not there",
+        "A file that the losses table's log names is not there",
         file=gone[1].rpartition("/")[2],
         path=path,
         action=action,
@@ -252,12 +252,12 @@ def open_losses(path: str) -> DeltaTable | None:
     there = {field.name for field in table.schema().fields} | {_LOG_EPOCH}
     lacking = next((name for name in schema().names if name not in there), None)
     if lacking:
-        message = f"the table at the path of the losses table has no column {lacking}"
+        message = f"The table at the path of the losses table has no column {lacking}"
         raise NotOurTable(
             message,
             path=path,
             key="table.losses_path",
-            action="table.losses_path: it must name nothing, or a losses table",
+            action="Check table.losses_path: it must name nothing, or a losses table",
         )
     reject_expiring_transaction_ids(
         table, path, called="the losses table", harm="a loss could be recorded twice"

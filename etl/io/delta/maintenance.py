@@ -135,7 +135,9 @@ def _there(path: str) -> DeltaTable:
     table = open_table(path)
     if table is None:
         raise TableUnreachable(
-            "the table is not there any more", path=path, action="who moved or removed it meanwhile"
+            "The table is not there any more",
+            path=path,
+            action="Check who moved or removed it meanwhile",
         )
     return table
 
@@ -196,10 +198,10 @@ def _translated(path: str) -> Iterator[None]:
     except Exception as error:  # whatever they raise
         text = whole_text(error)
         if is_conflict(text):
-            message = "somebody else changed the same files while they were put together"
+            message = "Somebody else changed the same files while they were put together"
             raise TableUnreachable(
                 message,
                 path=path,
-                action="nothing was changed; again when nobody else writes there",
+                action="Nothing was changed; run it again when nobody else writes there",
             ) from error
         raise unreadable(text, path) or translate(error, path) from behind(error, path)

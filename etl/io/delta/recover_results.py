@@ -145,7 +145,7 @@ def _opened(path: str) -> DeltaTable:
     table = open_table(path)
     if table is None:
         raise TableUnreachable(
-            "the table is gone", path=path, action="who removed it, and whether it comes back"
+            "The table is gone", path=path, action="Check who removed it, and whether it comes back"
         )
     return table
 

@@ -351,8 +351,8 @@ def _load(
     frame = reader.load(spark_path(path))
     wrong = misfit(frame.dtypes, physical=physical)
     if wrong:
-        check = f"the transform: it must leave {names_of_key(physical=physical)} as they are"
-        raise SettingsError(f"nobody can prove the table's rows: {wrong}", path=path, action=check)
+        check = f"Check the transform: it must leave {names_of_key(physical=physical)} as they are"
+        raise SettingsError(f"Nobody can prove the table's rows: {wrong}", path=path, action=check)
     epoch = f.coalesce(f.col("log_epoch"), f.lit(0)) if "log_epoch" in frame.columns else f.lit(0)
     return frame.select(
         [
@@ -763,12 +763,14 @@ def replaceable(path: str) -> DeltaTable:
     table = open_table(path)
     if table is None:
         raise LedgersDisagree(
-            "there is no table whose rows could be replaced", path=path, action="who removed it"
+            "There is no table whose rows could be replaced",
+            path=path,
+            action="Check who removed it",
         )
     if str(table.metadata().configuration.get(_APPEND_ONLY, "")).lower() == "true":
-        check = f"who set {_APPEND_ONLY}, and why; rows of such a table cannot be replaced. `--into PATH` makes the rows in another table"
+        check = f"Check who set {_APPEND_ONLY}, and why; rows of such a table cannot be replaced. `--into PATH` makes the rows in another table"
         raise NotOurTable(
-            "the table is append-only: nobody may take rows out of it", path=path, action=check
+            "The table is append-only: nobody may take rows out of it", path=path, action=check
         )
     return table
 
@@ -944,8 +946,8 @@ def _read_files(
                 for group in groups:
                     _add(found, *group)
     except Uncountable as why:
-        message = f"the table has rows that no pipeline of ours loaded, and it is not known of which topics: {why}"
-        check = "the table's files; or another table: table.path"
+        message = f"The table has rows that no pipeline of ours loaded, and it is not known of which topics: {why}"
+        check = "Check the table's files; or another table: table.path"
         raise NeedsDecision(message, path=path, action=check) from why
 
 

@@ -79,9 +79,9 @@ class LocalFolder:
         root = Path(self._root)
         whole = root / path
         if not root.is_dir():  # whoever begins to write makes it: made again it would be a folder of files that no log stands beside
-            action = "that it is the same folder on every executor's host, and who removed it; the next run appends the same plan again"
+            action = "Check that it is the same folder on every executor's host, and who removed it; the next run appends the same plan again"
             raise TableUnreachable(
-                "the table's folder is not there", path=self._root, action=action
+                "The table's folder is not there", path=self._root, action=action
             )
         whole.parent.mkdir(parents=True, exist_ok=True)
         return pa.OSFile(str(whole), "wb")
@@ -177,7 +177,7 @@ _REFUSED = (
     "InvalidAuthenticationInfo",  # Azure
     "AccessControlException",
 )  # Hadoop
-_LOGIN = "the credentials and their rights on this path: table.store, or what the environment gives where that says nothing"
+_LOGIN = "Check the credentials and their rights on this path: table.store, or what the environment gives where that says nothing"
 _SETTINGS: Mapping[str, tuple[str, str]] = {
     "NoSuchBucket": ("the store has no such bucket", "table.path"),
     "InvalidBucketName": ("no bucket can have such a name", "table.path"),
@@ -245,25 +245,25 @@ def of_store(error: BaseException, path: str, message: str) -> EtlError:
     code = next((one for one in said.groups() if one), None) if said else None
     if "169.254.169.254" in text:
         return PermissionDenied(
-            "no credentials for the store were found", path=str(path), action=_LOGIN
+            "No credentials for the store were found", path=str(path), action=_LOGIN
         )
     if (
         any(one in text for one in _REFUSED)
         or code in ("401", "403")
         or "lacked the necessary privileges" in text
     ):
-        return PermissionDenied(f"the store refuses us{_told(code)}", path=str(path), action=_LOGIN)
+        return PermissionDenied(f"The store refuses us{_told(code)}", path=str(path), action=_LOGIN)
     if "SafeModeException" in text:
-        message = f"the table cannot be {message}: HDFS is in safe mode, in which nobody writes"
+        message = f"The table cannot be {message}: HDFS is in safe mode, in which nobody writes"
         return TableUnreachable(
             message,
             path=str(path),
-            action="hdfs dfsadmin -safemode get; a name node leaves it once it knows its blocks",
+            action="Run hdfs dfsadmin -safemode get; a name node leaves it once it knows its blocks",
         )
     obstacle = next((one for one in _STORE_OBSTACLES if one.lower() in text.lower()), None)
-    action = "the store's address and region, the network, and the credentials"
+    action = "Check the store's address and region, the network, and the credentials"
     return TableUnreachable(
-        f"the table cannot be {message}{_told(obstacle or code)}", path=str(path), action=action
+        f"The table cannot be {message}{_told(obstacle or code)}", path=str(path), action=action
     )
 
 
@@ -344,9 +344,9 @@ def translate(failure: Exception, path: str) -> Exception:
     text = whole_text(failure)
     told = unmark(text)
     if told is None and (is_conflict(text) or isinstance(failure, CommitFailedError)):
-        action = "who else writes to it (DESCRIBE HISTORY); nothing of ours was committed, the next run appends the same plan again"
+        action = "Check who else writes to it (DESCRIBE HISTORY); nothing of ours was committed, the next run appends the same plan again"
         return TableUnreachable(
-            "somebody else changed the table while ours were written", path=path, action=action
+            "Somebody else changed the table while ours were written", path=path, action=action
         )
     if told is None and isinstance(failure, DeltaError):
         told = not_supported(failure, path) or _removed(failure, path)
@@ -375,19 +375,19 @@ def without_columns(error: BaseException, path: str) -> NotOurTable | None:
     if _NO_COLUMNS not in str(error):
         return None
     action = (
-        "who made it; ALTER TABLE ... ADD COLUMNS with one of the rows' columns, and the next run names the others with their types. "
+        "Check who made it; ALTER TABLE ... ADD COLUMNS with one of the rows' columns, and the next run names the others with their types. "
         "A partitioned one is made anew: drop it, where its history (DESCRIBE HISTORY) never held a row"
     )
-    return NotOurTable("the Delta table has no columns", path=path, action=action)
+    return NotOurTable("The Delta table has no columns", path=path, action=action)
 
 
 def _removed(error: BaseException, path: str) -> TableUnreachable | None:
     """Return the error for a table whose log vanished between a read and a commit."""
     if "Invalid table version" not in str(error):
         return None
-    action = "who removed the table's folder, or put another there; nothing of ours was committed, the next run says what it finds"
+    action = "Check who removed the table's folder, or put another there; nothing of ours was committed, the next run says what it finds"
     return TableUnreachable(
-        "the table was removed while ours were written", path=path, action=action
+        "The table was removed while ours were written", path=path, action=action
     )
 
 
@@ -395,8 +395,8 @@ def _outside_of_replay(text: str, path: str) -> SettingsError | None:
     """Return the error for rows of a replay outside of what it replaces: Delta checks each."""
     if "DELTA_REPLACE_WHERE_MISMATCH" not in text:
         return None
-    message = "the transform changes what names the record of a row, so that a replay would add rows where it takes none out"
-    action = "the function: it must leave topic, partition, offset and log_epoch of each row as they came; nothing was replaced"
+    message = "The transform changes what names the record of a row, so that a replay would add rows where it takes none out"
+    action = "Check the function: it must leave topic, partition, offset and log_epoch of each row as they came; nothing was replaced"
     return SettingsError(message, key="transform", path=path, action=action)
 
 
@@ -404,9 +404,9 @@ def _refused_by_constraint(text: str, path: str) -> NotOurTable | None:
     found = _CONSTRAINT.search(text)
     if found is None:
         return None
-    action = "the table's constraints (SHOW TBLPROPERTIES) against what the topic holds; the next run appends the same plan again"
+    action = "Check the table's constraints (SHOW TBLPROPERTIES) against what the topic holds; the next run appends the same plan again"
     return NotOurTable(
-        f"a constraint of the table refuses our rows: {found[1].strip()}", path=path, action=action
+        f"A constraint of the table refuses our rows: {found[1].strip()}", path=path, action=action
     )
 
 
@@ -415,7 +415,7 @@ def _no_file_system(text: str, path: str) -> SettingsError | None:
     found = _NO_FILE_SYSTEM.search(text)
     if found is None:
         return None
-    action = "table.path, and that Spark has the store's jars (spark.jars.packages, e.g. hadoop-aws for s3a://)"
+    action = "Check table.path, and that Spark has the store's jars (spark.jars.packages, e.g. hadoop-aws for s3a://)"
     return SettingsError(
         f"Spark knows no store of such a URL: {found[0]}", path=path, action=action
     )
@@ -434,10 +434,10 @@ def _no_folders_name(text: str, path: str) -> SettingsError | None:
 def of_no_folder(name: str, why: str, path: str | None = None) -> SettingsError:
     """Return the error for a text that cannot name a partition directory; `why` says what is wrong."""
     action = (
-        f"the transform, that it leaves no such text in {name}; the stored plan is executed again by the next run, with the function as it "
+        f"Check the transform, that it leaves no such text in {name}; the stored plan is executed again by the next run, with the function as it "
         "is then; or give the plan up: etl plans supersede CONF N --reason ..."
     )
-    message = f"a text in the column {name}, by which the table is partitioned, {why}: no folder can have such a name"
+    message = f"A text in the column {name}, by which the table is partitioned, {why}: no folder can have such a name"
     return SettingsError(message, key="table.partition_by", path=path, action=action)
 
 
@@ -455,18 +455,18 @@ def no_store(error: BaseException, path: str) -> SettingsError | None:
     """The failure for a URL by which delta-rs finds no store."""
     if not _NO_STORE.search(str(error)):
         return None
-    action = "table.path: a folder, or the URL of a store that delta-rs and Spark know"
+    action = "Check table.path: a folder, or the URL of a store that delta-rs and Spark know"
     said = first_line(error).split(". Known schemes", 1)[0]
-    return SettingsError(f"no store goes by such a URL: {said}", path=path, action=action)
+    return SettingsError(f"No store goes by such a URL: {said}", path=path, action=action)
 
 
 def not_supported(error: BaseException, path: str) -> NotOurTable | None:
     """Return the error for a table that delta-rs cannot read or commit to, recognised by its text."""
     if not _UNSUPPORTED.search(str(error)):
         return None
-    action = "the table's features (DESCRIBE DETAIL); delta-rs must support them, `etl doctor CONF` names those that it does not"
+    action = "Check the table's features (DESCRIBE DETAIL); delta-rs must support them, `etl doctor CONF` names those that it does not"
     return NotOurTable(
-        f"delta-rs does not support the table: {first_line(error)}", path=path, action=action
+        f"Delta-rs does not support the table: {first_line(error)}", path=path, action=action
     )
 
 
@@ -478,15 +478,15 @@ def log_lost(error: BaseException, path: str) -> FileLost | None:
     if found[0] == _NO_CHECKPOINT:
         message = "_delta_log/_last_checkpoint names a checkpoint that is not there"
         action = (
-            "that the commits (*.json) of _delta_log are all there, from 0 or from another checkpoint on; then remove _last_checkpoint: it "
+            "Check that the commits (*.json) of _delta_log are all there, from 0 or from another checkpoint on; then remove _last_checkpoint: it "
             "is a hint, which every reader does without. Where they are not, put them back from a copy"
         )
         return FileLost(message, path=path, action=action)
     action = (
-        "who removed files of its _delta_log; put them back from a copy; where there is none, the rows are in its Parquet files alone: "
-        "move the folder away, and the next run says how to go on without it"
+        "Check who removed files of its _delta_log, and restore them from a copy. Without one, the rows are in its Parquet files only: "
+        "move the directory away; the next run reports how to continue without it"
     )
-    return FileLost(f"the table's log lacks files: {found[0]}", path=path, action=action)
+    return FileLost(f"The table's log lacks files: {found[0]}", path=path, action=action)
 
 
 def unreachable(
@@ -498,9 +498,9 @@ def unreachable(
     if is_url(path):
         return of_store(error, path, operation)
     text = _obstacle_in(error) or first_line(error)
-    action = "permissions, free space, and that every part of the path above it is a folder"
+    action = "Check permissions, free space, and that every part of the path above it is a folder"
     return TableUnreachable(
-        f"the table cannot be {operation}: {text}", path=path, folder=at, action=action
+        f"The table cannot be {operation}: {text}", path=path, folder=at, action=action
     )
 
 
@@ -513,14 +513,14 @@ def unreadable(text: str, path: str) -> FileLost | TableUnreachable | None:
         return None
     is_of_log, file = "DELTA_" in found[1], unquote(found[2]).rpartition("/")[2]
     if is_of_log or "NOT_EXIST" in found[1]:
-        action = "who removed it: somebody's clean-up of the folder, VACUUM with a short retention; put it back from a copy"
+        action = "Check who removed it: somebody's clean-up of the folder, VACUUM with a short retention; put it back from a copy"
         action += "" if is_of_log else _FORGET
         return FileLost(
-            "a file that the table's log names is not there", file=file, path=path, action=action
+            "A file that the table's log names is not there", file=file, path=path, action=action
         )
-    action = "whether it can be read, and is whole: compare it with a copy, and put that back"
+    action = "Check whether it can be read, and is whole: compare it with a copy, and put that back"
     return TableUnreachable(
-        "a file of the table cannot be read", file=file, path=path, action=action
+        "A file of the table cannot be read", file=file, path=path, action=action
     )
 
 

@@ -96,9 +96,9 @@ def open_table(path: str) -> DeltaTable | None:
         _reject_other_files(path)
         return None
     except DeltaProtocolError as error:
-        action = "the table's features (DESCRIBE DETAIL); delta-rs must be able to read them"
+        action = "Check the table's features (DESCRIBE DETAIL); delta-rs must be able to read them"
         raise NotOurTable(
-            f"the table cannot be read: {first_line(error)}", path=path, action=action
+            f"The table cannot be read: {first_line(error)}", path=path, action=action
         ) from error
     except (DeltaError, OSError) as error:
         refusal = (
@@ -160,9 +160,9 @@ def _may_be_table(path: str) -> bool:
         "%[0-9A-Fa-f]{2}", str(folder)
     ):  # delta-rs would take it for an escaped character and look elsewhere
         raise SettingsError(
-            "a folder with % and two digits in its name cannot hold a table",
+            "A folder with % and two digits in its name cannot hold a table",
             path=path,
-            action="table.path",
+            action="Check table.path",
         )
     try:
         entries = sorted(os.listdir(folder))
@@ -174,9 +174,9 @@ def _may_be_table(path: str) -> bool:
         raise unreachable(error, path, "read") from behind(error, path)
     if "_delta_log" in entries and not (folder / "_delta_log").is_dir():
         raise NotOurTable(
-            "its _delta_log is a file",
+            "Its _delta_log is a file",
             path=path,
-            action="table.path: it must name a Delta table, an empty folder or nothing",
+            action="Check table.path: it must name a Delta table, an empty folder or nothing",
         )
     return bool(entries)
 
@@ -185,14 +185,16 @@ def _in_the_way(folder: Path, path: str) -> NotOurTable | None:
     """The failure for a file where a folder should be."""
     if folder.is_file():
         return NotOurTable(
-            "the path is a file, not a Delta table",
+            "The path is a file, not a Delta table",
             path=path,
-            action="table.path: it must name a folder",
+            action="Check table.path: it must name a folder",
         )
     above = next((one for one in folder.parents if one.is_file()), None)
     message = f"{above} is a file, and the path lies below it"
     return (
-        NotOurTable(message, path=path, action="table.path: every part above it must be a folder")
+        NotOurTable(
+            message, path=path, action="Check table.path: every part above it must be a folder"
+        )
         if above
         else None
     )
@@ -204,11 +206,11 @@ def _reject_other_files(path: str) -> None:
     ]
     if found and "_delta_log" not in found:
         shown = ", ".join(sorted(found)[:3]) + (", ..." if len(found) > 3 else "")
-        message = f"the folder is no Delta table: it has no _delta_log, but holds {shown}"
+        message = f"The folder is no Delta table: it has no _delta_log, but holds {shown}"
         raise NotOurTable(
             message,
             path=path,
-            action="table.path: it must name a Delta table, an empty folder or nothing",
+            action="Check table.path: it must name a Delta table, an empty folder or nothing",
         )
 
 
@@ -303,12 +305,12 @@ def _reject_another_partitioning(found: Shape, partition_by: Sequence[str], path
         reject_partitions(
             found.columns, found.partition_by, path=path
         )  # one that cannot go on so is not to be named in the conf either
-        message = f"the table is partitioned by {_listed(found.partition_by)}, the conf says {_listed(partition_by)}"
+        message = f"The table is partitioned by {_listed(found.partition_by)}, the conf says {_listed(partition_by)}"
         raise NotOurTable(
             message,
             path=path,
             key="table.partition_by",
-            action="table.partition_by, or that table.path is the right table",
+            action="Check table.partition_by, or that table.path is the right table",
         )
 
 
@@ -331,9 +333,9 @@ def reject_unknown(partition_by: Sequence[str], columns: Sequence[str]) -> None:
     for name in partition_by:
         needed = "timestamp" if name == EVENT_DATE and name not in columns else name
         if needed not in columns:
-            message = f"the table cannot be partitioned by {name}: the rows have no column {needed}"
+            message = f"The table cannot be partitioned by {name}: the rows have no column {needed}"
             raise SettingsError(
-                message, key="table.partition_by", action=f"the columns are {', '.join(columns)}"
+                message, key="table.partition_by", action=f"Use the columns {', '.join(columns)}"
             )
 
 

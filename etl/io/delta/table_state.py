@@ -535,10 +535,10 @@ def holds(plan: Plan, table: DeltaTable | None, app_id: str) -> bool:
     """
     if table is None:
         if plan.table_id is not None:
-            message = f"plan {plan.number} was made for the table with id {plan.table_id}, and no table is there any more"
+            message = f"Plan {plan.number} was made for the table with id {plan.table_id}, and no table is there any more"
             raise TableUnreachable(
                 message,
-                action="whether its folder was moved, or its disk is not mounted; nothing was written",
+                action="Check whether its folder was moved, or its disk is not mounted; nothing was written",
             )
         return False
     in_table, found = table.transaction_version(app_id), id_of(table)
@@ -551,9 +551,9 @@ def holds(plan: Plan, table: DeltaTable | None, app_id: str) -> bool:
 
 def another_table(plan: Plan, found: str, path: str) -> LedgersDisagree:
     """Another table lies there than the plan was made for."""
-    check = "who replaced the table, and which of the two is right"
+    check = "Check who replaced the table, and which of the two is right"
     if plan.table_id is None:
-        message = f"plan {plan.number} was made when there was no table, at this path there is one with id {found} by now"
+        message = f"Plan {plan.number} was made when there was no table, at this path there is one with id {found} by now"
         return TableAppeared(message, path=path, action=check)
-    message = f"plan {plan.number} was made for the table with id {plan.table_id}, at this path there is one with id {found}"
+    message = f"Plan {plan.number} was made for the table with id {plan.table_id}, at this path there is one with id {found}"
     return LedgersDisagree(message, path=path, action=check)

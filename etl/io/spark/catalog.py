@@ -196,7 +196,7 @@ def _keys(properties: Any) -> list[str]:
 def _refusal(error: BaseException, name: str, session: SparkSession) -> EtlError:
     if condition_of(error) == "CATALOG_NOT_FOUND" or _NO_PLUGIN.search(str(error)):
         catalog = meant_by(name, _settings(session))
-        action = f"table.name, and spark.sql.catalog.{catalog} under spark: the class of the catalog, and its settings beside it"
+        action = f"Check table.name, and spark.sql.catalog.{catalog} under spark: the class of the catalog, and its settings beside it"
         return SettingsError(
             f"Spark knows no catalog {catalog}, or not its class", key=_KEY, action=action
         )
@@ -303,9 +303,9 @@ def _reject_without_log_store(session: SparkSession, jvm: Any, path: str) -> Non
             OURS, True, jvm.java.lang.Thread.currentThread().getContextClassLoader()
         )
     except Exception as error:  # whatever py4j makes of ClassNotFoundException
-        action = "spark-submit --jars with etl/io/spark/log_store/log_store.jar, of the package or out of its zip, and with hadoop-aws"
+        action = "Run spark-submit --jars with etl/io/spark/log_store/log_store.jar, of the package or out of its zip, and with hadoop-aws"
         raise SettingsError(
-            "the session lacks the class that keeps writers of the table's log apart",
+            "The session lacks the class that keeps writers of the table's log apart",
             key=f"spark.{LOG_STORE}",
             path=path,
             action=action,

@@ -289,7 +289,7 @@ def _translating_zone_errors(zone: TimeZone) -> Iterator[None]:
         if zone.source is ZoneSource.DEFAULT or TIME_ZONE not in str(error):
             raise
         message = f"Spark does not know the time zone {zone.name!r} ({zone.source.value})"
-        action = "the name of a region, e.g. Europe/Berlin, or an offset, e.g. +01:00; without one it is UTC"
+        action = "Check the name of a region, e.g. Europe/Berlin, or an offset, e.g. +01:00; without one it is UTC"
         raise SettingsError(message, key=TIME_ZONE, action=action) from error
 
 
@@ -440,7 +440,7 @@ _NEEDED = frozenset(
 )
 """Modules that our tasks import; any other one is a transform's."""
 _HOW = (
-    "`etl package` makes what brings it, and says the whole command: a zip for spark-submit --py-files where the workers have the "
+    "Build the files with `etl package`, which prints the whole command: a zip for spark-submit --py-files where the workers have the "
     "libraries, an archive of the environment (--include-dependencies) where they have not"
 )
 _PYTHON_CHECK = (
@@ -453,7 +453,7 @@ def _of_module(found: re.Match[str]) -> SettingsError | None:
     name = found[1] or found[2]
     if name.partition(".")[0].lower() not in _NEEDED:
         return None
-    return SettingsError(f"the workers' Python does not have the module {name}", action=_HOW)
+    return SettingsError(f"The workers' Python does not have the module {name}", action=_HOW)
 
 
 _SIGNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], SettingsError | None]], ...] = (
@@ -466,20 +466,20 @@ _SIGNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], SettingsError | N
     (
         re.compile(r"ImportError: (Numba needs [^\n]+)"),
         lambda found: SettingsError(
-            f"the workers' Python has libraries that do not fit one another: {found[1]}",
+            f"The workers' Python has libraries that do not fit one another: {found[1]}",
             action=_HOW,
         ),
     ),
     (
         re.compile(r'Cannot run program "([^"]*python[^"]*)"'),
         lambda found: SettingsError(
-            "the workers' Python is not there", path=found[1], action=_PYTHON_CHECK
+            "The workers' Python is not there", path=found[1], action=_PYTHON_CHECK
         ),
     ),
     (
         re.compile(r"\[PYTHON_VERSION_MISMATCH\] ([^\n]+)"),
         lambda found: SettingsError(
-            f"the workers' Python is of another version: {found[1]}", action=_PYTHON_CHECK
+            f"The workers' Python is of another version: {found[1]}", action=_PYTHON_CHECK
         ),
     ),
 )
@@ -544,7 +544,7 @@ def translating_spark_errors() -> Iterator[None]:
         if found is None and not _is_of_the_jvms_line(error):
             raise
         action = (
-            "memory on the machines that run driver and executors (what killed it?), and Spark's log beside the run's report; "
+            "Check memory on the machines that run driver and executors (what killed it?), and Spark's log beside the run's report; "
             "in a notebook, begin a new process"
         )
         raise ProcessLost(

@@ -121,9 +121,9 @@ def of_encryption(
         error, HungUp | ConnectionResetError | BrokenPipeError | TimeoutError
     ):
         if _speaks_tls(host, port, min(timeout_s, LOOKED_AT_S)):
-            action = "zookeeper.tls.enabled: true where the system's authorities are trusted, else zookeeper.tls.ca_file; or the port"
+            action = "Use zookeeper.tls.enabled: true where the system's authorities are trusted, else zookeeper.tls.ca_file; or the port"
             return SettingsError(
-                "the port speaks TLS",
+                "The port speaks TLS",
                 key="zookeeper.tls.enabled",
                 server=f"{host}:{port}",
                 action=action,
@@ -241,9 +241,9 @@ class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
 
 def no_such_login() -> SettingsError:
     """Return the error for a server that answers SASL with nothing."""
-    action = "of every server: authProvider.sasl, and the section Server of its java.security.auth.login.config; or another scheme"
+    action = "Check of every server: authProvider.sasl, and the section Server of its java.security.auth.login.config; or another scheme"
     return SettingsError(
-        "the server has no login by SASL (DIGEST-MD5)", key="zookeeper.auth.scheme", action=action
+        "The server has no login by SASL (DIGEST-MD5)", key="zookeeper.auth.scheme", action=action
     )
 
 
@@ -465,7 +465,7 @@ def error_of(
     """
     where = {"connect": connect} if znode is None else {"znode": znode, "connect": connect}
     if isinstance(error, AuthFailedError) and access.auth is not None:
-        action = f"{_AUTH}: scheme, username and password, and that every server knows them"
+        action = f"Check {_AUTH}: scheme, username and password, and that each server knows them"
         return PermissionDenied(
             f"ZooKeeper refuses our login, {describe_identity(access)}",
             key=_AUTH,
@@ -478,7 +478,7 @@ def error_of(
             if isinstance(error, SessionClosedRequireSaslError)
             else "of another scheme than ours"
         )
-        action = f"{_AUTH}, with scheme sasl; now we are {describe_identity(access)}"
+        action = f"Set {_AUTH} with scheme sasl; the identity is now {describe_identity(access)}"
         return PermissionDenied(
             f"ZooKeeper wants a login {wanted}", key=_AUTH, **where, action=action
         )
@@ -488,9 +488,9 @@ def error_of(
             message,
             key=_AUTH,
             **where,
-            action=f"{_AUTH}: its scheme must be one that every server has",
+            action=f"Check {_AUTH}: each server must support its scheme",
         )
-    action = f"who we are: {describe_identity(access)}; and the znode's ACL (getAcl)"
+    action = f"Check who we are: {describe_identity(access)}; and the znode's ACL (getAcl)"
     if znode is not None and is_of_a_pipeline(znode):
         action += ", which whoever it names changes by `etl ledger apply-acl CONF`"
     return PermissionDenied(

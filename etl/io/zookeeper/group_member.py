@@ -159,8 +159,8 @@ class WatchedGroup:
             or self._dialect is BrokerFamily.JAFKA
             and isinstance(found.reads, FilteredTopics)
         ):
-            message = f"a consumer of the group is registered in a form that those of {self._dialect.value} cannot read: {payload[:80]!r}"
-            action = "that consumer, and source.broker_type; while it is there the group's old consumers fail to rebalance"
+            message = f"A consumer of the group is registered in a form that those of {self._dialect.value} cannot read: {payload[:80]!r}"
+            action = "Check that consumer, and source.broker_type; while it is there the group's old consumers fail to rebalance"
             raise SettingsError(message, znode=path, action=action)
         return found
 
@@ -349,11 +349,11 @@ class Rebalance:
 
     def _register(self) -> Step:
         if not self._topics and self._options.filter is None:
-            message = "none of the topics that source.topics names is registered in ZooKeeper, so that there is nothing to be a member for"
+            message = "None of the topics that source.topics names is registered in ZooKeeper, so that there is nothing to be a member for"
             raise SettingsError(
                 message,
                 key="source.topics",
-                action="the names, and zookeeper.connect with its chroot",
+                action="Check the names, and zookeeper.connect with its chroot",
             )
         self._zookeeper.client.add_listener(self._watch_session)
         self._is_registered = True  # or may be, whatever comes back
@@ -365,7 +365,7 @@ class Rebalance:
         while not self._ensure_registered():
             left = self._options.timing.join_timeout_s - self._elapsed_s
             if left <= 0:
-                message = f"a consumer {self.member} is registered in another session"
+                message = f"A consumer {self.member} is registered in another session"
                 self._in_the_way = Owned(message, znode=self._members.path(self.member))
                 return self._give_up()
             self._zookeeper.require_session()
@@ -469,8 +469,8 @@ class Rebalance:
 
     def _give_up(self) -> Step:
         reason, timeout_s = self._in_the_way, self._options.timing.join_timeout_s
-        message = f"the group did not settle within {timeout_s:g} s: {reason.message if reason else 'nobody knows why'}"
-        action = "that consumer; a time to join must be longer than what the group's consumers take for all their tries"
+        message = f"The group did not settle within {timeout_s:g} s: {reason.message if reason else 'nobody knows why'}"
+        action = "Check that consumer; a time to join must be longer than what the group's consumers take for all their tries"
         raise Owned(message, action=action, **(reason.where if reason else {})) from reason
 
     @property

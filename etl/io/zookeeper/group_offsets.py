@@ -209,7 +209,7 @@ class ConsumerGroup:
         if isinstance(reason, NoAuthError):
             message = "ZooKeeper does not let us move offsets"
             raise PermissionDenied(
-                message, znode=self._group.offsets, action="the znodes' ACLs"
+                message, znode=self._group.offsets, action="Check the znodes' ACLs"
             ) from reason
         return self._read_back(plan, after, reason)
 
@@ -228,14 +228,14 @@ class ConsumerGroup:
         for log, ours in after.items():
             now = found.get(log, NOTHING_COMMITTED)
             if now not in (ours, plan.seen[log]):
-                message = f"somebody else moved the offset during the run: it is {now.offset}, ours is {ours.offset}"
-                action = "which other consumer of this group runs; the rows are in the table, the next run decides by group.on_offset_changed"
+                message = f"Somebody else moved the offset during the run: it is {now.offset}, ours is {ours.offset}"
+                action = "Check which other consumer of this group runs; the rows are in the table, the next run decides by group.on_offset_changed"
                 raise OffsetMoved(
                     message, **log.place, offset=now.offset, action=action
                 ) from reason
-        message = f"the offsets of plan {plan.number} did not reach ZooKeeper"
+        message = f"The offsets of plan {plan.number} did not reach ZooKeeper"
         raise CommitUnknown(
-            message, action="nothing: the rows are in the table, the next run moves the offsets"
+            message, action="The rows are in the table, the next run moves the offsets"
         ) from reason
 
 
@@ -296,7 +296,9 @@ def _is_done(outcome: Outcome) -> bool:
     if isinstance(outcome, Exception):
         return False
     if any(isinstance(one, NoAuthError) for one in outcome):
-        raise PermissionDenied("ZooKeeper does not let us move offsets", action="the znodes' ACLs")
+        raise PermissionDenied(
+            "ZooKeeper does not let us move offsets", action="Check the znodes' ACLs"
+        )
     return not any(isinstance(one, Exception) for one in outcome)
 
 
@@ -360,9 +362,9 @@ class HandOver:
         """
         changed = refused.where.get("changed")
         if changed == lock.path:
-            action = "zookeeper.session_timeout_s against pauses of this host; run again: nothing was handed over"
+            action = "Use zookeeper.session_timeout_s against pauses of this host; run again: nothing was handed over"
             raise SessionLost(
-                "our ZooKeeper session ended before the hand-over", action=action
+                "Our ZooKeeper session ended before the hand-over", action=action
             ) from refused
         owners = {self._paths.owner(log): log for log in offsets.values()}
         if changed in owners:
@@ -383,6 +385,6 @@ class HandOver:
     def _reject_too_many(self, parts: Sequence[Part], logs: int) -> None:
         size = size_of(parts) + len(parts) * len(self._zookeeper.chroot)
         if size > REQUEST_MAX_BYTES - _PLAN_BYTES:
-            message = f"handing {logs:,} partitions over takes a request of {size:,} bytes, and ZooKeeper takes none above a megabyte"
-            action = "fewer topics in one conf, and the others in another one; or more members, so that our share is smaller"
+            message = f"Handing {logs:,} partitions over takes a request of {size:,} bytes, and ZooKeeper takes none above a megabyte"
+            action = "Use fewer topics in one conf, and the others in another one; or more members, so that our share is smaller"
             raise SettingsError(message, key="source.topics", action=action)

@@ -133,8 +133,8 @@ class Documents:
         whole = b"".join(p[0] for p in pieces if p)
         if hashlib.sha256(whole).hexdigest() == index.digest:
             return whole, found[1]
-        action = "whether ZooKeeper was restored from a copy"
-        raise LedgersDisagree("pieces of the document are missing", znode=path, action=action)
+        action = "Check whether ZooKeeper was restored from a copy"
+        raise LedgersDisagree("Pieces of the document are missing", znode=path, action=action)
 
     def create(self, path: str, payload: bytes) -> bool:
         """Put a document where there is none; False where there is one."""
@@ -222,7 +222,7 @@ def _index(payload: bytes, path: str) -> _Index:
         return index
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise LedgersDisagree(
-            "the znode does not hold what it should", znode=path, action="who wrote it"
+            "The znode does not hold what it should", znode=path, action="Check who wrote it"
         ) from error
 
 
@@ -381,9 +381,9 @@ class PlanLedger:
             or not self.zookeeper.replace(self.paths.root, uid.encode("ascii"), version=found[1])
         ):
             raise Owned(
-                "another driver named this pipeline at this moment",
+                "Another driver named this pipeline at this moment",
                 znode=self.paths.root,
-                action="nothing; run again",
+                action="Run again",
             )
 
     def store_plan(
@@ -424,9 +424,9 @@ class PlanLedger:
             request.set_data(self.paths.root, uid.encode("ascii"), version=found[1])
         elif found and found[0] != uid.encode("ascii"):
             raise Owned(
-                "another driver named this pipeline at this moment",
+                "Another driver named this pipeline at this moment",
                 znode=self.paths.root,
-                action="nothing; run again",
+                action="Run again",
             )
 
     def _add_others(
@@ -451,7 +451,7 @@ class PlanLedger:
                 raise
         if not self._is_stored(plan):
             message = (
-                f"another driver stored or changed plan {plan.number} at this moment, or "
+                f"Another driver stored or changed plan {plan.number} at this moment, or "
                 if self.read_plan(plan.number)
                 else ""
             )
@@ -460,7 +460,7 @@ class PlanLedger:
                 message,
                 znode=path,
                 changed=changed,
-                action="nothing; the next run goes on from what is stored",
+                action="The next run continues from what is stored",
             )
 
     def _is_stored(self, plan: Plan) -> bool:
@@ -480,9 +480,9 @@ class PlanLedger:
             self.paths.retired, ledger_documents.render_retirement(retirement)
         ):
             raise Owned(
-                "somebody else retired this pipeline at this moment",
+                "Somebody else retired this pipeline at this moment",
                 znode=self.paths.retired,
-                action="nothing; look again",
+                action="Look again",
             )
 
     def resume(self, *, beside: int) -> None:
@@ -491,8 +491,8 @@ class PlanLedger:
         request.set_data(self._pipelines, b"", version=beside)
         request.delete(self.paths.retired)
         if not self.zookeeper.transact(request, self.paths.retired):
-            message = "another pipeline of this group took a topic at this moment"
-            raise Owned(message, znode=self.paths.retired, action="nothing; look again")
+            message = "Another pipeline of this group took a topic at this moment"
+            raise Owned(message, znode=self.paths.retired, action="Look again")
 
     def adopt_plan(self, plan: Plan, applied: CommitResult | None) -> None:
         """Write plan and result from the table, over what was there under that number."""
@@ -505,9 +505,9 @@ class PlanLedger:
             self.zookeeper.ensure(path.rpartition("/")[0])
             if not self.documents.put(path, payload):
                 raise Owned(
-                    f"another driver changed plan {plan.number} at this moment",
+                    f"Another driver changed plan {plan.number} at this moment",
                     znode=path,
-                    action="nothing; run again",
+                    action="Run again",
                 )
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> None:
@@ -516,9 +516,9 @@ class PlanLedger:
             self.paths.acknowledged, ledger_documents.render_acknowledgement(acknowledgement)
         ):
             raise Owned(
-                "somebody else acknowledged at this moment",
+                "Somebody else acknowledged at this moment",
                 znode=self.paths.acknowledged,
-                action="nothing; look again",
+                action="Look again",
             )
 
     def record_applied(self, applied: CommitResult) -> None:
@@ -594,9 +594,9 @@ class DriverLock:
             found = self._zookeeper.read_znodes([self._paths.driver])[0]
             if found is None or found.owner_session != session:
                 raise SessionLost(
-                    "the driver's lock is not ours any more",
+                    "The driver's lock is not ours any more",
                     znode=self._paths.driver,
-                    action="nothing; run again",
+                    action="Run again",
                 )
             yield Check(path, 0)
         finally:
@@ -653,11 +653,9 @@ class DriverLock:
         ):
             node = self._zookeeper.read(self._paths.driver)
             other = registrations.parse_driver(node[0]) if node else None
-            action = (
-                "whether that run is meant to be; a second one waits ledger.lock_timeout_s for it"
-            )
+            action = "Check whether that run is meant to be; a second one waits ledger.lock_timeout_s for it"
             raise Owned(
-                f"another driver is at work on this pipeline: {other or 'unknown'}",
+                f"Another driver is at work on this pipeline: {other or 'unknown'}",
                 znode=self._paths.driver,
                 action=action,
             )

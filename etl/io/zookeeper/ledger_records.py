@@ -80,8 +80,8 @@ def note_removals(ledger: PlanLedger, removals: Sequence[ForeignCommit]) -> None
             ledger.paths.coverage, render_loaded_intervals(after), version=version
         ):
             return
-    message = "other drivers changed the coverage while it was kept that others removed rows"
-    raise Owned(message, znode=ledger.paths.coverage, action="nothing; run again")
+    message = "Other drivers changed the coverage while it was kept that others removed rows"
+    raise Owned(message, znode=ledger.paths.coverage, action="Run again")
 
 
 def take_in(
@@ -104,9 +104,9 @@ def take_in(
         ledger.paths.coverage, render_loaded_intervals(after), version=version
     ):
         raise Owned(
-            "another driver changed the coverage at this moment",
+            "Another driver changed the coverage at this moment",
             znode=ledger.paths.coverage,
-            action="nothing; say it again",
+            action="Run this command again",
         )
 
 
@@ -222,9 +222,9 @@ class ClaimsBeside:
         write = self.write_of(claim, version)
         if not self._zookeeper.replace(write.path, write.payload, version=version):
             raise Owned(
-                "somebody else changed the backfill at this moment",
+                "Somebody else changed the backfill at this moment",
                 znode=write.path,
-                action="nothing; say it again",
+                action="Run this command again",
             )
 
     def write_of(self, claim: Reservation, version: int | None) -> Write:
@@ -255,9 +255,9 @@ def write_mark(ledger: PlanLedger, plan: Plan) -> None:
         ):
             return
     raise Owned(
-        f"another driver changed plan {plan.number} at this moment",
+        f"Another driver changed plan {plan.number} at this moment",
         znode=path,
-        action="nothing; the next run goes on from there",
+        action="The next run continues from there",
     )
 
 
@@ -287,9 +287,9 @@ def write_named_table(ledger: PlanLedger, found: NamedTable) -> None:
     live.zookeeper.ensure(live.paths.root)
     if not live.documents.put(live.paths.named_table, render_named_table(found)):
         raise Owned(
-            "somebody else resolved the table's name at this moment",
+            "Somebody else resolved the table's name at this moment",
             znode=live.paths.named_table,
-            action="nothing; run again",
+            action="Run again",
         )
 
 
@@ -318,9 +318,9 @@ def write_pauses(ledger: PlanLedger, pauses: Iterable[Pause], version: int | Non
     ledger.zookeeper.require_session()
     if not ledger.documents.replace(path, payload, version=version):
         raise Owned(
-            "somebody else paused or resumed at this moment",
+            "Somebody else paused or resumed at this moment",
             znode=path,
-            action="nothing; say it again",
+            action="Run this command again",
         )
 
 
@@ -347,5 +347,5 @@ def remember(ledger: PlanLedger, key: RunKeyRecord, *, behind: int) -> None:
     if not ledger.documents.replace(
         ledger.paths.coverage, kept, version=version, absent=(ledger.paths.plan(behind + 1),)
     ):
-        message = f"another driver stored a plan or changed the coverage while run key {key.key} had nothing to read"
-        raise Owned(message, znode=ledger.paths.coverage, action="nothing; run again")
+        message = f"Another driver stored a plan or changed the coverage while run key {key.key} had nothing to read"
+        raise Owned(message, znode=ledger.paths.coverage, action="Run again")

@@ -321,7 +321,7 @@ class Owners:
         )
         if isinstance(reason, NoAuthError):
             message = "ZooKeeper does not let us claim partitions"
-            action = "the znodes' ACLs, or set group.mode: observe"
+            action = "Check the znodes' ACLs, or set group.mode: observe"
             raise PermissionDenied(
                 message, znode=self._paths.owner(logs[0]), action=action
             ) from reason
@@ -418,7 +418,5 @@ class Owners:
 
 def _owned_by(owners: Mapping[BrokerPartition, _Node], waited: str = "") -> Owned:
     if not owners:  # gone since
-        return Owned(
-            f"the partitions had owners until just now{waited}", action="nothing: run again"
-        )
+        return Owned(f"The partitions had owners until just now{waited}", action="Run again")
     return owned_by({log: node.owner for log, node in owners.items()}, waited=waited)

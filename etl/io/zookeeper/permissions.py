@@ -132,7 +132,7 @@ def ask_server(
         if wrong is not None:
             raise wrong from None
         reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-        action = "that ZooKeeper runs there and zookeeper.connect names it"
+        action = "Check that ZooKeeper runs there and zookeeper.connect names it"
         raise ZooKeeperUnreachable(
             f"ZooKeeper does not answer: {reason}", server=address, action=action
         ) from error

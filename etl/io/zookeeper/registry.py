@@ -86,8 +86,8 @@ def read_brokers(zookeeper: ZooKeeper, security: Security = OPEN) -> tuple[Broke
     )
     if not brokers and not registrations:
         message, action = (
-            "no broker is registered",
-            "that the brokers run, or give source.bootstrap_servers",
+            "No broker is registered",
+            "Check that the brokers run, or give source.bootstrap_servers",
         )
         raise ZooKeeperUnreachable(message, connect=zookeeper.connect, action=action)
     if not brokers:
@@ -99,11 +99,11 @@ def _no_listener(
     registrations: Mapping[str, bytes], security: Security, connect: str
 ) -> SettingsError:
     named = f" by the name {security.listener}" if security.listener else ""
-    message = f"none of the {len(registrations)} registered brokers has a listener of {security.protocol.value}{named}"
+    message = f"None of the {len(registrations)} registered brokers has a listener of {security.protocol.value}{named}"
     there = sorted(
         {listener for payload in registrations.values() for listener in parse_listeners(payload)}
     )
-    action = f"source.security.protocol and source.listener; registered are {', '.join(there) or 'none'}; or give source.bootstrap_servers"
+    action = f"Check source.security.protocol and source.listener; registered are {', '.join(there) or 'none'}; or give source.bootstrap_servers"
     return SettingsError(
         message,
         key="source.listener" if security.listener else "source.security.protocol",
@@ -128,8 +128,8 @@ def read_registrations(zookeeper: ZooKeeper, dialect: BrokerFamily) -> dict[str,
     """
     ids = zookeeper.children(BROKER_IDS)
     if ids is None:
-        message = f"there is no Kafka cluster under {zookeeper.chroot or '/'}: no {BROKER_IDS}"
-        action = "the chroot at the end of zookeeper.connect"
+        message = f"There is no Kafka cluster under {zookeeper.chroot or '/'}: no {BROKER_IDS}"
+        action = "Check the chroot at the end of zookeeper.connect"
         if dialect is BrokerFamily.KAFKA:
             action += "; for a cluster without ZooKeeper give source.bootstrap_servers"
         raise WrongChroot(message, connect=zookeeper.connect, action=action)
@@ -142,8 +142,10 @@ def read_registrations(zookeeper: ZooKeeper, dialect: BrokerFamily) -> dict[str,
     }
     if others:
         broker, there = min(others.items())
-        message = f"broker {broker} under {zookeeper.chroot or '/'} is of {_FAMILIES[there]}, and source.broker_type is {dialect.value}"
-        action = f"source.broker_type: {there.value}, or the chroot at the end of zookeeper.connect"
+        message = f"Broker {broker} under {zookeeper.chroot or '/'} is of {_FAMILIES[there]}, and source.broker_type is {dialect.value}"
+        action = (
+            f"Set source.broker_type: {there.value}, or the chroot at the end of zookeeper.connect"
+        )
         raise SettingsError(
             message, key="source.broker_type", connect=zookeeper.connect, action=action
         )
@@ -233,9 +235,9 @@ def read_physical_brokers(zookeeper: ZooKeeper) -> dict[int, Broker]:
             )
         brokers[broker.id] = broker
     if not brokers:
-        action = "that the brokers run with enable.zookeeper=true and this zk.connect"
+        action = "Check that the brokers run with enable.zookeeper=true and this zk.connect"
         raise ZooKeeperUnreachable(
-            "no broker is registered", connect=zookeeper.connect, action=action
+            "No broker is registered", connect=zookeeper.connect, action=action
         )
     return dict(sorted(brokers.items()))
 
@@ -303,5 +305,5 @@ def unknown_registration(znode: str, payload: bytes, form: str) -> CorruptData:
     """The error for a znode that a broker writes and that is not of the form."""
     text = payload[:60].decode("utf-8", "backslashreplace")
     return CorruptData(
-        f"a registration is not {form}: {text!r}", znode=znode, action="who wrote that znode"
+        f"A registration is not {form}: {text!r}", znode=znode, action="Check who wrote that znode"
     )

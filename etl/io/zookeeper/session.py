@@ -186,9 +186,9 @@ class SessionLife:
         SessionLost.
         """
         if self._ended.is_set():
-            check = "zookeeper.session_timeout_s against pauses of this host; run again, it goes on from what is stored"
+            check = "Use zookeeper.session_timeout_s against pauses of this host; run again, it goes on from what is stored"
             raise SessionLost(
-                "our ZooKeeper session ended during the run", connect=self._hosts, action=check
+                "Our ZooKeeper session ended during the run", connect=self._hosts, action=check
             )
 
     def require_soon(self, within_s: float) -> None:
@@ -348,7 +348,7 @@ class ZooKeeper:
             found = self.read(path)
             if not found or found[0] != payload:
                 raise ZooKeeperUnreachable(
-                    "a write got no answer", znode=path, action="ZooKeeper's log; then run again"
+                    "A write got no answer", znode=path, action="ZooKeeper's log; then run again"
                 ) from error
         except REFUSED as error:
             raise self._refused(error, path) from error
@@ -380,7 +380,7 @@ class ZooKeeper:
             raise self._refused(refused, path) from refused
         if failures and not all(isinstance(failure, _OVERTAKEN) for failure in failures):
             raise ZooKeeperUnreachable(
-                f"a change was refused: {failures!r}", znode=path, action="ZooKeeper's log"
+                f"A change was refused: {failures!r}", znode=path, action="ZooKeeper's log"
             )
         changed = (
             part.path
@@ -464,7 +464,7 @@ class ZooKeeper:
         servers = split_connect(self.hosts)[0]
         within_s = min(self._connect_timeout_s, LOOKED_AT_S) / len(servers)
         wrong = (why_shut(host, port, self._access, within_s) for host, port in servers)
-        check = "that ZooKeeper runs there and zookeeper.connect names it"
+        check = "Check that ZooKeeper runs there and zookeeper.connect names it"
         return next(filter(None, wrong), None) or ZooKeeperUnreachable(
             "ZooKeeper does not answer", connect=self.hosts, action=check
         )

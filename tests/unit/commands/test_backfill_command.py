@@ -207,16 +207,16 @@ def test_progress_is_of_the_whole_backfill_and_not_of_the_plan_that_is_read() ->
     [
         (
             NeedsDecision("x", action="etl plans supersede CONF 3 --reason ..."),
-            "`etl backfills delete CONF old",
+            "Delete the backfill with `etl",
         ),
         (
             DataLoss("x", action="the retention"),
-            "the retention; `etl backfills delete CONF old",
+            "the retention. Or: Delete the backfill with",
         ),
         (DataLoss("x", action="`--only-unloaded` fills"), "`--only-unloaded` fills"),
         (
             SettingsError("x", action="a function; or give the plan up: etl plans supersede CONF"),
-            "a function; or `etl backfills delete CONF",
+            "a function. Or: Delete the backfill with",
         ),
         (SettingsError("x", action="the conf"), "the conf"),
     ],

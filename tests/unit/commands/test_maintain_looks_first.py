@@ -120,7 +120,7 @@ def test_a_table_that_lacks_what_a_killed_backfill_had_loaded_before_is_not_main
     outside = backfilled(crash_at("store plan", When.AFTER))
     assert outside.table
     outside.table.pop()
-    with pytest.raises(LedgersDisagree, match="backfill old has loaded plan 1"):
+    with pytest.raises(LedgersDisagree, match="Backfill old has loaded plan 1"):
         looked_at_beside(outside)
 
 

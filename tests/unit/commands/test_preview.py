@@ -312,7 +312,7 @@ def test_a_transform_is_not_asked_for_where_the_run_would_not_use_it(
     ("function", "why"),
     [
         ("nowhere_at_all:fails", "the Arrow transform cannot be imported"),
-        ("shaping:fails", "the Arrow transform failed on no rows"),
+        ("shaping:fails", "The Arrow transform failed on no rows:"),
     ],
 )
 def test_plan_refuses_an_arrow_transform_that_the_run_would_not_store_a_plan_for(

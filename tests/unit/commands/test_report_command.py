@@ -125,7 +125,7 @@ def test_where_no_run_has_left_a_report_that_is_said_with_what_leaves_one(conf: 
     refused(
         run_etl("report", str(conf), "--json"),
         2,
-        "no run of this pipeline has left a report here",
+        "No run of this pipeline has left a report here",
         "etl run CONF",
         "report.path",
     )
@@ -135,7 +135,7 @@ def test_a_run_of_another_name_is_refused_with_the_newest(conf: Path) -> None:
     refused(
         run_etl("report", str(conf), "--run", "../x", "--json"),
         2,
-        "there is no report of a run '../x'",
+        "There is no report of a run '../x':",
         RUNS[1],
     )
 
@@ -148,7 +148,7 @@ def test_a_report_that_is_none_is_refused_with_its_path_and_another_way(
     conf: Path, content: str
 ) -> None:
     (conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[1]}.json").write_text(content)
-    refused(run_etl("report", str(conf), "--json"), 2, "the report is no", RUNS[1], "--run")
+    refused(run_etl("report", str(conf), "--json"), 2, "The report is no", RUNS[1], "--run")
     assert run_etl("report", str(conf), "--run", RUNS[0]).code == 0
 
 
@@ -156,6 +156,6 @@ def test_a_page_that_cannot_be_written_there_is_refused(conf: Path) -> None:
     refused(
         run_etl("report", str(conf), "--output", "/dev/null/page.html", "--json"),
         2,
-        "the page cannot be written",
+        "The page cannot be written:",
         "--output",
     )

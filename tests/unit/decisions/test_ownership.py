@@ -235,7 +235,7 @@ def test_a_partition_that_no_member_is_known_to_have_is_not_said_to_be_left_to_o
         "clicks 1: owned by m-2 at 10.0.0.8; left out",
         "clicks 2: assigned to no known member of the group; a run reads it after the next rebalance",
     ]
-    with pytest.raises(Owned, match="the partition is assigned to no known member of the group"):
+    with pytest.raises(Owned, match="The partition is assigned to no known member of the group"):
         reject_partitions_of_other_members([C], left, settings)
 
 
@@ -257,7 +257,7 @@ def test_the_static_member_of_this_pipeline_is_no_other_consumer_between_its_run
 def test_a_stored_plan_that_reads_what_was_left_is_refused() -> None:
     plan = plan_of(A)
     reject_owned_ranges(plan, snapshot_of({B: FOREIGN}))
-    with pytest.raises(Owned, match="plan 1 is stored and must be executed first") as caught:
+    with pytest.raises(Owned, match=r"Plan 1 is stored and must be executed first\.") as caught:
         reject_owned_ranges(plan, snapshot_of({A: FOREIGN}))
     assert caught.value.where == {"topic": "clicks", "partition": 0}
 

@@ -303,7 +303,7 @@ def test_a_topic_that_was_read_and_is_gone_is_not_told_as_a_wrong_spelling() -> 
 def test_a_topic_that_is_not_there_is_told_with_those_that_are_like_it() -> None:
     with pytest.raises(TopicMissing) as caught:
         reject_missing_topics(SETTINGS, [], lambda: ["orders", "click", "clicks-2"])
-    assert caught.value.action == "its spelling: the cluster has click, clicks-2"
+    assert caught.value.action == "Check its spelling: the cluster has click, clicks-2"
 
 
 def test_expressions_that_match_nothing_are_told_with_what_there_is() -> None:
@@ -323,7 +323,7 @@ def test_a_name_with_a_dot_is_told_as_missing_where_no_topic_matches_it() -> Non
         reject_missing_topics(DOTTED, ["clicks"], lambda: ["clicks", "my.topics"])
     assert (caught.value.where["topic"], caught.value.action) == (
         "my.topic",
-        "its spelling: the cluster has my.topics",
+        "Check its spelling: the cluster has my.topics",
     )
 
 
@@ -356,14 +356,14 @@ def test_topics_that_are_allowed_and_denied_are_told_as_denied(
 
 
 def test_where_deny_keeps_out_nothing_that_is_allowed_it_is_not_named() -> None:
-    with pytest.raises(TopicMissing, match="no topic matches"):
+    with pytest.raises(TopicMissing, match="No topic matches"):
         reject_missing_topics(
             settings_of(topics=["x.*"], exclude_topics=["clicks"]), [], lambda: ["clicks"]
         )
 
 
 def test_expressions_must_match_something() -> None:
-    with pytest.raises(TopicMissing, match="no topic matches"):
+    with pytest.raises(TopicMissing, match="No topic matches"):
         reject_missing_topics(settings_of(topics=["x.*"]), [])
 
 

@@ -160,7 +160,7 @@ def test_a_plan_that_was_made_when_there_was_no_table_goes_on_by_another_in_one_
         (
             ledger_of(1),
             AWAITED,
-            "plan 1 was in the table as version 7, now the table does not hold it",
+            "Plan 1 was in the table as version 7, now the table does not hold it",
         ),
         (ledger_of(1, applied=False, kind=PlanKind.RESET), AWAITED, "there was no table"),
     ],
@@ -648,7 +648,7 @@ def test_a_word_does_not_cover_a_table_that_holds_less_than_when_it_was_said(
         ledger_of(2),
         acknowledged=acknowledgement_of(2, **{"plan_id": plan_of(2).id, **acknowledgement}),
     )
-    disagreement(said, table, "plan 2 was in the table as version 7")
+    disagreement(said, table, "Plan 2 was in the table as version 7,")
 
 
 @pytest.mark.parametrize(
@@ -705,7 +705,7 @@ def test_a_plan_of_which_nobody_knows_whether_another_table_holds_it_needs_more_
     said = replace(
         ledger_of(3, applied=False), acknowledged=acknowledgement_of(3, table_id="clone")
     )
-    disagreement(said, table_of(None, id="clone"), "nobody knows whether plan 3")
+    disagreement(said, table_of(None, id="clone"), "Nobody knows whether plan 3")
 
 
 def test_a_plan_without_a_row_in_the_accepted_table_gives_its_number_to_another_one_made_for_that_table() -> (
@@ -766,7 +766,7 @@ def test_an_offset_that_may_be_of_the_log_before_a_reset_is_never_followed_by_a_
 ) -> None:
     table = table_of(adopted.number, metadata=stamp_of(adopted))
     with pytest.raises(
-        OffsetMoved, match="the ledger is older than the table.*the committed offset is 4, ours is"
+        OffsetMoved, match="the log was cut or made again; the committed offset is 4, ours is"
     ) as caught:
         stand(known, table, {**COMPLETE, A: Committed(4, 7)}, policy)
     assert (

@@ -94,7 +94,7 @@ def test_bytes_are_no_partition_and_what_to_do_instead_is_told() -> None:
         reject_partitions(columns(key="binary", value="binary"), ["key"])
     assert (caught.value.where["key"], caught.value.action) == (
         "table.partition_by",
-        "a text column that the transform adds, e.g. F.hex('key')",
+        "Use a string column that the transform adds, e.g. F.hex('key')",
     )
     with pytest.raises(SettingsError) as caught:
         reject_partitions(columns(key="binary", value="binary"), ["key"], path="/t")

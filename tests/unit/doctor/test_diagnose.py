@@ -208,7 +208,7 @@ def test_a_package_that_is_missing_or_of_another_version_is_named(
     (line,) = said(doctor_machine.packages)
     assert (line.exit_code == 2) == bool(words)
     assert words in line.found
-    assert not words or line.to_do == "`pip install 'delta-spark>=4.4.0,<4.4.1'`"
+    assert not words or line.to_do == "Run `pip install 'delta-spark>=4.4.0,<4.4.1'`"
 
 
 @pytest.mark.parametrize(
@@ -500,13 +500,13 @@ def test_a_disk_that_is_nearly_full_is_advice(
     [
         ("spark", "m:f", Verdict.OK, "table.writer is spark"),
         ("auto", None, Verdict.OK, "table.writer is auto: arrow"),
-        ("auto", "m:f", Verdict.OK, "spark, for the arrow writer cannot be: the transform"),
+        ("auto", "m:f", Verdict.OK, "spark, for The arrow writer cannot be: the transform"),
         ("arrow", None, Verdict.OK, "is arrow"),
         (
             "arrow",
             "m:f",
             Verdict.FAILED,
-            "the arrow writer cannot be: the transform takes a DataFrame",
+            "The arrow writer cannot be: the transform takes a DataFrame",
         ),
     ],
 )

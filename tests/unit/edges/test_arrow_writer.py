@@ -112,11 +112,11 @@ def test_a_table_that_files_make_is_the_one_that_a_plan_without_ranges_makes(
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda found: found[:1], "range 1 of plan 1 came back 0 times"),
-        (lambda found: [*found, found[0]], "range 0 of plan 1 came back 2 times"),
+        (lambda found: found[:1], "Range 1 of plan 1 came back 0 times"),
+        (lambda found: [*found, found[0]], "Range 0 of plan 1 came back 2 times"),
         (
             lambda found: [*found, replace(found[0], indices=(2,))],
-            "range 2 of plan 1 came back 1 times",
+            "Range 2 of plan 1 came back 1 times",
         ),
     ],
 )

@@ -158,7 +158,7 @@ def test_a_file_in_the_way_is_no_passing_trouble(
     (tmp_path / "file").write_text("x")
     with pytest.raises(NotOurTable, match="file is a file, and the path lies below it"):
         touch(str(tmp_path / "file" / "new" / "table"))
-    with pytest.raises(NotOurTable, match="the path is a file"):
+    with pytest.raises(NotOurTable, match="The path is a file,"):
         touch(str(tmp_path / "file"))
 
 
@@ -179,7 +179,7 @@ def test_a_file_in_the_place_of_the_log_is_no_passing_trouble(tmp_path: Path) ->
     ],
 )
 def test_a_url_by_which_there_is_no_store_is_a_wrong_setting(url: str) -> None:
-    with pytest.raises(SettingsError, match="no store goes by such a URL") as caught:
+    with pytest.raises(SettingsError, match="No store goes by such a URL:") as caught:
         open_table(url)
     assert caught.value.exit_code == 2 and "Known schemes" not in str(caught.value)
 
@@ -205,7 +205,7 @@ def test_a_value_that_no_folder_can_be_named_by_is_told_with_its_column_and_no_p
     assert isinstance(told, SettingsError) and not told.retriable
     assert (
         told.message
-        == "a text in the column colour, by which the table is partitioned, holds a NUL: no folder can have such a name"
+        == "A text in the column colour, by which the table is partitioned, holds a NUL: no folder can have such a name"
     )
     assert (
         told.where["key"] == "table.partition_by"
@@ -227,7 +227,7 @@ def test_what_a_writer_itself_says_of_an_obstacle_is_said_once() -> None:
     )
     assert (
         translate(said, "/t") is said
-        and said.message == "the table cannot be written: No space left on device (os error 28)"
+        and said.message == "The table cannot be written: No space left on device (os error 28)"
     )
 
 
@@ -242,7 +242,7 @@ def test_a_table_whose_folder_goes_before_the_commit_is_no_bug(tmp_path: Path) -
     told = translate(raised.value, str(tmp_path / "t"))
     assert (
         isinstance(told, TableUnreachable)
-        and told.message == "the table was removed while ours were written"
+        and told.message == "The table was removed while ours were written"
     )
 
 
@@ -279,7 +279,7 @@ def test_of_a_java_stack_trace_the_line_with_the_obstacle_is_told() -> None:
         "written",
     )
     assert (
-        told.message == "the table cannot be written: java.io.IOException: No space left on device"
+        told.message == "The table cannot be written: java.io.IOException: No space left on device"
     )
 
 

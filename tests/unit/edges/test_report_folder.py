@@ -143,6 +143,6 @@ def test_a_page_elsewhere_links_to_no_other_page(tmp_path: Path) -> None:
 def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "reports").touch()
     with pytest.raises(
-        SettingsError, match="the folder of reports cannot be read: Not a directory"
+        SettingsError, match="The folder of reports cannot be read: Not a directory"
     ):
         newest_report(tmp_path / "reports", OURS)

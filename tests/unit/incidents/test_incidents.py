@@ -133,7 +133,7 @@ def test_a_look_that_takes_too_much_is_left_out_and_the_report_says_so(
     monkeypatch.setattr(incidents, "LOOK_MAX_BYTES", 100)
     report = reported(outside_of(5, 3, 4))
     document = json.loads(as_text(report.as_json(), report.snapshots_as_json()))
-    assert document["snapshot"]["first"]["left_out"].endswith("bytes of 100")
+    assert document["snapshot"]["first"]["left_out"].endswith("more than 100")
     assert read_incident(document).looks == ()
 
 

@@ -289,7 +289,7 @@ def test_an_answer_that_stays_below_the_position_is_corrupt() -> None:
     "code, log_start, kind, what",
     [
         (1, 101, ExpiredOffsets, "deleted by retention"),
-        (1, 100, RanOutBeforeUntil, "the log ends at or below 100"),
+        (1, 100, RanOutBeforeUntil, "The log ends at or below 100,"),
         (1, None, BrokerError, "does not say on which side"),
         (2, None, CorruptData, "CORRUPT_MESSAGE"),
         (6, None, BrokerError, "NOT_LEADER_OR_FOLLOWER"),

@@ -111,7 +111,7 @@ def test_the_same_partition_of_two_brokers_is_two_logs() -> None:
 def test_one_of_bootstrap_and_zookeeper_says_where_the_brokers_are() -> None:
     with pytest.raises(SettingsError, match="both say"):
         parse_options({"bootstrap": "h:1", "zookeeper": "h:1", "topics": "t"})
-    with pytest.raises(SettingsError, match="no broker is named") as caught:
+    with pytest.raises(SettingsError, match="No broker is named") as caught:
         parse_options({"topics": "t"})
     assert "zookeeper" in caught.value.action
 

@@ -182,7 +182,7 @@ def test_each_open_transaction_of_a_topic_is_told_with_its_own_partitions_and_it
     assert list(describe_open(snapshot)) == [of_a, of_b]
     both = replace(snapshot, open_transactions={A: OpenTransaction(8, 6), B: OpenTransaction(8, 6)})
     assert list(describe_open(both)) == [
-        "clicks 0, 1: 61 offsets below the high watermark wait behind the open transaction of producer 8"
+        "clicks 0, 1: 61 offsets below the high watermark wait for the open transaction of producer 8"
     ]
     untold = replace(snapshot, open_transactions={})
     assert list(describe_open(untold)) == [

@@ -245,7 +245,7 @@ def test_one_that_was_given_up_stays_so_in_an_older_copy_of_zookeeper() -> None:
     for name, value in kept.items():
         setattr(outside.beside("old"), name, value)
     for what in (asked(0, 3), None):
-        with pytest.raises(SettingsError, match="backfill old was given up: not needed"):
+        with pytest.raises(SettingsError, match="Backfill old was given up: not needed"):
             filled(outside, what)
         reject_lacking(outside)
     claim = given_up(outside)
@@ -271,7 +271,7 @@ def test_a_name_whose_plans_are_in_the_table_is_refused_before_anything_is_store
     outside = begun_and_given_up_without_a_ledger()
     with pytest.raises(
         SettingsError,
-        match="the table holds plan 1 of a backfill of this name, and no ledger tells of it",
+        match="The table holds plan 1 of a backfill of this name, and no ledger tells of it:",
     ) as refused:
         filled(outside, asked(0, 3))
     assert refused.value.action and refused.value.action.startswith("another name")
@@ -299,7 +299,7 @@ def test_rows_of_a_backfill_are_no_replays_to_make_again() -> None:
     filled(outside, asked(1, 3))
     wanted = ReplayRequest((parse_named("clicks:0"),), 1, 6)
     with pytest.raises(
-        SettingsError, match="offsets 1 to 3 of it were loaded by backfill old, or will be"
+        SettingsError, match="Offsets 1 to 3 of it were loaded by backfill old, or will be,"
     ):
         replay(FakeWorld(outside, CAPPED), CAPPED, new_report(), wanted, None)
 
@@ -332,14 +332,14 @@ def test_another_interval_under_the_same_name_is_refused() -> None:
     filled(outside)
     with pytest.raises(
         SettingsError,
-        match="backfill old was begun from 0 until 5.*, and now it is asked for from 0 until 4",
+        match=r"Backfill old was begun from 0 until 5 \(\) False, and now it is asked for from 0 until 4",
     ):
         filled(outside, asked(0, 4))
 
 
 def test_one_that_nobody_began_cannot_go_on() -> None:
     outside = live(5, 5, 5)
-    with pytest.raises(SettingsError, match="nobody has begun a backfill of this name"):
+    with pytest.raises(SettingsError, match="Nobody has begun a backfill of this name"):
         filled(outside, None)
     with pytest.raises(SettingsError, match="nobody has begun a backfill of this name"):
         given_up(outside)
@@ -362,7 +362,7 @@ def test_what_the_pipeline_or_another_backfill_has_is_refused_by_name_and_left_o
         filled(outside, asked(2, 6))
     assert (
         refused.value.action
-        and "`--only-unloaded` fills only what nobody else loads (2 to 5)" in refused.value.action
+        and "`--only-unloaded`, which fills only what nobody else loads (2 to 5);" in refused.value.action
     )
     filled(outside, asked(2, 4))
     with pytest.raises(SettingsError, match="backfill old has loaded offsets 2 to 4, or will"):
@@ -379,7 +379,7 @@ def test_what_the_pipeline_or_another_backfill_has_is_refused_by_name_and_left_o
 
 @pytest.mark.parametrize(
     ("from_", "until", "says"),
-    [(3, 3, "the interval is empty"), (3, 1, "the interval runs backwards")],
+    [(3, 3, "The interval is empty"), (3, 1, "The interval runs backwards")],
 )
 def test_a_backfill_of_an_interval_that_is_empty_or_runs_backwards_is_refused(
     from_: int, until: int, says: str
@@ -411,7 +411,7 @@ def test_a_backfill_by_time_begins_at_the_first_record_then() -> None:
         pytest.param(
             asked(_time(3_000), _time(3_500)),
             SettingsError,
-            "no record of these logs lies in the interval",
+            "No record of these logs lies in the interval",
             id="after-the-end",
         ),
         pytest.param(
@@ -423,7 +423,7 @@ def test_a_backfill_by_time_begins_at_the_first_record_then() -> None:
         pytest.param(
             asked(0, 99),
             SettingsError,
-            "the interval ends at 99, and the log at 7",
+            "The interval ends at 99, and the log at 7",
             id="above-the-end",
         ),
         pytest.param(
@@ -433,12 +433,12 @@ def test_a_backfill_by_time_begins_at_the_first_record_then() -> None:
             id="milliseconds",
         ),
         pytest.param(
-            asked(0, 3, "views"), SettingsError, "the brokers have no views", id="another-topic"
+            asked(0, 3, "views"), SettingsError, "The brokers have no views,", id="another-topic"
         ),
         pytest.param(
             asked(0, 3, "clicks:9"),
             SettingsError,
-            "the brokers have no clicks:9",
+            "The brokers have no clicks:9,",
             id="another-partition",
         ),
     ],
@@ -459,21 +459,21 @@ def test_what_lies_before_the_log_start_is_told_and_left_out_on_request(from_: A
     outside.logs[LOGS[1]].log_start = 5
     for log in LOGS:
         outside.logs[log].later = dict.fromkeys(range(9), 90_000)
-    with pytest.raises(DataLoss, match="the log starts at 2"):
+    with pytest.raises(DataLoss, match="The log starts at 2,"):
         filled(outside, asked(from_, 5))
     claim = filled(outside, asked(from_, 5, only_retained=True))
     assert claim and dict(claim.stretches) == {LOGS[0]: ((2, 5),), LOGS[2]: ((0, 5),)}
 
 
 def test_before_the_first_run_nothing_is_backfilled() -> None:
-    with pytest.raises(SettingsError, match="the pipeline has loaded nothing yet"):
+    with pytest.raises(SettingsError, match="The pipeline has loaded nothing yet,"):
         filled(outside_of(3, 3, 3))
 
 
 def test_a_partition_that_the_pipeline_has_not_begun_is_refused() -> None:
     outside = live(5, 5, 5)
     outside.logs[BrokerPartition("clicks", 3)] = FakeLog(9)
-    with pytest.raises(SettingsError, match="the pipeline has not begun this partition"):
+    with pytest.raises(SettingsError, match="The pipeline has not begun this partition,"):
         filled(outside)
 
 
@@ -569,7 +569,7 @@ def test_one_whose_table_is_another_by_now_is_given_up_and_claims_nothing(is_the
     before = outside.beside("old").claim
     with pytest.raises(
         NeedsDecision,
-        match="the table at this path is not" if is_there else "there is no table at this path",
+        match="The table at this path is not" if is_there else "There is no table at this path",
     ) as refused:
         given_up(outside)
     assert outside.beside("old").claim == before, "the path may be wrong, or not mounted"
@@ -605,7 +605,7 @@ def test_what_was_loaded_into_another_table_is_claimed_of_nobody(is_whole: bool)
     outside.table = [FakeCommit(again, ())]
     outside.plans[again.number] = render_plan(again)
     if is_whole:
-        with pytest.raises(LedgersDisagree, match="the table at this path has id another"):
+        with pytest.raises(LedgersDisagree, match="The table at this path has id another,"):
             filled(outside, asked(0, 3))
     claim = filled(outside, asked(0, 3, only_missing=True), name="rest")
     assert claim and claim.offsets == 9
@@ -668,7 +668,7 @@ def test_what_a_plan_in_the_place_of_another_leaves_out_is_not_free_before_it_is
     with pytest.raises(Crash):
         run(outside, settings, crash_at("supersede", When.AFTER))
     outside.logs[LOGS[0]].lost = set()
-    with pytest.raises(Owned, match="plan 2 of the pipeline is stored and not in the table"):
+    with pytest.raises(Owned, match=r"Plan 2 of the pipeline is stored and not in the table\."):
         filled(outside, asked(6, 7, "clicks:0"), settings=settings)
     run(outside, settings)
     filled(outside, asked(6, 7, "clicks:0"), settings=settings)

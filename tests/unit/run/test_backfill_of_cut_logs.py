@@ -71,7 +71,7 @@ def test_what_is_left_of_a_log_that_was_cut_is_not_loaded_again_by_a_backfill(
     run(outside, EARLIEST)
     run(outside, EARLIEST)
     with pytest.raises(
-        NeedsDecision, match="this partition was cut or made again since the pipeline began it"
+        NeedsDecision, match="This partition was cut or made again since the pipeline began it,"
     ):
         filled(outside, asked(0, 3, FIRST, only_missing=only_missing), settings=EARLIEST)
     assert outside.beside("old").claim is None
@@ -121,7 +121,7 @@ def test_a_log_that_was_cut_inside_of_a_claim_is_read_no_further_before_anybody_
     cut_at(outside, 5, more)
     before = outside.rows()
     with pytest.raises(
-        PartitionTruncated, match="the log was cut at offset 5, and the backfill loads it up to 8"
+        PartitionTruncated, match="The log was cut at offset 5, and the backfill loads it up to 8"
     ):
         filled(outside, None)
     assert outside.rows() == before
@@ -131,7 +131,7 @@ def test_a_log_that_a_backfill_has_still_to_load_is_not_accepted_before_that_is_
     outside = begun(8)
     cut_at(outside, 5, 9)
     with pytest.raises(
-        NeedsDecision, match="backfill old has not loaded all that it claims of this partition"
+        NeedsDecision, match="Backfill old has not loaded all that it claims of this partition,"
     ) as refused:
         accept(outside, FIRST, settings=CAPPED)
     assert "`etl backfills delete CONF old --reason ...`" in refused.value.action
@@ -154,7 +154,7 @@ def test_a_topic_that_was_made_again_is_accepted_once_the_backfill_is_given_up(i
         outside.logs[log] = outside.logs[log].made_again()
         outside.logs[log].grow(7)
     getattr(outside, ids)["clicks"] = "@2" if ids == "creation_ids" else "second"
-    with pytest.raises(NeedsDecision, match="backfill old has not loaded all"):
+    with pytest.raises(NeedsDecision, match="Backfill old has not loaded all"):
         accept(outside, "clicks", settings=CAPPED)
     assert given_up(outside).state is ReservationState.GIVEN_UP
     accept(outside, "clicks", settings=CAPPED)

@@ -130,7 +130,7 @@ def test_what_a_backfill_claims_is_not_replayed_also_where_the_pipeline_had_load
     backfilled(outside)
     reject_lacking(outside)
     with pytest.raises(
-        SettingsError, match="offsets 0 to 12 of it were loaded by backfill old, or will"
+        SettingsError, match="Offsets 0 to 12 of it were loaded by backfill old, or will"
     ):
         replayed(outside, 0, 12)
     replayed(outside, 12, 13)

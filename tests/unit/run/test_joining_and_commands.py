@@ -161,7 +161,7 @@ def test_the_position_of_a_log_of_another_member_is_not_set() -> None:
     outside, others = read_on_by_others()
     before = outside.newest_plan(), dict(outside.offsets)
     others.own(A)
-    with pytest.raises(Owned, match="the partition is owned by group_consumer-1-0"):
+    with pytest.raises(Owned, match="The partition is owned by group_consumer-1-0"):
         set_to(outside, SETTINGS, share=[B], a=9)
     assert (outside.newest_plan(), dict(outside.offsets)) == before
 
@@ -175,7 +175,7 @@ def test_a_command_whose_log_others_take_before_it_stores_moves_nothing_and_says
         if (step, when) == ("store plan", When.BEFORE):
             others.own(B)
 
-    with pytest.raises(Owned, match="the group changed while it was looked at"):
+    with pytest.raises(Owned, match="The group changed after the"):
         set_to(outside, SETTINGS, meanwhile, [A, B], b=8)
     assert (outside.newest_plan(), dict(outside.offsets)) == before
 
@@ -206,7 +206,7 @@ def test_nobody_goes_back_over_what_others_read() -> None:
     holes = [ReadByOthers(A, 5, 7)]
     reject_offsets_read_by_others({A: (7, 9), B: (0, 9)}, holes)
     with pytest.raises(
-        NeedsDecision, match="other members of the group read offsets 5 to 7"
+        NeedsDecision, match="Other members of the group read offsets 5 to 7:"
     ) as refused:
         reject_offsets_read_by_others({A: (6, 9)}, holes)
     assert refused.value.action and refused.value.action.startswith("--to 7")
@@ -309,7 +309,7 @@ def test_a_ledger_that_was_written_anew_before_the_group_changed_is_not_said_to_
     world = FakeWorld(outside, SETTINGS, meanwhile, member=member_with([A, B]))
     with (
         as_member(world, SETTINGS) as share,
-        pytest.raises(Owned, match="the group changed while it was looked at") as refused,
+        pytest.raises(Owned, match="The group changed after the") as refused,
     ):
         from_commits(world, replace(world.observe(), share=share), SETTINGS, "restored", "run-1")
     assert (

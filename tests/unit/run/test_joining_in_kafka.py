@@ -185,7 +185,7 @@ def test_where_others_wrote_over_all_of_it_and_went_on_a_person_is_asked_and_not
     outside.owners.clear()
     plans = dict(outside.plans)
     with pytest.raises(
-        NeedsDecision, match="nobody can tell whether plan 2 was handed over"
+        NeedsDecision, match="Nobody can tell whether plan 2 was handed over:"
     ) as caught:
         run(outside, [A, B])
     assert (caught.value.exit_code, outside.plans) == (5, plans)
@@ -212,7 +212,7 @@ def test_and_so_it_is_where_another_pipeline_made_the_table_meanwhile_or_it_was_
     for log in (A, B):
         others.consume(log, 2)
     outside.owners.clear()
-    with pytest.raises(NeedsDecision, match="nobody can tell whether plan 1 was handed over"):
+    with pytest.raises(NeedsDecision, match="Nobody can tell whether plan 1 was handed over:"):
         ingest(Arrived(outside, SETTINGS, member=member_with([A, B])), SETTINGS, new_report())
 
 
@@ -446,7 +446,7 @@ def test_where_offsets_were_kept_elsewhere_before_nobody_is_said_to_have_moved_t
     outside = group_of(5, 3)
     run(outside, [A, B])
     outside.kept.clear()
-    with pytest.raises(OffsetMoved, match="somebody else removed") as removed:
+    with pytest.raises(OffsetMoved, match="Somebody else removed") as removed:
         run(outside, [A, B])
     assert (
         removed.value.action
@@ -637,7 +637,7 @@ def test_what_a_plan_was_handed_over_that_went_with_the_ledger_is_not_taken_for_
     outside.uid = None if is_gone else outside.uid
     with pytest.raises(
         OffsetMoved,
-        match="plan 2 of this pipeline was handed over, and neither ZooKeeper nor the table has it",
+        match="Plan 2 of this pipeline was handed over, and neither ZooKeeper nor the table has it:",
     ):
         run(outside, [A, B])
     world = FakeWorld(outside, SETTINGS)

@@ -361,19 +361,19 @@ def test_an_interval_that_is_empty_or_runs_backwards_is_refused_before_anything_
         pytest.param(
             wanted(1, 3, "views"),
             SettingsError,
-            "this pipeline has loaded nothing of views",
+            "This pipeline has loaded nothing of views",
             id="another-topic",
         ),
         pytest.param(
             wanted(1, 3, "clicks:7"),
             SettingsError,
-            "this pipeline has loaded nothing of clicks:7",
+            "This pipeline has loaded nothing of clicks:7",
             id="another-partition",
         ),
         pytest.param(
             wanted(_time(3_000), _time(3_500), "clicks"),
             SettingsError,
-            "nothing that this pipeline has loaded",
+            "Nothing that this pipeline has loaded",
             id="no-record-then",
         ),
     ],
@@ -398,7 +398,7 @@ def test_offsets_that_were_let_go_are_no_replays_to_load() -> None:
     outside.logs[LOGS[0]].log_start = 2
     run(outside, settings_of(on_data_loss="skip"))
     outside.logs[LOGS[0]].log_start = 0
-    with pytest.raises(SettingsError, match="offsets 0 to 2 of it were never loaded"):
+    with pytest.raises(SettingsError, match="Offsets 0 to 2 of it were never loaded"):
         replayed(outside, wanted(0, 4))
 
 

@@ -72,7 +72,7 @@ def test_a_table_of_which_nobody_knows_what_it_holds_stops_the_run_before_anythi
     outside = outside_of(5, 3, 4)
     world = Arriving(outside, SETTINGS)
     world.arrives = SOMEBODYS
-    with pytest.raises(LedgersDisagree, match="plan 1 was made when there was no table"):
+    with pytest.raises(LedgersDisagree, match="Plan 1 was made when there was no table,"):
         run_in(world)
     assert world.steps.count("fetch") == 1 and outside.table is None
 

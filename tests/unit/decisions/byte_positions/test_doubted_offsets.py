@@ -167,7 +167,7 @@ def test_an_offset_inside_a_message_at_the_first_run_stops_it_and_either_end_of_
     starts = starts_in(outside)
     outside.move_offset(ONE, starts[2] - 1)
     with pytest.raises(
-        MisalignedOffset, match="no message begins at the committed offset"
+        MisalignedOffset, match="No message begins at the committed offset:"
     ) as refused:
         run(outside)
     assert not outside.plans and not outside.table
@@ -209,7 +209,7 @@ def test_a_plan_that_was_stored_with_such_an_offset_says_so_before_anything_is_r
     starts, ours = starts_in(outside), outside.offsets[ONE][0]
     outside.move_offset(ONE, starts[7] + 5)
     plan = store_blindly(outside)
-    says = "plan 2 is stored and not in the table, and no message begins where it begins"
+    says = "Plan 2 is stored and not in the table, and no message begins where it begins"
     with pytest.raises(MisalignedOffset, match=says) as refused:
         run(outside, FOLLOWING)
     assert f"set it back to {ours}" in refused.value.action

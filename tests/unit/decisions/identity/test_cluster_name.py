@@ -49,7 +49,7 @@ def test_a_pipeline_that_began_under_the_id_goes_on_under_it(said: str | None) -
 
 def test_brokers_without_an_id_are_called_what_the_conf_says() -> None:
     assert called(said="old") == called(plan_of("old"), said="old") == ClusterName("old")
-    with pytest.raises(SettingsError, match="the brokers tell no cluster id") as caught:
+    with pytest.raises(SettingsError, match="The brokers tell no cluster id") as caught:
         called()
     assert caught.value.where["key"] == "cluster"
 

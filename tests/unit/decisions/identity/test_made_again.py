@@ -222,7 +222,7 @@ def test_nobody_is_believed_against_the_bytes_of_a_log(is_same_log: bool) -> Non
     named, says = (
         ("clicks:1-0", "not the same log: the bytes")
         if is_same_log
-        else ("clicks:2-0", "it is the same log: the bytes")
+        else ("clicks:2-0", "It is the same log: the bytes")
     )
     with pytest.raises(SettingsError, match=says):
         accept(outside, named, is_same_log=is_same_log)
@@ -457,7 +457,7 @@ def test_a_log_in_which_no_entry_begins_at_our_position_is_accepted_as_another_a
     log.grow(12)
     position = outside.offsets[ONE][0]
     assert position not in [start for start, _ in log.entries]
-    with pytest.raises(SettingsError, match="nothing is wrong"):  # nobody looked there yet
+    with pytest.raises(SettingsError, match="Nothing is wrong"):  # nobody looked there yet
         accept(outside, "clicks:1-0", at_offset=at)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
@@ -615,7 +615,7 @@ def test_logs_of_messages_that_are_all_alike_are_told_apart_by_the_topics_id_alo
     outside.topic_ids["clicks"] = "zxid-9"
     make_again(outside, [*BROKER_1, TWO])
     for log in ("clicks:1-0", "clicks:1-1", "clicks:2-0"):
-        with pytest.raises(SettingsError, match="it is the same log"):
+        with pytest.raises(SettingsError, match="It is the same log:"):
             accept(outside, log)
         accept(outside, log, at_offset=0)
     run(outside)

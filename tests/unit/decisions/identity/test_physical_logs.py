@@ -71,7 +71,7 @@ def test_logs_of_a_broker_that_is_away_are_told_and_left_alone_and_read_on_when_
     report = run(outside)
     assert outcomes(report) == [Outcome.NO_LEADER, Outcome.INGESTED]
     assert (
-        report.outcomes[0][1] == "clicks 2-0: their broker is away"
+        report.outcomes[0][1] == "clicks 2-0: its broker is unavailable; left out"
         and outside.offsets[TWO] == before
     )
     assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.UP_TO_DATE]
@@ -95,7 +95,7 @@ def test_a_partition_that_its_broker_counts_no_more_is_told_and_if_it_is_made_ag
         "the broker of clicks 1-1 is there and counts fewer partitions now" in report.outcomes[0][1]
     )
     assert report.outcomes[2][1].startswith(
-        "clicks 1-1: their broker is there and counts fewer partitions now"
+        "clicks 1-1: its broker has fewer partitions now; left out"
     )
     assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.UP_TO_DATE]
     outside.logs[ALSO_ONE] = outside.logs[ALSO_ONE].made_again()
@@ -186,7 +186,7 @@ def test_a_partition_of_one_broker_is_not_meant_by_its_number_alone() -> None:
     run(outside)
     for log in (ONE, TWO):
         of(outside, log).cut(at=of(outside, log).entries[4][0])
-    with pytest.raises(SettingsError, match="there is no partition clicks:0") as refused:
+    with pytest.raises(SettingsError, match="There is no partition clicks:0") as refused:
         accept(outside, "clicks:0", at_offset=0, settings=PHYSICAL_SETTINGS)
     assert "BROKER-PARTITION, e.g. 0-3" in refused.value.action
 
@@ -263,7 +263,7 @@ def test_where_only_the_table_knows_the_pipeline_another_family_of_brokers_is_re
     outside = physical_outside_of(5, 3, 4)
     run(outside)
     outside.uid, outside.plans, outside.applied = None, {}, {}
-    with pytest.raises(SettingsError, match="this pipeline has loaded from jafka brokers"):
+    with pytest.raises(SettingsError, match="This pipeline has loaded from jafka brokers,"):
         run(outside, SETTINGS)
 
 

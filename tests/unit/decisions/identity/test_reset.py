@@ -457,7 +457,7 @@ def test_a_log_with_which_nothing_is_wrong_is_not_accepted(name: str) -> None:
     outside = loaded() if name == "clicks:0" else cut_and_longer()
     before = dict(outside.plans)
     with pytest.raises(
-        SettingsError, match="the topic is not there" if name == "other" else "nothing is wrong"
+        SettingsError, match="The topic is not there," if name == "other" else "Nothing is wrong"
     ):
         accept(outside, name)
     assert outside.plans == before

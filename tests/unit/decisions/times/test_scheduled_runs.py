@@ -43,7 +43,7 @@ def test_params_are_meant_whatever_data_interval_airflow_makes_up_beside_them() 
 def test_a_run_without_an_interval_is_refused_with_the_ways_to_give_it_one(
     interval: tuple[object, object],
 ) -> None:
-    with pytest.raises(SettingsError, match="the run has no interval") as found:
+    with pytest.raises(SettingsError, match="The run has no interval:") as found:
         interval_of_run(None, None, interval)
     for way in (
         "from and until",
@@ -56,7 +56,7 @@ def test_a_run_without_an_interval_is_refused_with_the_ways_to_give_it_one(
 def test_the_empty_data_interval_of_a_cron_string_is_refused_with_the_timetable_that_has_intervals() -> (
     None
 ):
-    with pytest.raises(SettingsError, match="the run's data interval is empty") as found:
+    with pytest.raises(SettingsError, match="The run's data interval is empty:") as found:
         interval_of_run(None, None, (FIVE, FIVE))
     assert "CronDataIntervalTimetable" in found.value.action
 

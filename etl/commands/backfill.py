@@ -65,10 +65,10 @@ def parse_asked(
         )
         if is_said
     ]
-    said = f"from {words[0]} until {words[1]}{of}" + (
+    request_text = f"from {words[0]} until {words[1]}{of}" + (
         f", only {' and '.join(kinds)}" if kinds else ""
     )
-    return BackfillRequest(named, *bounds, only_retained, said, only_missing)
+    return BackfillRequest(named, *bounds, only_retained, request_text, only_missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class BackfillPreview:
 
 
 def preview_backfill(
-    settings: Settings, name: str, asked: BackfillRequest, run_context: RunContext = ALONE
+    settings: Settings, name: str, request: BackfillRequest, run_context: RunContext = ALONE
 ) -> BackfillPreview | None:
     """Return what would be loaded; nothing is stored. None: it has begun already. Raises as
     `etl.run.backfill`.
@@ -150,7 +150,7 @@ def preview_backfill(
         if live.claims.beside.read_one(name):
             return None
         return BackfillPreview(
-            estimate_backfill(live, settings, own, asked),
+            estimate_backfill(live, settings, own, request),
             settings.table.path,
             own.limits.max_bytes_per_plan,
         )
@@ -159,14 +159,14 @@ def preview_backfill(
 def run_backfill(
     settings: Settings,
     name: str,
-    asked: BackfillRequest | None,
+    request: BackfillRequest | None,
     run_context: RunContext = ALONE,
     *,
     conf: str | None = None,
     around: Callable[[Services], Services] = lambda services: services,
 ) -> Report:
     """Begin the backfill unless it has begun, load all that is left of it, and report it as a run.
-    `asked` None: it has begun. `around` may wrap the services of its plans (tests). Raises as
+    `request` None: it has begun. `around` may wrap the services of its plans (tests). Raises as
     `etl.run.backfill`.
     """
     own, begun = settings_of_backfill(settings, name), list[Report]()
@@ -175,7 +175,7 @@ def run_backfill(
         begun.append(report)
         live = LiveServices(settings, services.zookeeper, run_context, report.run_id)
         with _leading_out(name, lambda: services.claim() is not None):
-            backfill(around(services), live, own, settings, report, asked)
+            backfill(around(services), live, own, settings, report, request)
 
     def progress(doing: Callable[[], Doing]) -> contextlib.AbstractContextManager[None]:
         return run_context.progress(lambda: of_the_whole(doing(), begun[-1]) if begun else doing())
@@ -187,18 +187,18 @@ def abandon_backfill(
     settings: Settings, name: str, reason: str, run_context: RunContext = ALONE
 ) -> tuple[Report, str]:
     """Give it up, and what that came to in a sentence. Raises as `etl.run.backfill`."""
-    own, said = settings_of_backfill(settings, name), list[str]()
+    own, sentences = settings_of_backfill(settings, name), list[str]()
 
     def story(services: LiveServices, report: Report) -> None:
         kept = abandon(services, own, report, reason)
         unit = next((log.unit for log in kept.stretches), "offset")
-        said.append(
+        sentences.append(
             f"backfill {name} is given up: {counted(kept.offsets, unit)} of it are in the table and stay its own; the rest is free"
         )
 
     with translating_spark_errors():
         report = reported(own, run_context, story)
-    return report, said[-1]
+    return report, sentences[-1]
 
 
 @contextlib.contextmanager
@@ -255,17 +255,18 @@ def list_backfills(settings: Settings) -> list[dict[str, Any]]:
 
 def backfills_of_pipeline(ledger: PlanLedger) -> list[dict[str, Any]]:
     """Return the same from the live pipeline's ledger."""
-    beside = ClaimsBeside(ledger.zookeeper, ledger.paths.group, ledger.pipeline)
-    return [described(ledger, beside, claim) for claim in beside.read()]
+    reservations = ClaimsBeside(ledger.zookeeper, ledger.paths.group, ledger.pipeline)
+    return [described(ledger, reservations, claim) for claim in reservations.read()]
 
 
 def unloaded_by_backfill(
     live: PlanLedger,
 ) -> dict[str, dict[BrokerPartition, tuple[tuple[int, int], ...]]]:
     """Return what each backfill of a pipeline has still to load, by name."""
-    beside = ClaimsBeside(live.zookeeper, live.paths.group, live.pipeline)
+    reservations = ClaimsBeside(live.zookeeper, live.paths.group, live.pipeline)
     return {
-        claim.name: _left(claim, _stored(beside.ledger_of(claim.name))) for claim in beside.read()
+        claim.name: _left(claim, _stored(reservations.ledger_of(claim.name)))
+        for claim in reservations.read()
     }
 
 
@@ -285,9 +286,9 @@ def reject_table_without_backfills(live: PlanLedger, app_id: str, table: Table, 
     Raises LedgersDisagree. `app_id` is the pipeline's. A run does not check this: it would double
     nothing and misses nothing of its own.
     """
-    beside = ClaimsBeside(live.zookeeper, live.paths.group, live.pipeline)
-    for claim in beside.read():
-        ledger = beside.ledger_of(
+    reservations = ClaimsBeside(live.zookeeper, live.paths.group, live.pipeline)
+    for claim in reservations.read():
+        ledger = reservations.ledger_of(
             claim.name
         ).read_ledger()  # before the table, which may have a newer plan by then, and no older one
         found = open_table(path)
@@ -342,9 +343,9 @@ def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
         }
 
 
-def described(live: PlanLedger, beside: ClaimsBeside, claim: Reservation) -> dict[str, Any]:
+def described(live: PlanLedger, reservations: ClaimsBeside, claim: Reservation) -> dict[str, Any]:
     """One backfill in the document of `etl backfills list`."""
-    ledger = beside.ledger_of(claim.name)
+    ledger = reservations.ledger_of(claim.name)
     stored = _stored(ledger)
     driver = DriverLock(live.zookeeper, live.paths.group, ledger.pipeline).driver()
     left = sum(until - start for parts in _left(claim, stored).values() for start, until in parts)

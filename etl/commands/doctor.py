@@ -90,18 +90,18 @@ def unfinished(name: str, findings: Findings) -> Iterator[Line]:
     ledger = PlanLedger(findings.zookeeper, findings.settings.group.id, findings.settings.pipeline)
     done = 0
     for one in backfills_of_pipeline(ledger):
-        said = f"{one['name']} is {one['state']}: {one['loaded']:,} of {one['offsets']:,} offsets are loaded"
+        text = f"{one['name']} is {one['state']}: {one['loaded']:,} of {one['offsets']:,} offsets are loaded"
         if one["state"] == State.STOPPED.value:
             to_do = f"`etl backfills run CONF {one['name']}`, or `etl backfills delete`"
-            yield advice(name, said, to_do)
+            yield advice(name, text, to_do)
         elif one["state"] == State.CLOSING.value:
             yield advice(
                 name,
-                said,
+                text,
                 f"`etl backfills delete CONF {one['name']} --reason ...`, which ends that",
             )
         elif one["state"] == State.AT_WORK.value:
-            yield ok(name, said)
+            yield ok(name, text)
         else:
             done += 1
     if done:
@@ -272,9 +272,9 @@ def spark_of(findings: Findings) -> RunSpark:
     except Exception as error:  # whatever a JVM that does not start is told as
         if isinstance(error, EtlError) or session_there() is not None:
             raise
-        said = str(error).strip().split("\n", 1)[0]
+        reason = str(error).strip().split("\n", 1)[0]
         action = "Check the lines above on Java, jars and packages, and the keys under spark"
-        raise ProcessLost(f"Spark does not start: {said}", action=action) from error
+        raise ProcessLost(f"Spark does not start: {reason}", action=action) from error
     return spark
 
 
@@ -346,16 +346,16 @@ def store(name: str, findings: Findings) -> Iterator[Line]:
         return
     chosen = {**settings_for(path, spark), **chosen}
     scheme = path.partition("://")[0].lower()
-    told = "s3a" if scheme == "s3" else scheme  # by which Spark is told of it
+    option = "s3a" if scheme == "s3" else scheme  # by which Spark is told of it
     by = next(
         (
             value
             for key, value in chosen.items()
-            if key in (f"{LOG_STORE}.{told}.impl", f"{LOG_STORE}.class")
+            if key in (f"{LOG_STORE}.{option}.impl", f"{LOG_STORE}.class")
         ),
         None,
     )
-    if untold := untried(path):
+    if untested := untried(path):
         keeps = scheme in _CREATES_IF_ABSENT or by is not None
         how = (
             f"by {by}"
@@ -365,7 +365,7 @@ def store(name: str, findings: Findings) -> Iterator[Line]:
             else "it is not known whether it makes a log file only if it is absent"
         )
         found, to_do = (
-            "; ".join(filter(None, (untold, how))),
+            "; ".join(filter(None, (untested, how))),
             "etl verify behind the first runs (docs/STORES.md)",
         )
         yield advice(

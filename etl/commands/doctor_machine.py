@@ -153,14 +153,14 @@ class Check:
         if missing:
             return (Line(self.name, Verdict.NOT_CHECKED, f"first {missing[0]}, see above"),)
         try:
-            said = tuple(self.look(self.name, findings))
+            found = tuple(self.look(self.name, findings))
         except EtlError as error:
-            said = (failed(self.name, error),)
+            found = (failed(self.name, error),)
         if self.gives and not any(
-            line.verdict in (Verdict.FAILED, Verdict.NOT_CHECKED) for line in said
+            line.verdict in (Verdict.FAILED, Verdict.NOT_CHECKED) for line in found
         ):
             findings.established.add(self.gives)
-        return said
+        return found
 
 
 def ok(name: str, found: str) -> Line:
@@ -326,12 +326,12 @@ def _another_python(name: str, chosen: str, where: str, ours: str) -> Line:
                 f"The workers' Python does not run: {error}", key=where or None, action=action
             ),
         )
-    told = ".".join(map(str, version))
-    if told != ours:
+    written = ".".join(map(str, version))
+    if written != ours:
         return failed(
             name,
             SettingsError(
-                f"The workers' Python {chosen} is {told}, this one {ours}",
+                f"The workers' Python {chosen} is {written}, this one {ours}",
                 key=where or None,
                 action=action,
             ),
@@ -339,7 +339,7 @@ def _another_python(name: str, chosen: str, where: str, ours: str) -> Line:
     if missing:
         message = f"The workers' Python {chosen} lacks {', '.join(missing)}"
         return failed(name, SettingsError(message, key=where or None, action=action))
-    return ok(name, f"{chosen} ({where}), Python {told}")
+    return ok(name, f"{chosen} ({where}), Python {written}")
 
 
 def transform(name: str, findings: Findings) -> Iterator[Line]:

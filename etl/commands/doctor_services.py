@@ -82,20 +82,22 @@ def cluster(name: str, findings: Findings) -> Iterator[Line]:
     newest = _newest(findings)
     with discovery.open_cluster(
         _known_logs(findings), connect_timeout_s=_CONNECT_WITHIN_S
-    ) as asked:
-        told = asked.describe_when_known(None, wait_s=_TOLD_WITHIN_S)
+    ) as opened:
+        metadata = opened.describe_when_known(None, wait_s=_TOLD_WITHIN_S)
         findings.metadata = discovery.with_known(
-            asked, told, {*source.topic_filter.literal_names, *(newest.topics if newest else ())}
+            opened,
+            metadata,
+            {*source.topic_filter.literal_names, *(newest.topics if newest else ())},
         )
     called = discovery.name_of(findings.metadata, newest)
-    said = (
+    description = (
         f"{called.name} by the conf, id {called.cluster_id}"
         if called.cluster_id
         else f"id {called.name}"
     )
     yield ok(
         name,
-        f"{said}; brokers: {len(findings.metadata.brokers)}, topics: {len(findings.metadata.topics)}",
+        f"{description}; brokers: {len(findings.metadata.brokers)}, topics: {len(findings.metadata.topics)}",
     )
 
 
@@ -152,9 +154,9 @@ def each_broker(name: str, findings: Findings) -> Iterator[Line]:
                 timeout_s=source.request_timeout_s,
                 generation=broker.generation or configured_family(source),
                 security=source.way_in,
-            ) as asked:
-                introduction = asked.introduction()
-                asked.reject_other_release(source.isolation_level)
+            ) as consumer:
+                introduction = consumer.introduction()
+                consumer.reject_other_release(source.isolation_level)
                 return introduction
         except EtlError as error:
             return error
@@ -212,29 +214,33 @@ def _untold(name: str, findings: Findings) -> Iterator[Line]:
     """Report topics whose configuration is hidden from us: the meaning of their missing offsets is
     unknown.
     """
-    asked = [
+    addresses = [
         (broker.host, broker.port)
         for broker in findings.metadata.brokers.values()
         if broker.id not in findings.silent_brokers
     ]
-    if not asked:
+    if not addresses:
         return
     source, names = findings.settings.source, findings.metadata.topics
-    with ask_brokers(asked, findings) as cluster:
-        told, tells = (
+    with ask_brokers(addresses, findings) as cluster:
+        retention, tells = (
             cluster.retention(names),
             cluster.first(lambda consumer: consumer.has_describe_configs()),
         )
     compacted = Discovery(findings.settings, findings.zookeeper).compacted(
-        names.keys() - told.keys()
+        names.keys() - retention.keys()
     )
-    untold = sorted(
+    unknown = sorted(
         topic
         for topic in names
-        if topic not in told and topic not in compacted and not source.is_assumed_compacted(topic)
+        if topic not in retention
+        and topic not in compacted
+        and not source.is_assumed_compacted(topic)
     )
-    if untold:
-        message = f"the brokers do not tell how {len(untold)} topics are cleaned up: {some(untold)}"
+    if unknown:
+        message = (
+            f"the brokers do not tell how {len(unknown)} topics are cleaned up: {some(unknown)}"
+        )
         action = (
             "the ACL DescribeConfigs on them"
             if tells
@@ -397,10 +403,10 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
 def _in_kafka(findings: Findings) -> tuple[KafkaGroup, SettingsError | None]:
     """Report members of Kafka's group, and why no run can be one if it should."""
     settings, brokers, refusal = findings.settings, findings.metadata.brokers.values(), None
-    with ask_brokers([(broker.host, broker.port) for broker in brokers], findings) as asked:
+    with ask_brokers([(broker.host, broker.port) for broker in brokers], findings) as answer:
         if settings.group.membership is Membership.COORDINATOR:
-            refusal = unspoken(settings, asked.first(lambda consumer: consumer.membership()))
-        return asked.members_of(settings.group.id, brokers), refusal
+            refusal = unspoken(settings, answer.first(lambda consumer: consumer.membership()))
+        return answer.members_of(settings.group.id, brokers), refusal
 
 
 def mirror_group(name: str, findings: Findings) -> Iterator[Line]:
@@ -414,10 +420,10 @@ def mirror_group(name: str, findings: Findings) -> Iterator[Line]:
         yield Line(name, Verdict.NOT_CHECKED, f"first {Fact.CLUSTER.value}, see above")
         return
     brokers = findings.metadata.brokers.values()
-    with ask_brokers([(broker.host, broker.port) for broker in brokers], findings) as asked:
+    with ask_brokers([(broker.host, broker.port) for broker in brokers], findings) as answer:
         keeps, members = (
-            asked.first(lambda consumer: consumer.keeps_offsets()),
-            asked.members_of(wanted, brokers),
+            answer.first(lambda consumer: consumer.keeps_offsets()),
+            answer.members_of(wanted, brokers),
         )
     if not keeps:
         message = "These brokers keep no offsets of groups: that came with Kafka 0.8.2"
@@ -462,18 +468,18 @@ def servers(name: str, findings: Findings) -> Iterator[Line]:
     """Each server of `zookeeper.connect` by itself, and then the session that all other questions
     go through.
     """
-    asked = findings.settings.zookeeper
+    zookeeper = findings.settings.zookeeper
     hosts = [
-        split_address(address.strip()) for address in asked.connect.partition("/")[0].split(",")
+        split_address(address.strip()) for address in zookeeper.connect.partition("/")[0].split(",")
     ]
 
     def ask(address: tuple[str, int]) -> ServerAnswer | EtlError:
         try:
             return ask_server(
                 *address,
-                session_timeout_s=asked.session_timeout_s,
-                timeout_s=asked.session_timeout_s,
-                access=asked.access,
+                session_timeout_s=zookeeper.session_timeout_s,
+                timeout_s=zookeeper.session_timeout_s,
+                access=zookeeper.access,
             )
         except EtlError as shut:
             return shut
@@ -484,14 +490,14 @@ def servers(name: str, findings: Findings) -> Iterator[Line]:
     if len(shut) == len(answers):
         raise shut[0]
     timeouts = {
-        "session_timeout_s": asked.session_timeout_s,
-        "connect_timeout_s": asked.session_timeout_s,
+        "session_timeout_s": zookeeper.session_timeout_s,
+        "connect_timeout_s": zookeeper.session_timeout_s,
     }
     findings.zookeeper = findings.closing.enter_context(
-        ZooKeeper(asked.connect, **timeouts, access=asked.access)
+        ZooKeeper(zookeeper.connect, **timeouts, access=zookeeper.access)
     )
     for answer in answers:
-        yield _server(name, answer, asked.session_timeout_s)
+        yield _server(name, answer, zookeeper.session_timeout_s)
 
 
 def _server(name: str, answer: ServerAnswer | EtlError, asked_s: float) -> Line:
@@ -634,7 +640,7 @@ def acls(name: str, findings: Findings) -> Iterator[Line]:
         )
 
 
-def told(name: str, asked: Acl, writers: Mapping[str, frozenset[str]], ours: str | None) -> Line:
+def told(name: str, acl: Acl, writers: Mapping[str, frozenset[str]], ours: str | None) -> Line:
     """Describe these znodes and who may change them; `ours`: our identity in ACLs, if known. No
     I/O.
     """
@@ -642,28 +648,28 @@ def told(name: str, asked: Acl, writers: Mapping[str, frozenset[str]], ours: str
     guarded = [path for path, who in writers.items() if EVERYBODY not in who]
     owners = sorted({frozenset(writers[path]) for path in guarded}, key=sorted)
     whom = " or ".join(", ".join(sorted(map(_shown, who))) or "nobody" for who in owners)
-    if asked is Acl.OPEN and guarded:
+    if acl is Acl.OPEN and guarded:
         to_do = f"{_COMMAND} by that login opens them; or zookeeper.acl: creator, by which new ones are guarded, too"
         return advice(
             name,
             f"{_places(guarded, writers)} can be changed by {whom} alone, and zookeeper.acl is open",
             to_do,
         )
-    if asked is Acl.CREATOR and opened:
+    if acl is Acl.CREATOR and opened:
         to_do = f"{_COMMAND}: they are from before zookeeper.acl was creator"
         return advice(
             name,
             f"{_places(opened, writers)} can be changed by everybody, and zookeeper.acl is creator",
             to_do,
         )
-    if asked is Acl.CREATOR and len(owners) > 1:
+    if acl is Acl.CREATOR and len(owners) > 1:
         to_do = f"{_COMMAND} by a login that may change all of them, with zookeeper.acl: open; then the same as zookeeper.auth is to be"
         return advice(
             name,
             f"not all {len(writers):,} znodes can be changed by the same login: some by {whom}",
             to_do,
         )
-    if asked is Acl.CREATOR and owners and ours is not None and ours not in owners[0]:
+    if acl is Acl.CREATOR and owners and ours is not None and ours not in owners[0]:
         us = (
             f"{_shown(ours)} with another password"
             if _shown(ours) in whom.split(", ")

@@ -88,15 +88,15 @@ class Loaded:
 
 
 def loaded_plans(
-    services: LiveServices, told: BothLedgers, table: Table
+    services: LiveServices, ledgers: BothLedgers, table: Table
 ) -> tuple[list[Loaded], Ancestry]:
     """The kept plans that were applied, and which of all plans led to the table as it is."""
     led = ancestry(
-        {plan.number: plan.table_transaction_version for plan, _ in told.kept},
+        {plan.number: plan.table_transaction_version for plan, _ in ledgers.kept},
         table.transaction_version or 0,
     )
     found = []
-    for plan, recorded in told.kept:
+    for plan, recorded in ledgers.kept:
         if recorded is None and plan.number not in led.numbers:
             continue
         applied = recorded or services.recount(plan)
@@ -141,7 +141,7 @@ def _covered(coverage: LoadedIntervals, table: Table, led: Ancestry) -> dict[Aud
 
 def expected_rows(
     services: LiveServices,
-    told: BothLedgers,
+    ledgers: BothLedgers,
     table: Table,
     loaded: Sequence[Loaded],
     led: Ancestry,
@@ -162,8 +162,8 @@ def expected_rows(
                 [one.plan.number for one in loaded if one.plan.ranges and one.applied.is_recounted]
             )
         )
-    lost = set(read_losses(path, uid=told.ledger.uid) if told.ledger.uid else ())
-    expected = _covered(told.coverage, table, led)
+    lost = set(read_losses(path, uid=ledgers.ledger.uid) if ledgers.ledger.uid else ())
+    expected = _covered(ledgers.coverage, table, led)
     for one in loaded:
         plan = one.plan
         if not one.was_recorded:
@@ -175,10 +175,10 @@ def expected_rows(
                 f"what plan {plan.number} let go is not in the losses table: the next run writes it down"
             )
         lost.update(plan.losses)
-        _expect(expected, one, is_counted=not told.coverage.removals)
+        _expect(expected, one, is_counted=not ledgers.coverage.removals)
     for hole in merged_holes(
         (
-            *told.coverage.read_by_others,
+            *ledgers.coverage.read_by_others,
             *(hole for one in loaded for hole in one.plan.read_by_others),
         )
     ):
@@ -194,7 +194,7 @@ def expected_rows(
             still_lost(loss, expected.setdefault(audited, Expected()))
         )
     notes += describe_vanished(
-        (*told.coverage.vanished, *(gone for one in loaded for gone in one.plan.vanished))
+        (*ledgers.coverage.vanished, *(gone for one in loaded for gone in one.plan.vanished))
     )
     return expected, losses, tuple(notes)
 
@@ -281,10 +281,14 @@ def _naming(name: str) -> Iterator[None]:
 
 
 def expected_of_all(
-    services: LiveServices, told: BothLedgers, table: Table, loaded: Sequence[Loaded], led: Ancestry
+    services: LiveServices,
+    ledgers: BothLedgers,
+    table: Table,
+    loaded: Sequence[Loaded],
+    led: Ancestry,
 ) -> ExpectedOfAll:
     """Return what all of them should have loaded. Raises as `expected_rows`."""
-    rows, losses, notes = expected_rows(services, told, table, loaded, led)
+    rows, losses, notes = expected_rows(services, ledgers, table, loaded, led)
     every = list(loaded)
     for claim in services.claims.beside.read():
         own = LiveServices(

@@ -311,8 +311,10 @@ def _resumed(services: LiveServices, place: str, snapshot: Snapshot, run_id: str
                 )
             return None
         services.ledger.resume(beside=services.ledger.pipelines_version() or 0)
-    says = f"{name} never went on in the place of this pipeline, and will not: this one is in service again, at its own positions"
-    return Ruling(says, {"message": says, "plan": None, "took_over": None, "retired": False})
+    sentence = f"{name} never went on in the place of this pipeline, and will not: this one is in service again, at its own positions"
+    return Ruling(
+        sentence, {"message": sentence, "plan": None, "took_over": None, "retired": False}
+    )
 
 
 def _reject_unloaded_gap(
@@ -349,7 +351,7 @@ def _loaded_by_all(
     back.
     """
     claims = ClaimsBeside(theirs.zookeeper, theirs.paths.group, theirs.pipeline)
-    beside = [
+    of_backfills = [
         read_all_loaded_intervals(
             claims.ledger_of(claim.name),
             claim=claim if claim.state is ReservationState.GIVEN_UP else None,
@@ -357,7 +359,7 @@ def _loaded_by_all(
         for claim in claims.read()
     ]
     return with_backfills(
-        read_all_loaded_intervals(theirs, other.number), beside, table.id if table else ""
+        read_all_loaded_intervals(theirs, other.number), of_backfills, table.id if table else ""
     )
 
 
@@ -380,25 +382,25 @@ def _ruling(
     *,
     is_retired: bool,
 ) -> Ruling:
-    says = (
+    sentence = (
         f"plan {plan.number} takes the place of {name_of(other.app_id)}, after its plan {other.number}, in {partitions:,} partitions; "
         f"the next run begins with it: {plan.reason}"
     )
     if left:
-        says += f"\nit stays in service for {', '.join(left)}, and its conf must not name the other topics any more"
+        sentence += f"\nit stays in service for {', '.join(left)}, and its conf must not name the other topics any more"
     if given_up:
         log, more = (
             min(given_up),
             f" (and {len(given_up) - 1:,} more)" if given_up.keys() - {min(given_up)} else "",
         )
-        says += (
+        sentence += (
             f"\nwhat this ledger's plans loaded elsewhere is not loaded into this table: {log} goes on from offset "
             f"{given_up[log]}{more}"
         )
     return Ruling(
-        says,
+        sentence,
         {
-            "message": says,
+            "message": sentence,
             "plan": describe_plan(plan, None),
             "took_over": other.app_id,
             "retired": is_retired,

@@ -160,25 +160,25 @@ class InitFindings:
     """Why the first run would load nothing: the table holds rows of these topics."""
 
 
-def choose(asked: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
+def choose(request: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
     """The keys of the conf, in its order, each with why. Raises SettingsError for a name that the
     brokers make pointless.
     """
-    chosen = _found(asked, seen)
-    said = [
-        Chosen(one.key, _as_conf_sees(one, asked), "as it was said")
-        for one in sorted(asked.keys, key=lambda one: one.key)
+    chosen = _found(request, seen)
+    given = [
+        Chosen(one.key, _as_conf_sees(one, request), "as it was said")
+        for one in sorted(request.keys, key=lambda one: one.key)
     ]
     sections = list(dict.fromkeys(one.key.partition(".")[0] for one in chosen))
     return tuple(
         one
         for section in sections
-        for one in (*chosen, *said)
+        for one in (*chosen, *given)
         if one.key.partition(".")[0] == section
     )
 
 
-def _found(asked: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
+def _found(request: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
     is_jafka = seen.dialect is BrokerFamily.JAFKA
     unit = "byte" if is_jafka else "offset"
     topics = ", ".join(
@@ -188,7 +188,7 @@ def _found(asked: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
     return (
         Chosen(
             "pipeline",
-            asked.name,
+            request.name,
             "names the plans in ZooKeeper and in the table; keep it as it is"
             + (
                 f". Plan {seen.newest_plan} of this name is there already: the conf goes on with it"
@@ -196,10 +196,10 @@ def _found(asked: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
                 else ""
             ),
         ),
-        *_cluster(asked, seen),
+        *_cluster(request, seen),
         Chosen(
             "group",
-            asked.group or f"etl-{asked.name}",
+            request.group or f"etl-{request.name}",
             "whose committed offsets are read and moved"
             + (
                 f"; it has offsets of {counted(seen.committed, 'partition')}, where the first run goes on"
@@ -209,9 +209,9 @@ def _found(asked: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
         ),
         Chosen(
             "zookeeper.connect",
-            asked.zookeeper,
+            request.zookeeper,
             "the ledger is kept here"
-            + ("" if asked.bootstrap else ", and the brokers are registered here"),
+            + ("" if request.bootstrap else ", and the brokers are registered here"),
         ),
         Chosen(
             "source.broker_type",
@@ -219,10 +219,10 @@ def _found(asked: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
             f"{counted(seen.brokers, 'broker')}, "
             + ("registered as Jafka and Kafka 0.7 do" if is_jafka else "of Kafka 0.8 or later"),
         ),
-        *_bootstrap(asked),
+        *_bootstrap(request),
         Chosen(
             "source.topics",
-            list(asked.topics),
+            list(request.topics),
             f"regular expressions for whole names; now they match {topics}",
         ),
         Chosen(
@@ -237,7 +237,7 @@ def _found(asked: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
         ),
         Chosen(
             "table.path",
-            _seen_from_conf(asked),
+            _seen_from_conf(request),
             "seen from this file; "
             + (
                 "no table is there yet, the first run makes it"
@@ -247,7 +247,7 @@ def _found(asked: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
         ),
         Chosen(
             "report.path",
-            os.path.relpath("reports", asked.path.parent),
+            os.path.relpath("reports", request.path.parent),
             "each run leaves a report there",
         ),
     )
@@ -259,30 +259,30 @@ def _appended(seen: InitFindings) -> str:
     return f"the first run stops, for {seen.rows_before.message}. Check {seen.rows_before.action}"
 
 
-def _bootstrap(asked: InitRequest) -> list[Chosen]:
+def _bootstrap(request: InitRequest) -> list[Chosen]:
     return (
         [
             Chosen(
                 "source.bootstrap_servers",
-                asked.bootstrap,
+                request.bootstrap,
                 "brokers are found here, not by ZooKeeper",
             )
         ]
-        if asked.bootstrap
+        if request.bootstrap
         else []
     )
 
 
-def _cluster(asked: InitRequest, seen: InitFindings) -> list[Chosen]:
+def _cluster(request: InitRequest, seen: InitFindings) -> list[Chosen]:
     if seen.cluster_id is None:
         return [
             Chosen(
                 "source.assume_cluster_id",
-                asked.cluster or asked.name,
+                request.cluster or request.name,
                 "needed: these brokers have no cluster id. Any name does, and it must stay",
             )
         ]
-    if asked.cluster:
+    if request.cluster:
         message = (
             f"The brokers tell the cluster's id, {seen.cluster_id}, and the pipeline goes by it"
         )
@@ -290,9 +290,9 @@ def _cluster(asked: InitRequest, seen: InitFindings) -> list[Chosen]:
     return []
 
 
-def _seen_from_conf(asked: InitRequest) -> str:
-    folder = folder_of(asked.table)
-    return asked.table if folder is None or os.path.isabs(folder) else _from_conf(folder, asked)
+def _seen_from_conf(request: InitRequest) -> str:
+    folder = folder_of(request.table)
+    return request.table if folder is None or os.path.isabs(folder) else _from_conf(folder, request)
 
 
 def proposed(listeners: Sequence[tuple[str, str]]) -> str:
@@ -333,7 +333,7 @@ def proposed_for_zookeeper(key: str) -> str:
     return " ".join(f"--set {word}" for word in words)
 
 
-def _as_conf_sees(change: Change, asked: InitRequest) -> Any:
+def _as_conf_sees(change: Change, request: InitRequest) -> Any:
     """A file that is named from where the command runs, as the conf names it from its own folder;
     also one that a reference names.
     """
@@ -341,12 +341,12 @@ def _as_conf_sees(change: Change, asked: InitRequest) -> Any:
         return change.value
     reference = parse_reference(change.value) if is_secret(change.key) else None
     if reference is not None and reference.kind == "file":
-        return f"${{file:{_from_conf(reference.name, asked)}}}"
-    return _from_conf(change.value, asked) if change.key in FILE_KEYS else change.value
+        return f"${{file:{_from_conf(reference.name, request)}}}"
+    return _from_conf(change.value, request) if change.key in FILE_KEYS else change.value
 
 
-def _from_conf(path: str, asked: InitRequest) -> str:
-    return path if os.path.isabs(path) else os.path.relpath(path, asked.path.parent)
+def _from_conf(path: str, request: InitRequest) -> str:
+    return path if os.path.isabs(path) else os.path.relpath(path, request.path.parent)
 
 
 _TOLD_WITHIN_S = 5.0
@@ -370,17 +370,17 @@ class FirstConf:
         }
 
 
-def first_conf(asked: InitRequest) -> FirstConf:
+def first_conf(request: InitRequest) -> FirstConf:
     """Ask, choose, write. Raises SettingsError for a file that is there and for what only a person
     can know, and what brokers, ZooKeeper and a table raise; then no file is written."""
-    path = asked.path
+    path = request.path
     if os.path.lexists(path):
         raise SettingsError(
             "There is a file already, and none is written over",
             path=path,
             action="Pass another file with --output, or remove this one",
         )
-    chosen = choose(asked, look(asked))
+    chosen = choose(request, look(request))
     schema = path.parent / SCHEMA_FILE
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -407,42 +407,42 @@ def _write(path: Path, text: str) -> None:
         raise
 
 
-def look(asked: InitRequest) -> InitFindings:
+def look(request: InitRequest) -> InitFindings:
     """Ask ZooKeeper, the brokers and the table's folder. Nothing is changed."""
-    if not asked.zookeeper:
+    if not request.zookeeper:
         message = "A pipeline keeps its plans and offsets in a ZooKeeper, and no broker tells of one for that"
         action = "Pass --zookeeper host:port/chroot; for a cluster without ZooKeeper (KRaft) one of your own, beside --bootstrap-servers"
         raise SettingsError(message, action=action)
-    settings = _settings(asked, BrokerFamily.KAFKA)
+    settings = _settings(request, BrokerFamily.KAFKA)
     table = open_table(
         os.path.abspath(folder)
-        if (folder := folder_of(asked.table)) is not None
+        if (folder := folder_of(request.table)) is not None
         else settings.table.path
     )
-    with _entered(asked, settings) as zookeeper:
-        if asked.bootstrap is None:
-            settings = _settings(asked, _dialect_in(zookeeper))
+    with _entered(request, settings) as zookeeper:
+        if request.bootstrap is None:
+            settings = _settings(request, _dialect_in(zookeeper))
         group = ConsumerGroup(zookeeper, settings.group.id, physical=settings.source.is_physical)
         with (
-            _describe_missing_security(asked, zookeeper),
+            _describe_missing_security(request, zookeeper),
             Discovery(settings, zookeeper).open_cluster() as cluster,
         ):
-            told = cluster.describe_when_known(None, wait_s=_TOLD_WITHIN_S)
-            ours = _ours(settings, told, bool(asked.topics))
+            metadata = cluster.describe_when_known(None, wait_s=_TOLD_WITHIN_S)
+            ours = _ours(settings, metadata, bool(request.topics))
             newest = (
                 PlanLedger(zookeeper, settings.group.id, settings.pipeline).read_ledger().newest
             )
             in_zookeeper = (
                 None
-                if asked.bootstrap or settings.source.is_physical
+                if request.bootstrap or settings.source.is_physical
                 else read_cluster_id(zookeeper)
             )
             return InitFindings(
                 settings.source.broker_type,
-                told.cluster_id or in_zookeeper,
+                metadata.cluster_id or in_zookeeper,
                 {name: len(topic.partitions) for name, topic in sorted(ours.topics.items())},
                 _offsets(cluster, settings, ours),
-                len(told.brokers),
+                len(metadata.brokers),
                 len(group.logs_with_offsets(settings.source.topic_filter.admits)),
                 newest.number if newest else None,
                 table.version() if table else None,
@@ -462,18 +462,18 @@ def _rows_before(settings: Settings, topics: Collection[str]) -> NeedsDecision |
 
 
 @contextlib.contextmanager
-def _entered(asked: InitRequest, settings: Settings) -> Iterator[ZooKeeper]:
+def _entered(request: InitRequest, settings: Settings) -> Iterator[ZooKeeper]:
     """Open the session. If security settings are missing, the error has the keys to add."""
     timeout_s, access = settings.zookeeper.session_timeout_s, settings.zookeeper.access
     with contextlib.ExitStack() as session:
         try:
             zookeeper = session.enter_context(
-                ZooKeeper(asked.zookeeper, connect_timeout_s=timeout_s, access=access)
+                ZooKeeper(request.zookeeper, connect_timeout_s=timeout_s, access=access)
             )
         except EtlError as error:
             key = str(error.where.get("key"))
             if not key.startswith("zookeeper.") or any(
-                one.key.startswith("zookeeper.") for one in asked.keys
+                one.key.startswith("zookeeper.") for one in request.keys
             ):
                 raise
             action = f"{error.action}. Of etl init: {proposed_for_zookeeper(key)}"
@@ -482,7 +482,7 @@ def _entered(asked: InitRequest, settings: Settings) -> Iterator[ZooKeeper]:
 
 
 @contextlib.contextmanager
-def _describe_missing_security(asked: InitRequest, zookeeper: ZooKeeper) -> Iterator[None]:
+def _describe_missing_security(request: InitRequest, zookeeper: ZooKeeper) -> Iterator[None]:
     """Return the error with the security keys to add, without secrets."""
     try:
         yield
@@ -490,11 +490,11 @@ def _describe_missing_security(asked: InitRequest, zookeeper: ZooKeeper) -> Iter
         is_way_in = isinstance(error, NotKafka) or str(error.where.get("key")).startswith(
             ("source.security", "source.listener")
         )
-        if not is_way_in or any(one.key == "source.security.protocol" for one in asked.keys):
+        if not is_way_in or any(one.key == "source.security.protocol" for one in request.keys):
             raise
         there = (
             []
-            if asked.bootstrap
+            if request.bootstrap
             else [
                 listener
                 for payload in read_registrations(zookeeper, BrokerFamily.KAFKA).values()
@@ -505,23 +505,23 @@ def _describe_missing_security(asked: InitRequest, zookeeper: ZooKeeper) -> Iter
         raise type(error)(error.message, action=action, **error.where) from error
 
 
-def _settings(asked: InitRequest, dialect: BrokerFamily) -> Settings:
+def _settings(request: InitRequest, dialect: BrokerFamily) -> Settings:
     """Return settings as of a conf, to connect with."""
     return parse_settings(
         changed(
             {
-                "pipeline": asked.name,
-                "group": asked.group or f"etl-{asked.name}",
-                "zookeeper": {"connect": asked.zookeeper},
-                "table": {"path": asked.table},
+                "pipeline": request.name,
+                "group": request.group or f"etl-{request.name}",
+                "zookeeper": {"connect": request.zookeeper},
+                "table": {"path": request.table},
                 "source": {
                     "broker_type": dialect.value,
-                    "assume_cluster_id": asked.cluster or asked.name,
-                    "topics": list(asked.topics) or [".*"],
-                    "bootstrap_servers": asked.bootstrap or None,
+                    "assume_cluster_id": request.cluster or request.name,
+                    "topics": list(request.topics) or [".*"],
+                    "bootstrap_servers": request.bootstrap or None,
                 },
             },
-            asked.keys,
+            request.keys,
         )
     )
 
@@ -559,14 +559,14 @@ def _elsewhere(zookeeper: ZooKeeper) -> str:
     return ""
 
 
-def _ours(settings: Settings, told: ClusterMetadata, are_said: bool) -> ClusterMetadata:
-    there = tuple(sorted(name for name, topic in told.topics.items() if not topic.is_internal))
+def _ours(settings: Settings, metadata: ClusterMetadata, are_said: bool) -> ClusterMetadata:
+    there = tuple(sorted(name for name, topic in metadata.topics.items() if not topic.is_internal))
     if not are_said:
         raise SettingsError(
             "It is not said which topics are to be read",
             action=f"Pass --topic, once for each; {_named(there)}",
         )
-    ours = chosen_topics(told, settings.source.topic_filter)
+    ours = chosen_topics(metadata, settings.source.topic_filter)
     reject_missing_topics(settings, ours.topics, lambda: there)
     reject_null_partition_value(settings, ours.topics)
     if not ours.topics:

@@ -112,8 +112,8 @@ def lag(settings: Settings) -> Lags:
     """Return the table's lag; nothing is stored, moved or locked. Raises what a snapshot raises."""
     with open_services(settings, ALONE) as services:
         snapshot = services.observe()
-        told = ask_oldest(services, snapshot, unread_of(snapshot, settings), settings)
-        return lags_of(snapshot, settings, told, now_ms=now_ms())
+        oldest = ask_oldest(services, snapshot, unread_of(snapshot, settings), settings)
+        return lags_of(snapshot, settings, oldest, now_ms=now_ms())
 
 
 def ask_oldest(
@@ -125,16 +125,16 @@ def ask_oldest(
     """Return the oldest unread record of each partition that has one with a timestamp. Raises as
     finding brokers does.
     """
-    asked = {
+    wanted = {
         log: (oldest, snapshot.extents[log].end_offset)
         for log, oldest in unread.items()
         if not log.is_physical
     }
-    if not asked:
+    if not wanted:
         return {}
     with Discovery(settings, services.zookeeper).open_cluster() as cluster:
         return read_oldest(
-            cluster, asked, snapshot.leaders, isolation=settings.source.isolation_level
+            cluster, wanted, snapshot.leaders, isolation=settings.source.isolation_level
         )
 
 
@@ -146,13 +146,13 @@ def unread_of(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, i
 def lags_of(
     snapshot: Snapshot,
     settings: Settings,
-    told: Mapping[BrokerPartition, OldestRecord],
+    oldest: Mapping[BrokerPartition, OldestRecord],
     *,
     now_ms: int,
 ) -> Lags:
-    """Return the lag of a snapshot; `told`: the oldest unread records."""
+    """Return the lag of a snapshot; `oldest`: the oldest unread records."""
     so_far, refusal = how_far(snapshot, settings)
-    return lags_at(snapshot, so_far, settings, told, now_ms=now_ms, refusal=refusal)
+    return lags_at(snapshot, so_far, settings, oldest, now_ms=now_ms, refusal=refusal)
 
 
 _NAMED = 5
@@ -279,26 +279,28 @@ class Intervals:
     @property
     def says(self) -> str:
         """One sentence, and what it leaves out."""
-        said = (
+        sentence = (
             f"{len(self.incomplete):,} of {counted(self.asked, 'interval')} not whole in the table"
         )
         if not self.incomplete:
             of = "those partitions that have a leader" if self.unled else "the logs"
-            said = f"{counted(self.asked, 'interval')}: all that {of} hold of them is in the table"
+            sentence = (
+                f"{counted(self.asked, 'interval')}: all that {of} hold of them is in the table"
+            )
         if self.excused.let_go:
-            said += f", but {counted(self.excused.let_go, 'offset')} that were let go or given up, as the plans tell"
+            sentence += f", but {counted(self.excused.let_go, 'offset')} that were let go or given up, as the plans tell"
         if self.excused.before_start:
             more = counted(self.excused.before_start, "offset")
-            said += (
+            sentence += (
                 f"; {more} more lie before where this pipeline began, or began again after a cut"
             )
         if self.excused.read_by_others:
-            said += f"; {counted(self.excused.read_by_others, 'offset')} more were read by other members of the group"
+            sentence += f"; {counted(self.excused.read_by_others, 'offset')} more were read by other members of the group"
         if self.waiting:
             waits = sum(one.missing for one in self.waiting)
-            said += f"; {counted(waits, 'offset')} more of {counted(len(self.waiting), 'interval')} wait in paused partitions: "
-            said += "; ".join(one.says for one in self.resting)
-        return said + (
+            sentence += f"; {counted(waits, 'offset')} more of {counted(len(self.waiting), 'interval')} wait in paused partitions: "
+            sentence += "; ".join(one.says for one in self.resting)
+        return sentence + (
             f"; {self._named} without a leader, and nobody can tell of them" if self.unled else ""
         )
 
@@ -324,7 +326,7 @@ class Intervals:
     def as_json(self) -> dict[str, Any]:
         """The document of `etl table gaps`. Of each interval the first partitions are named."""
         unled = [log.place for log in self.unled]
-        told = {
+        excused = {
             "let_go": self.excused.let_go,
             "before_start": self.excused.before_start,
             "read_by_others": self.excused.read_by_others,
@@ -334,7 +336,7 @@ class Intervals:
         return {
             "intervals": self.asked,
             "message": self.says,
-            **told,
+            **excused,
             "incomplete": list(map(_described, self.incomplete)),
             "waiting_in_paused": list(map(_described, self.waiting)),
         }
@@ -370,12 +372,12 @@ def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Inte
             key="source.broker_type",
             action="Run `etl verify CONF` and `etl lag CONF`, which go by offsets",
         )
-    asked = list(divided(whole, every))
+    requested = list(divided(whole, every))
     with open_services(settings, ALONE) as services:
         snapshot = services.observe()
         loaded = _loaded(services)
         with Discovery(settings, services.zookeeper).open_cluster() as cluster:
-            bounds = _bounds(cluster, list(snapshot.extents), asked)
+            bounds = _bounds(cluster, list(snapshot.extents), requested)
     starts = {log: extent.log_start_offset for log, extent in snapshot.extents.items()}
     newest = snapshot.ledger.newest
     of_now = {
@@ -403,9 +405,11 @@ def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Inte
         {log: found for log, found in bounds.items() if (log in paused) is is_paused}
         for is_paused in (False, True)
     )
-    incomplete, waiting = (tuple(find_gaps(asked, some, settled, starts)) for some in (read, rest))
+    incomplete, waiting = (
+        tuple(find_gaps(requested, some, settled, starts)) for some in (read, rest)
+    )
     return Intervals(
-        len(asked),
+        len(requested),
         incomplete,
         excused(bounds, there, let_go, begins, of_others),
         tuple(unled),
@@ -415,12 +419,12 @@ def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Inte
 
 
 def _bounds(
-    cluster: Cluster, logs: Sequence[BrokerPartition], asked: Sequence[TimeInterval]
+    cluster: Cluster, logs: Sequence[BrokerPartition], requested: Sequence[TimeInterval]
 ) -> dict[BrokerPartition, list[int]]:
     """Return an offset for each time, of partitions with a leader."""
     answers = [
         cluster.offsets_at(dict.fromkeys(logs, when))
-        for when in (asked[0].start_ms, *(one.end_ms for one in asked))
+        for when in (requested[0].start_ms, *(one.end_ms for one in requested))
     ]
     return {
         log: [answer[log] for answer in answers]
@@ -445,11 +449,11 @@ _NOTHING = _Told([], [], [])
 
 
 def _loaded(services: LiveServices) -> dict[AuditedLog, _Told]:
-    told = read_both_ledgers(services)
-    if told.table is None:
+    ledgers = read_both_ledgers(services)
+    if ledgers.table is None:
         return {}
-    loaded, led = loaded_plans(services, told, told.table)
-    of_all = expected_of_all(services, told, told.table, loaded, led)
+    loaded, led = loaded_plans(services, ledgers, ledgers.table)
+    of_all = expected_of_all(services, ledgers, ledgers.table, loaded, led)
     return {
         audited: _offsets(found, of_all.losses.get(audited, ()))
         for audited, found in of_all.rows.items()

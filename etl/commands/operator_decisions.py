@@ -132,11 +132,13 @@ def accepted(
     )
 
 
-def record_found(services: LiveServices, plan: Plan, table: Table | None, said: Accepted) -> None:
+def record_found(
+    services: LiveServices, plan: Plan, table: Table | None, decision: Accepted
+) -> None:
     """Record the plan as done if rows of it are there."""
-    if table and said.found and not said.acknowledgement.lacks_plan:
+    if table and decision.found and not decision.acknowledgement.lacks_plan:
         services.record(
-            plan, CommitResult(plan.number, plan.id, table.version, table.id, said.found)
+            plan, CommitResult(plan.number, plan.id, table.version, table.id, decision.found)
         )
 
 
@@ -161,7 +163,7 @@ def accepted_with_backfills(
     live: LiveServices, table: Table | None, *, reason: str, at_ms: int
 ) -> AcceptedBeside:
     """Decide the same for the backfills in that table; rows that are there are recorded."""
-    said, untold = dict[str, Acknowledgement](), dict[str, str]()
+    decisions, unknown = dict[str, Acknowledgement](), dict[str, str]()
     for claim in live.claims.beside.read():
         own = LiveServices(
             settings_of_backfill(live.settings, claim.name), live.zookeeper, ALONE, live.run_id
@@ -182,11 +184,11 @@ def accepted_with_backfills(
                 own, ledger, plan, replace(there, version=table.version), reason=reason, at_ms=at_ms
             )
         except NeedsDecision as error:
-            untold[claim.name] = error.message
+            unknown[claim.name] = error.message
             continue
         record_found(own, plan, there, one)
-        said[claim.name] = one.acknowledgement
-    return AcceptedBeside(said, untold)
+        decisions[claim.name] = one.acknowledgement
+    return AcceptedBeside(decisions, unknown)
 
 
 def _looked_for(services: LiveServices, plan: Plan) -> tuple[RangeResult, ...]:
@@ -284,30 +286,32 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
         _reject_another_version(version, table)
         done = tuple(found for found in unacknowledged(table, ledger.acknowledged) if not found.by)
         at_ms = now_ms()
-        said = accepted(services, ledger, ledger.newest, table, reason=reason, at_ms=at_ms)
-        found, lacks_plan = said.found, said.acknowledgement.lacks_plan
+        decision = accepted(services, ledger, ledger.newest, table, reason=reason, at_ms=at_ms)
+        found, lacks_plan = decision.found, decision.acknowledgement.lacks_plan
         services.note_removals(done)
-        record_found(services, ledger.newest, table, said)
-        beside = accepted_with_backfills(services, table, reason=reason, at_ms=at_ms)
-        acknowledgement = replace(said.acknowledgement, beside=beside.said, rows_of=topics)
+        record_found(services, ledger.newest, table, decision)
+        of_backfills = accepted_with_backfills(services, table, reason=reason, at_ms=at_ms)
+        acknowledgement = replace(
+            decision.acknowledgement, beside=of_backfills.said, rows_of=topics
+        )
         services.ledger.acknowledge(acknowledgement)
     message = (
         "that there is no table"
         if table is None
         else f"the table {table.id} at version {table.version}"
     )
-    says = f"acknowledged {message}, after plan {acknowledgement.number}: {reason}"
-    says += _given_up(ledger, ledger.newest, table, lacks_plan=lacks_plan)
+    sentence = f"acknowledged {message}, after plan {acknowledgement.number}: {reason}"
+    sentence += _given_up(ledger, ledger.newest, table, lacks_plan=lacks_plan)
     if found:
         rows = sum(receipt.rows or 0 for receipt in found)
-        says += f"; {rows:,} rows of that plan are in it, " + (
+        sentence += f"; {rows:,} rows of that plan are in it, " + (
             "so it counts as done" if rows else "so another one takes its place"
         )
-    says += beside.sentence + describe_accepted(topics)
+    sentence += of_backfills.sentence + describe_accepted(topics)
     return Ruling(
-        says,
+        sentence,
         {
-            "message": says,
+            "message": sentence,
             "table_id": acknowledgement.table_id,
             "table_version": acknowledgement.delta_version,
             "after_plan": acknowledgement.number,
@@ -343,11 +347,11 @@ def _acknowledge_rows(services: LiveServices, version: str, reason: str) -> Ruli
         rows_of=topics,
     )
     services.ledger.acknowledge(acknowledgement)
-    says = f"acknowledged the table {table.id} at version {table.version}, before plan 1: {reason}{describe_accepted(topics)}"
+    sentence = f"acknowledged the table {table.id} at version {table.version}, before plan 1: {reason}{describe_accepted(topics)}"
     return Ruling(
-        says,
+        sentence,
         {
-            "message": says,
+            "message": sentence,
             "table_id": table.id,
             "table_version": table.version,
             "after_plan": 0,
@@ -425,16 +429,16 @@ def supersede(
         )
         lost = _describe_lost_by(instead, newest)
         services.supersede(instead, snapshot.ledger)
-    says = f"plan {number} ({newest.id}) was superseded by {instead.id}, which the next run executes: {reason}"
+    sentence = f"plan {number} ({newest.id}) was superseded by {instead.id}, which the next run executes: {reason}"
     not_read = describe_left(newest, instead)
     document = {
-        "message": says,
+        "message": sentence,
         "plan": describe_plan(instead, None),
         "superseded": _ranges(newest),
         "lost": describe_losses(lost),
         "not_read": not_read,
     }
-    return Ruling("\n".join([says, *describe_given_up(lost), *not_read]), document)
+    return Ruling("\n".join([sentence, *describe_given_up(lost), *not_read]), document)
 
 
 def _settled(
@@ -464,10 +468,14 @@ def _settled(
         instead = with_id(plan_without_uncommitted(plan, left, reason, now_ms=now_ms()))
         reject_fenced_plan(services.supersede(instead, snapshot.ledger))
         held = "what was not handed over" if is_in_part else "what it held"
-        says = f"plan {plan.number} ({plan.id}) was superseded by {instead.id}: {held} is left to the group"
+        sentence = f"plan {plan.number} ({plan.id}) was superseded by {instead.id}: {held} is left to the group"
         return Ruling(
-            f"{says}: {reason}",
-            {"message": says, "plan": describe_plan(instead, None), "superseded": _ranges(plan)},
+            f"{sentence}: {reason}",
+            {
+                "message": sentence,
+                "plan": describe_plan(instead, None),
+                "superseded": _ranges(plan),
+            },
         )
     if found_out(plan, snapshot.committed) is not HandOverOutcome.UNTOLD:
         message = f"Whether plan {plan.number} was handed over is known"
@@ -478,8 +486,10 @@ def _settled(
         )
     marked = replace(plan, handed_over=True)
     write_mark(services.ledger, marked)
-    says = f"plan {plan.number} ({plan.id}) counts as handed over, and the next run executes it: {reason}"
-    return Ruling(says, {"message": says, "plan": describe_plan(marked, None), "superseded": []})
+    sentence = f"plan {plan.number} ({plan.id}) counts as handed over, and the next run executes it: {reason}"
+    return Ruling(
+        sentence, {"message": sentence, "plan": describe_plan(marked, None), "superseded": []}
+    )
 
 
 def _reject_finished(number: int, state: PipelineState, table: Table | None) -> None:
@@ -555,14 +565,18 @@ def accept_log(
         reject_restart_of_reserved_partition(plan, old, unloaded_by_backfill(services.ledger))
         lost = _describe_lost_by(plan, old) if isinstance(state, Replay) else ()
         store_decided(services, plan, state, snapshot.ledger)
-    says = [*describe_stored_plan(plan, reason), *describe_given_up(lost)]
-    says += [
+    sentences = [*describe_stored_plan(plan, reason), *describe_given_up(lost)]
+    sentences += [
         describe_continuation(plan, old, log, is_stored=isinstance(state, Replay))
         for log in sorted(_moved_logs(plan, state))
     ]
-    says += told_of(old, plan, snapshot)
-    document = {"message": says, "plan": describe_plan(plan, None), "lost": describe_losses(lost)}
-    return Ruling("\n".join([*says, *describe_vanished(plan.vanished)]), document)
+    sentences += told_of(old, plan, snapshot)
+    document = {
+        "message": sentences,
+        "plan": describe_plan(plan, None),
+        "lost": describe_losses(lost),
+    }
+    return Ruling("\n".join([*sentences, *describe_vanished(plan.vanished)]), document)
 
 
 def _describe_lost_by(plan: Plan, old: Plan) -> tuple[Loss, ...]:
@@ -635,11 +649,11 @@ def resolve(
         )
         before, ledger = read_named_table(services.ledger), services.ledger.read_ledger()
         write_named_table(services.ledger, found)
-    says = told(before, found, ledger, _in_table(settings, found, ledger))
+    sentence = told(before, found, ledger, _in_table(settings, found, ledger))
     return Ruling(
-        says,
+        sentence,
         {
-            "message": says,
+            "message": sentence,
             "now": as_json(found),
             "before": as_json(before) if before else None,
             "table_of_newest_plan": ledger.newest.table_id if ledger.newest else None,
@@ -661,26 +675,26 @@ def told(before: NamedTable | None, found: NamedTable, ledger: Ledger, in_table:
     """Describe what was found, and what the next run does. `in_table`: number of the last plan in
     it.
     """
-    says = f"the table {found.name} is at {found.path}"
+    sentence = f"the table {found.name} is at {found.path}"
     is_elsewhere = before is not None and place_of(before.path) != place_of(found.path)
     if before is not None and (is_elsewhere or before.name != found.name):
-        says += f"; until now runs went by {before.name} at {before.path}, as it was at {at(before.at_ms)}"
+        sentence += f"; until now runs went by {before.name} at {before.path}, as it was at {at(before.at_ms)}"
     newest = ledger.newest
     if newest is not None and newest.table_id not in (None, found.table_id):
         was = f"than plan {newest.number} was made for ({newest.table_id})"
         return (
-            f"{says}. It is another table ({found.table_id}) {was}: the next run stops, until "
+            f"{sentence}. It is another table ({found.table_id}) {was}: the next run stops, until "
             "`etl table accept-changes CONF VERSION --reason ...` accepts it, and what it lacks of the plans until now is given up by that"
         )
     if newest is None or not is_recorded(ledger, newest) or (in_table or 0) >= newest.number:
-        return says
+        return sentence
     back = (
         f"ALTER TABLE {found.name} SET LOCATION '{before.path}' and this command again lead back, "
         if before and is_elsewhere
         else ""
     )
     return (
-        f"{says}. It lacks plan {newest.number}, which the table has had: the next run stops. Nothing is lost where the copy is found "
+        f"{sentence}. It lacks plan {newest.number}, which the table has had: the next run stops. Nothing is lost where the copy is found "
         f"that has it: {back}or it is copied here again"
     )
 

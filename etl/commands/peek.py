@@ -313,16 +313,18 @@ def open_peek(settings: Settings, wanted: PeekRequest) -> Iterator[PeekedLog]:
     with open_cluster(settings) as cluster:
         source = settings.source
         metadata = cluster.describe_when_known([log.topic], wait_s=source.wait_for_leader_s)
-        told = metadata.topics.get(log.topic)
-        if told is None or (told.refusal and told.refusal.meaning is Meaning.UNKNOWN_TOPIC):
+        described = metadata.topics.get(log.topic)
+        if described is None or (
+            described.refusal and described.refusal.meaning is Meaning.UNKNOWN_TOPIC
+        ):
             raise TopicMissing(
                 "There is no such topic",
                 topic=log.topic,
                 action="Check its name; `etl offsets show` lists those of the conf",
             )
-        if told.refusal and not told.partitions:
-            raise told.refusal.error("tell of the topic", topic=log.topic)
-        if log not in (known := [each.log for each in told.partitions]):
+        if described.refusal and not described.partitions:
+            raise described.refusal.error("tell of the topic", topic=log.topic)
+        if log not in (known := [each.log for each in described.partitions]):
             there = ", ".join(each.key for each in known) or "none"
             away = "; those of a broker that is away are not told" if log.is_physical else ""
             raise SettingsError(

@@ -103,13 +103,13 @@ def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
             closed = close_stored_plan(services, f"pipeline retired: {reason}")
             retirement = Retirement(reason, now_ms())
             services.ledger.retire(retirement)
-    says = f"pipeline {chosen.pipeline} loads no more, and other pipelines of the group may read {', '.join(left)}: {reason}"
+    sentence = f"pipeline {chosen.pipeline} loads no more, and other pipelines of the group may read {', '.join(left)}: {reason}"
     if closed:
-        says += f". Its stored plan {closed.number} was closed in the table, so no driver can append it any more"
+        sentence += f". Its stored plan {closed.number} was closed in the table, so no driver can append it any more"
     return Ruling(
-        says,
+        sentence,
         {
-            "message": says,
+            "message": sentence,
             "pipeline": chosen.pipeline,
             "retired_at": at(retirement.at_ms),
             "reason": reason,
@@ -140,11 +140,11 @@ def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
             version, topics = services.ledger.pipelines_version(), sorted(services.ledger.topics())
             reject_shared_topics(topics, services.ledger.other_pipelines(), has_plans=True)
             services.ledger.resume(beside=version or 0)
-    says = f"pipeline {chosen.pipeline} is in service again and goes on from its own positions: {reason}"
+    sentence = f"pipeline {chosen.pipeline} is in service again and goes on from its own positions: {reason}"
     return Ruling(
-        says,
+        sentence,
         {
-            "message": says,
+            "message": sentence,
             "pipeline": chosen.pipeline,
             "reason": reason,
             "topics": topics,
@@ -238,11 +238,11 @@ def set_acl(settings: Settings) -> Ruling:
                 )
             changed = apply_acls(services.zookeeper, kept)
     who = "everybody" if access.acl is Acl.OPEN else f"{describe_identity(access)}, alone"
-    says = f"the {changed:,} znodes of pipeline {settings.pipeline} can be changed by {who}, and read by everybody"
+    sentence = f"the {changed:,} znodes of pipeline {settings.pipeline} can be changed by {who}, and read by everybody"
     return Ruling(
-        says,
+        sentence,
         {
-            "message": says,
+            "message": sentence,
             "pipeline": settings.pipeline,
             "acl": access.acl.value,
             "znodes": changed,

@@ -235,12 +235,14 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
     )
     first = steps[0]
     by_id = "".join(
-        f"; {told}"
+        f"; {cluster_sentence}"
         for plan in plans[-1:]
-        if (told := describe_cluster_id(plan, snapshot.ledger.newest))
+        if (cluster_sentence := describe_cluster_id(plan, snapshot.ledger.newest))
     )
     by_id += "".join(
-        f"; {told}" for plan in plans[:1] for told in describe_time_zones(plan, snapshot)
+        f"; {cluster_sentence}"
+        for plan in plans[:1]
+        for cluster_sentence in describe_time_zones(plan, snapshot)
     )
     lag = lag_in_all(snapshot, reached(first.state, snapshot), settings) if first.state else 0
     return Preview(
@@ -275,12 +277,12 @@ def _tasks(
 
 def _said(step: NextStep) -> str:
     """One step, as the end of a sentence about the run."""
-    said = _action_said(step)
+    text = _action_said(step)
     if step.repair and step.repair.offsets:
-        said = f"first moves {len(step.repair.offsets)} offsets of plan {step.repair.plan.number}; {said}"
+        text = f"first moves {len(step.repair.offsets)} offsets of plan {step.repair.plan.number}; {text}"
     if step.repair and step.repair.adopts:
-        said = f"first takes over plan {step.repair.adopts.number} from the table, then {said}"
-    return said
+        text = f"first takes over plan {step.repair.adopts.number} from the table, then {text}"
+    return text
 
 
 def _action_said(step: NextStep) -> str:

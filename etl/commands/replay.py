@@ -163,11 +163,11 @@ def preview_of(
     plan = next_replay(services, step, settings, wanted, None)
     plan = replace(plan, stood=services.rows_there(spans_of(plan)))
     topics = sorted({r.log.topic for r in plan.ranges})
-    says, told = settings.source.is_assumed_compacted, snapshot.retention
+    is_assumed, retention = settings.source.is_assumed_compacted, snapshot.retention
     compacted = tuple(
         topic
         for topic in topics
-        if cleanup_of(told.get(topic), said_to_be_compacted=says(topic)).is_compacted
+        if cleanup_of(retention.get(topic), said_to_be_compacted=is_assumed(topic)).is_compacted
     )
     paused = describe_paused_but_loaded({r.log for r in plan.ranges}, snapshot.pauses)
     zones = zones_of_replaced(services, plan, step.snapshot)
@@ -264,14 +264,14 @@ def replay_into(
         step, _ = step_after_stored_plan(services.observe(wanted.offsets_of), settings)
         plan = with_id(next_replay(services, step, settings, wanted, None))
         notes = zones_of_replaced(services, plan, step.snapshot)
-        said = {
+        metadata = {
             "app": _MADE_BY,
             "pipeline": settings.pipeline,
             "group": settings.group.id,
             "run_id": run_id,
             "offsets": _offsets(plan),
         }
-        counts = services.put_into(plan, step.snapshot, into, json.dumps(said))
+        counts = services.put_into(plan, step.snapshot, into, json.dumps(metadata))
     if settings.transform.function is None and counts.read not in (None, counts.there):
         message = f"{counts.read:,} records were read, and the table has {counts.there:,} rows of their offsets"
         raise VerificationFailed(
@@ -298,12 +298,12 @@ def _place(settings: Settings, path: str) -> str:
             key="--into",
             action="Run it without --into, which replaces its rows by a plan",
         )
-    for other, whose in (
+    for other, name in (
         (settings.table.path, "the table"),
         (settings.table.losses_at, "the losses table"),
     ):
         if lies_in(place, other) or lies_in(other, place):
-            message = f"This and the folder of {whose} lie one inside the other: VACUUM takes a table in another one for rubbish"
+            message = f"This and the folder of {name} lie one inside the other: VACUUM takes a table in another one for rubbish"
             raise SettingsError(message, key="--into", path=place, action=_FREE)
     # another store than the table's goes by each engine's own chain
     return TablePath(

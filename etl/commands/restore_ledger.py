@@ -129,10 +129,10 @@ def restore(
             plan = _behind_rows(services, snapshot, foreseen, reason)
         else:
             plan = from_commits(services, snapshot, settings, reason, run_id)
-    says = [*describe_stored_plan(plan, reason), *foreseen.says]
+    sentences = [*describe_stored_plan(plan, reason), *foreseen.says]
     return Ruling(
-        "\n".join(says),
-        {"message": says, "restored": foreseen.lost.value, "plan": describe_plan(plan, None)},
+        "\n".join(sentences),
+        {"message": sentences, "restored": foreseen.lost.value, "plan": describe_plan(plan, None)},
     )
 
 
@@ -172,16 +172,16 @@ def _restorable(
         )
         return Restorable(lost, (f"there is nothing to restore: {why}",))
     moves = apart(plan, snapshot)
-    says = *describe_each_move(moves), *describe_rewound(moves, snapshot, services.settings)
+    sentences = *describe_each_move(moves), *describe_rewound(moves, snapshot, services.settings)
     if lost is Lost.LEDGER:
         newest = snapshot.ledger.newest
         knew = f"knows plan {newest.number} as the newest" if newest else "knows no plan"
-        says = (
+        sentences = (
             f"ZooKeeper {knew}: the ledger is written anew from the table's commits up to plan {plan.number}",
             *(() if newest or snapshot.pauses else (PAUSES_LOST,)),
-            *says,
+            *sentences,
         )
-    return Restorable(lost, says, frozenset(moves), dict(plan.positions))
+    return Restorable(lost, sentences, frozenset(moves), dict(plan.positions))
 
 
 def _rows_tell(services: LiveServices, snapshot: Snapshot) -> Restorable:
@@ -223,13 +223,13 @@ def _rows_tell(services: LiveServices, snapshot: Snapshot) -> Restorable:
             action="Check table.path and source.topics; a newer copy of ZooKeeper",
         )
     others = len(other_pipelines(settings.table.path, services.app_id))
-    says = (
+    sentences = (
         *describe_restored_rows(until, snapshot, others),
         *(() if snapshot.ledger.newest or snapshot.pauses else (PAUSES_LOST,)),
     )
     return Restorable(
         Lost.PLANS,
-        says,
+        sentences,
         frozenset(until),
         {log: at for log, (_, at) in until.items()},
         {log: life for log, (life, _) in until.items()},
@@ -263,7 +263,7 @@ def from_commits(
     plan = with_id(of_command(plan, snapshot, settings))
     reject_fenced_plan(
         services.store(plan),
-        "the ledger is written anew, and no offset was moved" if lost is Lost.LEDGER else "",
+        "The ledger was restored, and no offset was committed" if lost is Lost.LEDGER else "",
     )
     return plan
 
@@ -353,11 +353,11 @@ def sides_of(
     """Return the same of a snapshot; `away`: why brokers were not asked."""
     base, ledger, table = state_by_ledgers(snapshot, settings), snapshot.ledger, snapshot.table
     foreseen = foresee(snapshot, settings, now_ms=now_ms(), has_asked_brokers=away is None)
-    told, stops = (
+    sources, stops = (
         [as_members_see(one, foreseen) for one in differences(snapshot, base)],
         foreseen.refusal,
     )
-    apart = [one for one in told if one.difference is not Difference.NONE]
+    apart = [one for one in sources if one.difference is not Difference.NONE]
     stands, newest, held = (
         plan_stands(base, ledger, table),
         ledger.newest,
@@ -374,7 +374,7 @@ def sides_of(
         }
         if table
         else None,
-        "partitions": len(told),
+        "partitions": len(sources),
         "differing": len(apart),
         "rows": [
             {
@@ -386,7 +386,7 @@ def sides_of(
                 "means": means(one, foreseen, newest),
                 "next_run": next_run(one, foreseen),
             }
-            for one in (told if shows_all else apart)
+            for one in (sources if shows_all else apart)
         ],
         "stops": stops.as_json() if stops else None,
         "not_looked_at": [f"{away.message}; so nobody looked at {_NOT_ASKED}"] if away else [],
@@ -396,42 +396,42 @@ def sides_of(
     return Sides(document, None if stops is None or stops.retriable else stops)
 
 
-def means(told: PartitionSources, foreseen: Foreseen, newest: Plan | None) -> str | None:
+def means(sources: PartitionSources, foreseen: Foreseen, newest: Plan | None) -> str | None:
     """Describe a difference in one sentence; None without one."""
     number = newest.number if newest else 0
     state = foreseen.step.state
-    said = {
+    meanings = {
         Difference.UNREAD: "the group has an offset here, and no plan of this pipeline knows the partition",
         Difference.NOT_MOVED: "the rows up to this position are in the table, and the offset was not moved there yet",
-        Difference.MOVED: f"another client {'removed' if told.committed is None else 'moved'} the offset: no plan left it there",
+        Difference.MOVED: f"another client {'removed' if sources.committed is None else 'moved'} the offset: no plan left it there",
         Difference.READ_ON: "other members of the group read on from here: these records are theirs, and nothing is lost",
         Difference.NOT_APPENDED: f"plan {number} is stored and not in the table",
         Difference.LEDGER_BEHIND: "the table holds a plan that ZooKeeper does not have: its ledger was lost, restored from an old copy, or "
         "changed beside a run",
         Difference.NOT_HELD: f"the table does not hold plan {number}, and an operator accepted that",
         Difference.DISAGREE: "the table and ZooKeeper tell two stories, and nobody can tell which one is right",
-    }.get(told.difference)
-    if told.difference is Difference.MOVED and isinstance(state, Replay | Supersede):
-        return f"{said}; and plan {number} is stored and not in the table"
-    return said
+    }.get(sources.difference)
+    if sources.difference is Difference.MOVED and isinstance(state, Replay | Supersede):
+        return f"{meanings}; and plan {number} is stored and not in the table"
+    return meanings
 
 
-def next_run(told: PartitionSources, foreseen: Foreseen) -> str | None:
+def next_run(sources: PartitionSources, foreseen: Foreseen) -> str | None:
     """Describe what the next run does about it, as the end of a sentence; None without a
     difference.
     """
-    step, log = foreseen.step, told.log
-    if told.difference is Difference.NONE:
+    step, log = foreseen.step, sources.log
+    if sources.difference is Difference.NONE:
         return None
     if step.state is None:
         is_passing = foreseen.refusal is not None and foreseen.refusal.retriable
         return "stops before it does anything" + (
             ", and a later one goes on" if is_passing else ": a person must decide"
         )
-    if told.difference is Difference.UNREAD:
-        return _begins(told, foreseen)
+    if sources.difference is Difference.UNREAD:
+        return _begins(sources, foreseen)
     if isinstance(step.state, Replay | Supersede):
-        return _finishes(told, foreseen)
+        return _finishes(sources, foreseen)
     if log in foreseen.undecided:
         return "follows the offset or stops, by where the log ends, and that was not looked at"
     last = step.state.state if isinstance(step.state, RebuildFromTable) else step.state
@@ -441,7 +441,7 @@ def next_run(told: PartitionSources, foreseen: Foreseen) -> str | None:
         else []
     )
     if isinstance(last, UpToDate):
-        if told.difference is Difference.READ_ON:
+        if sources.difference is Difference.READ_ON:
             did.append(
                 "goes on at the offset where the partition is of its share, and names what others read"
             )
@@ -453,17 +453,17 @@ def next_run(told: PartitionSources, foreseen: Foreseen) -> str | None:
             )
         elif log in last.uncommitted:
             did.append("moves the offset to the position")
-        elif told.difference is Difference.NOT_HELD:
+        elif sources.difference is Difference.NOT_HELD:
             did.append("goes on behind the plan, and gives up what the table lacks of it")
     return ", then ".join(did)
 
 
-def _begins(told: PartitionSources, foreseen: Foreseen) -> str:
+def _begins(sources: PartitionSources, foreseen: Foreseen) -> str:
     plan = foreseen.step.plan if foreseen.step.action is Action.STORE else None
     start = (
         min(
-            (r.from_offset for r in plan.ranges if r.log == told.log),
-            default=plan.positions.get(told.log),
+            (r.from_offset for r in plan.ranges if r.log == sources.log),
+            default=plan.positions.get(sources.log),
         )
         if plan
         else None
@@ -475,20 +475,20 @@ def _begins(told: PartitionSources, foreseen: Foreseen) -> str:
     )
 
 
-def _finishes(told: PartitionSources, foreseen: Foreseen) -> str:
+def _finishes(sources: PartitionSources, foreseen: Foreseen) -> str:
     """Describe that for a stored plan which is not in the table."""
     step = foreseen.step
     if step.refusal:
         return "stops, for the plan cannot be finished: a person must decide"
-    says = "executes the plan, or puts another in its place"
+    sentence = "executes the plan, or puts another in its place"
     if step.action:
-        says = (
+        sentence = (
             "executes the plan"
             if step.action is Action.REPLAY
             else f"puts another plan in its place: {step.reason}"
         )
-    if told.difference is not Difference.MOVED:
-        return says
+    if sources.difference is not Difference.MOVED:
+        return sentence
     if isinstance(foreseen.refusal, OffsetMoved):
-        return f"{says}, then stops at this offset: a person must decide"
-    return f"{says}; it does not move this offset, and group.on_offset_changed decides about it"
+        return f"{sentence}, then stops at this offset: a person must decide"
+    return f"{sentence}; it does not move this offset, and group.on_offset_changed decides about it"

@@ -101,12 +101,12 @@ def reported(
         _counted(report),
         run_context.progress(report.watch.doing),
     ):
-        settings, asked = place_table(
+        settings, named_table = place_table(
             settings, run_context, report.watch, name=run_id, making=making
         )
         report.table_path, report.settings = settings.table.path, settings
-        if untold := untried(settings.table.path):
-            _log.warning("table.path: %s; etl verify says whether each row is there once", untold)
+        if untested := untried(settings.table.path):
+            _log.warning("table.path: %s; etl verify says whether each row is there once", untested)
         for left in reversed(range(SESSIONS_MAX)):
             try:
                 opened = open_services(
@@ -118,8 +118,8 @@ def reported(
                     translating_spark_errors(),
                     _measured(services, settings, report),
                 ):
-                    if asked is not None:
-                        write_named_table(services.ledger, asked)
+                    if named_table is not None:
+                        write_named_table(services.ledger, named_table)
                     story(services, report)
                     mirror(settings, services.zookeeper, report)
                     compact_when_due(settings, services, report)
@@ -233,11 +233,11 @@ def _name(failed: Mapping[str, EtlError], worst: EtlError) -> str:
 def run_each(
     folder: Path,
     start: Callable[[Path], ConfRun],
-    told: Callable[[ConfRun], object],
+    show: Callable[[ConfRun], object],
     changes: Sequence[Change] = (),
 ) -> FolderRun:
     """Run each conf of the directory. `start` runs one and raises KeyboardInterrupt if it was
-    interrupted; `told` is called with each result. Raises SettingsError without a conf.
+    interrupted; `show` is called with each result. Raises SettingsError without a conf.
     """
     confs = confs_in(folder)
     twice = _same_pipeline(confs, changes)
@@ -254,7 +254,7 @@ def run_each(
                     ),
                 )
             )
-        told(runs[-1])
+        show(runs[-1])
         if isinstance(runs[-1].error, Stopped):
             break
     runs += [

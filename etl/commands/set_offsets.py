@@ -165,15 +165,15 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
         plan = plan_set(stands, moves, snapshot, settings, reason=reason, now_ms=now_ms())
         plan = with_id(of_command(plan, snapshot, settings))
         store_decided(services, plan, stands.state, snapshot.ledger)
-    says = describe_stored_plan(plan, reason)
-    says += foreseen.says
+    sentences = describe_stored_plan(plan, reason)
+    sentences += foreseen.says
     document = {
-        "message": says,
+        "message": sentences,
         "moves": foreseen.as_json(),
         "lost": describe_losses(foreseen.lost),
         "plan": describe_plan(plan, None),
     }
-    return Ruling("\n".join(says), document)
+    return Ruling("\n".join(sentences), document)
 
 
 def _lost(stands: Standing, moves: tuple[Move, ...], snapshot: Snapshot) -> tuple[Loss, ...]:
@@ -285,22 +285,23 @@ def _reject_loaded(
     """Look up loaded offsets and rows that would be read again. Raises NeedsDecision if there are
     any, or that is unknown.
     """
-    asked, table = intervals_to_look_up(moves), snapshot.table
-    if not asked or table is None:
+    to_look_up, table = intervals_to_look_up(moves), snapshot.table
+    if not to_look_up or table is None:
         return
-    told = read_both_ledgers(services)
-    loaded, led = loaded_plans(services, told, table)
+    ledgers = read_both_ledgers(services)
+    loaded, led = loaded_plans(services, ledgers, table)
     intervals_loaded_by_plans = (hole for each in loaded for hole in each.plan.read_by_others)
     theirs = (
-        *told.coverage.read_by_others,
+        *ledgers.coverage.read_by_others,
         *intervals_loaded_by_plans,
         *metadata_named_by_command(stands.state),
     )
     reject_offsets_read_by_others(
-        asked, [hole for hole in theirs if hole.log_epoch == stands.old.log_epochs.get(hole.log, 0)]
+        to_look_up,
+        [hole for hole in theirs if hole.log_epoch == stands.old.log_epochs.get(hole.log, 0)],
     )
     gone = [
-        *told.coverage.vanished,
+        *ledgers.coverage.vanished,
         *(one for each in loaded for one in each.plan.vanished),
         *stands.old.vanished,
     ]
@@ -310,7 +311,7 @@ def _reject_loaded(
             (one.from_offset, one.until_offset)
         )
     given: dict[BrokerPartition, list[tuple[int, int]]] = {}
-    for audited, expected in expected_rows(services, told, table, loaded, led)[0].items():
+    for audited, expected in expected_rows(services, ledgers, table, loaded, led)[0].items():
         holes = vanished.get((audited.log, audited.log_epoch), ())
         stretches = [
             *((one.from_offset, one.until_offset) for one in expected.coverage),
@@ -319,29 +320,29 @@ def _reject_loaded(
         given.setdefault(audited.log, []).extend(
             part for stretch in stretches for part in without(stretch, holes)
         )
-    reject_loaded(moves, given, _rows_of(services, asked, stands, vanished))
+    reject_loaded(moves, given, _rows_of(services, to_look_up, stands, vanished))
 
 
 def _rows_of(
     services: LiveServices,
-    asked: Mapping[BrokerPartition, tuple[int, int]],
+    intervals: Mapping[BrokerPartition, tuple[int, int]],
     stands: Standing,
     vanished: Mapping[tuple[BrokerPartition, int], Iterable[tuple[int, int]]],
 ) -> dict[BrokerPartition, int]:
     """Return the number of rows of these offsets, of all incarnations with existing records,
     whoever wrote them.
     """
-    rows = dict.fromkeys(asked, 0)
-    lives = {log: stands.old.log_epochs.get(log, 0) for log in asked}
+    rows = dict.fromkeys(intervals, 0)
+    lives = {log: stands.old.log_epochs.get(log, 0) for log in intervals}
     for life in range(max(lives.values(), default=0) + 1):
         ranges = tuple(
             OffsetRange(log, *part)
-            for log, stretch in sorted(asked.items())
+            for log, stretch in sorted(intervals.items())
             if life <= lives[log]
             for part in without(stretch, vanished.get((log, life), ()))
         )
         counted = services.rows_of_today(
-            replace(stands.old, ranges=ranges, log_epochs=dict.fromkeys(asked, life))
+            replace(stands.old, ranges=ranges, log_epochs=dict.fromkeys(intervals, life))
         )
         if counted.uncounted:
             message = f"Nobody can tell whether the table holds what would be read again: {counted.uncounted}"
@@ -388,13 +389,13 @@ def _changed(
         after = change(before, named, _known(services, named, before, ledger.newest))
         if after.pauses != before:
             write_pauses(services.ledger, after.pauses, version)
-    says = [*after.says, *([f"why: {reason}"] if reason and after.pauses != before else ())]
+    sentences = [*after.says, *([f"why: {reason}"] if reason and after.pauses != before else ())]
     stored = ledger.newest if ledger.newest and ledger.applied is None else None
-    says += _describe_paused_in_stored_plan(stored, after.pauses, before)
+    sentences += _describe_paused_in_stored_plan(stored, after.pauses, before)
     return Ruling(
-        "\n".join(says),
+        "\n".join(sentences),
         {
-            "message": says,
+            "message": sentences,
             "reason": reason,
             "changed": after.pauses != before,
             "paused": [described_pause(one) for one in after.pauses],

@@ -162,8 +162,8 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
     watch = Stopwatch()
     opened = open_services(settings, run_context, name=f"{new_run_id()}-verify", phases=watch)
     with run_context.progress(watch.doing), opened as services, translating_spark_errors():
-        told = read_both_ledgers(services)
-        ledger, table = told.ledger, told.table
+        ledgers = read_both_ledgers(services)
+        ledger, table = ledgers.ledger, ledgers.table
         reject_other_broker_type(ledger.newest, settings)
         with naming_table(settings):
             state = _compared(ledger, table, settings.table.place)
@@ -178,8 +178,8 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
             for found in unacknowledged(table, ledger.acknowledged)
             if stops_a_run(found, ledger) and not is_let_pass(found, settings.table.on_rows_removed)
         )
-        of_ours, led = loaded_plans(services, told, table)
-        of_all = expected_of_all(services, told, table, of_ours, led)
+        of_ours, led = loaded_plans(services, ledgers, table)
+        of_all = expected_of_all(services, ledgers, table, of_ours, led)
         loaded, expected, losses, notes = of_all.loaded, of_all.rows, of_all.losses, of_all.notes
         spark = services.spark()
         is_physical = settings.source.is_physical
@@ -197,7 +197,7 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
             for f in found
             if lives.get(f.audited.log, 0) == f.audited.log_epoch and (span := scan.doubled_span(f))
         }
-        logs = tuple(_explained(services, told, table, loaded, found, expected, losses))
+        logs = tuple(_explained(services, ledgers, table, loaded, found, expected, losses))
         if others_rows:
             notes += (
                 f"{others_rows:,} rows are of topics that other pipelines load into this table: they are not judged",
@@ -254,7 +254,7 @@ def _nothing_there(state: PipelineState) -> str:
 
 def _explained(
     services: LiveServices,
-    told: BothLedgers,
+    ledgers: BothLedgers,
     table: Table,
     loaded: Sequence[Loaded],
     found: Sequence[LogFindings],
@@ -274,7 +274,7 @@ def _explained(
         for place, s in short.items()
     }
     removals, allowed = (
-        _removals(services, told.ledger, table, origins.values())
+        _removals(services, ledgers.ledger, table, origins.values())
         if short
         else ((), frozenset[int]())
     )
@@ -288,14 +288,14 @@ def _explained(
             f,
             gaps,
             blame(mine, removals, allowed),
-            _doubt(told, table, loaded, f) if f.unproven else UnprovenOffsets(),
+            _doubt(ledgers, table, loaded, f) if f.unproven else UnprovenOffsets(),
         )
 
 
 def _doubt(
-    told: BothLedgers, table: Table, loaded: Sequence[Loaded], found: LogFindings
+    ledgers: BothLedgers, table: Table, loaded: Sequence[Loaded], found: LogFindings
 ) -> UnprovenOffsets:
-    acknowledgement = told.ledger.acknowledged
+    acknowledgement = ledgers.ledger.acknowledged
     accepted = (
         acknowledgement.number if acknowledgement and acknowledgement.table_id == table.id else 0
     )
@@ -309,7 +309,7 @@ def _doubt(
     return doubt_of(
         found.unproven,
         plans,
-        pruned=told.coverage.unproven_through,
+        pruned=ledgers.coverage.unproven_through,
         accepted=accepted,
         is_physical=is_physical,
     )

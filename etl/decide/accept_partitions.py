@@ -243,8 +243,8 @@ def _known_as_same(
     one must be named itself.
     """
     for log in waiting:
-        told = is_what_was_read(log, old, snapshot)
-        if told is False:
+        is_same = is_what_was_read(log, old, snapshot)
+        if is_same is False:
             message = "It is not the same log: the bytes that were read are not there any more"
             raise SettingsError(
                 message,
@@ -252,7 +252,7 @@ def _known_as_same(
                 **log.place,
                 action="Leave --not-recreated out to read it from its start",
             )
-        if told is None and not wanted.names_itself(log):
+        if is_same is None and not wanted.names_itself(log):
             raise _untold(log, old, snapshot)
     return waiting
 
@@ -261,14 +261,14 @@ def _continues(log: BrokerPartition, wanted: Accepting, old: Plan, snapshot: Sna
     """True if an undecided partition continues at its position: by its bytes, or, if they do not
     tell, by being named itself.
     """
-    told = is_what_was_read(log, old, snapshot)
-    if told is None and not wanted.names_itself(log):
+    is_same = is_what_was_read(log, old, snapshot)
+    if is_same is None and not wanted.names_itself(log):
         raise _untold(log, old, snapshot)
-    if told and wanted.names_itself(log):
+    if is_same and wanted.names_itself(log):
         message = "It is the same log: the bytes that were read last are there, and read from its start its rows would be in the table twice"
         action = "Pass --not-recreated, which continues where it was; if its messages are all alike and it is another all the same: --truncated-at OFFSET"
         raise SettingsError(message, key="LOG", **log.place, action=action)
-    return bool(told)
+    return bool(is_same)
 
 
 def _untold(log: BrokerPartition, old: Plan, snapshot: Snapshot) -> SettingsError:
@@ -384,7 +384,7 @@ def told_of(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
             if log.topic == topic
         )
     ]
-    said = {
+    kinds = {
         "goes on where it was": named([log for log in kept if log not in doubtful]),
         "goes on where it was, by your word alone: if it is another log, its records below that are never loaded": named(
             [log for log in kept if log in doubtful]
@@ -402,7 +402,7 @@ def told_of(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
             same
         ),
     }
-    return [f"{names}: {message}" for message, names in said.items() if names]
+    return [f"{names}: {message}" for message, names in kinds.items() if names]
 
 
 def plan_reset(
@@ -515,20 +515,22 @@ def _gone(
     left: Mapping[BrokerPartition, int],
     before: Mapping[BrokerPartition, int],
     old: Plan,
-    told: Sequence[Vanished],
+    vanished: Sequence[Vanished],
 ) -> tuple[Vanished, ...]:
     """Return the rows whose records are gone; `left` is where each log still has them.
 
-    `told`: those of a replaced plan. It was never executed, so no row is of the incarnation that it
+    `vanished`: those of a replaced plan. It was never executed, so no row is of the incarnation that it
     began; its intervals extend as far as the log has lost by now.
     """
-    kept = [one for one in told if one.log not in left]
-    begun = {one.log: one for one in told if one.log_epoch == old.log_epochs.get(one.log, 0) - 1}
+    kept = [one for one in vanished if one.log not in left]
+    begun = {
+        one.log: one for one in vanished if one.log_epoch == old.log_epochs.get(one.log, 0) - 1
+    }
     lives = {
         log: begun.get(log, Vanished(log, at, before[log], old.log_epochs.get(log, 0)))
         for log, at in left.items()
     }
-    earlier = [one for one in told if one.log in left and one != begun.get(one.log)]
+    earlier = [one for one in vanished if one.log in left and one != begun.get(one.log)]
     found = (replace(lives[log], from_offset=at) for log, at in sorted(left.items()))
     return (*kept, *earlier, *(one for one in found if one.from_offset < one.until_offset))
 

@@ -327,12 +327,12 @@ class BackfillRequest(ReplayRequest):
         return not self.named or any(one.covers(log) for one in self.named)
 
 
-def logs_of(asked: BackfillRequest, live: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
+def logs_of(request: BackfillRequest, live: Plan, snapshot: Snapshot) -> list[BrokerPartition]:
     """The logs that are meant; all can be read now, and the live pipeline has begun them. Raises
     SettingsError, BrokerUnreachable.
     """
     there = {*snapshot.extents, *snapshot.leaderless}
-    for one in asked.named:
+    for one in request.named:
         if not any(one.covers(log) for log in there):
             message = f"The brokers have no {one}, or the conf does not name its topic"
             raise SettingsError(
@@ -340,7 +340,7 @@ def logs_of(asked: BackfillRequest, live: Plan, snapshot: Snapshot) -> list[Brok
                 key="--topic" if one.log is None else "--partition",
                 action="Check with `etl offsets show CONF`",
             )
-    logs = sorted(log for log in there if asked.covers(log))
+    logs = sorted(log for log in there if request.covers(log))
     for log in logs:
         if log not in live.positions:
             message = "The pipeline has not begun this partition, so nobody knows yet what of it is left for a backfill"
@@ -355,7 +355,7 @@ def logs_of(asked: BackfillRequest, live: Plan, snapshot: Snapshot) -> list[Brok
 
 
 def intervals_of(
-    asked: BackfillRequest,
+    request: BackfillRequest,
     logs: Iterable[BrokerPartition],
     found: Found,
     snapshot: Snapshot,
@@ -365,29 +365,29 @@ def intervals_of(
     """Return start and end of each partition with something requested. Raises as the module's
     table.
     """
-    if isinstance(asked.until, Timestamp) and asked.until.ms > now_ms:
-        message = f"The interval is not over: its end is in the future by {(asked.until.ms - now_ms) / 1000:,.0f} s, by this machine's clock"
+    if isinstance(request.until, Timestamp) and request.until.ms > now_ms:
+        message = f"The interval is not over: its end is in the future by {(request.until.ms - now_ms) / 1000:,.0f} s, by this machine's clock"
         raise NotReady(
             message,
             key="--until",
             action="Run this command again then; what comes until then would be missing",
         )
     intervals, logs = {}, list(logs)
-    _reject_above_all_ends(asked, logs, snapshot)
+    _reject_above_all_ends(request, logs, snapshot)
     for log in logs:
         low, high = (
             bound if isinstance(bound, int) else found[log, bound.ms]
-            for bound in (asked.from_, asked.until)
+            for bound in (request.from_, request.until)
         )
-        low = _retained(log, low, asked, snapshot)
+        low = _retained(log, low, request, snapshot)
         if low < high:
-            _reject_above_end(log, high, asked, snapshot)
+            _reject_above_end(log, high, request, snapshot)
             for offset, key in ((low, "--from"), (high, "--until")):
                 reject_misaligned_offset(log, offset, snapshot, key=key)
             intervals[log] = low, high
     if not intervals:
         message = "No record of these logs lies in the interval" + (
-            ", and is retained" if asked.only_retained else ""
+            ", and is retained" if request.only_retained else ""
         )
         raise SettingsError(
             message,
@@ -397,15 +397,15 @@ def intervals_of(
     return intervals
 
 
-def _retained(log: BrokerPartition, low: int, asked: BackfillRequest, snapshot: Snapshot) -> int:
+def _retained(log: BrokerPartition, low: int, request: BackfillRequest, snapshot: Snapshot) -> int:
     """Return the start of the interval. By time, brokers find only retained records, so earlier
     ones may be meant.
     """
     start = snapshot.extents[log].log_start_offset
-    is_gone = low < start if isinstance(asked.from_, int) else low <= start and start > 0
-    if not is_gone or asked.only_retained:
+    is_gone = low < start if isinstance(request.from_, int) else low <= start and start > 0
+    if not is_gone or request.only_retained:
         return max(low, start)
-    if isinstance(asked.from_, int):
+    if isinstance(request.from_, int):
         message = f"Offsets {low} to {start} are gone: the log starts at {start}"
     else:
         message = f"The log starts at {start}, so records of the interval may be gone"
@@ -418,7 +418,7 @@ def _retained(log: BrokerPartition, low: int, asked: BackfillRequest, snapshot: 
 
 
 def _reject_above_all_ends(
-    asked: BackfillRequest, logs: Iterable[BrokerPartition], snapshot: Snapshot
+    request: BackfillRequest, logs: Iterable[BrokerPartition], snapshot: Snapshot
 ) -> None:
     """Reject an interval that lies above the ends of all partitions; what comes there is the live
     pipeline's.
@@ -430,9 +430,9 @@ def _reject_above_all_ends(
         ),
         default=None,
     )
-    if isinstance(asked.from_, int) and highest is not None and asked.from_ > highest:
+    if isinstance(request.from_, int) and highest is not None and request.from_ > highest:
         message = (
-            f"The interval begins at offset {asked.from_}, and the longest log ends at {highest}"
+            f"The interval begins at offset {request.from_}, and the longest log ends at {highest}"
         )
         raise SettingsError(
             message,
@@ -442,10 +442,10 @@ def _reject_above_all_ends(
 
 
 def _reject_above_end(
-    log: BrokerPartition, high: int, asked: BackfillRequest, snapshot: Snapshot
+    log: BrokerPartition, high: int, request: BackfillRequest, snapshot: Snapshot
 ) -> None:
     extent = snapshot.extents[log]
-    if high <= extent.end_offset or asked.only_missing:  # what lies there is the live pipeline's
+    if high <= extent.end_offset or request.only_missing:  # what lies there is the live pipeline's
         return
     if high <= extent.end_offset + extent.held_back:
         message = f"The interval ends above the last stable offset {extent.end_offset}: a transaction is open there"
@@ -459,7 +459,7 @@ def _reject_above_end(
 
 
 def reserved_intervals(
-    asked: BackfillRequest,
+    request: BackfillRequest,
     intervals: Mapping[BrokerPartition, tuple[int, int]],
     live: Stretches,
     lives: Mapping[BrokerPartition, int],
@@ -482,7 +482,7 @@ def reserved_intervals(
         left = without(interval, (part for _, part in held))
         if left:
             _reject_other_incarnation(log, lives.get(log, 0))
-        if left != [interval] and not asked.only_missing:
+        if left != [interval] and not request.only_missing:
             raise _held(
                 log,
                 interval,
@@ -535,9 +535,9 @@ def _held(
     return SettingsError(message, key="--from", **log.place, offset=low, action=action)
 
 
-def reject_other_bounds(claim: Reservation, asked: str) -> None:
+def reject_other_bounds(claim: Reservation, bounds: str) -> None:
     """A name stands for one backfill. Raises SettingsError."""
-    if claim.asked != asked:
-        message = f"Backfill {claim.name} was begun {claim.asked}, and now it is asked for {asked}"
+    if claim.asked != bounds:
+        message = f"Backfill {claim.name} was begun {claim.asked}, and now it is asked for {bounds}"
         action = f"Use another name for another interval; `etl backfills run CONF {claim.name}` goes on with that one"
         raise SettingsError(message, key="NAME", action=action)

@@ -60,11 +60,14 @@ def unverified_offsets(
     found = list[UnverifiedOffset]()
     for log, extent in sorted(extents.items()):
         if extent.boundaries is not None:
-            said = {
+            operator_offsets = {
                 offset: one for offset in named(log) for one in _inside(offset, log, extent, ())
             }
             others = _doubted(log, extent, plan, committed.get(log, NOTHING_COMMITTED), kept)
-            found += [*said.values(), *(one for one in others if one.offset not in said)]
+            found += [
+                *operator_offsets.values(),
+                *(one for one in others if one.offset not in operator_offsets),
+            ]
     return tuple(found)
 
 
@@ -176,8 +179,8 @@ def reject_misaligned_offset(
         )
     if extent and looked and not looked.is_entry:
         before, after = _around(looked, extent)
-        told = "nobody can tell whether a" if looked.is_entry is None else "no"
-        message = f"{told} message begins at {offset}: {looked.wrong}"
+        verdict = "nobody can tell whether a" if looked.is_entry is None else "no"
+        message = f"{verdict} message begins at {offset}: {looked.wrong}"
         action = f"Check where one begins (etl records show); the broker names {before} below it and {after} above it"
         if looked.before is not None:
             message = (
@@ -314,7 +317,7 @@ def _of_a_reset(
     before, after = _around(looked, extent)
     skip = shlex.quote(render_intervals([(log, looked.offset, after)]))
     return (
-        f"up to where the log's records are those in the table (etl records show): if up to {after}, `etl plans supersede CONF {plan.number} "
+        f"Find out up to where the partition's records are those in the table (etl records show): if up to {after}, `etl plans supersede CONF {plan.number} "
         f"--skip {skip} --reason ...`; "
         f"if up to {before} or below, `etl topics accept-changes CONF -p {quoted_log(log)} --truncated-at OFFSET --reason ...`"
     )
@@ -337,16 +340,16 @@ def _choices(looked: LookedAt, extent: PartitionOffsets, ours: int | None) -> st
     if ours is not None:
         others = " or ".join(str(each) for each in (before, after) if each > ours)
         return (
-            f"who set it; set it back to {ours}, where we are: nothing is left out, nothing is loaded twice; a message begins at {others}, "
+            f"Check who set it. Set it back to {ours}, where we are: nothing is left out, nothing is loaded twice; a message begins at {others}, "
             f"too, and what lies from {ours} up to there is then left out"
         )
     if looked.before is not None:
         return (
-            f"who set it; set it to {before}: the message that begins there is loaded, also if that consumer has read it; or to {after}: "
+            f"Check who set it. Set it to {before}: the message that begins there is loaded, also if that consumer has read it; or to {after}: "
             "that message is left out"
         )
     return (
-        f"who set it; set it to where a message begins, as the log's consumers commit it. The broker names {before} below it: all that "
+        f"Check who set it. Set it to where a message begins, as the log's consumers commit it. The broker names {before} below it: all that "
         f"lies behind that is loaded, also what that consumer has read; and {after} above it: what lies below that is left out"
     )
 

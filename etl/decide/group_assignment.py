@@ -232,14 +232,14 @@ def _in_hash_order(
     """Sort by hash. Raises SettingsError if partitions of two topics have equal hashes, since
     consumers would differ then.
     """
-    before, between, behind = (
+    before, between, after = (
         ("", "-", "") if strategy is Strategy.ROUND_ROBIN_1_0 else ("[", ",", "]")
     )
     hashed: list[tuple[int, int, BrokerPartition]] = []
     for topic in topics:
         prefix = java_hash(f"{before}{topic}{between}")
         hashed.extend(
-            (java_hash(f"{log.partition}{behind}", behind=prefix), log.partition, log)
+            (java_hash(f"{log.partition}{after}", behind=prefix), log.partition, log)
             for log in context.partitions.get(topic, ())
         )
     hashed.sort()
@@ -376,7 +376,7 @@ def _sticky(members: Sequence[GroupMember], partitions: Mapping[str, int]) -> _L
 
     if not members:
         return {}
-    told = {
+    subscriptions = {
         member.member_id: StickyAssignorMemberMetadataV1(
             subscription=sorted(member.topics),
             generation=-1 if member.generation is None else member.generation,
@@ -395,7 +395,7 @@ def _sticky(members: Sequence[GroupMember], partitions: Mapping[str, int]) -> _L
                 if any(topic in member.topics for member in members)
             }
         ),
-        told,
+        subscriptions,
     )
     executor.perform_initial_assignment()
     executor.balance()

@@ -218,7 +218,7 @@ def stand_as_member(
     are offsets of an older copy; `moves_behind`: offsets below our position are committed again
     (`commits_after_append`). Raises OffsetMoved.
     """
-    uncommitted, behind = [], dict[BrokerPartition, Committed]()
+    uncommitted, advanced = [], dict[BrokerPartition, Committed]()
     passed, back = dict[BrokerPartition, Committed](), dict[BrokerPartition, Committed]()
     moved_by_plan = {
         *plan.offsets_to_commit,
@@ -239,7 +239,7 @@ def stand_as_member(
             and found.offset is not None
             and found.offset < position
         ):
-            behind[log] = found
+            advanced[log] = found
         elif found.offset is None or found.offset < position:
             back[log] = found
         else:
@@ -258,9 +258,9 @@ def stand_as_member(
         raise of_another_log(plan, passed[reset[0]].offset, reset[0], None)
     reject_beyond(plan, passed, ends, is_member=True)
     to = {log: found.offset for log, found in passed.items() if found.offset is not None}
-    last = replace(plan, seen={**plan.seen, **behind}) if behind else plan
+    last = replace(plan, seen={**plan.seen, **advanced}) if advanced else plan
     return UpToDate(
-        last, {**plan.positions, **to}, tuple(sorted((*uncommitted, *behind))), passed=to
+        last, {**plan.positions, **to}, tuple(sorted((*uncommitted, *advanced))), passed=to
     )
 
 

@@ -288,7 +288,7 @@ def reject_partitions_of_other_members(
     }
     theirs = there.intersection(logs) - snapshot.share.logs
     if theirs:
-        first = "its offset is to move, and whoever has it reads on from where it is: "
+        first = "Its offset would move while its owner continues from its own. "
         unknown = owner_not_known(snapshot, settings)
         raise owned_by({log: snapshot.owners.get(log, unknown) for log in theirs}, first=first)
 

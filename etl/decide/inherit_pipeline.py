@@ -188,8 +188,8 @@ def plan_inheritance(
     is_instead = isinstance(state, (Replay, Supersede))
     if last and is_instead:
         reject_replacing(last)
-    told, topics = other.plan or snapshot, _as_the_other_read(theirs, taken, last, us)
-    topic_ids = {**(last.topic_ids if last else {}), **_among(topics, told.topic_ids)}
+    source, topics = other.plan or snapshot, _as_the_other_read(theirs, taken, last, us)
+    topic_ids = {**(last.topic_ids if last else {}), **_among(topics, source.topic_ids)}
     ours_alone = _among(topic_ids.keys() - topics, last.creation_ids if last else {})
     return Plan(
         number=number,
@@ -205,7 +205,9 @@ def plan_inheritance(
         table_id=table.id if table else None,
         table_transaction_version=(table.transaction_version or 0) if table else 0,
         topic_ids=topic_ids,
-        creation_ids=creations_to_record(topic_ids, ours_alone, _among(topics, told.creation_ids)),
+        creation_ids=creations_to_record(
+            topic_ids, ours_alone, _among(topics, source.creation_ids)
+        ),
         log_topic_ids=_joined(
             topic_ids_to_record(last, (), ours, topic_ids),
             topic_ids_to_record(other.plan, (), further_on, topic_ids),

@@ -140,11 +140,11 @@ def expiring(
     starts: dict[BrokerPartition, int] = {}
     for r in ranges:
         starts[r.log] = min(r.from_offset, starts.get(r.log, r.from_offset))
-    told = (
+    found = (
         (log, start, _why(log, start, snapshot, within_s, now_ms))
         for log, start in sorted(starts.items())
     )
-    return tuple(Expiring(log, start, why) for log, start, why in told if why)
+    return tuple(Expiring(log, start, why) for log, start, why in found if why)
 
 
 def _why(

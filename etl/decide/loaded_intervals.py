@@ -326,13 +326,13 @@ def fold_all(
 
 
 def with_backfills(
-    live: LoadedIntervals, beside: Iterable[LoadedIntervals], table_id: str
+    live: LoadedIntervals, of_backfills: Iterable[LoadedIntervals], table_id: str
 ) -> LoadedIntervals:
     """Return what a pipeline and its backfills have loaded into this table, as that of one
     pipeline.
     """
     intervals = dict[BrokerPartition, tuple[Interval, ...]]()
-    for one in (live, *beside):
+    for one in (live, *of_backfills):
         intervals = (
             _together(intervals, one.intervals) if one.table_id in (None, table_id) else intervals
         )

@@ -314,14 +314,14 @@ def _without_plan(step: NextStep, last: Plan | None) -> NextStep:
     """Return the step without a plan. A run key that leaves partitions out is not kept, so that it
     is requested again.
     """
-    asked, asking = step.snapshot.asked, asking_of(step.snapshot.asked, last, step.snapshot)
-    left = left_under_key(asked, last, step.snapshot) or asking.waits
+    request, asking = step.snapshot.asked, asking_of(step.snapshot.asked, last, step.snapshot)
+    left = left_under_key(request, last, step.snapshot) or asking.waits
     return replace(
         step,
         action=Action.NOTHING,
         left_of_key=left,
         open_logs=asking.bounds.open_logs,
-        remembers=None if left else key_without_plan(asked, last),
+        remembers=None if left else key_without_plan(request, last),
     )
 
 

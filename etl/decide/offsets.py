@@ -94,7 +94,7 @@ def timestamps_to_look_up(
     precedence.
     """
     known: Collection[BrokerPartition] = {*last.positions, *last.pending_offsets} if last else ()
-    starts_there = {log for log, told in committed.items() if told.offset is not None}
+    starts_there = {log for log, found in committed.items() if found.offset is not None}
     rules = {
         log: _rule(log, last, settings)
         for log in logs
@@ -256,13 +256,13 @@ def as_if_stored_in(storage: OffsetsStorage, plan: Plan) -> Plan:
         kept = (
             was.in_zookeeper if plan.offsets_in is not OffsetsStorage.KAFKA else NOTHING_COMMITTED
         )
-        told = (
+        in_kafka = (
             was.in_kafka if plan.offsets_in is not OffsetsStorage.ZOOKEEPER else NOTHING_COMMITTED
         )
         seen[log] = {
             OffsetsStorage.ZOOKEEPER: kept,
-            OffsetsStorage.KAFKA: told,
-            OffsetsStorage.DUAL: both(kept, told),
+            OffsetsStorage.KAFKA: in_kafka,
+            OffsetsStorage.DUAL: both(kept, in_kafka),
         }[storage]
     return replace(plan, seen=seen, offsets_in=storage)
 
@@ -465,13 +465,13 @@ def expected_after_restore(
     apart = {
         log: there.offset for log, there in found.items() if there.offset != plan.positions[log]
     }
-    behind = {
+    lagging = {
         log
         for log, at in apart.items()
         if at is None or at < plan.positions[log] or at in _of_our_own(log, plan, known)
     }
     return replace(
-        plan, seen={log: found[log] if log in behind else plan.seen[log] for log in found}
+        plan, seen={log: found[log] if log in lagging else plan.seen[log] for log in found}
     )
 
 

@@ -282,9 +282,9 @@ def reject_stored_plan_of_recreated_topic(plan: Plan, snapshot: Snapshot) -> Non
     )
     for topic in again:
         known, found = compared_ids(topic, plan, snapshot) or ("", "")
-        whose = "was handed over" if plan.handed_over else "a member of the group stored"
+        reason = "was handed over" if plan.handed_over else "a member of the group stored"
         message = (
-            f"The topic was deleted and made again: its id is {found}, that of plan {plan.number}, which {whose} and is not in the "
+            f"The topic was deleted and made again: its id is {found}, that of plan {plan.number}, which {reason} and is not in the "
             f"table, is {known}"
         )
         skips = (
@@ -314,31 +314,31 @@ def ways_out(logs: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) ->
     """Describe undecided partitions and the commands by which each continues: a sentence for each
     kind.
     """
-    told = {log: is_what_was_read(log, plan, snapshot) for log in logs}
-    others, same, untold = (
-        [log for log in logs if told[log] is found] for found in (False, True, None)
+    is_same = {log: is_what_was_read(log, plan, snapshot) for log in logs}
+    others, same, unknown = (
+        [log for log in logs if is_same[log] is found] for found in (False, True, None)
     )
-    said = []
+    sentences = []
     if others:
-        said.append(
+        sentences.append(
             f"{named(others)}: the bytes that were read or planned are not there any more (where a broker kept its log, and its disk lost "
             "the end of it alone, name the partition and say with --truncated-at up to which offset it kept it)."
         )
     if same:
-        said.append(f"{named(same)}: the bytes that were read or planned last are there.")
-    if untold:
-        names = [render_log(log) for log in untold[:_NAMED]]
-        said.append(
-            f"{named(untold)}: nothing tells, as what was read last is not kept any more; compare records with the table's (etl records show). "
+        sentences.append(f"{named(same)}: the bytes that were read or planned last are there.")
+    if unknown:
+        names = [render_log(log) for log in unknown[:_NAMED]]
+        sentences.append(
+            f"{named(unknown)}: nothing tells, as what was read last is not kept any more; compare records with the table's (etl records show). "
             f"Where the broker lost its log: {accept_command(names)}; where it kept it: {accept_command(names, '--not-recreated')}."
         )
     if others or same:
         topics = sorted({log.topic for log in (*others, *same)})
-        said.append(
-            f"{'Then the others' if untold else 'To go on'}: {accept_command(topics)}, which reads logs that hold other bytes from their "
+        sentences.append(
+            f"{'Then the others' if unknown else 'To go on'}: {accept_command(topics)}, which reads logs that hold other bytes from their "
             "start and the others on from where they were."
         )
-    return said
+    return sentences
 
 
 def named(logs: Sequence[BrokerPartition]) -> str:
@@ -559,24 +559,27 @@ class ClusterName:
 
 
 def cluster_name(
-    newest: Plan | None, told: str | None, said: str | None, is_in_table: Callable[[str], bool]
+    newest: Plan | None,
+    reported: str | None,
+    assumed: str | None,
+    is_in_table: Callable[[str], bool],
 ) -> ClusterName:
     """Return the name of a pipeline's cluster.
 
-    `told`: the id that brokers report; `said`: `cluster` of the conf. `is_in_table`: whether the
+    `reported`: the id that brokers report; `assumed`: `cluster` of the conf. `is_in_table`: whether the
     table has commits under a name; called if the ledger has no plan and two names are possible.
     Raises SettingsError without any name, NeedsDecision for another cluster than the newest plan's.
     """
     if newest is not None:
-        return _as_planned(newest, told, said)
-    if told is None:
-        return ClusterName(_said(said, "give the cluster a name in the conf"))
-    if said and said != told and is_in_table(said) and not is_in_table(told):
-        return ClusterName(said, told)
-    return ClusterName(told)
+        return _as_planned(newest, reported, assumed)
+    if reported is None:
+        return ClusterName(_said(assumed, "Set source.assume_cluster_id to a name of the cluster"))
+    if assumed and assumed != reported and is_in_table(assumed) and not is_in_table(reported):
+        return ClusterName(assumed, reported)
+    return ClusterName(reported)
 
 
-def is_same_cluster(plan: Plan, snapshot: Snapshot, said: str | None) -> bool:
+def is_same_cluster(plan: Plan, snapshot: Snapshot, assumed: str | None) -> bool:
     """True if the plan, of any pipeline, is of the observed cluster: by ids if known, else by
     names.
     """
@@ -586,7 +589,7 @@ def is_same_cluster(plan: Plan, snapshot: Snapshot, said: str | None) -> bool:
         )
     if plan.cluster_id is not None:
         return plan.cluster_id in (snapshot.cluster, snapshot.cluster_id)
-    return plan.cluster in (snapshot.cluster_id, said)
+    return plan.cluster in (snapshot.cluster_id, assumed)
 
 
 def name_put_back(cluster: str) -> str:
@@ -594,33 +597,31 @@ def name_put_back(cluster: str) -> str:
     return f"only if these are the brokers that it was loaded from, upgraded since: `cluster: {cluster}` in the conf"
 
 
-def _as_planned(newest: Plan, told: str | None, said: str | None) -> ClusterName:
+def _as_planned(newest: Plan, reported: str | None, assumed: str | None) -> ClusterName:
     name, known = newest.cluster, newest.cluster_id
-    if told is None:
-        said = _said(
-            said,
+    if reported is None:
+        assumed = _said(
+            assumed,
             f"`cluster: {name}` in the conf, the name under which the ledger has this pipeline",
         )
-    if name == told:
+    if name == reported:
         return ClusterName(name)
-    if name != said:
-        message = (
-            f"The newest plan is of cluster {name}, and these brokers are of cluster {told or said}"
-        )
+    if name != assumed:
+        message = f"The newest plan is of cluster {name}, and these brokers are of cluster {reported or assumed}"
         raise NeedsDecision(
             message,
             key="cluster",
             action=f"Check what the conf points at: {_APART}; {name_put_back(name)}",
         )
-    if told and known and told != known:
-        message = f"The newest plan is of cluster {name}, that of id {known}, and these brokers tell {told}"
+    if reported and known and reported != known:
+        message = f"The newest plan is of cluster {name}, that of id {known}, and these brokers tell {reported}"
         raise NeedsDecision(
             message, key="cluster", action=f"Check what the conf points at: {_APART}"
         )
-    return ClusterName(name, told or known)
+    return ClusterName(name, reported or known)
 
 
-def _said(said: str | None, action: str) -> str:
-    if not said:
+def _said(assumed: str | None, action: str) -> str:
+    if not assumed:
         raise SettingsError("The brokers tell no cluster id", key="cluster", action=action)
-    return said
+    return assumed

@@ -485,12 +485,12 @@ def is_short(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
     if settings.transform.dataframe is not None or settings.table.auto_compact_min_files:
         return False
     costs = snapshot.bytes_per_offset
-    behind = sum(
+    unread = sum(
         max(0, extent.end_offset - plan.positions.get(log, extent.log_start_offset))
         * cost_of(log, costs)
         for log, extent in snapshot.extents.items()
     )
-    return bytes_of(plan.ranges, costs) + behind < SHORT_RUN_BELOW_BYTES
+    return bytes_of(plan.ranges, costs) + unread < SHORT_RUN_BELOW_BYTES
 
 
 _OF_NEW_TABLES = "spark.databricks.delta.properties.defaults."

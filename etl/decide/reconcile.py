@@ -227,25 +227,25 @@ def reconciled(snapshot: Snapshot, settings: Settings) -> PipelineState:
     another broker type.
     """
     reject_other_broker_type(plan_in_force(snapshot.ledger, snapshot.table), settings)
-    told = (
+    facts = (
         snapshot.ledger,
         snapshot.table,
         snapshot.committed,
         settings.group.on_offset_changed,
         settings.table.on_rows_removed,
     )
-    owned, storage, behind = (
+    owned, storage, is_after_append = (
         owned_logs(snapshot, settings),
         snapshot.offsets_in,
         commits_after_append(settings),
     )
     return reconcile(
-        *told,
+        *facts,
         place=settings.table.place,
         ends=ends_of(snapshot),
         storage=storage,
         owned=owned,
-        moves_behind=behind,
+        moves_behind=is_after_append,
     )
 
 

@@ -554,8 +554,8 @@ def _reject_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings
     """
     logs = snapshot.leaderless & {r.log for r in plan.ranges}
     if logs and plan.is_executed_as_it_is:
-        whose = "was handed over" if plan.handed_over else "a member of the group stored"
-        message = f"The partition {min(logs).unled}, and plan {plan.number}, which {whose} and is not in the table, reads it"
+        reason = "was handed over" if plan.handed_over else "a member of the group stored"
+        message = f"The partition {min(logs).unled}, and plan {plan.number}, which {reason} and is not in the table, reads it"
         rests = (
             "nobody else of the group reads these offsets any more"
             if plan.handed_over

@@ -123,13 +123,13 @@ def moments_of(
     times.
     """
     moments = [bound.ms for bound in (wanted.from_, wanted.until) if isinstance(bound, Timestamp)]
-    asked = [(log, moment) for log in logs for moment in moments]
-    physical = next((log for log, _ in asked if log.is_physical), None)
+    wanted_moments = [(log, moment) for log in logs for moment in moments]
+    physical = next((log for log, _ in wanted_moments if log.is_physical), None)
     if physical:
         message = "Messages of these brokers have no times"
         action = "Pass offsets, as the table's column offset has them: --from OFFSET --until OFFSET, for one partition each"
         raise SettingsError(message, **physical.place, key="--from", action=action)
-    return asked
+    return wanted_moments
 
 
 def intervals_of(

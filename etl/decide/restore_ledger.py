@@ -201,7 +201,7 @@ def describe_restored_rows(
     """Describe what continuing behind the rows means. `others`: number of other pipelines in the
     table.
     """
-    said = []
+    sentences = []
     for log, (_, position) in sorted(until.items()):
         there, extent = (
             snapshot.committed.get(log, NOTHING_COMMITTED).offset,
@@ -212,22 +212,22 @@ def describe_restored_rows(
             sentence += f"; the committed offset is {there}, and what lies between is read again: the table has no row of it"
         if extent and extent.end_offset + extent.held_back < position:
             sentence += f"; the log ends at {extent.end_offset}, so it was cut or made again, and the next run stops there"
-        said.append(sentence)
+        sentences.append(sentence)
     log = min(until)
-    said.append(
+    sentences.append(
         "of a topic that was deleted and made again since, and is longer by now, records before these offsets would be passed over: "
         f"compare the last rows with what the logs hold there, e.g. `etl records show CONF -p {quoted_log(log)} "
         f"--from {until[log][1] - 1} -n 1`"
     )
-    said.append(
+    sentences.append(
         "rows that were deleted at the end of a partition come again, what was let go there is loaded if the log has it, and "
         "nobody can tell any more whether something is missing further down"
     )
     if others:
-        said.append(
+        sentences.append(
             f"other pipelines have loaded into this table ({others}): rows of the conf's topics count whoever loaded them"
         )
-    return said
+    return sentences
 
 
 _NO_END = 2**63 - 1
@@ -336,7 +336,7 @@ def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Partitio
     found = []
     for log in in_order({*planned, *in_table, *offsets}):
         in_zookeeper, in_plan, in_rows = offsets.get(log), planned.get(log), in_table.get(log)
-        told = {
+        offsets_told = {
             in_plan,
             *(() if has_forgotten else (in_rows,)),
             *((in_zookeeper,) if moves else ()),
@@ -344,7 +344,7 @@ def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Partitio
         difference = Difference.NONE
         if in_plan is None and in_rows is None:
             difference = Difference.UNREAD
-        elif len(told) > 1 or log in moved:
+        elif len(offsets_told) > 1 or log in moved:
             difference = (
                 Difference.MOVED
                 if log in moved
@@ -436,22 +436,22 @@ def _behind(plan: Plan, seen: Snapshot, settings: Settings) -> Mapping[BrokerPar
     return {}
 
 
-def as_members_see(told: PartitionSources, foreseen: Foreseen) -> PartitionSources:
+def as_members_see(sources: PartitionSources, foreseen: Foreseen) -> PartitionSources:
     """The difference as it is for runs that are members of the group: an offset that others moved
     on is what they read.
     """
     state = foreseen.step.state
     last = state.state if isinstance(state, RebuildFromTable) else state
-    if told.difference is not Difference.MOVED:
-        return told
+    if sources.difference is not Difference.MOVED:
+        return sources
     is_behind_stored = (
         isinstance(last, Replay | Supersede)
         and bool(last.plan.handed_over)
         and foreseen.refusal is None
-        and (told.committed or 0) > last.plan.positions.get(told.log, 0)
+        and (sources.committed or 0) > last.plan.positions.get(sources.log, 0)
     )
-    is_theirs = is_behind_stored or (isinstance(last, UpToDate) and told.log in last.passed)
-    return replace(told, difference=Difference.READ_ON) if is_theirs else told
+    is_theirs = is_behind_stored or (isinstance(last, UpToDate) and sources.log in last.passed)
+    return replace(sources, difference=Difference.READ_ON) if is_theirs else sources
 
 
 def _step_by_ledgers(snapshot: Snapshot, settings: Settings) -> NextStep:

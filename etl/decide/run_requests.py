@@ -88,47 +88,53 @@ def bounds_to_find(request: Request, newest: Plan | None, plan: Plan | None) -> 
     return of_key.bounds if of_key else request.bounds
 
 
-def request_of_key(asked: ResolvedRequest | None, last: Plan | None) -> Plan | RunKeyRecord | None:
+def request_of_key(
+    resolved: ResolvedRequest | None, last: Plan | None
+) -> Plan | RunKeyRecord | None:
     """Return the ledger's record of the key, `last` being the pipeline's newest plan; None without
     a key, and for a new one.
     """
-    if asked is None or asked.request.run_key is None:
+    if resolved is None or resolved.request.run_key is None:
         return None
-    return last if last and last.run_key == asked.request.run_key else asked.plan or asked.key
+    return (
+        last if last and last.run_key == resolved.request.run_key else resolved.plan or resolved.key
+    )
 
 
 def done_before(
-    asked: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot
+    resolved: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot
 ) -> RunKeyRecord | None:
     """Return the key that is done, `last` being in the table; None if there is something to do or
     wait for. Raises SettingsError for other bounds.
     """
-    found = request_of_key(asked, last)
-    if asked is None or found is None:
+    found = request_of_key(resolved, last)
+    if resolved is None or found is None:
         return None
     kept = run_key_to_record(found) if isinstance(found, Plan) else found
-    said = asked.request.bounds.said
-    if kept.said != said:
-        message = f"Run key {kept.key} was asked for {kept.said or 'without bounds'}, and now {said or 'without any'}"
+    bounds = resolved.request.bounds.said
+    if kept.said != bounds:
+        message = f"Run key {kept.key} was asked for {kept.said or 'without bounds'}, and now {bounds or 'without any'}"
         raise SettingsError(
             message,
             key="--run-key",
             action="Check which of the two is meant; a key names one thing, another one needs another key",
         )
-    is_kept = asked.key is not None or not isinstance(found, Plan)
-    return kept if is_kept or not left_under_key(asked, last, snapshot) else None
+    is_kept = resolved.key is not None or not isinstance(found, Plan)
+    return kept if is_kept or not left_under_key(resolved, last, snapshot) else None
 
 
 def left_under_key(
-    asked: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot
+    resolved: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot
 ) -> dict[BrokerPartition, int | None]:
     """Return the partitions of a key's plan that are not loaded up to the bound, `last` being in
     the table, and that bound; None: unknown.
     """
-    found = request_of_key(asked, last)
-    if asked is None or last is None or not isinstance(found, Plan):
+    found = request_of_key(resolved, last)
+    if resolved is None or last is None or not isinstance(found, Plan):
         return {}
-    ends = {log: _end_now(log, end, found, asked, snapshot) for log, end in found.key_ends.items()}
+    ends = {
+        log: _end_now(log, end, found, resolved, snapshot) for log, end in found.key_ends.items()
+    }
     return {
         log: end
         for log, end in ends.items()
@@ -136,21 +142,21 @@ def left_under_key(
     }
 
 
-def is_found_out(asked: ResolvedRequest | None, last: Plan | None) -> bool:
+def is_found_out(resolved: ResolvedRequest | None, last: Plan | None) -> bool:
     """True if a finished key has a partition with an unknown bound: it is kept, since later records
     are not the key's.
     """
-    found = request_of_key(asked, last)
+    found = request_of_key(resolved, last)
     return (
-        asked is not None
-        and asked.key is None
+        resolved is not None
+        and resolved.key is None
         and isinstance(found, Plan)
         and None in found.key_ends.values()
     )
 
 
 def _end_now(
-    log: BrokerPartition, end: int | None, plan: Plan, asked: ResolvedRequest, snapshot: Snapshot
+    log: BrokerPartition, end: int | None, plan: Plan, resolved: ResolvedRequest, snapshot: Snapshot
 ) -> int | None:
     """The bound that the key's plan knows of a log, or, where that could not be read, the one that
     is found now; None: still not.
@@ -159,7 +165,7 @@ def _end_now(
     if end is not None or extent is None:
         return end
     until = plan.bounds.until
-    return _offset(until, extent, asked.untils.get(log)) if until else extent.end_offset
+    return _offset(until, extent, resolved.untils.get(log)) if until else extent.end_offset
 
 
 def is_reached(plan: Plan, positions: Mapping[BrokerPartition, int]) -> bool:
@@ -176,14 +182,17 @@ def run_key_to_record(plan: Plan) -> RunKeyRecord:
     return RunKeyRecord(plan.run_key or "", plan.number, plan.bounds.said)
 
 
-def key_without_plan(asked: ResolvedRequest | None, last: Plan | None) -> RunKeyRecord | None:
+def key_without_plan(resolved: ResolvedRequest | None, last: Plan | None) -> RunKeyRecord | None:
     """Return what is kept of a key with nothing to read; None without a key, and for one that made
     plans.
     """
-    if asked is None or asked.request.run_key is None or request_of_key(asked, last):
+    if resolved is None or resolved.request.run_key is None or request_of_key(resolved, last):
         return None
     return RunKeyRecord(
-        asked.request.run_key, last.number if last else 0, asked.request.bounds.said, is_empty=True
+        resolved.request.run_key,
+        last.number if last else 0,
+        resolved.request.bounds.said,
+        is_empty=True,
     )
 
 
@@ -194,19 +203,20 @@ def with_key(keys: tuple[RunKeyRecord, ...], more: RunKeyRecord) -> tuple[RunKey
     return (*(one for one in keys if one.key != more.key), more)[-KEYS_KEPT:]
 
 
-def asking_of(asked: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot) -> Asking:
+def asking_of(resolved: ResolvedRequest | None, last: Plan | None, snapshot: Snapshot) -> Asking:
     """Return what the next plan is made for; the key is not done."""
-    if asked is None:
+    if resolved is None:
         return NOTHING_ASKED
-    found, request = request_of_key(asked, last), asked.request
+    found, request = request_of_key(resolved, last), resolved.request
     if isinstance(found, Plan):
         ends = {
-            log: _end_now(log, end, found, asked, snapshot) for log, end in found.key_ends.items()
+            log: _end_now(log, end, found, resolved, snapshot)
+            for log, end in found.key_ends.items()
         }
         now_known = [
             log for log, end in found.key_ends.items() if end is None and log in snapshot.extents
         ]
-        more = _open_logs(found.bounds.until, asked, now_known)
+        more = _open_logs(found.bounds.until, resolved, now_known)
         stops = {
             log: end for log, end in ends.items() if log in snapshot.extents and end is not None
         }
@@ -216,43 +226,45 @@ def asking_of(asked: ResolvedRequest | None, last: Plan | None, snapshot: Snapsh
             stops,
             {log: end for log, end in ends.items() if log not in stops},
         )
-    until, waits = request.bounds.until, _waited_for(asked, last, snapshot)
+    until, waits = request.bounds.until, _waited_for(resolved, last, snapshot)
     if until is None:
         return Asking(request.run_key, request.bounds, None, waits)
     stops = {
-        log: _offset(until, extent, asked.untils.get(log))
+        log: _offset(until, extent, resolved.untils.get(log))
         for log, extent in snapshot.extents.items()
     }
     return Asking(
         request.run_key,
-        replace(request.bounds, open_logs=_open_logs(until, asked, snapshot.extents)),
+        replace(request.bounds, open_logs=_open_logs(until, resolved, snapshot.extents)),
         stops,
         waits,
     )
 
 
-def _open_logs(until: Bound | None, asked: ResolvedRequest, logs: Iterable[BrokerPartition]) -> int:
+def _open_logs(
+    until: Bound | None, resolved: ResolvedRequest, logs: Iterable[BrokerPartition]
+) -> int:
     return (
-        sum(asked.untils.get(log) is None for log in logs)
+        sum(resolved.untils.get(log) is None for log in logs)
         if until and until.at_ms is not None
         else 0
     )
 
 
 def _waited_for(
-    asked: ResolvedRequest, last: Plan | None, snapshot: Snapshot
+    resolved: ResolvedRequest, last: Plan | None, snapshot: Snapshot
 ) -> dict[BrokerPartition, int | None]:
     """The logs that the first plan of a key leaves out; the bound of one that is known, and has an
     owner or is paused, is known, too.
     """
-    if asked.request.run_key is None:
+    if resolved.request.run_key is None:
         return {}
-    until, known = asked.request.bounds.until, last.positions if last else {}
+    until, known = resolved.request.bounds.until, last.positions if last else {}
     alone = {log: extent for log, extent in snapshot.extents_left_alone.items() if log in known}
     return {
         **dict.fromkeys((*snapshot.leaderless, *snapshot.owners, *snapshot.paused)),
         **{
-            log: _offset(until, extent, asked.untils.get(log)) if until else extent.end_offset
+            log: _offset(until, extent, resolved.untils.get(log)) if until else extent.end_offset
             for log, extent in alone.items()
         },
     }
@@ -262,11 +274,11 @@ def loaded_beyond(snapshot: Snapshot) -> dict[BrokerPartition, int]:
     """Return how many offsets of each partition are loaded beyond the bound of a run without a
     plan.
     """
-    last, asked = snapshot.ledger.newest, snapshot.asked
-    until = asked.request.bounds.until if asked else None
-    if last is None or asked is None or until is None or request_of_key(asked, last):
+    last, resolved = snapshot.ledger.newest, snapshot.asked
+    until = resolved.request.bounds.until if resolved else None
+    if last is None or resolved is None or until is None or request_of_key(resolved, last):
         return {}
-    stops = asking_of(asked, last, snapshot).stops or {}
+    stops = asking_of(resolved, last, snapshot).stops or {}
     return {
         log: last.positions[log] - stop
         for log, stop in stops.items()
@@ -397,29 +409,29 @@ def interval_between(start: object, end: object) -> TimeInterval:
     return found
 
 
-def moment(told: object, name: str) -> datetime:
+def moment(value: object, name: str) -> datetime:
     """Parse a time as UTC; `name` is used in the error. Raises SettingsError."""
     form = "Check its form, which is 2026-01-31T05:00:00+00:00"
     try:
         # also of a datetime: Airflow's are pendulum's, which lose their zone when a time in UTC is
         # reckoned with
         found = datetime.fromisoformat(
-            told.isoformat() if isinstance(told, datetime) else str(told).strip()
+            value.isoformat() if isinstance(value, datetime) else str(value).strip()
         )
         in_utc = found.astimezone(UTC) if found.tzinfo is not None else None
     except (
         ValueError,
         OverflowError,
     ) as error:  # OverflowError: the first or last day of the calendar, in UTC
-        raise SettingsError(f"{name} is no time: {told}", action=form) from error
+        raise SettingsError(f"{name} is no time: {value}", action=form) from error
     if in_utc is None:
         raise SettingsError(
-            f"{name} has no UTC offset: {told}",
+            f"{name} has no UTC offset: {value}",
             action=f"{form}; the UTC offset is required",
         )
     if in_utc < _1970:
         raise SettingsError(
-            f"{name} lies before 1970, where no record's timestamp lies: {told}", action=form
+            f"{name} lies before 1970, where no record's timestamp lies: {value}", action=form
         )
     return in_utc
 
@@ -516,7 +528,7 @@ def interval_of_run(
     Raises SettingsError where there is none, where only one of the params is given, where the data
     interval is not the logical date's, and as `interval_between`.
     """
-    given = [told for told in (from_time, until_time) if told not in (None, "")]
+    given = [bound for bound in (from_time, until_time) if bound not in (None, "")]
     if len(given) == 1:
         raise SettingsError(f"Of from and until only one is given: {given[0]}", action=HOW_TO_SAY)
     start, end = (from_time, until_time) if given else data_interval
@@ -594,15 +606,15 @@ def verdict_of(exit_code: int | None, document: Mapping[str, object] | None) -> 
     change the exit code, so the document counts first. A killed command leaves none: it is retried,
     which is safe for a run key.
     """
-    told = document.get("exit_code") if document else None
-    if exit_code == 0 and told in (0, None):
+    reported = document.get("exit_code") if document else None
+    if exit_code == 0 and reported in (0, None):
         return Verdict.DONE
-    if isinstance(told, int) and told:
-        return Verdict.RETRY if told in _RETRIABLE else Verdict.FAIL
+    if isinstance(reported, int) and reported:
+        return Verdict.RETRY if reported in _RETRIABLE else Verdict.FAIL
     is_final = exit_code in _NOT_STARTED or exit_code in _OF_OURS - _RETRIABLE - {
         EtlError.exit_code
     }  # 1 is spark-submit's own, too
-    return Verdict.FAIL if is_final and told is None else Verdict.RETRY
+    return Verdict.FAIL if is_final and reported is None else Verdict.RETRY
 
 
 def incomplete_logs(

@@ -405,22 +405,22 @@ def _is_of_the_set(loss: Loss, old: Plan) -> bool:
 
 def describe_moves(moves: Iterable[Move]) -> list[str]:
     """Describe what setting means: a sentence for each partition."""
-    said = []
+    sentences = []
     for move in moves:
         unit, name = f"{move.log.unit}s", render_log(move.log)
         if move.skipped:
-            said.append(
+            sentences.append(
                 f"{name} goes forwards from {move.from_offset} to {move.to_offset}: {move.skipped:,} {unit} are skipped by hand, "
                 "are told lost, and no later run loads them"
             )
         elif move.comes:
-            said.append(
+            sentences.append(
                 f"{name} goes back from {move.from_offset} to {move.to_offset}: {move.comes:,} {unit} that were never loaded are "
                 "read; nothing comes twice"
             )
         else:
-            said.append(f"{name} stays at {move.to_offset}")
-    return said
+            sentences.append(f"{name} stays at {move.to_offset}")
+    return sentences
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,10 +437,10 @@ def paused_logs(
     """Those of the logs that are paused, and why: by a pause of their own, else by that of their
     topic.
     """
-    said = {(one.topic, one.log): one for one in pauses}
-    if not said:
+    by_name = {(one.topic, one.log): one for one in pauses}
+    if not by_name:
         return {}
-    found = ((log, said.get((log.topic, log)) or said.get((log.topic, None))) for log in logs)
+    found = ((log, by_name.get((log.topic, log)) or by_name.get((log.topic, None))) for log in logs)
     return {log: why for log, why in found if why}
 
 
@@ -515,16 +515,16 @@ def pausing(
     """The pauses with those that are named. Raises SettingsError for a name of which no log is
     known.
     """
-    kept, says = [*pauses], []
+    kept, sentences = [*pauses], []
     for one in dict.fromkeys(named):
         before = _before(one, kept)
         if before:
-            says.append(f"{one} is paused already{_as_whole(one, before)}: {before.reason}")
+            sentences.append(f"{one} is paused already{_as_whole(one, before)}: {before.reason}")
             continue
         reject_unknown(one, known)
         kept.append(Pause(one.topic, one.log, reason, by, now_ms))
-        says.append(f"{one} is paused: {reason}")
-    return Changed(tuple(kept), tuple(says))
+        sentences.append(f"{one} is paused: {reason}")
+    return Changed(tuple(kept), tuple(sentences))
 
 
 def resuming(
@@ -533,7 +533,7 @@ def resuming(
     """Return the pauses without the named ones; a topic includes its partitions. Raises
     SettingsError for a partition of a topic that is paused as a whole, and for an unknown name.
     """
-    kept, says = [*pauses], []
+    kept, sentences = [*pauses], []
     for one in dict.fromkeys(named):
         gone = [
             pause
@@ -550,11 +550,11 @@ def resuming(
             raise SettingsError(message, key="LOG", action=action)
         if not gone:
             reject_unknown(one, known)
-            says.append(f"{one} is not paused: there is nothing to resume")
+            sentences.append(f"{one} is not paused: there is nothing to resume")
             continue
         kept = [pause for pause in kept if pause not in gone]
-        says.append(f"{one} is resumed: the next plan reads on from its position")
-    return Changed(tuple(kept), tuple(says))
+        sentences.append(f"{one} is resumed: the next plan reads on from its position")
+    return Changed(tuple(kept), tuple(sentences))
 
 
 def merged(

@@ -58,13 +58,17 @@ def accepted_with_backfills(live: Ledger, name: str) -> Acknowledgement | None:
     table that is absent later may only be unmounted, and a backfill begun in it must not take it
     for the earlier one.
     """
-    said, newest = live.acknowledged, live.newest
-    if said and said.table_id is None:
-        if newest is None or newest.number != said.number or said.plan_id not in (None, newest.id):
+    acknowledged, newest = live.acknowledged, live.newest
+    if acknowledged and acknowledged.table_id is None:
+        if (
+            newest is None
+            or newest.number != acknowledged.number
+            or acknowledged.plan_id not in (None, newest.id)
+        ):
             return None
-        if said.was_recorded is False and newest.table_id is None:
+        if acknowledged.was_recorded is False and newest.table_id is None:
             return None
-    return said.of_backfill(name) if said else None
+    return acknowledged.of_backfill(name) if acknowledged else None
 
 
 def acknowledging(
@@ -77,7 +81,7 @@ def acknowledging(
     lacks_plan: bool,
     commit: str | None,
     place: str,
-    beside: Mapping[str, Acknowledgement] = MappingProxyType({}),
+    of_backfills: Mapping[str, Acknowledgement] = MappingProxyType({}),
 ) -> Acknowledgement:
     """The decision that this table, or none at this place, is right.
 
@@ -95,7 +99,7 @@ def acknowledging(
         was_recorded=ledger.applied is not None,
         commit=commit,
         place=place,
-        beside=dict(beside),
+        beside=dict(of_backfills),
     )
 
 

@@ -162,8 +162,8 @@ def reject_impossible_columns(
             name for name, count in Counter(name.lower() for name in names).items() if count > 1
         ]
         if twice:
-            said = " and ".join(dict.fromkeys(name for name in names if name.lower() == twice[0]))
-            message = f"The transform makes the column {said} more than once; to Delta capital letters are no difference"
+            named = " and ".join(dict.fromkeys(name for name in names if name.lower() == twice[0]))
+            message = f"The transform makes the column {named} more than once; to Delta capital letters are no difference"
             raise SettingsError(message, key=key, action=action)
         bad = next((name for name in names if set(name) & set(_FORBIDDEN)), None)
         if bad is not None and not with_mapping:
@@ -277,7 +277,7 @@ def place_in(name: str, entry: CatalogEntry) -> str:
     """
     reject_temporary(name)
     if "VIEW" in entry.kind:
-        raise _refused(name, "is a view", "the Delta table that it selects from")
+        raise _refused(name, "is a view", "Use the Delta table that it selects from")
     if entry.provider != _DELTA:
         message = f"is no Delta table, but one of {entry.provider or 'a kind that its catalog does not tell'}"
         raise _refused(
@@ -310,7 +310,7 @@ def reject_temporary(name: str) -> None:
         raise _refused(
             name,
             "is a temporary view, which is gone with its session",
-            "the Delta table that it selects from",
+            "Use the Delta table that it selects from",
         )
 
 
@@ -356,12 +356,12 @@ def catalog_of(spark: Mapping[str, str]) -> str:
     """Return a digest of the Spark settings that define the catalog of a name, without possible
     secrets.
     """
-    told = {
+    properties = {
         key: _OF_PERSON.sub("", value)
         for key, value in spark.items()
         if _OF_CATALOG.match(key) and not _SECRET.search(key)
     }
-    return hashlib.sha256(json.dumps(sorted(told.items())).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(sorted(properties.items())).encode()).hexdigest()[:16]
 
 
 def goes_by(kept: NamedTable | None, name: str, catalog: str) -> TypeGuard[NamedTable]:
@@ -469,9 +469,9 @@ def _refused(name: str, message: str, action: str) -> NotOurTable:
 _URIS = ("spark.hadoop.hive.metastore.uris", "spark.hive.metastore.uris", "hive.metastore.uris")
 """Keys of a Hive metastore's address; the last one is Hadoop's."""
 _DATABASE = "spark.hadoop.javax.jdo.option.ConnectionURL"
-_JARS = "the jar with it: spark.jars.packages, spark.jars or spark.driver.extraClassPath under spark, or spark-submit --jars"
-_LOGIN = "how the catalog is entered: the settings beside that key, the ticket, hive-site.xml"
-_SERVER = "that the catalog's server answers there, and Spark's log beside the run's report; a later run asks again"
+_JARS = "Add the jar with it: spark.jars.packages, spark.jars or spark.driver.extraClassPath under spark, or spark-submit --jars"
+_LOGIN = "Check the authentication of the catalog: the settings next to that key, the ticket, hive-site.xml"
+_SERVER = "Check that the catalog's server answers there, and Spark's log next to the run's report. A later run asks again"
 _WRAPPING = frozenset(
     (
         "AnalysisException",
@@ -523,7 +523,7 @@ _KNOWN: Sequence[tuple[str, str, bool, str]] = (
         r"AccessControlException|Permission denied",
         "permission was refused",
         True,
-        "the rights of the user that the run goes by",
+        "Check the rights of the user of the run",
     ),
     (r"UnknownHostException", "there is no such host", False, _SERVER),
     (r"Connection refused", "connection refused", False, _SERVER),
@@ -544,7 +544,7 @@ _KNOWN: Sequence[tuple[str, str, bool, str]] = (
         r"XSDB6|Another instance of Derby",
         "another process has the metastore's Derby database",
         False,
-        "who else uses it: one can at a time",
+        "Check who else uses it: one user at a time can",
     ),
 )
 
@@ -554,10 +554,10 @@ def known_cause(causes: Sequence[str]) -> Cause | None:
     none.
     """
     text = "\n".join(causes)
-    for pattern, says, stays, action in _KNOWN:
+    for pattern, reason, stays, action in _KNOWN:
         found = re.search(pattern, text)
         if found:
-            return Cause(says.format(*found.groups()), stays, action)
+            return Cause(reason.format(*found.groups()), stays, action)
     return None
 
 
@@ -615,12 +615,12 @@ def _named_by(name: str, spark: Mapping[str, str]) -> tuple[str, str | None]:
     key = next((key for key in (*keys, *_URIS, _DATABASE) if key in spark), None)
     if key is None:
         return "table.name", None
-    told = [
+    addresses = [
         f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
         for one in spark[key].split(",")
         if (url := urlsplit(one.strip())).netloc
     ]
-    return key, ",".join(told) if told and key != _DATABASE else None
+    return key, ",".join(addresses) if addresses and key != _DATABASE else None
 
 
 def topics_to_check(
@@ -740,17 +740,17 @@ def error_of(
 
 
 def _ways_out(one: HeldRows, table_version: int, to_add: str) -> str:
-    said = [
+    options = [
         "Check who wrote them (DESCRIBE HISTORY), and that this writer is stopped. Then (1) set another table.path"
     ]
     if not one.log.is_physical:
-        said.append("(2) continue after them with `etl ledger restore CONF --reason ...`")
-    number = len(said) + 1
-    said.append(
+        options.append("(2) continue after them with `etl ledger restore CONF --reason ...`")
+    number = len(options) + 1
+    options.append(
         f"({number}) if they are of another cluster, or of another life of the topic: etl table accept-changes CONF {table_version} "
         f"--reason ..., and offsets are loaded with log_epoch {one.log_epoch + 1}"
     )
-    ways = "; or ".join(said)
+    ways = "; or ".join(options)
     return (
         f"{ways}. Unless it is another table, it first needs the columns that it lacks: {to_add}"
         if to_add

@@ -174,19 +174,19 @@ def kept_for(configuration: Mapping[str, str | None], wanted: timedelta | None =
     property.
     """
     text = configuration.get(KEEPS_FILES)
-    said = interval(text) if text else timedelta()
-    if said is None:
+    retention = interval(text) if text else timedelta()
+    if retention is None:
         action = "ALTER TABLE ... SET TBLPROPERTIES, its form: interval 30 days"
         raise SettingsError(
             f"The table's {KEEPS_FILES} is {text!r}, which is not understood",
             key=KEEPS_FILES,
             action=action,
         )
-    least = max(LEAST_KEPT, said)
+    least = max(LEAST_KEPT, retention)
     if wanted is not None and wanted < least:
         why = (
             "the table's property says so"
-            if said > LEAST_KEPT
+            if retention > LEAST_KEPT
             else "runs, RESTORE and proofs may need them"
         )
         action = f"Pass --retain {least.days + (least.seconds > 0)}d or more"
@@ -326,8 +326,8 @@ def _yes(value: bool) -> str | None:
     return "true" if value else None
 
 
-def _given(told: Mapping[str, str | SecretRef | None]) -> Told:
-    return {key: value for key, value in told.items() if value is not None}
+def _given(values: Mapping[str, str | SecretRef | None]) -> Told:
+    return {key: value for key, value in values.items() if value is not None}
 
 
 LOG_STORE = "spark.delta.logStore"

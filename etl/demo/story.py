@@ -340,12 +340,12 @@ class _Story:
         if ended.returncode:
             what = f"`etl {door}` ended with {ended.returncode}: {_last_lines(ended.stderr)}"
             raise EtlError(what, check=f"the files below {self._home}")
-        told = json.loads(ended.stdout)
+        document = json.loads(ended.stdout)
         if why:
             self._say(f"[bold]etl {door}[/] {why} ({time.monotonic() - began:.1f} s)")
-        for outcome in told.get("outcomes", ()) if isinstance(told, dict) else ():
+        for outcome in document.get("outcomes", ()) if isinstance(document, dict) else ():
             self._screen.print(f"     {outcome['outcome']}: {outcome['message']}")
-        return told
+        return document
 
     def _run_that_dies(self) -> int:
         """One run that is killed by SIGKILL after its Delta commit and before it moves an offset."""

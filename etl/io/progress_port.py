@@ -79,8 +79,8 @@ class ProgressPort:
     def _take(self, datagram: bytes, token: bytes) -> None:
         if len(datagram) != _FORM.size:
             return
-        said, task, attempt, offsets, records, size = _FORM.unpack(datagram)
-        if not hmac.compare_digest(said, token) or task not in self._planned:
+        plan_hash, task, attempt, offsets, records, size = _FORM.unpack(datagram)
+        if not hmac.compare_digest(plan_hash, token) or task not in self._planned:
             return
         before = self.told.get(task)
         if before is None or attempt >= before.attempt:

@@ -51,18 +51,18 @@ def send_lineage(report: Report, settings: Settings, namespace: str) -> None:
         OutputStatisticsOutputDatasetFacet,
     )
 
-    said = lineage_of(report, settings, namespace)
+    event = lineage_of(report, settings, namespace)
     failed: dict[str, Any] = (
-        {"errorMessage": ErrorMessageRunFacet(said.error, "PYTHON")} if said.error else {}
+        {"errorMessage": ErrorMessageRunFacet(event.error, "PYTHON")} if event.error else {}
     )
     version: dict[str, Any] = (
-        {"version": DatasetVersionDatasetFacet(str(said.version))}
-        if said.version is not None
+        {"version": DatasetVersionDatasetFacet(str(event.version))}
+        if event.version is not None
         else {}
     )
-    counted = said.records is not None
+    counted = event.records is not None
     rows: dict[str, Any] = (
-        {"outputStatistics": OutputStatisticsOutputDatasetFacet(rowCount=said.records)}
+        {"outputStatistics": OutputStatisticsOutputDatasetFacet(rowCount=event.records)}
         if counted
         else {}
     )
@@ -71,12 +71,12 @@ def send_lineage(report: Report, settings: Settings, namespace: str) -> None:
     client.emit(
         RunEvent(
             eventTime=str(at(moment)),
-            eventType=RunState[said.event_type],
-            run=Run(said.run_id, facets=failed),
-            job=Job(said.namespace, said.job),
-            inputs=[InputDataset(*topic) for topic in said.inputs],
-            outputs=[OutputDataset(*said.output, facets=version, outputFacets=rows)]
-            if said.output
+            eventType=RunState[event.event_type],
+            run=Run(event.run_id, facets=failed),
+            job=Job(event.namespace, event.job),
+            inputs=[InputDataset(*topic) for topic in event.inputs],
+            outputs=[OutputDataset(*event.output, facets=version, outputFacets=rows)]
+            if event.output
             else [],
             producer=f"urn:offset-range-etl:{__version__}",
         )
@@ -315,7 +315,7 @@ def kept_in(folder: str, report: Report, *, keep: int) -> Iterator[None]:
 
 def _write_all(path: Path, report: Report) -> None:
     """Write report, page, metrics and lineage; what failed is reported in the others."""
-    is_kept, told = _write_last(path, report), len(report.outcomes)
+    is_kept, outcome_count = _write_last(path, report), len(report.outcomes)
     if is_kept:
         with _told_as(
             Outcome.REPORT_NOT_WRITTEN,
@@ -333,7 +333,7 @@ def _write_all(path: Path, report: Report) -> None:
         ):
             write_metrics(report, report.settings, now_ms=report.finished_at_ms or 0)
     _send_lineage(report)
-    if is_kept and len(report.outcomes) > told:
+    if is_kept and len(report.outcomes) > outcome_count:
         _write_last(path, report)
 
 
@@ -354,10 +354,10 @@ def _send_lineage(report: Report) -> None:
             "openlineage-python is not installed: pip install 'offset-range-etl[openlineage]'",
         )
     except Exception as error:  # of a client that is not ours, or of the server that it was told
-        said = ": ".join((type(error).__name__, *str(error).strip().splitlines()[:1]))
+        reason = ": ".join((type(error).__name__, *str(error).strip().splitlines()[:1]))
         report.add(
             Outcome.LINEAGE_NOT_SENT,
-            f"{said}; openlineage.namespace, and the client's own configuration",
+            f"{reason}; openlineage.namespace, and the client's own configuration",
         )
 
 

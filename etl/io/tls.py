@@ -208,9 +208,9 @@ def _names(
     try:
         with (
             socket.create_connection(peer, timeout=timeout_s) as other,
-            context.wrap_socket(other, server_hostname=host) as told,
+            context.wrap_socket(other, server_hostname=host) as connection,
         ):
-            found: Any = told.getpeercert() or {}
+            found: Any = connection.getpeercert() or {}
     except OSError:
         return []
     return [str(name) for _, name in found.get("subjectAltName", ())]

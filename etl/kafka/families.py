@@ -154,37 +154,37 @@ def login_asked_first(client_id: str, address: str) -> Request[LoginDialect]:
     return asked_first(client_id, address)
 
 
-def is_release(told: str | None) -> bool:
+def is_release(reported: str | None) -> bool:
     """True if a broker that is configured as this release could also be asked for its versions."""
-    return any(told in generation.releases for generation in GENERATIONS)
+    return any(reported in generation.releases for generation in GENERATIONS)
 
 
-def may_lose_isolation(told: str | None) -> bool:
+def may_lose_isolation(reported: str | None) -> bool:
     """True if a broker that is configured as this release is read without isolation, whatever it
     is.
     """
-    return any(told in generation.without_isolation for generation in GENERATIONS)
+    return any(reported in generation.without_isolation for generation in GENERATIONS)
 
 
-def of_broker_version(version: str, **said: str) -> str:
+def of_broker_version(version: str, **written: str) -> str:
     """Return the release name for a Kafka version, so that brokers are not asked. Raises
-    SettingsError for an unsupported version; `said` names the setting.
+    SettingsError for an unsupported version; `written` names the setting.
     """
     release = release_of(version)
     if release is None:
         message = f"What brokers of version {version} speak is not known"
         action = "Check the number, such as 0.8.2, 0.9 or 3.9; brokers from 0.10 on tell what they speak by themselves"
-        raise SettingsError(message, action=action, **(said or {"key": "source.broker_version"}))
+        raise SettingsError(message, action=action, **(written or {"key": "source.broker_version"}))
     return Kafka.name_of(release)
 
 
-def _asked(told: str | None) -> tuple[Generation, ...]:
-    if told is None:
+def _asked(reported: str | None) -> tuple[Generation, ...]:
+    if reported is None:
         return tuple(generation for generation in GENERATIONS if not generation.is_told)
-    found = tuple(generation for generation in GENERATIONS if told in generation.names)
+    found = tuple(generation for generation in GENERATIONS if reported in generation.names)
     if not found:
         names = ", ".join(name for generation in GENERATIONS for name in generation.names)
         raise SettingsError(
-            f"There is no generation of brokers called {told}", action=f"Use one of {names}"
+            f"There is no generation of brokers called {reported}", action=f"Use one of {names}"
         )
     return found

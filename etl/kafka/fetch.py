@@ -55,12 +55,12 @@ def squeezed(wanted: Sequence[FetchTarget], max_bytes: int) -> tuple[FetchTarget
     Brokers answer the others without records, with their errors.
     """
     left = max_bytes
-    asked: list[FetchTarget] = []
+    requested: list[FetchTarget] = []
     for each in in_serving_order(wanted):
-        fits = not asked or each.max_bytes <= left
-        asked.append(each if fits else replace(each, max_bytes=0))
-        left -= asked[-1].max_bytes
-    return tuple(asked)
+        fits = not requested or each.max_bytes <= left
+        requested.append(each if fits else replace(each, max_bytes=0))
+        left -= requested[-1].max_bytes
+    return tuple(requested)
 
 
 def encode_fetch(

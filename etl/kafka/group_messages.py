@@ -49,20 +49,20 @@ them.
 _CHECK = "Check which clients are members of the group"
 
 
-def render_subscription(told: Subscription) -> bytes:
+def render_subscription(subscription: Subscription) -> bytes:
     """In version 0, which every client reads, where nothing is owned."""
-    version = _WITH_OWNED if told.owned or told.generation is not None else 0
+    version = _WITH_OWNED if subscription.owned or subscription.generation is not None else 0
     kind = ConsumerProtocolSubscription.TopicPartition
     owned = [
         kind(topic=topic, partitions=[log.partition for log in logs])
-        for topic, logs in by_topic(told.owned).items()
+        for topic, logs in by_topic(subscription.owned).items()
     ]
     made = ConsumerProtocolSubscription(
         version=version,
-        topics=list(told.topics),
-        user_data=told.user_data,
+        topics=list(subscription.topics),
+        user_data=subscription.user_data,
         owned_partitions=owned,
-        generation_id=or_minus_one(told.generation),
+        generation_id=or_minus_one(subscription.generation),
     )
     return bytes(made.encode())
 
@@ -101,10 +101,10 @@ def parse_assignment(content: bytes, **place: Any) -> frozenset[BrokerPartition]
 
 
 def _decoded(kind: Any, content: bytes, field: str, place: Mapping[str, Any]) -> Any:
-    told = int.from_bytes(content[:2], "big", signed=True)
-    if told < 0:
-        raise CorruptData(f"{field} is of version {told}", action=_CHECK, **place)
-    version = min(told, _NEWEST)
+    written_version = int.from_bytes(content[:2], "big", signed=True)
+    if written_version < 0:
+        raise CorruptData(f"{field} is of version {written_version}", action=_CHECK, **place)
+    version = min(written_version, _NEWEST)
     small_messages.reject_malformed_member_data(kind, version, memoryview(content), **place)
     try:
         return kind.decode(content[2:], version=version, header=False)
@@ -112,14 +112,14 @@ def _decoded(kind: Any, content: bytes, field: str, place: Mapping[str, Any]) ->
         raise CorruptData(f"{field} cannot be read: {error}", action=_CHECK, **place) from None
 
 
-def _logs(told: Iterable[Any], place: Mapping[str, Any]) -> frozenset[BrokerPartition]:
+def _logs(topics: Iterable[Any], place: Mapping[str, Any]) -> frozenset[BrokerPartition]:
     logs = frozenset(
         BrokerPartition(each.topic, partition)
-        for each in told
+        for each in topics
         for partition in each.partitions
         if partition >= 0
     )
-    if any(partition < 0 for each in told for partition in each.partitions):
+    if any(partition < 0 for each in topics for partition in each.partitions):
         raise CorruptData(
             "A partition that a member is said to have is negative", action=_CHECK, **place
         )
@@ -138,8 +138,8 @@ _PROTOCOL = JoinGroupRequest.JoinGroupRequestProtocol
 
 def join_fields(wanted: JoinRequest) -> dict[str, Any]:
     protocols = [
-        _PROTOCOL(name=strategy, metadata=render_subscription(told))
-        for strategy, told in wanted.subscriptions.items()
+        _PROTOCOL(name=strategy, metadata=render_subscription(subscription))
+        for strategy, subscription in wanted.subscriptions.items()
     ]
     return {
         "group_id": wanted.group,
@@ -237,8 +237,8 @@ def leave_fields(identity: MemberIdentity) -> dict[str, Any]:
 
 def parse_leave(response: Any) -> BrokerRefusal | None:
     """Return the error of the request, or of the one member that it named."""
-    told = error_of(response.error_code)
-    return told or next(
+    error_found = error_of(response.error_code)
+    return error_found or next(
         (refusal for each in response.members or () if (refusal := error_of(each.error_code))),
         None,
     )
@@ -331,21 +331,21 @@ def parse_consumer_group(response: Any, **place: Any) -> MembersResponse:
 
 
 def _logs_of(member: Any, place: Mapping[str, Any]) -> frozenset[BrokerPartition]:
-    told = [*member.assignment.topic_partitions, *member.target_assignment.target_partitions]
-    if any(partition < 0 for each in told for partition in each.partitions):
+    partitions = [*member.assignment.topic_partitions, *member.target_assignment.target_partitions]
+    if any(partition < 0 for each in partitions for partition in each.partitions):
         raise CorruptData(
             "An assigned partition is negative", action="Check the broker's log", **place
         )
     return frozenset(
         BrokerPartition(each.topic_name, partition)
-        for each in told
+        for each in partitions
         for partition in each.partitions
     )
 
 
-def _assigned(told: Iterable[Any], place: Mapping[str, Any]) -> dict[str, frozenset[int]]:
+def _assigned(topics: Iterable[Any], place: Mapping[str, Any]) -> dict[str, frozenset[int]]:
     found: dict[str, frozenset[int]] = {}
-    for each in told:
+    for each in topics:
         if any(partition < 0 for partition in each.partitions):
             raise CorruptData(
                 "An assigned partition is negative", action="Check the broker's log", **place

@@ -406,15 +406,15 @@ class JafkaDialect(BrokerProtocol):
         isolation: Isolation,
         epochs: Mapping[BrokerPartition, int | None],
     ) -> Request[dict[BrokerPartition, ListedOffset]]:
-        asked = dict(times)
-        frames = b"".join(encode_offsets(log, time) for log, time in asked.items())
+        requested = dict(times)
+        frames = b"".join(encode_offsets(log, time) for log, time in requested.items())
 
         def read(answer: memoryview) -> Reply[dict[BrokerPartition, ListedOffset]]:
-            if len(asked) == 1:
+            if len(requested) == 1:
                 return Reply(
                     {
                         log: read_listed(log, time, answer, broker=self._address)
-                        for log, time in asked.items()
+                        for log, time in requested.items()
                     }
                 )
             reader = Reader(answer, broker=self._address)
@@ -423,12 +423,12 @@ class JafkaDialect(BrokerProtocol):
                     log: read_listed(
                         log, time, reader.span(reader.int32(), "an answer"), broker=self._address
                     )
-                    for log, time in asked.items()
+                    for log, time in requested.items()
                 }
             )
 
         return Request(
-            lambda number: frames, read, answers=len(asked), check_if_truncated=_HANGS_UP
+            lambda number: frames, read, answers=len(requested), check_if_truncated=_HANGS_UP
         )
 
     def offsets_before(
@@ -442,13 +442,13 @@ class JafkaDialect(BrokerProtocol):
         return Request(lambda number: frame, read, check_if_truncated=_HANGS_UP)
 
     def fetch(self, fetch: Fetch) -> Request[FetchAnswer]:
-        asked = within(fetch.max_bytes, fetch.wanted)
+        requested = within(fetch.max_bytes, fetch.wanted)
 
         def read(answer: memoryview) -> Reply[FetchAnswer]:
-            if len(asked) == 1:
-                found = parse_fetch(asked[0], answer, broker=self._address)
+            if len(requested) == 1:
+                found = parse_fetch(requested[0], answer, broker=self._address)
             else:
-                found = parse_multifetch(asked, answer, broker=self._address)
+                found = parse_multifetch(requested, answer, broker=self._address)
             if found.refusal is not None:
                 return Reply(found)
             told = {(each.topic, each.partition): each for each in found.partitions}
@@ -463,7 +463,7 @@ class JafkaDialect(BrokerProtocol):
                 )
             )
 
-        frame = encode_fetch(asked[0]) if len(asked) == 1 else encode_multifetch(asked)
+        frame = encode_fetch(requested[0]) if len(requested) == 1 else encode_multifetch(requested)
         return Request(lambda number: frame, read)
 
     def append(

@@ -127,17 +127,17 @@ class Kafka(Generation):
 
 def _greeting_of_a_release(release: str, client_id: str, address: str) -> Greeting:
     """Return a handshake without versions, which only shows that the port speaks Kafka."""
-    told = KafkaDialect.of_release(release, client_id, address)
-    frame = _empty_list_offsets(told.version_of(Api.LIST_OFFSETS), client_id)
+    protocol = KafkaDialect.of_release(release, client_id, address)
+    frame = _empty_list_offsets(protocol.version_of(Api.LIST_OFFSETS), client_id)
     action = (
-        f"that the broker understands Kafka {release}, as broker_version says, or the broker itself when the run began; "
+        f"Check that the broker understands Kafka {release}, as broker_version says, or the broker itself when the run began; "
         "for a TLS listener on this port, or a broker that wants a login"
     )
     return Greeting(
         "ListOffsets",
         frame,
         lambda answer: _number(answer) == _OLDER_CORRELATION_ID,
-        lambda answer: told,
+        lambda answer: protocol,
         check_if_truncated=action,
     )
 
@@ -192,9 +192,9 @@ class KafkaDialect(BrokerProtocol):
         return self._generation
 
     def is_not_of(
-        self, told: str, isolation: Isolation = Isolation.READ_UNCOMMITTED
+        self, reported: str, isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> OtherRelease | None:
-        name, found = told.removeprefix(f"{_TELLS_ITSELF}-"), self._release
+        name, found = reported.removeprefix(f"{_TELLS_ITSELF}-"), self._release
         theirs = versions.releases().get(name, {})
         answers = f"the broker is spoken to as Kafka {name}, and answers as Kafka {found} does"
         fits = (

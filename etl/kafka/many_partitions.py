@@ -427,17 +427,17 @@ def parse_commit(
     would pass for their success.
     """
     names = _names_of(commit.topic_ids if commit else {})
-    told = {
+    refusals = {
         BrokerPartition(_name_of(topic, names), each.partition_index): error_of(each.error_code)
         for topic in response.topics
         for each in topic.partitions
     }
-    if commit and told.keys() != commit.offsets.keys():
+    if commit and refusals.keys() != commit.offsets.keys():
         raise CorruptData(
             "The answer to OFFSET_COMMIT names other partitions than were asked for",
             action="Check the broker's log",
         )
-    return told
+    return refusals
 
 
 def offset_fetch_fields(question: OffsetsQuestion) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class BrokerProtocol(Protocol):
         return None
 
     def is_not_of(
-        self, told: str, isolation: Isolation = Isolation.READ_UNCOMMITTED
+        self, reported: str, isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> OtherRelease | None:
         """Return the error for a broker configured as a release (`Generation.releases`) that lacks
         what it speaks; else None. Under read_committed also if it has transactions and the release

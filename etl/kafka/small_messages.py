@@ -590,10 +590,10 @@ def _retention(found: Mapping[str, str | None], topic: str) -> Retention:
 
 
 def _limit(value: str | None, key: str, topic: str) -> int | None:
-    said = value or "-1"
-    if not re.fullmatch(r"-?[0-9]{1,19}", said):
-        raise CorruptData(f"The broker says that {key} is {said[:40]!r}", topic=topic)
-    return int(said) if int(said) >= 0 else None
+    text = value or "-1"
+    if not re.fullmatch(r"-?[0-9]{1,19}", text):
+        raise CorruptData(f"The broker says that {key} is {text[:40]!r}", topic=topic)
+    return int(text) if int(text) >= 0 else None
 
 
 _YEAR_10000_MS = 253_402_300_800_000

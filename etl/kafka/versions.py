@@ -99,9 +99,9 @@ def choose_version(
     lowest, highest = max(lowest, least), highest if most is None else min(highest, most)
     theirs = spoken.get(key)
     if theirs is None or theirs[0] > highest or theirs[1] < lowest:
-        says = "none" if theirs is None else f"{theirs[0]} to {theirs[1]}"
+        supported = "none" if theirs is None else f"{theirs[0]} to {theirs[1]}"
         raise SettingsError(
-            f"The broker speaks no version of {api.name} from {lowest} to {highest} (it speaks {says})",
+            f"The broker speaks no version of {api.name} from {lowest} to {highest} (it speaks {supported})",
             action="Check the broker's version, and broker_version where it is given",
             **place,
         )

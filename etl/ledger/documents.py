@@ -359,7 +359,7 @@ def render_acknowledgement(acknowledgement: Acknowledgement) -> bytes:
 
 
 def _acknowledgement(acknowledgement: Acknowledgement) -> dict[str, Any]:
-    said = {
+    document = {
         "format": FORMAT,
         "table_id": acknowledgement.table_id,
         "delta_version": acknowledgement.delta_version,
@@ -373,9 +373,9 @@ def _acknowledgement(acknowledgement: Acknowledgement) -> dict[str, Any]:
         "commit": acknowledgement.commit,
         "place": acknowledgement.place,
     }
-    beside = {name: _acknowledgement(one) for name, one in acknowledgement.beside.items()}
-    of_few = {"beside": beside, "rows_of": list(acknowledgement.rows_of)}
-    return {**said, **{name: value for name, value in of_few.items() if value}}
+    of_backfills = {name: _acknowledgement(one) for name, one in acknowledgement.beside.items()}
+    of_few = {"beside": of_backfills, "rows_of": list(acknowledgement.rows_of)}
+    return {**document, **{name: value for name, value in of_few.items() if value}}
 
 
 def parse_acknowledgement(payload: bytes, *, path: str) -> Acknowledgement:
@@ -403,13 +403,13 @@ def _parse_acknowledgement(found: dict[str, Any]) -> Acknowledgement:
 
 def render_retirement(retirement: Retirement) -> bytes:
     """The znode of a pipeline that was taken out of service, readable as it is."""
-    said = {
+    document = {
         "format": 1,
         "reason": retirement.reason,
         "at_ms": retirement.at_ms,
         "taken_over_by": retirement.taken_over_by,
     }
-    return json.dumps(said, sort_keys=True).encode()
+    return json.dumps(document, sort_keys=True).encode()
 
 
 def parse_retirement(payload: bytes, *, path: str) -> Retirement:
@@ -482,14 +482,14 @@ def _offset(found: object) -> int:
 
 def render_named_table(found: NamedTable) -> bytes:
     """The znode of a named table."""
-    told = {
+    content = {
         "name": found.name,
         "path": found.path,
         "table_id": found.table_id,
         "at_ms": found.at_ms,
         "catalog": found.catalog,
     }
-    document = {"format": FORMAT, **told}
+    document = {"format": FORMAT, **content}
     return zlib.compress(canonical(document), 6)
 
 

@@ -215,8 +215,8 @@ def plan_of(document: dict[str, Any]) -> Plan:
     logs = parse_logs(document["logs"])
     generations = document.get("generations") or [None] * len(document["leaders"])
     brokers = [
-        Broker(number, host, port, told)
-        for (number, host, port), told in zip(document["leaders"], generations, strict=True)
+        Broker(number, host, port, family)
+        for (number, host, port), family in zip(document["leaders"], generations, strict=True)
     ]
     columns = document["ranges"]
     positions: list[int] = document["positions"]
@@ -601,14 +601,14 @@ def with_results(metadata: str, plan: Plan, receipts: tuple[RangeResult, ...]) -
     Above `METADATA_FULL_BYTES` the text for people is dropped, above `METADATA_MAX_BYTES` the
     results.
     """
-    said = json.loads(metadata)
-    said["receipts_zlib"] = base64.b85encode(
+    document = json.loads(metadata)
+    document["receipts_zlib"] = base64.b85encode(
         render_applied(CommitResult(plan.number, plan.id, -1, "", receipts))
     ).decode("ascii")
-    full = json.dumps(said)
+    full = json.dumps(document)
     if len(full) <= METADATA_FULL_BYTES:
         return full
-    short = json.dumps({key: value for key, value in said.items() if key not in _FOR_PEOPLE})
+    short = json.dumps({key: value for key, value in document.items() if key not in _FOR_PEOPLE})
     return short if len(short) <= METADATA_MAX_BYTES else metadata
 
 

@@ -519,13 +519,13 @@ class RejectedCommit:
     why: str
 
 
-def cleanup_of(told: Retention | None, *, said_to_be_compacted: bool) -> Cleanup:
+def cleanup_of(retention: Retention | None, *, said_to_be_compacted: bool) -> Cleanup:
     """Return what missing offsets of a topic mean, by its brokers' settings (None: unknown) and by
     the conf.
     """
-    if told is None:
+    if retention is None:
         return Cleanup(True if said_to_be_compacted else None)
-    return Cleanup(told.is_compacted or said_to_be_compacted, told.is_tiered)
+    return Cleanup(retention.is_compacted or said_to_be_compacted, retention.is_tiered)
 
 
 _MISSPELT = re.compile(r".*:[0-9-]*|:.*", re.DOTALL)

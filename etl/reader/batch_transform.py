@@ -174,7 +174,7 @@ def line_of(error: BaseException) -> str | None:
 
 
 _KEY = "transform.record_batch"
-_CHECK = "the function: pyarrow.RecordBatch in, pyarrow.RecordBatch out, the same columns each time"
+_CHECK = "Check the function: pyarrow.RecordBatch in, pyarrow.RecordBatch out, the same columns each time"
 _AGAIN = (
     ". The next run executes the stored plan again with the function of that time; or replace the plan: "
     "etl plans supersede CONF N --reason ..."
@@ -208,18 +208,18 @@ def load_arrow_transform(name: str, *, physical: bool = False) -> ArrowTransform
     twice = next(names_twice(made.schema), None)
     if twice is not None:
         message = f"makes the column {' and '.join(dict.fromkeys(twice))} more than once; to Delta capital letters are no difference"
-        raise _wrong(message, "the columns that it makes")
+        raise _wrong(message, "Check the columns that it returns")
     try:
         stored = stored_schema(made.schema)
         made.cast(stored)
     except NoTypeOfDelta as error:
         kind, *path = error.args
         message = f"makes the column {'.'.join(path)} of a type that Delta does not have: {kind}"
-        raise _wrong(message, "the columns that it makes") from error
+        raise _wrong(message, "Check the columns that it returns") from error
     except pa.ArrowException as error:
         raise _wrong(
             f"makes columns that cannot be kept: {describe_failure_of(error)}",
-            "the columns that it makes",
+            "Check the columns that it returns",
         ) from error
     return ArrowTransform(name, made.schema, stored, physical)
 
@@ -250,7 +250,7 @@ def transformed(
         except pa.ArrowException as error:
             raise _wrong(
                 f"made a value that the table cannot keep: {describe_failure_of(error)}",
-                f"the function{_AGAIN}",
+                f"Check the function{_AGAIN}",
             ) from error
         _reject_other_records(batch, rows, physical=transform.physical)
         if rows.num_rows:
@@ -297,7 +297,7 @@ def _reject_other_records(read: pa.RecordBatch, rows: pa.RecordBatch, *, physica
 def _another(name: str, why: str) -> SettingsError:
     return _wrong(
         f"changes the column {name}, by which a row is known as that of its record: {why}",
-        f"the function: it must leave {name} of each row as it came; further columns are fine{_AGAIN}",
+        f"Change the function: it must leave {name} of each row as it came; further columns are fine{_AGAIN}",
     )
 
 

@@ -227,12 +227,15 @@ class Cursor:
         if fetched.refusal:
             raise self._refused(fetched, fetched.refusal)
         self._fetched_bytes += len(fetched.records)
-        asked = self.position
+        fetch_offset = self.position
         found = walk_entries(
-            fetched, asked, self.range.until_offset, max_unpacked_bytes=self._max_unpacked_bytes
+            fetched,
+            fetch_offset,
+            self.range.until_offset,
+            max_unpacked_bytes=self._max_unpacked_bytes,
         )
         self._move(fetched, found)
-        if not found.batches or self.position == asked:
+        if not found.batches or self.position == fetch_offset:
             return iter(())
         self._decoding = True
         return self._rows(
@@ -240,7 +243,7 @@ class Cursor:
                 fetched,
                 found.batches,
                 Selection(
-                    from_offset=asked,
+                    from_offset=fetch_offset,
                     until_offset=self.range.until_offset,
                     columns=self._columns,
                     skips_aborted=self._isolation is Isolation.READ_COMMITTED,

@@ -475,18 +475,18 @@ def _read_from(
         idle_connections=IDLE_CONNECTIONS,
         security=settings.security,
     ) as consumer:
-        asked, idle_answers, group = _ask(consumer, walks, settings), 0, walks
-        while asked:
+        requested, idle_answers, group = _ask(consumer, walks, settings), 0, walks
+        while requested:
             try:
                 answer = consumer.end_fetch()
             except BrokerUnreachable as silent:
                 lose_all(walks, silent)
                 return
-            moved = _feed_or_fail(consumer, answer, asked, settings)
+            moved = _feed_or_fail(consumer, answer, requested, settings)
             idle_answers = 0 if any(rows is not None for _, rows in moved) else idle_answers + 1
             _pause(idle_answers)
-            walks = _in_turn(walks, asked, moved)
-            asked = _ask(consumer, walks, settings)
+            walks = _in_turn(walks, requested, moved)
+            requested = _ask(consumer, walks, settings)
             for walk, rows in moved:
                 if rows is not None:
                     yield from rows
@@ -503,15 +503,15 @@ def _ask(
     consumer: SimpleConsumer, walks: Sequence[RangeProgress], settings: FetchSettings
 ) -> list[RangeProgress]:
     """Send the next fetch; return the ranges in it, none if they are done or the broker is gone."""
-    asked: dict[BrokerPartition, RangeProgress] = {}
+    requested: dict[BrokerPartition, RangeProgress] = {}
     for walk in walks:
         # Two ranges of one log are read one after the other: a broker refuses to be asked for both
         # at once.
-        if len(asked) < _MOST_LOGS_PER_REQUEST:
-            asked.setdefault(walk.log, walk)
-    if not asked:
+        if len(requested) < _MOST_LOGS_PER_REQUEST:
+            requested.setdefault(walk.log, walk)
+    if not requested:
         return []
-    share = settings.fetch_max_bytes // len(asked)
+    share = settings.fetch_max_bytes // len(requested)
     wanted = [
         FetchTarget(
             log,
@@ -520,7 +520,7 @@ def _ask(
             None if walk.leader is None else walk.leader.epoch,
             settings.topic_ids.get(log.topic),
         )
-        for log, walk in asked.items()
+        for log, walk in requested.items()
     ]
     try:
         consumer.begin_fetch(
@@ -528,13 +528,13 @@ def _ask(
             isolation=settings.isolation,
             max_wait_ms=settings.max_wait_ms,
             max_bytes=max(
-                settings.fetch_max_bytes, max(walk.cursor.max_bytes for walk in asked.values())
+                settings.fetch_max_bytes, max(walk.cursor.max_bytes for walk in requested.values())
             ),
         )
     except BrokerUnreachable as silent:
         lose_all(walks, silent)
         return []
-    return list(asked.values())
+    return list(requested.values())
 
 
 _Moved = list[tuple[RangeProgress, "Iterator[pa.RecordBatch] | None"]]
@@ -543,12 +543,12 @@ _Moved = list[tuple[RangeProgress, "Iterator[pa.RecordBatch] | None"]]
 def _feed_or_fail(
     consumer: SimpleConsumer,
     answer: FetchAnswer,
-    asked: Sequence[RangeProgress],
+    requested: Sequence[RangeProgress],
     settings: FetchSettings,
 ) -> _Moved:
     """As `_feed`; if offsets are gone because the topic was recreated, that is raised instead."""
     try:
-        return _feed(consumer, answer, asked, settings)
+        return _feed(consumer, answer, requested, settings)
     except (DataLoss, RanOutBeforeUntil):
         if settings.topic_ids:
             reject_other_topics(consumer, settings.topic_ids)
@@ -558,15 +558,15 @@ def _feed_or_fail(
 def _feed(
     consumer: SimpleConsumer,
     answer: FetchAnswer,
-    asked: Sequence[RangeProgress],
+    requested: Sequence[RangeProgress],
     settings: FetchSettings,
 ) -> _Moved:
     """Move every cursor by the answer. Rows are None for a walk that stayed where it was."""
     if not answer.partitions:  # over quota
-        for walk in asked:
+        for walk in requested:
             check_patience(walk, settings)
-        return [(walk, None) for walk in asked]
-    walks = {(walk.log.topic, walk.log.partition): walk for walk in asked}
+        return [(walk, None) for walk in requested]
+    walks = {(walk.log.topic, walk.log.partition): walk for walk in requested}
     return [
         (walk, _feed_one(consumer, fetched, walk, settings))
         for fetched in answer.partitions
@@ -654,13 +654,13 @@ def _with_log_start(
 
 
 def _in_turn(
-    walks: Sequence[RangeProgress], asked: Sequence[RangeProgress], moved: _Moved
+    walks: Sequence[RangeProgress], requested: Sequence[RangeProgress], moved: _Moved
 ) -> list[RangeProgress]:
     """Return the order of the next request: ranges that got nothing, ranges not requested, then the
     others.
     """
     fed = {walk.index for walk, rows in moved if rows is not None}
-    tried = {walk.index for walk in asked}
+    tried = {walk.index for walk in requested}
     left = [walk for walk in walks if walk.leader is not None and not walk.cursor.done]
     return sorted(
         left, key=lambda walk: 2 if walk.index in fed else 0 if walk.index in tried else 1

@@ -138,11 +138,11 @@ def _log(topic: Any, key: Any, physical: bool) -> BrokerPartition:
     return found
 
 
-def _below(bound: int, said: Any) -> int:
+def _below(bound: int, value: Any) -> int:
     """A number as Kafka's protocol can carry it. Raises ValueError."""
-    number = int(said)
-    if isinstance(said, (bool, float)) or not 0 <= number < bound:
-        raise ValueError(f"{said!r} is no whole number from 0 to {bound - 1}")
+    number = int(value)
+    if isinstance(value, (bool, float)) or not 0 <= number < bound:
+        raise ValueError(f"{value!r} is no whole number from 0 to {bound - 1}")
     return number
 
 
@@ -165,12 +165,12 @@ def _bound(number: int) -> Bound:
     return {_LATEST: LogEnd.LATEST, _EARLIEST: LogEnd.EARLIEST}.get(number, number)
 
 
-def parse_number(said: object, name: str) -> int:
+def parse_number(value: object, name: str) -> int:
     """An offset, or the two ends of a log; a time for an option that takes one. Raises
     SettingsError.
     """
     least = _EARLIEST if name.endswith("Offsets") else 0
-    text = str(said).strip()
+    text = str(value).strip()
     if not re.fullmatch(r"-?\d{1,19}", text, re.ASCII) or not least <= int(text) <= _GREATEST:
         kind = "offset" if least else "time in milliseconds since 1970"
         raise SettingsError(
@@ -348,13 +348,13 @@ SPELLED = {name.lower(): name for name in (*OURS, *OF_SPARK)}
 _INSTEAD = (
     (
         r"kafka\.sasl\.jaas\.config",
-        "sasl_username and sasl_password, which is a reference: ${env:NAME} or ${file:/path}",
+        "Set sasl_username and sasl_password, which is a reference: ${env:NAME} or ${file:/path}",
     ),
     (
         r"kafka\.sasl\.(login\..*|oauthbearer\..*|client\.callback.*)",
         "sasl_token: module:function, aws-msk:REGION or a reference",
     ),
-    (r"kafka\.ssl\.truststore\..*", "tls_ca_file, in PEM"),
+    (r"kafka\.ssl\.truststore\..*", "Set tls_ca_file, in PEM"),
     (r"kafka\.ssl\.key.*", "tls_cert_file, tls_key_file and tls_key_password, in PEM"),
     (
         r"kafka\.(security|sasl|ssl)\..*",
@@ -369,31 +369,31 @@ def under_our_names(given: Mapping[str, str]) -> dict[str, str]:
     duplicate options.
     """
     options: dict[str, str] = {}
-    for said, value in sorted(given.items()):
-        name = said.lower()
+    for option, value in sorted(given.items()):
+        name = option.lower()
         if name in (idle.lower() for idle in WITHOUT_EFFECT):
             continue
         if name not in SPELLED:
-            raise _unknown(said)
+            raise _unknown(option)
         name = SAME_AS.get(name, name)
         if options.setdefault(name, value) != value:
             raise SettingsError(
-                f"{said} and its other name say different things",
-                option=said,
+                f"{option} and its other name say different things",
+                option=option,
                 action="Leave one of the two out",
             )
     return options
 
 
-def _unknown(said: str) -> SettingsError:
+def _unknown(name: str) -> SettingsError:
     for form, instead in _INSTEAD:
-        if re.fullmatch(form, said.lower()):
+        if re.fullmatch(form, name.lower()):
             return SettingsError(
-                "This option of Java's consumer is said otherwise here", option=said, action=instead
+                "This option of Java's consumer is said otherwise here", option=name, action=instead
             )
     return SettingsError(
-        f"There is no option {said!r}",
-        option=said,
+        f"There is no option {name!r}",
+        option=name,
         action=f"Use the options {', '.join((*OURS, *OF_SPARK))}",
     )
 
@@ -486,21 +486,21 @@ def _with(error: EtlError, advice: str) -> EtlError:
 
 def security_said(options: Mapping[str, str]) -> Security:
     """Encryption and login, by the keys of a conf. Raises SettingsError that names the option."""
-    said = _said(options, SECURITY)
-    if not said:
+    keys = _said(options, SECURITY)
+    if not keys:
         return OPEN
-    if "listener" in said and "zookeeper" not in options:
+    if "listener" in keys and "zookeeper" not in options:
         raise SettingsError(
             "Listener chooses among the addresses that brokers register in ZooKeeper",
             option="listener",
             action="Leave the option out, or give zookeeper in the place of bootstrap",
         )
-    if "protocol" in said:
-        said["protocol"] = said["protocol"].strip().upper()
+    if "protocol" in keys:
+        keys["protocol"] = keys["protocol"].strip().upper()
     from etl.settings.load import security_of
 
     try:
-        return security_of(said)
+        return security_of(keys)
     except SettingsError as error:
         raise in_options(error) from None
 
@@ -516,25 +516,25 @@ def zookeeper_access_said(options: Mapping[str, str]) -> Access:
             option=named,
             action="Leave the option out, or give zookeeper in the place of bootstrap",
         )
-    said = _said(options, ZOOKEEPER_SECURITY)
+    keys = _said(options, ZOOKEEPER_SECURITY)
     if "zookeeper_tls" in options:
-        said["tls"]["enabled"] = {"true": True, "false": False}.get(
+        keys["tls"]["enabled"] = {"true": True, "false": False}.get(
             options["zookeeper_tls"].strip().lower(), options["zookeeper_tls"]
         )
     from etl.settings.load import access_of
 
     try:
-        return access_of(said)
+        return access_of(keys)
     except SettingsError as error:
         raise in_options(error) from None
 
 
 def _said(options: Mapping[str, str], keys: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+    found_keys: dict[str, Any] = {}
     for name, (*section, key) in keys.items():
         if name in options:
-            (said.setdefault(section[0], {}) if section else said)[key] = options[name]
-    return said
+            (found_keys.setdefault(section[0], {}) if section else found_keys)[key] = options[name]
+    return found_keys
 
 
 _MOST: Mapping[str, int] = {
@@ -677,10 +677,10 @@ def _bounds(options: Mapping[str, str], side: str, default: LogEnd, physical: bo
         name = f"{side}OffsetsByTimestamp"
         return Bounds(by_log=parse_times(options[name.lower()], name), option=name)
     name = f"{side}Offsets"
-    said = options.get(name.lower(), default.value).strip()
-    if said.lower() in tuple(LogEnd):
-        return Bounds(LogEnd(said.lower()), option=name)
-    return Bounds(by_log=parse_offsets(said, name, physical=physical), option=name)
+    value = options.get(name.lower(), default.value).strip()
+    if value.lower() in tuple(LogEnd):
+        return Bounds(LogEnd(value.lower()), option=name)
+    return Bounds(by_log=parse_offsets(value, name, physical=physical), option=name)
 
 
 def _refused(bounds: Bounds, end: LogEnd) -> Bounds:
@@ -730,8 +730,8 @@ def columns_of_schema(schema: StructType, reading: Reading) -> tuple[str, ...]:
             )
         kind = _AS_SPARK_SAYS.get(types[field.name], types[field.name])
         if (_COLLATION.sub("", field.dataType.simpleString()), field.nullable) != (kind, True):
-            said = f"{field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
-            message = f"The schema says that {field.name} is {said}, it is {types[field.name]}"
+            written = f"{field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
+            message = f"The schema says that {field.name} is {written}, it is {types[field.name]}"
             raise SettingsError(
                 message,
                 column=field.name,
@@ -788,34 +788,34 @@ def _isolation(options: Mapping[str, str], physical: bool) -> Isolation:
 
 def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
     """Return the option's value, by default the first allowed one."""
-    said = options.get(name, allowed[0])
-    if said.lower() not in allowed:
+    value = options.get(name, allowed[0])
+    if value.lower() not in allowed:
         raise SettingsError(
-            f"{said!r} is no value of {SPELLED[name]}",
+            f"{value!r} is no value of {SPELLED[name]}",
             option=SPELLED[name],
             action=f"It is {' or '.join(allowed)}",
         )
-    return said.lower()
+    return value.lower()
 
 
 def _positive(options: Mapping[str, str], name: str, default: int, unit: str) -> int:
-    said, most = options.get(name, str(default)), _MOST.get(name, _MOST_OF_ANYTHING)
-    if not (said.isascii() and said.isdecimal()) or len(said) > 18 or not 0 < int(said) <= most:
+    value, most = options.get(name, str(default)), _MOST.get(name, _MOST_OF_ANYTHING)
+    if not (value.isascii() and value.isdecimal()) or len(value) > 18 or not 0 < int(value) <= most:
         raise SettingsError(
-            f"{said!r} is no number of {unit}",
+            f"{value!r} is no number of {unit}",
             option=SPELLED[name],
             action=f"Pass a whole number from 1 to {most}",
         )
-    return int(said)
+    return int(value)
 
 
 def _seconds(options: Mapping[str, str], name: str) -> float:
-    said = options.get(name, str(choices.TIMEOUT_S))
+    value = options.get(name, str(choices.TIMEOUT_S))
     try:
-        seconds = float(said)
+        seconds = float(value)
     except ValueError:
         seconds = math.nan
     if not 0 < seconds <= _LONGEST_TIMEOUT_S:  # neither is what is no number
         action = f"Pass a number above 0, {_LONGEST_TIMEOUT_S:.0f} at most"
-        raise SettingsError(f"{said!r} is no number of seconds", option=name, action=action)
+        raise SettingsError(f"{value!r} is no number of seconds", option=name, action=action)
     return seconds

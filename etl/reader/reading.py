@@ -247,8 +247,8 @@ class QueryTask(Task):
     """
 
 
-def of_topics(told: Mapping[str, T], topics: Iterable[str]) -> dict[str, T]:
-    return {topic: told[topic] for topic in sorted(topics) if topic in told}
+def of_topics(values: Mapping[str, T], topics: Iterable[str]) -> dict[str, T]:
+    return {topic: values[topic] for topic in sorted(topics) if topic in values}
 
 
 def tasks_of_ranges(
@@ -280,9 +280,9 @@ def tasks_of_ranges(
 
 
 def _of_logs(
-    told: Mapping[BrokerPartition, T], logs: Iterable[BrokerPartition]
+    values: Mapping[BrokerPartition, T], logs: Iterable[BrokerPartition]
 ) -> dict[BrokerPartition, T]:
-    return {log: told[log] for log in logs if log in told}
+    return {log: values[log] for log in logs if log in values}
 
 
 def ranges_of(
@@ -387,7 +387,7 @@ def _reject_reversed(
     elif start[1] > end[1] and LogEnd.EARLIEST is not start[0] and LogEnd.LATEST is not end[0]:
         message = f"Reading would start at {start[1]} and stop at {end[1]}"
     if message:
-        action = f"{reading.starting.option} and {reading.ending.option}"
+        action = f"Check {reading.starting.option} and {reading.ending.option}"
         raise SettingsError(message, **log.place, action=action)
 
 

@@ -113,12 +113,12 @@ def bound_now(task: QueryTask, reading: Reading) -> Task:
     PartitionTruncated (with `failOnDataLoss` false only TopicRecreated), and as `ranges_of`.
     """
     with _cluster_of(task, reading) as cluster:
-        asked = (
+        topics = (
             {each.log.topic for each in task.ranges}
             if task.others_than is None
             else reading.chosen.asked
         )
-        metadata = cluster.describe_when_known(asked, wait_s=reading.timeout_s)
+        metadata = cluster.describe_when_known(topics, wait_s=reading.timeout_s)
         _reject_recreated(task, metadata)
         logs = _logs_now(task, reading, metadata)
         wanted, found = _bound(cluster, reading.only(set(logs)), logs, metadata)
@@ -247,8 +247,8 @@ def _wanted(reading: Reading) -> _Wanted:
     """
     named = None if reading.ranges is None else sorted({r.log for r in reading.ranges})
     with _open_cluster(reading, named or reading.chosen.logs) as cluster:
-        asked = reading.chosen.asked if named is None else {log.topic for log in named}
-        metadata = cluster.describe_when_known(asked, wait_s=reading.timeout_s)
+        topics = reading.chosen.asked if named is None else {log.topic for log in named}
+        metadata = cluster.describe_when_known(topics, wait_s=reading.timeout_s)
         there = _there(metadata, reading)
         if named is not None:
             reject_missing_partitions(named, there)
@@ -285,10 +285,10 @@ def _bound(
             for bounds in (reading.starting, reading.ending)
         )
         ranges = list(ranges_of(reading, found.extents, first, last))
-    told = cluster.retention({r.log.topic for r in ranges})
+    retention = cluster.retention({r.log.topic for r in ranges})
     cleanups = {
         r.log.topic: cleanup_of(
-            told.get(r.log.topic), said_to_be_compacted=r.log.topic in reading.compacted
+            retention.get(r.log.topic), said_to_be_compacted=r.log.topic in reading.compacted
         )
         for r in ranges
     }

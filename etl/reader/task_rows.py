@@ -71,12 +71,12 @@ def rows_of_task(
         return transformed(batches, reading.transform)
 
     again, teller = attempt > 0, Teller(progress, task.number, attempt)
-    asked = REQUEST_METER.told()
+    requests = REQUEST_METER.told()
 
     def done(at: int, receipt: RangeResult) -> None:
-        nonlocal asked
-        before, asked = asked, REQUEST_METER.told()
-        note(task.indices[at], replace(receipt, requests=tuple(since(before, asked).items())))
+        nonlocal requests
+        before, requests = requests, REQUEST_METER.told()
+        note(task.indices[at], replace(receipt, requests=tuple(since(before, requests).items())))
 
     try:
         yield from made_of(
@@ -168,8 +168,10 @@ def _telling_obstacles(wanted: FileOptions) -> Iterator[None]:
     try:
         yield
     except (OSError, EtlError) as error:
-        told = error if isinstance(error, EtlError) else unreachable(error, wanted.root, "written")
-        raise TaskFailed(f"{told}\n{mark(told)}") from behind(error, wanted.root)
+        marked = (
+            error if isinstance(error, EtlError) else unreachable(error, wanted.root, "written")
+        )
+        raise TaskFailed(f"{marked}\n{mark(marked)}") from behind(error, wanted.root)
 
 
 _tasks = 0

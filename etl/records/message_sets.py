@@ -179,15 +179,15 @@ def _content(fetched: FetchedPartition, source: Bytes, wrapper: MessagesHeader) 
     where there is none.
     """
     records, at = fetched.records, wrapper.start
-    said, found = (
+    crc, found = (
         _ENTRY.unpack_from(records, at)[2],
         zlib.crc32(source[at + _MAGIC_AT : wrapper.until].data),
     )
-    if said != found:
+    if crc != found:
         raise corrupt(
             fetched,
             wrapper.last_offset,
-            f"CRC-32 of a wrapper is {found:08x}, its header says {said:08x}",
+            f"CRC-32 of a wrapper is {found:08x}, its header says {crc:08x}",
         )
     at += _BEHIND_ATTRIBUTES + (_TIMESTAMP.size if wrapper.magic else 0)
     at += _LENGTH.size + max(0, _LENGTH.unpack_from(records, at)[0])

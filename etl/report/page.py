@@ -57,15 +57,17 @@ class LogRead:
     after: int | None = None
     is_read: bool = field(default=False)
 
-    def add_range(self, told: Mapping[str, Any]) -> None:
+    def add_range(self, document: Mapping[str, Any]) -> None:
         """One range that a plan has of it."""
-        self.begin = told["from"] if self.begin is None else min(self.begin, told["from"])
-        self.until = told["until"] if self.until is None else max(self.until, told["until"])
+        self.begin = document["from"] if self.begin is None else min(self.begin, document["from"])
+        self.until = document["until"] if self.until is None else max(self.until, document["until"])
         self.rows = (
-            _plus(self.rows, told.get("rows")) if told.get("rows") is not None else self.rows
+            _plus(self.rows, document.get("rows"))
+            if document.get("rows") is not None
+            else self.rows
         )
-        self.bytes = _plus(self.bytes, told.get("fetched_bytes"))
-        self.missing += told.get("missing_offsets") or 0
+        self.bytes = _plus(self.bytes, document.get("fetched_bytes"))
+        self.missing += document.get("missing_offsets") or 0
         self.is_read = True
 
     @property
@@ -85,12 +87,12 @@ class LogRead:
 def logs_of(report: Mapping[str, Any]) -> list[LogRead]:
     """The partitions of a report, worst first."""
     found: dict[tuple[str, str], LogRead] = {}
-    for told in report["lag"]:
-        one = _of(found, told)
-        one.before, one.after = told["before"], told["after"]
+    for document in report["lag"]:
+        one = _of(found, document)
+        one.before, one.after = document["before"], document["after"]
     for plan in plans_of(report):
-        for told in plan["ranges"]:
-            _of(found, told).add_range(told)
+        for document in plan["ranges"]:
+            _of(found, document).add_range(document)
     return sorted(found.values(), key=lambda one: one.worst_first)
 
 
@@ -111,13 +113,13 @@ def topics_of(logs: Iterable[LogRead]) -> list[LogRead]:
     return sorted(found.values(), key=lambda one: one.worst_first)
 
 
-def _of(found: dict[tuple[str, str], LogRead], told: Mapping[str, Any]) -> LogRead:
+def _of(found: dict[tuple[str, str], LogRead], document: Mapping[str, Any]) -> LogRead:
     key = (
-        f"{told['broker_id']}-{told['partition']}"
-        if "broker_id" in told
-        else str(told["partition"])
+        f"{document['broker_id']}-{document['partition']}"
+        if "broker_id" in document
+        else str(document["partition"])
     )
-    return found.setdefault((told["topic"], key), LogRead(told["topic"], key))
+    return found.setdefault((document["topic"], key), LogRead(document["topic"], key))
 
 
 def _plus(one: int | None, other: int | None) -> int | None:
@@ -130,7 +132,7 @@ def partitions(logs: Sequence[LogRead], unit: str) -> Html | None:
         return None
     topics, lag = topics_of(logs), number if unit != "bytes" else size
     read = sum(log.is_read for log in logs)
-    told = (
+    summary = (
         f"{number(read)} of {counted(len(logs), 'partition')} read"
         if read
         else f"{counted(len(logs), 'partition')}, nothing read"
@@ -139,7 +141,7 @@ def partitions(logs: Sequence[LogRead], unit: str) -> Html | None:
     inside.append(
         _fold(
             "Partitions",
-            told + ", the furthest behind first",
+            summary + ", the furthest behind first",
             _partitions(logs, lag),
             is_open=len(logs) <= MOST_UNFOLDED,
         )
@@ -216,7 +218,7 @@ def _more(left: Sequence[LogRead], noun: str, lag: Any) -> str | None:
 
 
 def _scrolled_table(
-    names: Sequence[str], rows: Iterable[Html], says: str, more: str | None
+    names: Sequence[str], rows: Iterable[Html], label: str, more: str | None
 ) -> Html:
     head = tag("tr", *(tag("th", name, scope="col") for name in names))
     scroll = tag(
@@ -225,25 +227,25 @@ def _scrolled_table(
         class_="scroll",
         tabindex=0,
         role="region",
-        aria_label=says,
+        aria_label=label,
     )
     return tag("div", scroll, tag("p", more, class_="notes") if more else None)
 
 
-def _fold(title: str, told: str, inside: Html, *, is_open: bool) -> Html:
-    return tag("details", tag("summary", title, tag("span", told)), inside, open=is_open)
+def _fold(title: str, summary: str, inside: Html, *, is_open: bool) -> Html:
+    return tag("details", tag("summary", title, tag("span", summary)), inside, open=is_open)
 
 
 def standing(report: Mapping[str, Any]) -> tuple[str, str]:
     """How the run stands: the tone of it (good, warn, bad), and in a word or three."""
-    told = {one["outcome"] for one in report["outcomes"]}
+    outcomes = {one["outcome"] for one in report["outcomes"]}
     if report["state"] == State.RUNNING.value:
         return "warn", "Not ended"
     if report["state"] == State.FAILED.value:
         return "bad", "Failed"
-    if Outcome.RECORDS_LOST.value in told:
+    if Outcome.RECORDS_LOST.value in outcomes:
         return "warn", "Done, records lost"
-    is_loud = any(one.is_loud and one.value in told for one in Outcome)
+    is_loud = any(one.is_loud and one.value in outcomes for one in Outcome)
     return ("warn", "Done, with warnings") if is_loud else ("good", "Done")
 
 
@@ -266,9 +268,9 @@ def summarize_outcome(report: Mapping[str, Any], logs: Sequence[LogRead]) -> str
 
 
 def _left(logs: Sequence[LogRead]) -> str:
-    unknown, behind = sum(log.after is None for log in logs), [log for log in logs if log.after]
-    if behind:
-        return f"{counted(len(behind), 'partition')} still had something to read when it ended."
+    unknown, lagging = sum(log.after is None for log in logs), [log for log in logs if log.after]
+    if lagging:
+        return f"{counted(len(lagging), 'partition')} still had something to read when it ended."
     if unknown:
         return f"How far the table is behind {counted(unknown, 'partition')} is not known."
     return "The table holds everything that could be read when the run began." if logs else ""
@@ -336,11 +338,11 @@ def past_run(text: str) -> PastRun | None:
     """The run of a report as its file has it; None for a text that is none of our reports."""
     head, found, rest = text.partition(_PLAN)
     try:
-        told = json.loads(head.rstrip().rstrip(",") + "}") if found else None
+        document = json.loads(head.rstrip().rstrip(",") + "}") if found else None
         return (
             None
-            if told is None
-            else _run_of(told, _OF_A_LOG.findall(rest.partition(_LAG)[2].partition(_SAW)[0]))
+            if document is None
+            else _run_of(document, _OF_A_LOG.findall(rest.partition(_LAG)[2].partition(_SAW)[0]))
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -351,25 +353,25 @@ def run_of(report: Mapping[str, Any]) -> PastRun:
     return _run_of(report, [(str(one["before"]), str(one["after"])) for one in report["lag"]])
 
 
-def _run_of(told: Mapping[str, Any], lags: Iterable[tuple[str, str]]) -> PastRun:
+def _run_of(document: Mapping[str, Any], lags: Iterable[tuple[str, str]]) -> PastRun:
     before, after = zip(*lags, strict=True) if lags else ((), ())
     return PastRun(
-        told["run_id"],
-        told["state"],
-        told["started_at"],
-        told["exit_code"],
-        told["total_seconds"] or None,
-        told["records"] or 0,
-        told["bytes"],
-        told["records_per_second"],
+        document["run_id"],
+        document["state"],
+        document["started_at"],
+        document["exit_code"],
+        document["total_seconds"] or None,
+        document["records"] or 0,
+        document["bytes"],
+        document["records_per_second"],
         _sum(before),
         _sum(after),
-        tuple(one["outcome"] for one in told["outcomes"]),
+        tuple(one["outcome"] for one in document["outcomes"]),
     )
 
 
-def _sum(told: Iterable[str]) -> int | None:
-    return of_known(sum, (int(one) if one.isdecimal() else None for one in told))
+def _sum(texts: Iterable[str]) -> int | None:
+    return of_known(sum, (int(one) if one.isdecimal() else None for one in texts))
 
 
 Link = Callable[[PastRun], str | None]
@@ -436,12 +438,10 @@ def history(runs: Sequence[PastRun], unit: str, link: Link) -> Html | None:
 
 
 def _column(
-    run: PastRun, value: int | None, says: str, *, behind: int | None = None, is_now: bool
+    run: PastRun, value: int | None, values: str, *, behind: int | None = None, is_now: bool
 ) -> Column:
-    told = (
-        f"{day_and_time(run.started_at)} UTC: {says}, {_HAPPENED.get(run.state, run.state).lower()}"
-    )
-    return Column(value, told, behind, is_now, run.has_failed)
+    label = f"{day_and_time(run.started_at)} UTC: {values}, {_HAPPENED.get(run.state, run.state).lower()}"
+    return Column(value, label, behind, is_now, run.has_failed)
 
 
 def _figure(
@@ -472,7 +472,7 @@ def _figure(
 def _keys(*kinds: tuple[str, str], has_failed: bool) -> Html:
     shown = [*kinds, ("fail", "did not end well")] if has_failed else kinds
     return joined(
-        tag("span", tag("i", class_=kind or None), says, class_="key") for kind, says in shown
+        tag("span", tag("i", class_=kind or None), label, class_="key") for kind, label in shown
     )
 
 
@@ -501,13 +501,13 @@ def _row(run: PastRun, to: str | None) -> Html:
     happened = _HAPPENED.get(run.state, run.state)
     outcomes = ", ".join(dict.fromkeys(one for one in run.outcomes if one != "failed"))
     if run.exit_code:
-        told = f"{happened}, exit {run.exit_code}"
+        result = f"{happened}, exit {run.exit_code}"
     else:
-        told = happened if run.has_failed else outcomes or happened
+        result = happened if run.has_failed else outcomes or happened
     return tag(
         "tr",
         tag("th", tag("a", began, href=to) if to else began, scope="row"),
-        tag("td", told, class_="text cut" + (" bad" if run.has_failed else ""), title=told),
+        tag("td", result, class_="text cut" + (" bad" if run.has_failed else ""), title=result),
         *(
             tag("td", text)
             for text in (
@@ -618,19 +618,19 @@ def _places(rows: Sequence[tuple[str, object]]) -> Html:
 
 def _said(report: Mapping[str, Any]) -> Html | None:
     """Return the outcomes, loud ones first, and why offsets gave no row; the error is shown above."""
-    told = [
+    shown = [
         one
         for one in report["outcomes"]
         if not (one["outcome"] == Outcome.FAILED.value and report["error"])
     ]
-    told.sort(key=lambda one: one["outcome"] not in _LOUD)
+    shown.sort(key=lambda one: one["outcome"] not in _LOUD)
     rows = [
         _sentence(
             one["outcome"].replace("_", " ").capitalize(),
             one["message"],
             is_loud=one["outcome"] in _LOUD,
         )
-        for one in told[:MOST_SENTENCES]
+        for one in shown[:MOST_SENTENCES]
     ]
     gaps = _gaps(
         [one for plan in plans_of(report) for one in plan["ranges"] if one.get("missing_offsets")]
@@ -639,7 +639,7 @@ def _said(report: Mapping[str, Any]) -> Html | None:
         rows.append(_sentence("Without a row", gaps))
     if not rows:
         return None
-    more = len(told) - MOST_SENTENCES
+    more = len(shown) - MOST_SENTENCES
     return tag(
         "section",
         tag("h2", "What happened"),
@@ -654,9 +654,9 @@ def _said(report: Mapping[str, Any]) -> Html | None:
     )
 
 
-def _sentence(name: str, says: str, *, is_loud: bool = False) -> Html:
+def _sentence(name: str, text: str, *, is_loud: bool = False) -> Html:
     return tag(
-        "li", tag("b", name, class_="warn" if is_loud else None), tag("span", prose(says, 1000))
+        "li", tag("b", name, class_="warn" if is_loud else None), tag("span", prose(text, 1000))
     )
 
 
@@ -671,8 +671,10 @@ def _gaps(ranges: Sequence[Mapping[str, Any]]) -> str:
     counts = {label: sum(one.get(key) or 0 for one in ranges) for key, label in kinds.items()}
     missing = sum(one["missing_offsets"] for one in ranges)
     counts["compacted, or not explained"] = missing - sum(counts.values())
-    told = ", ".join(f"{number(count)} {label}" for label, count in counts.items() if count > 0)
-    return f"{counted(missing, 'offset')} in {counted(len(ranges), 'range')} gave no row: {told}"
+    counted_kinds = ", ".join(
+        f"{number(count)} {label}" for label, count in counts.items() if count > 0
+    )
+    return f"{counted(missing, 'offset')} in {counted(len(ranges), 'range')} gave no row: {counted_kinds}"
 
 
 def _time(report: Mapping[str, Any]) -> Html | None:
@@ -692,14 +694,14 @@ def _footer(report: Mapping[str, Any]) -> Html:
         if version
     )
     plan = report["plan"]
-    told = [("run", report["run_id"]), ("group", report["group"]), ("table", report["table"])]
+    facts = [("run", report["run_id"]), ("group", report["group"]), ("table", report["table"])]
     if report["table_version"] is not None:
-        told.append(("table version", str(report["table_version"])))
+        facts.append(("table version", str(report["table_version"])))
     if plan:
-        told.append(("plan", f"{plan['number']} ({plan['kind']}), id {plan['id']}"))
+        facts.append(("plan", f"{plan['number']} ({plan['kind']}), id {plan['id']}"))
     process = f"{report['pid']} on {report['host']}" if report["host"] else ""
-    told += [("conf", report["conf"] or ""), ("process", process), ("versions", versions)]
-    return tag("footer", _places([(name, value) for name, value in told if value]))
+    facts += [("conf", report["conf"] or ""), ("process", process), ("versions", versions)]
+    return tag("footer", _places([(name, value) for name, value in facts if value]))
 
 
 def run_ids(names: Iterable[str], ours_called: str) -> list[str]:

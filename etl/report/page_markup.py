@@ -46,13 +46,15 @@ def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
     """`tag("p", "a < b", class_="note")`. A child or an attribute that is None is left out; `_` in
     an attribute's name stands for `-`.
     """
-    told = "".join(
+    rendered = "".join(
         f" {_name(key)}" if value is True else f' {_name(key)}="{escaped(value)}"'
         for key, value in attributes.items()
         if value is not None and value is not False
     )
     return Html(
-        f"<{name}{told}>" if name in _NEVER_CLOSED else f"<{name}{told}>{joined(children)}</{name}>"
+        f"<{name}{rendered}>"
+        if name in _NEVER_CLOSED
+        else f"<{name}{rendered}>{joined(children)}</{name}>"
     )
 
 
@@ -77,8 +79,8 @@ def prose(text: str, most: int = 4000) -> Html:
     """
     left = len(text) - most
     parts = re.split(r"`([^`\n]+)`", text[:most])
-    told = joined(tag("code", part) if i % 2 else part for i, part in enumerate(parts))
-    return joined((told, f" ... and {left:,} characters more")) if left > 0 else told
+    marked = joined(tag("code", part) if i % 2 else part for i, part in enumerate(parts))
+    return joined((marked, f" ... and {left:,} characters more")) if left > 0 else marked
 
 
 UNKNOWN = "–"
@@ -119,23 +121,23 @@ def short(value: float) -> str:
     return f"{value:,.0f} T"
 
 
-def moment(told: str | None) -> Html:
-    """Format as 22 Nov 2026, 15:09:14 UTC; `told` is as in documents."""
-    if told is None:
+def moment(time: str | None) -> Html:
+    """Format as 22 Nov 2026, 15:09:14 UTC; `time` is as in documents."""
+    if time is None:
         return Html(UNKNOWN)
-    at = datetime.fromisoformat(told)
-    return tag("time", f"{day(told)} {at.year}, {at:%H:%M:%S} UTC", datetime=told)
+    at = datetime.fromisoformat(time)
+    return tag("time", f"{day(time)} {at.year}, {at:%H:%M:%S} UTC", datetime=time)
 
 
-def day(told: str) -> str:
+def day(time: str) -> str:
     """22 Nov."""
-    at = datetime.fromisoformat(told)
+    at = datetime.fromisoformat(time)
     return f"{at.day} {_MONTHS[at.month - 1]}"
 
 
-def day_and_time(told: str) -> str:
+def day_and_time(time: str) -> str:
     """22 Nov, 15:09."""
-    return f"{day(told)}, {datetime.fromisoformat(told):%H:%M}"
+    return f"{day(time)}, {datetime.fromisoformat(time):%H:%M}"
 
 
 _WIDTH, _HEIGHT, _LEAST = 600.0, 120.0, 1.5
@@ -188,18 +190,18 @@ def _bar(name: str, took: float, share: float) -> Html:
         preserveAspectRatio="none",
         aria_hidden="true",
     )
-    told = "<1 %" if share < 0.01 else f"{100 * share:.0f} %"
+    percent = "<1 %" if share < 0.01 else f"{100 * share:.0f} %"
     return joined(
         (
             tag("span", name, class_="name"),
             picture,
-            tag("span", seconds(took), tag("span", told, class_="share"), class_="took"),
+            tag("span", seconds(took), tag("span", percent, class_="share"), class_="took"),
         )
     )
 
 
-def columns(of: Sequence[Column], says: str) -> Html:
-    """Return a column for each run, oldest first; `says` is the text alternative."""
+def columns(of: Sequence[Column], label: str) -> Html:
+    """Return a column for each run, oldest first; `label` is the text alternative."""
     top = max((value for one in of for value in (one.value, one.behind) if value), default=1.0)
     step = min(_WIDTH / max(len(of), 1), 2 * _MOST_WIDE)
     drawn = (_column(one, _WIDTH - step * (len(of) - i), step, top) for i, one in enumerate(of))
@@ -211,7 +213,7 @@ def columns(of: Sequence[Column], says: str) -> Html:
         viewBox=f"0 0 {_WIDTH:.0f} {_HEIGHT:.0f}",
         preserveAspectRatio="none",
         role="img",
-        aria_label=says,
+        aria_label=label,
     )
 
 

@@ -85,14 +85,14 @@ class Beginning:
 
 
 def estimate_backfill(
-    live: Services, settings: Settings, own: Settings, asked: BackfillRequest
+    live: Services, settings: Settings, own: Settings, request: BackfillRequest
 ) -> Beginning:
     """Return what a backfill would reserve; nothing is stored.
 
     `settings` are the live pipeline's, `own` the backfill's. Raises what `etl.decide.backfill`
     rejects, and LedgersDisagree for a table that is not the pipeline's.
     """
-    snapshot = live.observe(asked.offsets_of)
+    snapshot = live.observe(request.offsets_of)
     reject_retired(snapshot.ledger)
     reject_other_broker_type(snapshot.ledger.newest, settings)
     with naming_table(settings):
@@ -116,10 +116,10 @@ def estimate_backfill(
             action="Use another name: of plans under this one the table takes none",
         )
     newest = state.last if isinstance(state, UpToDate) else state.plan
-    logs = logs_of(asked, newest, snapshot)
-    moments = moments_of(asked, logs)
+    logs = logs_of(request, newest, snapshot)
+    moments = moments_of(request, logs)
     intervals = intervals_of(
-        asked, logs, live.first_at(moments) if moments else {}, snapshot, now_ms=live.now_ms()
+        request, logs, live.first_at(moments) if moments else {}, snapshot, now_ms=live.now_ms()
     )
     stored = live.stored_plans()
     loaded = live.loaded(snapshot.table.transaction_version)
@@ -127,14 +127,14 @@ def estimate_backfill(
         held_by_live(state, stored, loaded, snapshot.table.transaction_version),
         read_by_others_now(state, loaded),
     )
-    if asked.only_missing:
+    if request.only_missing:
         held = {log: [*held.get(log, ()), *theirs.get(log, ())] for log in {**held, **theirs}}
     stretches = reserved_intervals(
-        asked, intervals, held, newest.log_epochs, snapshot.claims.of(snapshot.table.id)
+        request, intervals, held, newest.log_epochs, snapshot.claims.of(snapshot.table.id)
     )
     lives = {log: life for log, life in newest.log_epochs.items() if log in stretches}
     claim = Reservation(
-        name, stretches, lives, asked.asked, live.now_ms(), table_id=snapshot.table.id
+        name, stretches, lives, request.asked, live.now_ms(), table_id=snapshot.table.id
     )
     plan = (
         first_backfill_plan(claim, newest, snapshot, own, uid=live.new_uid(), now_ms=live.now_ms())
@@ -180,17 +180,17 @@ def backfill(
     own: Settings,
     settings: Settings,
     report: Report,
-    asked: BackfillRequest | None,
+    request: BackfillRequest | None,
 ) -> Reservation | None:
     """Begin the backfill, unless it has begun, and load all that is left of it. Returns its
     reservation.
 
-    None: nothing of the interval is missing. `asked` is None to continue an existing one. Raises
+    None: nothing of the interval is missing. `request` is None to continue an existing one. Raises
     what a run raises; SettingsError for other bounds than it began with, for an abandoned one, and
     as `estimate_backfill`; NeedsDecision if an accepted older copy of the table lacks rows of it.
     """
     found = services.claim()
-    if found is None and asked is None:
+    if found is None and request is None:
         raise SettingsError(
             "Nobody has begun a backfill of this name",
             key="NAME",
@@ -198,8 +198,8 @@ def backfill(
         )
     claim = found.claim if found else None
     if claim:
-        if asked:
-            reject_other_bounds(claim, asked.asked)
+        if request:
+            reject_other_bounds(claim, request.asked)
         reject_abandoned_backfill(claim)
         _reject_closed_backfill(claim, services)
         if not left_of(claim, services.stored_plans()):
@@ -211,9 +211,9 @@ def backfill(
             begun = f"; it was begun at {at(claim.made_at_ms)} {claim.asked}"
             report.add(Outcome.ALREADY_LOADED, describe_whole(claim, loaded) + begun)
             return claim
-    elif asked:
+    elif request:
         with report.timed(Verb.PLAN):
-            ahead = estimate_backfill(live, settings, own, asked)
+            ahead = estimate_backfill(live, settings, own, request)
             if ahead.plan is None:
                 report.add(
                     Outcome.UP_TO_DATE,
@@ -262,10 +262,10 @@ def describe_whole(claim: Reservation, loaded: LoadedIntervals) -> str:
         for stretch in parts
         for start, until in without(stretch, ((low, high) for low, high, of in plans if of == log))
     )
-    said = f"backfill {claim.name} is whole: {counted(claim.offsets - let_go, unit)} of {counted(len(claim.stretches), 'partition')}"
+    sentence = f"backfill {claim.name} is whole: {counted(claim.offsets - let_go, unit)} of {counted(len(claim.stretches), 'partition')}"
     if let_go:
-        said += f"; {let_go:,} more were let go, as policy says, and are not in the table: the losses table tells which"
-    return said
+        sentence += f"; {let_go:,} more were let go, as policy says, and are not in the table: the losses table tells which"
+    return sentence
 
 
 def _reject_missing_rows(
@@ -511,8 +511,8 @@ def _reject_unaccepted_table(snapshot: Snapshot, own: Settings) -> None:
     """Reject giving back offsets that may be loaded, if the path may be wrong or not mounted.
     Raises NeedsDecision.
     """
-    table, said = snapshot.table, snapshot.ledger.acknowledged
-    if said is None or said.table_id != (table.id if table else None):
+    table, acknowledged = snapshot.table, snapshot.ledger.acknowledged
+    if acknowledged is None or acknowledged.table_id != (table.id if table else None):
         message = (
             "The table at this path is not the one that the backfill has loaded into"
             if table

@@ -48,7 +48,7 @@ from etl.settings.source import SourceSettings
 
 def describe_registered_topics(
     cluster: Cluster,
-    asked: Collection[str] | None,
+    wanted: Collection[str] | None,
     registered: Callable[[ClusterMetadata], Collection[str]],
     *,
     wait_s: float,
@@ -67,7 +67,7 @@ def describe_registered_topics(
     attempt = 0
     while True:
         wait_left_s = max(0.0, deadline - time.monotonic())
-        metadata = cluster.describe_when_known(asked, wait_s=wait_left_s)
+        metadata = cluster.describe_when_known(wanted, wait_s=wait_left_s)
         missing = _missing_topics(cluster, metadata, registered(metadata))
         if not missing:
             return metadata

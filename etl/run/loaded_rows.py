@@ -110,13 +110,13 @@ def recount_rows(
     """Count the plan's rows in the files of that commit; without one, in the current table."""
     from etl.io.delta.recover_results import recount
 
-    behind = may_be_transformed(plan, settings)
+    is_transformed = may_be_transformed(plan, settings)
     return recount(
         settings.table.path,
         delta_version,
         plan.ranges,
         plan.log_epochs,
-        behind_transform=behind,
+        behind_transform=is_transformed,
         gaps_max=gaps_max,
     )
 

@@ -95,37 +95,36 @@ class Group:
         except ValueError:
             raise _refused(
                 "membership",
-                f"{self.membership!r} is nobody who could say what a member owns",
-                _names(Membership),
+                f"{self.membership!r} is no kind of membership",
+                f"Use one of {_names(Membership)}",
             ) from None
         for key in _SECONDS:
             value = getattr(self, key)
-            if (
-                value is not None and not value >= 0
-            ):  # by the consumer protocol -1 means "as it was said before"
-                raise _refused(key, f"{value:g} is no number of seconds", "0 or more")
+            # the consumer protocol reads -1 as "unchanged"
+            if value is not None and not value >= 0:
+                raise _refused(key, f"{value:g} is no number of seconds", "Pass 0 or more")
         in_zookeeper = membership is Membership.ZOOKEEPER
         if in_zookeeper and not has_zookeeper:
             raise _refused(
-                "membership", "nothing says in which ZooKeeper the group's members are", "zookeeper"
+                "membership", "the ZooKeeper of the group's members is not set", "Pass zookeeper"
             )
         if physical and not in_zookeeper:
             raise _refused(
-                "membership", "groups of Jafka and Kafka 0.7 are in ZooKeeper", "zookeeper"
+                "membership", "groups of Jafka and Kafka 0.7 are in ZooKeeper", "Use zookeeper"
             )
         for key, name in (("group", self.name), ("member_id", self.member_id)):
             if name == "" or name and in_zookeeper and ("/" in name or not name.strip(".")):
                 raise _refused(
                     key,
                     f"{name!r} names no {key.partition('_')[0]}",
-                    "a name that is not empty, and in ZooKeeper without slashes and not of dots alone",
+                    "Use a name that is not empty; in ZooKeeper without slashes and not only dots",
                 )
         known = [one.value for one in Strategy] if in_zookeeper else list(STRATEGIES)
         if self.strategy not in known:
             raise _refused(
                 "strategy",
-                f"no group of that kind divides its logs by {self.strategy!r}",
-                ", ".join(known),
+                f"no group of that kind assigns partitions by {self.strategy!r}",
+                f"Use one of {', '.join(known)}",
             )
         if (
             self.protocol not in ("classic", "consumer")
@@ -135,7 +134,7 @@ class Group:
             raise _refused(
                 "protocol",
                 f"a group of that kind does not speak {self.protocol!r}",
-                "classic, or with a coordinator of 4.0 or later consumer",
+                "Use classic, or consumer with a coordinator of 4.0 or later",
             )
         session_s = self.session_timeout_s or (10.0 if in_zookeeper else 45.0)
         return replace(self, membership=membership, session_timeout_s=session_s)

@@ -295,18 +295,18 @@ def _up_to_the_broken(
     """Return the same batch by batch, since decoding them together returns none; the error has the
     damaged one's end.
     """
-    asked, found, aborted = (
+    requested, found, aborted = (
         fetched.asked_offset,
         list[pa.RecordBatch](),
         AbortedTransactions(fetched.aborted),
     )
     columns = raw_columns(physical=fetched.layout is EntryLayout.PHYSICAL)
     selection = Selection(
-        asked, _END_OF_ALL, columns, skips_aborted=isolation is Isolation.READ_COMMITTED
+        requested, _END_OF_ALL, columns, skips_aborted=isolation is Isolation.READ_COMMITTED
     )
-    for header in walk_of(fetched, asked, _END_OF_ALL).batches:
+    for header in walk_of(fetched, requested, _END_OF_ALL).batches:
         try:
-            found += decode(fetched, [header], selection, Tally(asked), Counts(), aborted)
+            found += decode(fetched, [header], selection, Tally(requested), Counts(), aborted)
         except EtlError as broken:
             where = {**broken.where, "next_offset": header.last_offset + 1}
             return found, type(broken)(

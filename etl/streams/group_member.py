@@ -101,7 +101,7 @@ class MemberInZooKeeper:
         group: Group,
         dialect: BrokerFamily,
         wanted: Subscription,
-        told: MembershipEvents,
+        events: MembershipEvents,
     ) -> None:
         self._session = ZooKeeper(
             connect, session_timeout_s=group.session_timeout_s or 10.0, access=access
@@ -119,7 +119,7 @@ class MemberInZooKeeper:
         )
         self._member = ZooKeeperMember(self._session, group.name, _PIPELINE, new_uid(), options)
         self._member.before_let_go(
-            lambda: told.let_go(self.share.logs if self.share else frozenset())
+            lambda: events.let_go(self.share.logs if self.share else frozenset())
         )
         self.share: MemberAssignment | None = None
         """See `GroupMember`."""
@@ -172,12 +172,12 @@ class MemberWithCoordinator:
         cluster: Cluster,
         group: Group,
         wanted: Subscription,
-        told: MembershipEvents,
+        events: MembershipEvents,
         *,
         timeout_s: float,
         generation: str | None,
     ) -> None:
-        self._cluster, self._group, self._wanted, self._told = cluster, group, wanted, told
+        self._cluster, self._group, self._wanted, self._told = cluster, group, wanted, events
         self._timeout_s, self._generation = timeout_s, generation
         self._topics: frozenset[str] = frozenset()
         self._has_other_topics = False
@@ -236,12 +236,16 @@ class MemberWithCoordinator:
             self._told.let_go(self._taken.logs)
             self.leave()
             return self.join()
-        asked, before = self._member.release_requested, self._taken
-        if asked:
-            self._told.let_go(asked)
+        is_release_requested, before = self._member.release_requested, self._taken
+        if is_release_requested:
+            self._told.let_go(is_release_requested)
         by_coordinator = self._group.protocol == GroupProtocol.CONSUMER.value
         # Where nothing is asked back, nothing is to go that nobody was told of.
-        self._taken = self._member.rejoin() if asked or not by_coordinator else self._member.renew()
+        self._taken = (
+            self._member.rejoin()
+            if is_release_requested or not by_coordinator
+            else self._member.renew()
+        )
         self._note_loss(self._member)
         if (
             not by_coordinator
@@ -299,8 +303,8 @@ class MemberWithCoordinator:
         if self._wanted.filter is None:
             return self._wanted.names(())
         self._looked_at = time.monotonic()
-        told = self._cluster.describe(None).topics.items()
-        return self._wanted.names([name for name, topic in told if not topic.is_internal])
+        events = self._cluster.describe(None).topics.items()
+        return self._wanted.names([name for name, topic in events if not topic.is_internal])
 
     def _note_loss(self, member: CoordinatedMember) -> None:
         """The coordinator took us for gone; by itself the member has joined again, or does."""
@@ -357,13 +361,13 @@ def open_cluster(conf: ConsumerConfig, until: ExitStack) -> Opened:
     else:
         kept = ZooKeeperOffsetStore(zookeeper, group.name, physical=conf.is_physical)
 
-    def open_member(wanted: Subscription, told: MembershipEvents) -> GroupMember:
+    def open_member(wanted: Subscription, events: MembershipEvents) -> GroupMember:
         if group.membership is Membership.ZOOKEEPER:
             return MemberInZooKeeper(
-                conf.zookeeper or "", conf.access, group, BrokerFamily(conf.dialect), wanted, told
+                conf.zookeeper or "", conf.access, group, BrokerFamily(conf.dialect), wanted, events
             )
         return MemberWithCoordinator(
-            cluster, group, wanted, told, timeout_s=conf.timeout_s, generation=conf.generation
+            cluster, group, wanted, events, timeout_s=conf.timeout_s, generation=conf.generation
         )
 
     return Opened(cluster, kept, group, open_member)

@@ -78,10 +78,10 @@ class KafkaOffsetStore:
         self._cluster, self._group = cluster, group
 
     def committed(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
-        told = self._cluster.first(
+        found = self._cluster.first(
             lambda consumer: consumer.fetch_offsets(self._group, sorted(logs), require_stable=True)
         )
-        return {log: one.offset for log, one in told.items() if one.offset is not None}
+        return {log: one.offset for log, one in found.items() if one.offset is not None}
 
     def commit(
         self, offsets: Mapping[BrokerPartition, int], share: MemberAssignment | None

@@ -100,13 +100,13 @@ class Answer(Iterator[Record]):
                 raise (
                     self.failure.with_traceback(None) if self.failure is not None else StopIteration
                 )
-            row, behind = self._next, next(self._rows, None)
+            row, following = self._next, next(self._rows, None)
             try:
-                record = self._record(row, behind)
+                record = self._record(row, following)
             except CorruptData:
-                self._next, self._passed = behind, self._passed + 1
+                self._next, self._passed = following, self._passed + 1
                 raise
-            self._next, self._passed = behind, self._passed + 1
+            self._next, self._passed = following, self._passed + 1
             return record
         except (EtlError, StopIteration):
             raise
@@ -116,12 +116,12 @@ class Answer(Iterator[Record]):
             self._rows, self._is_begun = islice(_rows(self._batches), self._passed, None), False
             raise
 
-    def _record(self, row: dict[str, Any], behind: dict[str, Any] | None) -> Record:
+    def _record(self, row: dict[str, Any], next_row: dict[str, Any] | None) -> Record:
         log = self.log
         following = row["offset"] if log.is_physical else row["offset"] + 1
-        if behind is not None and log.is_physical:
-            following = behind["offset"]
-        elif behind is None and self.failure is None:
+        if next_row is not None and log.is_physical:
+            following = next_row["offset"]
+        elif next_row is None and self.failure is None:
             following = self.end
         return Record(
             log.topic,

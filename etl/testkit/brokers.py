@@ -159,10 +159,10 @@ class ByAdminClient:
     def is_ready(self, broker: Place) -> bool:
         """True if the broker reports itself and a controller."""
         try:
-            told = metadata(broker.port, version=1)
+            answer = metadata(broker.port, version=1)
         except OSError:
             return False
-        return broker.broker_id in told.brokers and told.controller in told.brokers
+        return broker.broker_id in answer.brokers and answer.controller in answer.brokers
 
     def create_topic(self, brokers: Sequence[Place], topic: NewTopic) -> None:
         """See Administration."""

@@ -58,10 +58,10 @@ def make_archive() -> Path | None:
 
 
 def _place() -> Path:
-    told = hashlib.sha256(
+    digest = hashlib.sha256(
         f"{java_home()} {_java_release()} {spark_home()} {DELTA_VERSION}".encode()
     ).hexdigest()[:12]
-    return cache_folder() / "classes" / f"spark-{told}.jsa"
+    return cache_folder() / "classes" / f"spark-{digest}.jsa"
 
 
 def _java_release() -> str:

@@ -142,17 +142,17 @@ def _ask(java: str) -> _Java | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    said = dict(
+    properties = dict(
         re.findall(
             r"^\s+(java\.home|java\.specification\.version) = (.+?)\s*$",
             answer.stderr,
             re.MULTILINE,
         )
     )
-    if len(said) < 2:
+    if len(properties) < 2:
         return None
-    version = said["java.specification.version"].removeprefix("1.")  # Java 8 calls itself 1.8
-    return _Java(Path(said["java.home"]), int(version)) if version.isdigit() else None
+    version = properties["java.specification.version"].removeprefix("1.")  # Java 8 calls itself 1.8
+    return _Java(Path(properties["java.home"]), int(version)) if version.isdigit() else None
 
 
 def _bundled_java() -> Path | None:

@@ -205,10 +205,10 @@ class StandaloneSpark:
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with direct.open(f"http://{HOST}:{self._master.web_port}/json/", timeout=10) as answer:
-                said: dict[str, Any] = json.load(answer)
+                state: dict[str, Any] = json.load(answer)
         except OSError:
             return False
-        return int(said["aliveworkers"]) == len(self._workers)
+        return int(state["aliveworkers"]) == len(self._workers)
 
 
 def submit_command(*arguments: str) -> list[str]:

@@ -162,7 +162,7 @@ def test_a_log_that_lost_its_end_is_told_at_once_and_read_as_far_as_it_goes_wher
     asked, log = whole(TWO, brokers), brokers[1].logs["clicks", 0]
     log.content, log.flushed = log.content[: len(entry(b"b0")) * 3 + 4], len(entry(b"b0")) * 3 + 4
     with pytest.raises(
-        RanOutBeforeUntil, match=f"the log ends at {log.flushed}, the range at {asked.until_offset}"
+        RanOutBeforeUntil, match=f"The log ends at {log.flushed}, the range at {asked.until_offset}"
     ) as refused:
         read([asked], deadline_s=60)
     assert refused.value.where["offset"] == len(entry(b"b0")) * 3

@@ -230,7 +230,9 @@ def test_a_group_that_does_not_settle_in_time_is_owned_and_nothing_of_ours_is_le
             broker.group.members["asleep"] = replace(
                 next(iter(broker.group.members.values())), member_id="asleep", has_joined=False
             )
-            with pytest.raises(Owned, match=r"The group g did not settle within 0\.3 s\.") as raised:
+            with pytest.raises(
+                Owned, match=r"The group g did not settle within 0\.3 s\."
+            ) as raised:
                 stage.member(join_timeout_s=0.3).join()
             assert (raised.value.exit_code, raised.value.retriable) == (4, True)
             assert wait_until(lambda: len(broker.asked[LEAVE]) == 1, 10)

@@ -79,8 +79,8 @@ class TokenSource:
     `time.monotonic` value.
     """
 
-    def __init__(self, said: str | SecretRef | None, address: str, deadline: float) -> None:
-        self._said, self._address, self._deadline = said or "", address, deadline
+    def __init__(self, value: str | SecretRef | None, address: str, deadline: float) -> None:
+        self._said, self._address, self._deadline = value or "", address, deadline
         self.given: list[str] = []
 
     def provider(self) -> Any:
@@ -204,12 +204,12 @@ def log_in(
             raise _rejected_login(answer, security.login, connection.address)
         proof = _Proof(security.login, host, connection.address, deadline)
         while not proof.is_done:
-            said = asking.ask(spoken.token(proof.next()))
-            if said.refusal is not None:
-                raise _refused(security.login, proof, said, said.refusal)
-            proof.receive(said.token)
-            if said.lifetime_s is not None:
-                connection.renew_at = time.monotonic() + _OF_LIFETIME * said.lifetime_s
+            broker_answer = asking.ask(spoken.token(proof.next()))
+            if broker_answer.refusal is not None:
+                raise _refused(security.login, proof, broker_answer, broker_answer.refusal)
+            proof.receive(broker_answer.token)
+            if broker_answer.lifetime_s is not None:
+                connection.renew_at = time.monotonic() + _OF_LIFETIME * broker_answer.lifetime_s
     except ConnectionBroken as broken:
         if broken.each_time is not None:
             raise
@@ -357,12 +357,13 @@ class _Proof:
             raise self._failed(error) from None
 
     def _reject_few_iterations(self, token: bytes) -> None:
-        said = re.findall(rb"(?:^|,)i=([^,]*)", token)
+        counts = re.findall(rb"(?:^|,)i=([^,]*)", token)
         if any(
-            not re.fullmatch(rb"[0-9]{1,7}", each) or int(each) < _LEAST_ITERATIONS for each in said
+            not re.fullmatch(rb"[0-9]{1,7}", each) or int(each) < _LEAST_ITERATIONS
+            for each in counts
         ):
-            told = " and ".join(each.decode("ascii", "replace")[:20] for each in said)
-            message = f"Whoever answers wants our password proven by {told} rounds, and {_LEAST_ITERATIONS} are the least"
+            shown = " and ".join(each.decode("ascii", "replace")[:20] for each in counts)
+            message = f"Whoever answers wants our password proven by {shown} rounds, and {_LEAST_ITERATIONS} are the least"
             raise PermissionDenied(
                 message,
                 broker=self._address,

@@ -240,13 +240,13 @@ class BrokerQuestions:
         """
         if not self._dialect().keeps_groups:
             return MembersResponse(None, {})
-        told = self._ask(lambda dialect: dialect.members_of(group))
+        found = self._ask(lambda dialect: dialect.members_of(group))
         if (
-            told.members
+            found.members
             or not self._dialect().keeps_consumer_groups
-            or (told.refusal and told.refusal.meaning not in _NO_GROUP)
+            or (found.refusal and found.refusal.meaning not in _NO_GROUP)
         ):
-            return told
+            return found
         newer = self._ask(
             lambda dialect: dialect.consumer_members_of(group)
         )  # a group of that protocol is none to the other question
@@ -420,28 +420,28 @@ class GroupOffsets(BrokerQuestions):
             # may lie between the two.
             try:
                 may_repeat = member is not None and not is_sent_once
-                told = broker._ask(
+                refusals = broker._ask(
                     lambda dialect: dialect.commit_offsets(wanted, in_zookeeper=in_zookeeper),
                     may_repeat=may_repeat,
                 )
             except BrokerUnreachable as error:
                 raise _unknown(group, error) from error
-            answers.append(told)
-            return told
+            answers.append(refusals)
+            return refusals
 
         try:
-            told = (
+            refusals = (
                 commit(self)
                 if in_zookeeper
-                else self._of_coordinator(group, commit, lambda told: set(told.values()))
+                else self._of_coordinator(group, commit, lambda refusals: set(refusals.values()))
             )
-            self._reject_unsettled(wanted, told)
+            self._reject_unsettled(wanted, refusals)
         except (MembershipLost, BrokerUnreachable) as error:
             earlier = answers if isinstance(error, BrokerUnreachable) else answers[:-1]
             if is_sent_once and earlier:
                 raise _unknown(group, error) from error
             raise
-        return told
+        return refusals
 
     def fetch_offsets(
         self,
@@ -470,28 +470,28 @@ class GroupOffsets(BrokerQuestions):
                 lambda dialect: dialect.committed_offsets(question, in_zookeeper=in_zookeeper)
             )
 
-        def refusals(told: CommittedOffsets) -> set[BrokerRefusal | None]:
-            return {told.refusal, *(each.refusal for each in told.offsets.values())}
+        def refusals(answer: CommittedOffsets) -> set[BrokerRefusal | None]:
+            return {answer.refusal, *(each.refusal for each in answer.offsets.values())}
 
         found = ask(self) if in_zookeeper else self._of_coordinator(group, ask, refusals)
         if found.refusal:
             if member and found.refusal.meaning in _FENCED:
                 raise self._lost(group, found.refusal)
             raise found.refusal.error(f"tell the offsets of group {group}", broker=self.address)
-        for log, told in sorted(found.offsets.items()):
-            if told.refusal:
-                raise told.refusal.error(
+        for log, answer in sorted(found.offsets.items()):
+            if answer.refusal:
+                raise answer.refusal.error(
                     f"tell an offset of group {group}", **log.place, broker=self.address
                 )
         return dict(found.offsets)
 
     def _reject_unsettled(
-        self, wanted: OffsetsCommit, told: Mapping[BrokerPartition, BrokerRefusal | None]
+        self, wanted: OffsetsCommit, refusals: Mapping[BrokerPartition, BrokerRefusal | None]
     ) -> None:
         """Raise an error of the whole commit, which the coordinator reports for each partition; see
         the module's table.
         """
-        meant = {refusal.meaning: refusal for refusal in told.values() if refusal}
+        meant = {refusal.meaning: refusal for refusal in refusals.values() if refusal}
         fenced = next((meant[meaning] for meaning in _FENCED if meaning in meant), None)
         if fenced and wanted.member:
             raise self._lost(wanted.group, fenced)
@@ -542,11 +542,11 @@ class GroupOffsets(BrokerQuestions):
         (`time.monotonic`).
         """
         while True:
-            told = self._ask(lambda dialect: dialect.coordinator(group))
-            if told.refusal is None:
-                return told.broker
-            if told.refusal.meaning not in _COMING or time.monotonic() + _PAUSE_S > deadline:
-                raise told.refusal.error(
+            found = self._ask(lambda dialect: dialect.coordinator(group))
+            if found.refusal is None:
+                return found.broker
+            if found.refusal.meaning not in _COMING or time.monotonic() + _PAUSE_S > deadline:
+                raise found.refusal.error(
                     f"name the coordinator of group {group}", broker=self.address
                 )
             time.sleep(_PAUSE_S)

@@ -99,10 +99,10 @@ def _checked(
     """By the bytes at each offset alone."""
     waiting = {one: LOOK_BYTES for one in doubted}
     while waiting:
-        asked = _of_different_logs(waiting)
+        batch = _of_different_logs(waiting)
         for one, fetched in zip(
-            asked,
-            _fetched(consumer, [(one, one.offset, waiting[one]) for one in asked]),
+            batch,
+            _fetched(consumer, [(one, one.offset, waiting[one]) for one in batch]),
             strict=True,
         ):
             looked, needed = _checked_one(one, fetched, waiting[one])
@@ -115,17 +115,17 @@ def _checked(
 
 def _of_different_logs(waiting: dict[UnverifiedOffset, int]) -> list[UnverifiedOffset]:
     """A request names a log once, and an answer is held in memory: a few of those that wait."""
-    asked: dict[BrokerPartition, UnverifiedOffset] = {}
+    batch: dict[BrokerPartition, UnverifiedOffset] = {}
     size = 0
     for one, needed in waiting.items():
         if (
-            one.log not in asked
-            and len(asked) < _LOGS_AT_A_TIME
-            and (not asked or size + needed <= _ANSWER_BYTES_MAX)
+            one.log not in batch
+            and len(batch) < _LOGS_AT_A_TIME
+            and (not batch or size + needed <= _ANSWER_BYTES_MAX)
         ):
-            asked[one.log] = one
+            batch[one.log] = one
             size += needed
-    return list(asked.values())
+    return list(batch.values())
 
 
 def _checked_one(
@@ -284,19 +284,19 @@ def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetad
     PermissionDenied, and SettingsError if a leader lacks our listener.
     """
     there = {
-        name: told
-        for name, told in metadata.topics.items()
-        if not _is_unknown(told) and names.admits(name)
+        name: topic
+        for name, topic in metadata.topics.items()
+        if not _is_unknown(topic) and names.admits(name)
     }
     chosen = {
-        name: told
-        for name, told in there.items()
-        if not told.is_internal or name in names.literal_names
+        name: topic
+        for name, topic in there.items()
+        if not topic.is_internal or name in names.literal_names
     }
     refused = sorted(
         name
-        for name, told in chosen.items()
-        if told.refusal and told.refusal.meaning is Meaning.NOT_ALLOWED
+        for name, topic in chosen.items()
+        if topic.refusal and topic.refusal.meaning is Meaning.NOT_ALLOWED
     )
     if refused:
         more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
@@ -309,7 +309,7 @@ def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetad
         ):  # brokers say the same of one that is not there, or they would tell who asks that it is
             action += "; where it was deleted with them, since this pipeline has read it: source.exclude_topics with it"
         raise PermissionDenied(message, topic=refused[0], action=action)
-    for partition in (each for told in chosen.values() for each in told.partitions):
+    for partition in (each for topic in chosen.values() for each in topic.partitions):
         if (
             partition.leader is None
             and partition.refusal
@@ -325,7 +325,7 @@ def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetad
 
 def unknown_topics(metadata: ClusterMetadata, names: Collection[str]) -> frozenset[str]:
     """Return the requested names that the brokers do not know."""
-    there = {name for name, told in metadata.topics.items() if not _is_unknown(told)}
+    there = {name for name, topic in metadata.topics.items() if not _is_unknown(topic)}
     return frozenset(names) - there
 
 
@@ -353,14 +353,14 @@ class Cluster(LogMoments):
             return self.describe(topics)
         deadline, attempt = time.monotonic() + wait_s, 0
         while True:
-            told = self.describe(topics)
+            metadata = self.describe(topics)
             left = deadline - time.monotonic()
             if (
                 left <= 0
-                or not all(map(_is_unknown, told.topics.values()))
+                or not all(map(_is_unknown, metadata.topics.values()))
                 or (topics is not None and not self._is_untold(topics))
             ):
-                return told
+                return metadata
             pause(attempt, left)
             attempt += 1
 
@@ -378,23 +378,23 @@ class Cluster(LogMoments):
         held_back = {
             log: leader for log, leader in found.leaders.items() if found.extents[log].held_back
         }
-        told: dict[BrokerPartition, OpenTransaction] = {}
+        described: dict[BrokerPartition, OpenTransaction] = {}
         for answer in self.of_each(held_back, _open_transactions):
-            told.update(answer)
-        if not told:
+            described.update(answer)
+        if not described:
             return {}
-        producers = {one.producer_id for one in told.values()}
+        producers = {one.producer_id for one in described.values()}
         try:
             brokers = self.describe(()).brokers.values()
         except BrokerUnreachable:
-            return told
+            return described
         known: dict[int, tuple[str, int | None]] = {}
         for begun in self.side_by_side(
             [(self.consumer(one.host, one.port, one.generation), producers) for one in brokers],
             _transactions,
         ):
             known.update(begun)
-        return {log: _named(one, known) for log, one in told.items()}
+        return {log: _named(one, known) for log, one in described.items()}
 
     def retention(self, topics: Collection[str]) -> dict[str, Retention]:
         """Return retention and cleanup of topics, by one request to the first broker that answers.
@@ -498,12 +498,12 @@ class Cluster(LogMoments):
             log: extent.end_offset - extent.log_start_offset
             for log, extent in found.extents.items()
         }
-        told = {
+        averages = {
             log: size / spans[log]
             for log, size in sizes.items()
             if size > 0 and spans.get(log, 0) > 0
         }
-        return {**told, **{log: 1.0 for log in found.leaders if log.is_physical}}
+        return {**averages, **{log: 1.0 for log in found.leaders if log.is_physical}}
 
 
 def _open_transactions(

@@ -582,8 +582,10 @@ class Fetching:
         try:
             return self._exchange.read(sent.request, response)
         except CorruptData as corrupt:
-            asked = {(each.log.topic, each.log.partition): each.offset for each in fetch.wanted}
-            offset = asked.get((corrupt.where.get("topic", ""), corrupt.where.get("partition", -1)))
+            requested = {(each.log.topic, each.log.partition): each.offset for each in fetch.wanted}
+            offset = requested.get(
+                (corrupt.where.get("topic", ""), corrupt.where.get("partition", -1))
+            )
             raise CorruptData(
                 corrupt.message, action=corrupt.action, **{**corrupt.where, "offset": offset}
             ) from None
@@ -593,19 +595,19 @@ class Fetching:
             raise answer.refusal.error("fetch", broker=self._exchange.address)
         if answer.throttle_ms > 0 and not answer.partitions:
             return answer
-        asked = {(each.log.topic, each.log.partition): each.offset for each in fetch.wanted}
+        requested = {(each.log.topic, each.log.partition): each.offset for each in fetch.wanted}
         got = [(each.topic, each.partition) for each in answer.partitions]
-        if len(got) != len(asked) or set(got) != set(asked):
+        if len(got) != len(requested) or set(got) != set(requested):
             raise CorruptData(
                 "The answer to a fetch names other partitions than were asked for",
                 broker=self._exchange.address,
-                asked=sorted(asked),
+                asked=sorted(requested),
                 got=got,
             )
         return replace(
             answer,
             partitions=tuple(
-                replace(each, asked_offset=asked[each.topic, each.partition])
+                replace(each, asked_offset=requested[each.topic, each.partition])
                 for each in answer.partitions
             ),
         )

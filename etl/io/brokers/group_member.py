@@ -125,7 +125,7 @@ class ClassicProtocol:
     def _join(self) -> None:
         terms, longest_s = self._terms, self._terms.rebalance_timeout_s + self._terms.answers_in_s
         lets_go = not KEEPS_LOGS.issuperset(terms.strategies)
-        told = (
+        subscription = (
             Subscription(terms.topics)
             if lets_go
             else Subscription(terms.topics, self._owned, self._generation)
@@ -136,7 +136,7 @@ class ClassicProtocol:
             terms.instance_id,
             round(terms.session_timeout_s * 1000),
             round(terms.rebalance_timeout_s * 1000),
-            dict.fromkeys(terms.strategies, told),
+            dict.fromkeys(terms.strategies, subscription),
         )
         joined = self._connection.ask(
             lambda dialect: dialect.join_group(wanted), within_s=longest_s
@@ -304,8 +304,10 @@ class ClassicProtocol:
 
     def _counts(self, topics: Iterable[str]) -> dict[str, int]:
         """Partitions of each topic that is there."""
-        told = self._connection.topics(sorted(set(topics))).topics
-        return {name: len(topic.partitions) for name, topic in told.items() if topic.partitions}
+        topics_found = self._connection.topics(sorted(set(topics))).topics
+        return {
+            name: len(topic.partitions) for name, topic in topics_found.items() if topic.partitions
+        }
 
     def _act(self, refusal: BrokerRefusal, doing: str, *, told_id: str | None = None) -> None:
         means = answered(refusal)
@@ -463,8 +465,8 @@ class ConsumerProtocol:
         acknowledged.
         """
         if not {topic_id for topic_id, _ in target} <= self._names.keys():
-            told = self._connection.topics(self._terms.topics).topic_ids
-            self._names.update({topic_id: name for name, topic_id in told.items()})
+            topic_ids = self._connection.topics(self._terms.topics).topic_ids
+            self._names.update({topic_id: name for name, topic_id in topic_ids.items()})
         return frozenset(log for log in target if log[0] in self._names)
 
     def _by_topic(self) -> dict[str, frozenset[int]]:

@@ -79,27 +79,27 @@ class StoredOffsets:
         0.8.2 answers for them as for topics that a broker does not know yet; they count as deleted
         if metadata lacks them, too. Raises TopicMissing otherwise.
         """
-        asked = sorted(set(logs))
-        if not asked:
+        partitions = sorted(set(logs))
+        if not partitions:
             return {}
         try:
-            told = self._told(cluster, asked)
+            found = self._told(cluster, partitions)
         except TopicMissing:
-            there = logs_there(cluster, asked)
-            if not there or there == asked:
+            there = logs_there(cluster, partitions)
+            if not there or there == partitions:
                 raise
-            told = self._told(cluster, there)
+            found = self._told(cluster, there)
         return {
             log: Committed(one.offset, None, self._word_of(one.metadata))
-            for log, one in told.items()
+            for log, one in found.items()
             if one.offset is not None
         }
 
     def _told(
-        self, cluster: Cluster, asked: Sequence[BrokerPartition]
+        self, cluster: Cluster, partitions: Sequence[BrokerPartition]
     ) -> dict[BrokerPartition, CommittedOffset]:
         return cluster.first(
-            lambda consumer: consumer.fetch_offsets(self.group, asked, require_stable=True)
+            lambda consumer: consumer.fetch_offsets(self.group, partitions, require_stable=True)
         )
 
     def move(
@@ -138,7 +138,7 @@ class StoredOffsets:
         share: MemberAssignment | None,
     ) -> list[BrokerPartition]:
         try:
-            told = cluster.first(
+            refusals = cluster.first(
                 lambda consumer: _committing(
                     consumer, self.group, offsets, self.metadata(word), share
                 )
@@ -153,7 +153,7 @@ class StoredOffsets:
             if any(found.get(log, NOTHING_COMMITTED) != after[log] for log in offsets):
                 raise
             return list(offsets)
-        return [log for log, is_stored in told.items() if is_stored]
+        return [log for log, is_stored in refusals.items() if is_stored]
 
     def _reject_moved_offsets(
         self,
@@ -195,11 +195,11 @@ class StoredOffsets:
         )
 
 
-def logs_there(cluster: Cluster, asked: Sequence[BrokerPartition]) -> list[BrokerPartition]:
+def logs_there(cluster: Cluster, partitions: Sequence[BrokerPartition]) -> list[BrokerPartition]:
     """Those of them that the brokers' metadata has."""
-    topics = cluster.describe({log.topic for log in asked}).topics
+    topics = cluster.describe({log.topic for log in partitions}).topics
     known = {each.log for topic in topics.values() for each in topic.partitions}
-    return [log for log in asked if log in known]
+    return [log for log in partitions if log in known]
 
 
 def _committing(
@@ -212,7 +212,7 @@ def _committing(
     """Which of them are stored; not those of a topic that is gone. Raises for the first one that is
     refused otherwise.
     """
-    told = (
+    refusals = (
         consumer.commit_each(group, offsets, metadata=metadata)
         if share is None
         else consumer.commit_each(
@@ -225,7 +225,7 @@ def _committing(
             is_sent_once=True,
         )
     )
-    for log, refusal in sorted(told.items()):
+    for log, refusal in sorted(refusals.items()):
         if refusal and refusal.meaning is not Meaning.UNKNOWN_TOPIC:
             raise refusal.error(
                 f"commit an offset of group {group}",
@@ -233,7 +233,7 @@ def _committing(
                 offset=offsets[log],
                 broker=consumer.address,
             )
-    return {log: refusal is None for log, refusal in told.items()}
+    return {log: refusal is None for log, refusal in refusals.items()}
 
 
 _PAUSE_S = 0.2
@@ -269,8 +269,8 @@ class FencedOffsetCommit:
         try:
             while True:
                 try:
-                    told = cluster.first(lambda consumer: self._asked(consumer, plan, share))
-                    unknown = _unknown_to_coordinator(told, plan)
+                    answer = cluster.first(lambda consumer: self._asked(consumer, plan, share))
+                    unknown = _unknown_to_coordinator(answer, plan)
                     if not unknown:
                         return None
                     if time.monotonic() > deadline:
@@ -344,15 +344,15 @@ class FencedOffsetCommit:
 
 
 def _unknown_to_coordinator(
-    told: Mapping[BrokerPartition, BrokerRefusal | None], plan: Plan
+    refusals: Mapping[BrokerPartition, BrokerRefusal | None], plan: Plan
 ) -> list[BrokerPartition]:
     """Return the partitions of unknown topics. Raises the other errors of a partition."""
-    for log, refusal in sorted(told.items()):
+    for log, refusal in sorted(refusals.items()):
         if refusal is not None and refusal.meaning is not Meaning.UNKNOWN_TOPIC:
             raise refusal.error(
                 f"hand plan {plan.number} over", **log.place, offset=plan.positions[log]
             )
-    return sorted(log for log, refusal in told.items() if refusal is not None)
+    return sorted(log for log, refusal in refusals.items() if refusal is not None)
 
 
 _MIRROR_MARK = "etl:"
@@ -389,7 +389,9 @@ def mirror_positions(
     def write(consumer: SimpleConsumer) -> dict[BrokerPartition, str]:
         there = consumer.fetch_offsets(group, positions.keys())
         words = {
-            log: told.metadata for log, told in sorted(there.items()) if told.offset is not None
+            log: stored.metadata
+            for log, stored in sorted(there.items())
+            if stored.offset is not None
         }
         others = {log: word for log, word in words.items() if not word.startswith(ours)}
         left = {log: offset for log, offset in positions.items() if log not in others}

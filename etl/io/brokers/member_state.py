@@ -332,15 +332,15 @@ class CoordinatorConnection:
         for host, port in self._bootstrap:
             try:
                 with closing(self._questions(host, port, self._answers_in_s)) as broker:
-                    told = broker.send(lambda dialect: dialect.coordinator(self._group))
+                    found = broker.send(lambda dialect: dialect.coordinator(self._group))
             except BrokerUnreachable as error:
                 silent.append(str(error))
                 continue
-            if told.refusal is not None:
-                raise told.refusal.error(
+            if found.refusal is not None:
+                raise found.refusal.error(
                     f"name the coordinator of group {self._group}", broker=f"{host}:{port}"
                 )
-            return told
+            return found
         raise BrokerUnreachable(
             f"No broker answers: {'; '.join(silent)}",
             action="Check that brokers run at these addresses",

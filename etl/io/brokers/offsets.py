@@ -167,15 +167,15 @@ class Brokers:
         for log, leader in leaders.items():
             broker = leader.broker
             by_address.setdefault((broker.host, broker.port), (broker, []))[1].append(log)
-        asked = [
+        requests = [
             (self.consumer(broker.host, broker.port, broker.generation), logs)
             for broker, logs in by_address.values()
         ]
-        return self.side_by_side(asked, ask)
+        return self.side_by_side(requests, ask)
 
     def side_by_side(
         self,
-        asked: Sequence[tuple[SimpleConsumer, Subject]],
+        requests: Sequence[tuple[SimpleConsumer, Subject]],
         ask: Callable[[SimpleConsumer, Subject], Answer],
     ) -> list[Answer]:
         """Return one answer per question, in order, all under the deadline of a call to one broker:
@@ -193,10 +193,10 @@ class Brokers:
                 if consumer in self._not_kept:
                     consumer.close()
 
-        if len(asked) < 2:
-            return [in_turn(each) for each in asked]
-        with ThreadPoolExecutor(min(MOST_AT_A_TIME, len(asked))) as pool:
-            return list(pool.map(in_turn, asked))
+        if len(requests) < 2:
+            return [in_turn(each) for each in requests]
+        with ThreadPoolExecutor(min(MOST_AT_A_TIME, len(requests))) as pool:
+            return list(pool.map(in_turn, requests))
 
     def reject_lost_isolation(self, brokers: Collection[Broker], isolation: Isolation) -> None:
         """Raises OtherRelease for a broker that has transactions while it is addressed as one
@@ -204,12 +204,12 @@ class Brokers:
         that lacks transactions; otherwise the broker applies the isolation.
         """
         if isolation is Isolation.READ_COMMITTED:
-            asked = {
+            consumers = {
                 (one.host, one.port): self.consumer(one.host, one.port, one.generation)
                 for one in brokers
             }
             unsure = [
-                (one, isolation) for one in asked.values() if may_lose_isolation(one.generation)
+                (one, isolation) for one in consumers.values() if may_lose_isolation(one.generation)
             ]
             self.side_by_side(
                 unsure, lambda consumer, wanted: consumer.reject_other_release(wanted)
@@ -357,21 +357,21 @@ class LogOffsets(Brokers):
         epoch. `leaders` saves the Metadata request. Raises as `extents`, and for a partition that
         stays without a leader.
         """
-        deadline, attempt, told = time.monotonic() + wait_for_leader_s, 0, EpochEndsResponse()
-        while waiting := {log: epoch for log, epoch in epochs.items() if log not in told}:
+        deadline, attempt, answered = time.monotonic() + wait_for_leader_s, 0, EpochEndsResponse()
+        while waiting := {log: epoch for log, epoch in epochs.items() if log not in answered}:
             known = (
                 self.describe({log.topic for log in waiting}).leaders
                 if leaders is None
                 else leaders
             )
             failure = self._ask_epochs(
-                {log: known[log] for log in waiting if log in known}, waiting, told
+                {log: known[log] for log in waiting if log in known}, waiting, answered
             )
             left = deadline - time.monotonic()
-            if told.keys() >= epochs.keys():
+            if answered.keys() >= epochs.keys():
                 break
             if left <= 0:
-                lost = min(log for log in epochs if log not in told)
+                lost = min(log for log in epochs if log not in answered)
                 raise failure or BrokerError(
                     "Nobody leads the log", **lost.place, action="Check its brokers"
                 )
@@ -379,7 +379,7 @@ class LogOffsets(Brokers):
             leaders, attempt = None, attempt + 1
         return {
             log: EpochEnd(epochs[log], end.epoch, end.end_offset)
-            for log, end in told.items()
+            for log, end in answered.items()
             if end.epoch is not None and end.end_offset is not None
         }
 
@@ -387,9 +387,9 @@ class LogOffsets(Brokers):
         self,
         leaders: Mapping[BrokerPartition, Leader],
         epochs: Mapping[BrokerPartition, int],
-        told: EpochEndsResponse,
+        answered: EpochEndsResponse,
     ) -> EtlError | None:
-        """Ask all brokers once, into `told`; return the error of a partition to retry, if any."""
+        """Ask all brokers once, into `answered`; return the error of a partition to retry, if any."""
 
         def ask(
             consumer: SimpleConsumer, logs: Collection[BrokerPartition]
@@ -409,7 +409,7 @@ class LogOffsets(Brokers):
                 continue
             for log, end in answer.items():
                 if end.refusal is None:
-                    told[log] = end
+                    answered[log] = end
                     continue
                 failure = end.refusal.error(
                     "tell where an epoch ends", **log.place, broker=leaders[log].broker
@@ -578,9 +578,11 @@ def _ask(
     consumer: SimpleConsumer, logs: Sequence[BrokerPartition], places: Places
 ) -> dict[BrokerPartition, Tail]:
     found, outside = dict[BrokerPartition, bytes](), set[BrokerPartition]()
-    asked = list(logs)
-    while asked:
-        begins = {log: places[log][0] - places[log][1] + len(found.get(log, b"")) for log in asked}
+    partitions = list(logs)
+    while partitions:
+        begins = {
+            log: places[log][0] - places[log][1] + len(found.get(log, b"")) for log in partitions
+        }
         more = _fetched(
             consumer, {log: (begin, places[log][0] - begin) for log, begin in begins.items()}
         )
@@ -590,7 +592,7 @@ def _ask(
             for log, content in more.items()
             if content is not None
         }
-        asked = [
+        partitions = [
             log for log, content in more.items() if content and len(found[log]) < places[log][1]
         ]
     if outside:
@@ -609,7 +611,7 @@ def _fetched(
     """Return these bytes from one response, each from an offset on with a maximum; None if the log
     does not reach it.
     """
-    by_name, told = (
+    by_name, results = (
         {(log.topic, log.partition): log for log in wanted},
         dict[BrokerPartition, bytes | None](),
     )
@@ -621,8 +623,8 @@ def _fetched(
             raise part.refusal.error(
                 "read what lies before a position", **log.place, broker=consumer.address
             )
-        told[log] = None if part.refusal else bytes(part.records)
-    return told
+        results[log] = None if part.refusal else bytes(part.records)
+    return results
 
 
 def _tail(place: tuple[int, int], content: bytes) -> Tail:

@@ -46,11 +46,11 @@ def largest_times(
     or formats without them. Raises the broker's error.
     """
     found = dict[BrokerPartition, int | None]()
-    for log, told in (consumer.largest_times(logs) or {}).items():
-        if told.refusal is None:
-            found[log] = _NEVER if told.timestamp_ms is None else told.timestamp_ms
-        elif told.refusal.meaning is not Meaning.NO_SEARCH:
-            raise told.refusal.error(
+    for log, answer in (consumer.largest_times(logs) or {}).items():
+        if answer.refusal is None:
+            found[log] = _NEVER if answer.timestamp_ms is None else answer.timestamp_ms
+        elif answer.refusal.meaning is not Meaning.NO_SEARCH:
+            raise answer.refusal.error(
                 "tell the largest timestamp", **log.place, broker=consumer.address
             )
     return found
@@ -66,11 +66,11 @@ def last_times(
     found: dict[BrokerPartition, int | None] = {}
     left = sorted(ends)
     for size, most in _ROUNDS:
-        asked, left = left, []
-        for at in range(0, len(asked), most):
+        batch, left = left, []
+        for at in range(0, len(batch), most):
             left += _ask(
                 consumer,
-                [FetchTarget(log, ends[log] - 1, size) for log in asked[at : at + most]],
+                [FetchTarget(log, ends[log] - 1, size) for log in batch[at : at + most]],
                 found,
             )
     return {**found, **dict.fromkeys(left)}
@@ -229,10 +229,10 @@ class LogMoments(LogOffsets):
         def ask(
             consumer: SimpleConsumer, logs: Collection[BrokerPartition]
         ) -> dict[BrokerPartition, int | None]:
-            told = largest_times(consumer, logs)
+            largest = largest_times(consumer, logs)
             return {
-                **told,
-                **last_times(consumer, {log: highs[log] for log in logs if log not in told}),
+                **largest,
+                **last_times(consumer, {log: highs[log] for log in logs if log not in largest}),
             }
 
         filled = {log: leaders[log] for log, high in highs.items() if high}
@@ -240,7 +240,7 @@ class LogMoments(LogOffsets):
         return {
             log
             for log in highs
-            if log not in times or ((told := times[log]) is not None and told < late[log])
+            if log not in times or ((largest := times[log]) is not None and largest < late[log])
         }
 
     def _segments_at(
@@ -326,7 +326,7 @@ def read_oldest(
         )
 
     answers = cluster.of_each({log: leaders[log] for log in unread if log in leaders}, ask)
-    return {log: told for answer in answers for log, told in answer.items()}
+    return {log: record for answer in answers for log, record in answer.items()}
 
 
 def _of_broker(
@@ -337,10 +337,10 @@ def _of_broker(
 ) -> dict[BrokerPartition, OldestRecord]:
     found, left = dict[BrokerPartition, OldestRecord](), LOOKED_AT_BYTES_MAX
     while waiting and left > 0:
-        asked = _fitting(waiting)
+        batch = _fitting(waiting)
         targets = [
             FetchTarget(log, look.offset, look.max_bytes, leaders[log].epoch)
-            for log, look in asked.items()
+            for log, look in batch.items()
         ]
         try:
             answer = consumer.multifetch(
@@ -351,23 +351,23 @@ def _of_broker(
             return found
         parts = {(each.topic, each.partition): each for each in answer.partitions}
         left -= sum(len(each.records) for each in answer.partitions)
-        for log, look in asked.items():
-            told = _oldest_record(log, parts.get((log.topic, log.partition)), look)
-            if told is not None:
-                found[log] = told
+        for log, look in batch.items():
+            record = _oldest_record(log, parts.get((log.topic, log.partition)), look)
+            if record is not None:
+                found[log] = record
                 del waiting[log]
     return found | dict.fromkeys(waiting, _TOO_FAR)
 
 
 def _fitting(waiting: Mapping[BrokerPartition, _Look]) -> dict[BrokerPartition, _Look]:
     """Return as many partitions as one response may hold, the smallest first."""
-    asked, size = dict[BrokerPartition, _Look](), 0
+    batch, size = dict[BrokerPartition, _Look](), 0
     for log, look in sorted(waiting.items(), key=lambda each: (each[1].max_bytes, each[0])):
-        if asked and size + look.max_bytes > _ANSWER_BYTES_MAX:
+        if batch and size + look.max_bytes > _ANSWER_BYTES_MAX:
             break
-        asked[log] = look
+        batch[log] = look
         size += look.max_bytes
-    return asked
+    return batch
 
 
 def _oldest_record(

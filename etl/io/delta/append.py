@@ -238,7 +238,7 @@ class ArrowWriter:
         # under isolation level WriteSerializable a DELETE, UPDATE or MERGE of others passes a
         # commit that says isBlindAppend; Spark's appends say it, and of its own accord delta-rs
         # does not
-        said: dict[str, Any] = {
+        options: dict[str, Any] = {
             "custom_metadata": {"userMetadata": metadata, "isBlindAppend": True},
             "app_transactions": [transaction],
         }
@@ -254,7 +254,7 @@ class ArrowWriter:
                 mode="error",
                 partition_by=list(to.partition_by),
                 storage_options=options_of(to.path),
-                commit_properties=CommitProperties(**said, max_commit_retries=0),
+                commit_properties=CommitProperties(**options, max_commit_retries=0),
             )
         else:
             kept = table.metadata().partition_columns
@@ -263,7 +263,7 @@ class ArrowWriter:
                 "append",
                 table.schema(),
                 partition_by=kept,
-                commit_properties=CommitProperties(**said),
+                commit_properties=CommitProperties(**options),
             )
 
 
@@ -646,7 +646,7 @@ def error_of_arrow_writer(
     where = {
         "path": settings.table.path,
         "key": "table.writer",
-        "action": "table.writer: spark, or auto, which takes spark where it must",
+        "action": "Set table.writer: spark, or auto, which uses spark where needed",
     }
     made = (
         {field.name: str(field.type) for field in columns()}

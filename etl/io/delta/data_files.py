@@ -242,12 +242,12 @@ def needed_columns(wanted: FileOptions) -> tuple[str, ...]:
     """
     if wanted.schema is not None:
         return tuple(wanted.schema.names)
-    asked = {*wanted.columns, *(("timestamp",) if EVENT_DATE in wanted.partition_by else ())}
+    needed = {*wanted.columns, *(("timestamp",) if EVENT_DATE in wanted.partition_by else ())}
     columns = raw_columns(physical=wanted.physical)
     return tuple(
         name
         for name in columns
-        if name in asked and not (wanted.physical and name in _NULL_IF_PHYSICAL)
+        if name in needed and not (wanted.physical and name in _NULL_IF_PHYSICAL)
     )
 
 

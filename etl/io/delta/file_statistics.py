@@ -153,13 +153,13 @@ def _bound_value(found: pa.Scalar) -> Any:
 
 def nested(found: Sequence[tuple[tuple[str, ...], object]]) -> dict[str, object]:
     """Values by path, as the log has them: one mapping inside the other."""
-    told = dict[str, object]()
+    statistics = dict[str, object]()
     for path, value in found:
-        inner = told
+        inner = statistics
         for name in path[:-1]:
             inner = inner.setdefault(name, {})  # type: ignore[assignment]
         inner[path[-1]] = value
-    return told
+    return statistics
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -195,10 +195,10 @@ def render_stats(metadata: parquet.FileMetaData, counted: CountedValues) -> str:
     nulls = [
         (column.path, count) for column, count in zip(counted.columns, counted.nulls, strict=True)
     ]
-    told = {"numRecords": metadata.num_rows, "nullCount": nested(nulls)}
+    statistics = {"numRecords": metadata.num_rows, "nullCount": nested(nulls)}
     if is_whole:
-        told |= {"minValues": nested(least), "maxValues": nested(greatest)}
-    return json.dumps(told, separators=(",", ":"), allow_nan=False)
+        statistics |= {"minValues": nested(least), "maxValues": nested(greatest)}
+    return json.dumps(statistics, separators=(",", ":"), allow_nan=False)
 
 
 def _bounds_of(
@@ -288,9 +288,9 @@ def decimal_bounds(least: int, greatest: int, kind: pa.DataType) -> tuple[float,
 
 def _decimal(unscaled: int, kind: pa.DataType, outwards: int) -> float | None:
     """Return the number, rounded outwards (-1: down, 1: up) to a whole one if it has many digits."""
-    told = float(f"{unscaled}E-{kind.scale}")
-    if abs(unscaled) < 10**_DIGITS_OF_DOUBLE and "e" not in repr(told):
-        return told
+    number = float(f"{unscaled}E-{kind.scale}")
+    if abs(unscaled) < 10**_DIGITS_OF_DOUBLE and "e" not in repr(number):
+        return number
     place = max(-_PLACES, len(str(abs(unscaled))) - kind.scale - _DIGITS_OF_DOUBLE + 1)
     step = 10 ** (place + kind.scale)
     further = (outwards * unscaled // step + 2) * step * outwards

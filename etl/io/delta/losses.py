@@ -178,7 +178,7 @@ def _append(plan: Plan, app_id: str, path: str) -> None:
         )
     if _holds(table, plan, app_id):
         return
-    said = {
+    metadata = {
         "app": "offset-range-etl losses",
         "app_id": app_id,
         "uid": plan.uid,
@@ -198,7 +198,7 @@ def _append(plan: Plan, app_id: str, path: str) -> None:
         mode="append",
         schema_mode="merge" if is_needed else None,
         commit_properties=CommitProperties(
-            custom_metadata={"userMetadata": json.dumps(said)}, app_transactions=[transaction]
+            custom_metadata={"userMetadata": json.dumps(metadata)}, app_transactions=[transaction]
         ),
     )
 

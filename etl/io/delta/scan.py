@@ -305,10 +305,10 @@ def rows_are_read(spark: SparkSession, path: str) -> Iterator[None]:
     except EtlError:
         raise
     except Exception as error:
-        told = unreadable(whole_text(error), path)
-        if told is None:
+        translated = unreadable(whole_text(error), path)
+        if translated is None:
             raise
-        raise told from error
+        raise translated from error
     finally:
         if before is None:
             spark.conf.unset(_FROM_STATISTICS)

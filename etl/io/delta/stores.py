@@ -38,10 +38,10 @@ def options_of(path: str) -> dict[str, str] | None:
     """Return delta-rs' storage options for a path; None without any. Raises SettingsError for a
     missing secret.
     """
-    told = delta_rs_options(path, store_of(path))
+    options = delta_rs_options(path, store_of(path))
     return {
         key: resolve_secret(value, KEY_OF[key]) if isinstance(value, SecretRef) else value
-        for key, value in told.items()
+        for key, value in options.items()
     } or None
 
 
@@ -240,9 +240,9 @@ def of_store(error: BaseException, path: str, message: str) -> EtlError:
     found = next((one for one in _SETTINGS if one in text), None)
     if found is not None:
         sentence, key = _SETTINGS[found]
-        return SettingsError(sentence, path=str(path), key=key, action=key)
-    said = _CODE.search(text)
-    code = next((one for one in said.groups() if one), None) if said else None
+        return SettingsError(sentence, path=str(path), key=key, action=f"Check {key}")
+    code_found = _CODE.search(text)
+    code = next((one for one in code_found.groups() if one), None) if code_found else None
     if "169.254.169.254" in text:
         return PermissionDenied(
             "No credentials for the store were found", path=str(path), action=_LOGIN
@@ -342,24 +342,24 @@ def translate(failure: Exception, path: str) -> Exception:
     if isinstance(failure, EtlError):  # a writer says itself what it met
         return failure
     text = whole_text(failure)
-    told = unmark(text)
-    if told is None and (is_conflict(text) or isinstance(failure, CommitFailedError)):
+    marked = unmark(text)
+    if marked is None and (is_conflict(text) or isinstance(failure, CommitFailedError)):
         action = "Check who else writes to it (DESCRIBE HISTORY); nothing of ours was committed, the next run appends the same plan again"
         return TableUnreachable(
             "Somebody else changed the table while ours were written", path=path, action=action
         )
-    if told is None and isinstance(failure, DeltaError):
-        told = not_supported(failure, path) or _removed(failure, path)
-    told = (
-        told
+    if marked is None and isinstance(failure, DeltaError):
+        marked = not_supported(failure, path) or _removed(failure, path)
+    marked = (
+        marked
         or _outside_of_replay(text, path)
         or _refused_by_constraint(text, path)
         or _no_file_system(text, path)
     )
-    if told or any(
-        said in text for said in _OF_PYTHON
+    if marked or any(
+        phrase in text for phrase in _OF_PYTHON
     ):  # a function may say of its own file what a table's folder says
-        return told or failure
+        return marked or failure
     named = _no_folders_name(text, path)
     if (
         named is None
@@ -456,8 +456,8 @@ def no_store(error: BaseException, path: str) -> SettingsError | None:
     if not _NO_STORE.search(str(error)):
         return None
     action = "Check table.path: a folder, or the URL of a store that delta-rs and Spark know"
-    said = first_line(error).split(". Known schemes", 1)[0]
-    return SettingsError(f"No store goes by such a URL: {said}", path=path, action=action)
+    reason = first_line(error).split(". Known schemes", 1)[0]
+    return SettingsError(f"No store goes by such a URL: {reason}", path=path, action=action)
 
 
 def not_supported(error: BaseException, path: str) -> NotOurTable | None:

@@ -474,9 +474,9 @@ def unfit_for_arrow(table: DeltaTable) -> str | None:
 
 def _asks(field: Mapping[str, Any]) -> str | None:
     """Return what a column requires of its values that our files would not satisfy."""
-    asked = next((key for key in field.get("metadata", {}) if key in _OF_COLUMNS), None)
-    if asked:
-        return f"its column {field['name']} is {_OF_COLUMNS[asked]}"
+    feature = next((key for key in field.get("metadata", {}) if key in _OF_COLUMNS), None)
+    if feature:
+        return f"its column {field['name']} is {_OF_COLUMNS[feature]}"
     return None if field["nullable"] else f"its column {field['name']} is NOT NULL"
 
 

@@ -109,8 +109,8 @@ def with_others(
     of `topics` that it has rows of. `is_awaited`: also whether it is theirs alone.
     """
     others = other_pipelines(path, app_id)
-    asked = topics if any(one.plan is None for one in others) else ()
-    held = frozenset(topic for topic in asked if holds_rows_of(path, topic))
+    checked = topics if any(one.plan is None for one in others) else ()
+    held = frozenset(topic for topic in checked if holds_rows_of(path, topic))
     is_theirs = is_awaited and is_of_others_alone(path, app_id)
     return replace(table, others=others, topics_with_rows=held, is_of_others_alone=is_theirs)
 
@@ -193,17 +193,17 @@ def _commits_after_inherited(
     """The commits after the last one that was taken over, and below it those of pipelines that went
     on; oldest first.
     """
-    behind = {one for one, number in taken.items() if (newest.get(one) or 0) > number} | {
+    later_than = {one for one, number in taken.items() if (newest.get(one) or 0) > number} | {
         took_over.app_id
     }
     later = []
     for commit in walk_back(files, version):
-        behind -= {
+        later_than -= {
             one for one, number in commit.transactions.items() if number <= taken.get(one, -1)
         }
-        if not behind:
+        if not later_than:
             break
-        if took_over.app_id in behind or behind & commit.transactions.keys():
+        if took_over.app_id in later_than or later_than & commit.transactions.keys():
             later.append(commit)
     return later[::-1]
 

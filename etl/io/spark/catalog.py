@@ -171,8 +171,8 @@ def _entry(jvm: Any, catalog: str, table: Any) -> CatalogEntry:
             str(table.path().toString()),
             of_catalog,
         )
-    told = table.properties()
-    place, keys = told.get("location"), frozenset(_keys(told))
+    properties = table.properties()
+    place, keys = properties.get("location"), frozenset(_keys(properties))
     if kind == "V1Table":
         known = table.v1Table()
         provider = str(known.provider().get()) if known.provider().isDefined() else ""
@@ -182,7 +182,7 @@ def _entry(jvm: Any, catalog: str, table: Any) -> CatalogEntry:
     return CatalogEntry(
         catalog,
         "VIEW" if is_view else "",
-        str(told.get("provider") or by_class).lower(),
+        str(properties.get("provider") or by_class).lower(),
         place,
         keys,
     )
@@ -251,9 +251,9 @@ def enter_store(session: SparkSession, path: str) -> None:
     for key, ours in hadoop_defaults(path).items():
         if list(hadoop.getPropertySources(key) or [_DEFAULTS])[-1:] == [_DEFAULTS]:
             hadoop.set(key, ours)
-    told = hadoop_options(path, store_of(path))
-    _redact(session, [key for key, value in told.items() if isinstance(value, SecretRef)])
-    for key, value in told.items():
+    options = hadoop_options(path, store_of(path))
+    _redact(session, [key for key, value in options.items() if isinstance(value, SecretRef)])
+    for key, value in options.items():
         if isinstance(value, SecretRef):
             with _untold():
                 hadoop.set(key, resolve_secret(value, _key_of(key)))

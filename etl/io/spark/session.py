@@ -350,9 +350,9 @@ def parallelism_of(settings: Mapping[str, str]) -> int | None:
         if there is not None:
             return int(there.sparkContext.defaultParallelism)
     given = {**_submitted(), **settings}
-    said = given.get("spark.default.parallelism", "")
-    if said.isascii() and said.isdecimal() and int(said):
-        return int(said)
+    value = given.get("spark.default.parallelism", "")
+    if value.isascii() and value.isdecimal() and int(value):
+        return int(value)
     found = _LOCAL.fullmatch(given.get("spark.master", LOCAL_MASTER))
     if found is None:
         return None
@@ -485,12 +485,12 @@ _SIGNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], SettingsError | N
 )
 
 
-def lacking(told: str) -> SettingsError | None:
+def lacking(text: str) -> SettingsError | None:
     """Return the error if this exception text of Spark says that a worker could not start; None for
     anything else.
     """
     return next(
-        (error for sign, make in _SIGNS if (found := sign.search(told)) and (error := make(found))),
+        (error for sign, make in _SIGNS if (found := sign.search(text)) and (error := make(found))),
         None,
     )
 
@@ -578,13 +578,13 @@ def raised_on_a_row(kind: str, text: str) -> tuple[str, str | None] | None:
     """
     _, begins, rest = text.partition(_TRACEBACK)
     if begins:
-        told = begins + _JAVA.split(rest, maxsplit=1)[0]
-        raised = _PYTHON_TRACEBACK.findall(told)
-        if not raised or _OUR_READER in told:
+        trace = begins + _JAVA.split(rest, maxsplit=1)[0]
+        raised = _PYTHON_TRACEBACK.findall(trace)
+        if not raised or _OUR_READER in trace:
             return None
-        frames, said = raised[-1]
+        frames, message = raised[-1]
         places = _PLACE.findall(frames)
-        return said.strip(), ":".join(places[-1]) if places else None
+        return message.strip(), ":".join(places[-1]) if places else None
     errors = [found for found in _SPARK.findall(text) if not found.startswith(_NOT_OF_A_ROW)]
     return (
         (errors[-1].strip(), None)

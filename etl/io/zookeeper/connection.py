@@ -84,15 +84,17 @@ def granted_ms(host: str, port: int, access: Access, *, asked_ms: int, timeout_s
     with _connected(host, port, access, timeout_s) as connection, _telling(f"{host}:{port}"):
         connection.sendall(struct.pack(">i", len(frame)) + frame)
         with connection.makefile("rb") as answer:
-            said = answer.read(4)
-            size = int.from_bytes(said, "big")
-            if said and size not in _HANDSHAKE_SIZES:
-                raise NoHandshake(f"its answer starts with {said!r}, which is not ZooKeeper's")
+            size_bytes = answer.read(4)
+            size = int.from_bytes(size_bytes, "big")
+            if size_bytes and size not in _HANDSHAKE_SIZES:
+                raise NoHandshake(
+                    f"its answer starts with {size_bytes!r}, which is not ZooKeeper's"
+                )
             answered = answer.read(size)
             granted = (
                 Connect.deserialize(answered, 0)[0] if size and len(answered) == size else None
             )
-        if not said:
+        if not size_bytes:
             raise HungUp("it hangs up (a server without a quorum does)")
         if granted is None or granted.time_out <= 0:
             raise NoHandshake("it hangs up (a server without a quorum does)")
@@ -251,8 +253,8 @@ def said_of(access: Access, name: str) -> str:
     """`username` or `password`; nothing where there is no such login. Raises SettingsError that
     names the key and the machine.
     """
-    said: str | SecretRef | None = getattr(access.auth, name, None)
-    return "" if said is None else login_text(said, f"zookeeper.auth.{name}")
+    value: str | SecretRef | None = getattr(access.auth, name, None)
+    return "" if value is None else login_text(value, f"zookeeper.auth.{name}")
 
 
 def id_of(access: Access) -> str | None:
@@ -281,9 +283,9 @@ _SAYS_A_SECRET = "session_passwd"
 
 
 def _drop_secrets(record: logging.LogRecord) -> bool:
-    said = record.args if isinstance(record.args, tuple) else ()
+    arguments = record.args if isinstance(record.args, tuple) else ()
     return _SAYS_A_SECRET not in str(record.msg) and not any(
-        isinstance(one, AuthRequest | SASL | Connect) for one in said
+        isinstance(one, AuthRequest | SASL | Connect) for one in arguments
     )
 
 
@@ -333,12 +335,12 @@ class Client(KazooClient):  # type: ignore[misc]
         """Start the session within `timeout` seconds; one request shows whether the login is
         accepted.
         """
-        auth, said = (
+        auth, credentials = (
             self._access.auth,
             [said_of(self._access, name) for name in ("username", "password")],
         )
         if auth is not None and auth.scheme is Scheme.DIGEST:
-            self.auth_data = {("digest", ":".join(said))}
+            self.auth_data = {("digest", ":".join(credentials))}
         self._decided.clear()
         self.start_async()
         self._decided.wait(timeout)

@@ -180,16 +180,16 @@ class WatchedGroup:
         self, topics: Sequence[str], brokers: Sequence[Collection[str]]
     ) -> dict[str, Collection[BrokerPartition]]:
         """A broker that goes or comes between the two reads, or counts anew, has fired the watch."""
-        asked = [
+        pairs = [
             (topic, broker)
             for topic, some in zip(topics, brokers, strict=True)
             for broker in sorted(some)
             if broker.isdecimal()
         ]
         found: dict[str, list[BrokerPartition]] = {topic: [] for topic in topics}
-        paths = [f"{BROKER_TOPICS}/{topic}/{broker}" for topic, broker in asked]
+        paths = [f"{BROKER_TOPICS}/{topic}/{broker}" for topic, broker in pairs]
         for (topic, broker), path, payload in zip(
-            asked, paths, self._zookeeper.read_all(paths), strict=True
+            pairs, paths, self._zookeeper.read_all(paths), strict=True
         ):
             if payload is None:
                 continue

@@ -85,14 +85,16 @@ class ConsumerGroup:
         newest one saw), or the caller does; it counts as none then.
         """
         wanted = set(logs)
-        asked = [
+        to_read = [
             log
             for log in self._logs_below({log.topic for log in wanted}, self._group.offsets_of)
             if log in wanted
         ]
         found = {}
         for log, payload in zip(
-            asked, self._zookeeper.read_all([self._group.offset(log) for log in asked]), strict=True
+            to_read,
+            self._zookeeper.read_all([self._group.offset(log) for log in to_read]),
+            strict=True,
         ):
             if payload == (b"", 0):
                 found[log] = Committed(None, 0)  # made as a parent or by hand, and never written
@@ -144,11 +146,11 @@ class ConsumerGroup:
         self, topics: Iterable[str], path_of: Callable[[str], str]
     ) -> list[BrokerPartition]:
         """The logs that the children of the topics' znodes name."""
-        asked = sorted(set(topics))
-        keys = children_of_each(self._zookeeper, [path_of(topic) for topic in asked])
+        names = sorted(set(topics))
+        keys = children_of_each(self._zookeeper, [path_of(topic) for topic in names])
         found = (
             parse_partition_key(topic, key)
-            for topic, some in zip(asked, keys, strict=True)
+            for topic, some in zip(names, keys, strict=True)
             for key in some
         )
         return in_order(log for log in found if log)
@@ -267,15 +269,17 @@ class OwnedOffsets:
         self, plan: Plan, requests: Sequence[Sequence[BrokerPartition]]
     ) -> tuple[list[BrokerPartition], list[BrokerPartition]]:
         """Return what was not moved, and what of it may have been. Raises PermissionDenied."""
-        told = list(
+        results = list(
             zip(
                 requests,
                 outcomes([self._changes(plan, some).send() for some in requests]),
                 strict=True,
             )
         )
-        unsure = [log for some, outcome in told if isinstance(outcome, Exception) for log in some]
-        return [log for some, outcome in told if not _is_done(outcome) for log in some], unsure
+        unsure = [
+            log for some, outcome in results if isinstance(outcome, Exception) for log in some
+        ]
+        return [log for some, outcome in results if not _is_done(outcome) for log in some], unsure
 
     def _changes(self, plan: Plan, logs: Sequence[BrokerPartition]) -> Changes:
         changes = Changes(self._zookeeper)

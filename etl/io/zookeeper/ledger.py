@@ -536,12 +536,12 @@ class PlanLedger:
         live, name = live_and_name(self.pipeline)
         path = PipelinePaths(self.paths.group, live).acknowledged
         found = self.zookeeper.read(path)
-        said = (
+        decision = (
             ledger_documents.parse_acknowledgement(found[0], path=path)
             if found and found[0]
             else None
         )
-        return said.of_backfill(name) if said and name else said
+        return decision.of_backfill(name) if decision and name else decision
 
 
 class DriverLock:

@@ -68,13 +68,13 @@ class GroupMembers:
         """Consumer id -> its registration, of all that are there, or of these; one that goes
         meanwhile is left out.
         """
-        asked = (
+        ids = (
             sorted(self._zookeeper.children(self._ids) or ())
             if members is None
             else sorted(members)
         )
-        found = self._zookeeper.read_all([self.path(member) for member in asked])
-        return {member: payload[0] for member, payload in zip(asked, found, strict=True) if payload}
+        found = self._zookeeper.read_all([self.path(member) for member in ids])
+        return {member: payload[0] for member, payload in zip(ids, found, strict=True) if payload}
 
     def register(self, member: str, payload: bytes, *, is_ours: bool) -> bool:
         """Make the member's node, or find that our session has made it; False while another

@@ -33,12 +33,12 @@ def kept_by(zookeeper: ZooKeeper, group: str, pipeline: str) -> list[str]:
     """Return each znode of a pipeline and its backfills, parents first; empty without such a
     pipeline.
     """
-    beside = backfill_pipeline(pipeline, "")
+    of_backfill = backfill_pipeline(pipeline, "")
     names = sorted(zookeeper.children(GroupPaths(group).pipelines) or ())
     found = level = [
         PipelinePaths(group, name).root
         for name in names
-        if name == pipeline or name.startswith(beside)
+        if name == pipeline or name.startswith(of_backfill)
     ]
     while level:
         level = [
@@ -57,12 +57,12 @@ def writers_of(zookeeper: ZooKeeper, paths: Sequence[str]) -> dict[str, frozense
     client = zookeeper.client
 
     def ask() -> list[list[ACL] | None]:
-        return [_answer(asked) for asked in [client.get_acls_async(path) for path in paths]]
+        return [_answer(requests) for requests in [client.get_acls_async(path) for path in paths]]
 
-    asked = zip(paths, zookeeper.guarded(lambda: client.retry(ask)), strict=True)
+    requests = zip(paths, zookeeper.guarded(lambda: client.retry(ask)), strict=True)
     return {
         path: frozenset(_named(acl) for acl in acls if acl.perms & ~Permissions.READ)
-        for path, acls in asked
+        for path, acls in requests
         if acls
     }
 
@@ -72,18 +72,20 @@ def apply_acls(zookeeper: ZooKeeper, paths: Sequence[str]) -> int:
     first one that cannot be changed; others may be done by then.
     """
     client, given = zookeeper.client, 0
-    for path, asked in [(path, client.set_acls_async(path, client.acl_of(path))) for path in paths]:
+    for path, request in [
+        (path, client.set_acls_async(path, client.acl_of(path))) for path in paths
+    ]:
         try:
-            zookeeper.guarded(asked.get, path)
+            zookeeper.guarded(request.get, path)
         except NoNodeError:
             continue
         given += 1
     return given
 
 
-def _answer(asked: Any) -> list[ACL] | None:
+def _answer(request: Any) -> list[ACL] | None:
     try:
-        return list(asked.get()[0])
+        return list(request.get()[0])
     except (NoNodeError, NoAuthError):
         return None
 
@@ -123,7 +125,7 @@ def ask_server(
     """
     address = f"{host}:{port}"
     try:
-        said = connection.srvr(host, port, access, timeout_s)
+        answer = connection.srvr(host, port, access, timeout_s)
         granted_ms = connection.granted_ms(
             host, port, access, asked_ms=round(session_timeout_s * 1000), timeout_s=timeout_s
         )
@@ -143,8 +145,8 @@ def ask_server(
             access=access,
         ):
             pass
-    version = re.search(r"^Zookeeper version: ([\w.]+)", said, re.MULTILINE | re.IGNORECASE)
-    mode = re.search(r"^Mode: (\w+)", said, re.MULTILINE)
+    version = re.search(r"^Zookeeper version: ([\w.]+)", answer, re.MULTILINE | re.IGNORECASE)
+    mode = re.search(r"^Mode: (\w+)", answer, re.MULTILINE)
     return ServerAnswer(
         address, version[1] if version else None, mode[1] if mode else None, granted_ms / 1000
     )

@@ -57,8 +57,8 @@ def read_creation_ids(zookeeper: ZooKeeper, topics: Iterable[str]) -> dict[str, 
     wanted = sorted(topics)
 
     def ask() -> dict[str, str]:
-        asked = [zookeeper.client.exists_async(f"{BROKER_TOPICS}/{topic}") for topic in wanted]
-        stats = {topic: answer.get() for topic, answer in zip(wanted, asked, strict=True)}
+        requests = [zookeeper.client.exists_async(f"{BROKER_TOPICS}/{topic}") for topic in wanted]
+        stats = {topic: answer.get() for topic, answer in zip(wanted, requests, strict=True)}
         return {
             topic: f"{CREATION_ID}{stat.czxid:x}"
             for topic, stat in stats.items()
@@ -193,11 +193,11 @@ def read_compacted(zookeeper: ZooKeeper, topics: Collection[str]) -> frozenset[s
     """Those of the topics for which compaction was set (Kafka 0.8.1 to 3.x); what brokers do by
     default stands nowhere.
     """
-    asked = sorted(topics)
-    payloads = zookeeper.read_all([f"{TOPIC_CONFIGS}/{topic}" for topic in asked])
+    names = sorted(topics)
+    payloads = zookeeper.read_all([f"{TOPIC_CONFIGS}/{topic}" for topic in names])
     policies = {
         topic: parse_topic_config(p[0]).get("cleanup.policy", "")
-        for topic, p in zip(asked, payloads, strict=True)
+        for topic, p in zip(names, payloads, strict=True)
         if p
     }
     return frozenset(
@@ -254,7 +254,7 @@ def read_physical_cluster(
     as `read_physical_brokers`.
     """
     brokers, before = read_physical_brokers(zookeeper), set(known)
-    told = {}
+    topics_found = {}
     for name, logs in sorted(_registered(zookeeper, topics).items()):
         away = {log for log in before if log.topic == name and log.is_physical} - logs
         leaders = {log: brokers.get(log.broker_id) for log in logs if log.broker_id is not None}
@@ -262,8 +262,8 @@ def read_physical_cluster(
             PartitionMetadata(log, None, Leader(leader) if (leader := leaders.get(log)) else None)
             for log in sorted(logs | away, key=lambda log: log.key)
         )
-        told[name] = TopicMetadata(name, None, None, False, partitions)
-    return ClusterMetadata(None, brokers, told)
+        topics_found[name] = TopicMetadata(name, None, None, False, partitions)
+    return ClusterMetadata(None, brokers, topics_found)
 
 
 def _registered(

@@ -91,11 +91,11 @@ class MultiRead(NamedTuple):
 
     def serialize(self) -> bytes:
         """Return the request after its number and type."""
-        asked = bytearray()
+        buffer = bytearray()
         for path in self.paths:
             name = path.encode()
-            asked += _ASKED + _NUMBER.pack(len(name)) + name + b"\0"  # no watch
-        return bytes(asked + _END)
+            buffer += _ASKED + _NUMBER.pack(len(name)) + name + b"\0"  # no watch
+        return bytes(buffer + _END)
 
     @staticmethod
     def deserialize(content: bytes, at: int) -> list[Znode | None]:
@@ -125,7 +125,7 @@ class MultiRead(NamedTuple):
 def knows_multi_read(client: KazooClient) -> bool:
     """True if the connected server reports 3.6 or later."""
     try:
-        told = re.search(r"[Vv]ersion: (\d+)\.(\d+)", client.command(b"srvr"))
+        version = re.search(r"[Vv]ersion: (\d+)\.(\d+)", client.command(b"srvr"))
     except (
         ConnectionLoss,
         KazooTimeoutError,
@@ -133,7 +133,7 @@ def knows_multi_read(client: KazooClient) -> bool:
         AttributeError,
     ):  # AttributeError: kazoo has no socket at this moment
         return False
-    return told is not None and (int(told[1]), int(told[2])) >= (3, 6)
+    return version is not None and (int(version[1]), int(version[2])) >= (3, 6)
 
 
 def read_together(client: KazooClient, paths: Sequence[str]) -> Iterator[Znode | None]:

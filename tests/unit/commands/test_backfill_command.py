@@ -335,9 +335,9 @@ def test_where_there_is_no_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPa
 
 def test_who_looks_ahead_of_a_pipeline_without_a_plan_is_told_to_run_it_first() -> None:
     world = FakeWorld(outside_of(5, 3, 4), LATEST)
-    with pytest.raises(SettingsError, match="the pipeline has loaded nothing yet") as refused:
+    with pytest.raises(SettingsError, match="The pipeline has loaded nothing yet,") as refused:
         estimate_backfill(
             world, LATEST, settings_of_backfill(LATEST, "old"), parse_asked("0", "3", ())
         )
-    assert refused.value.action == "`etl run CONF`; then say this again"
+    assert refused.value.action == "Run `etl run CONF`; then run this command again"
     assert list(LOGS) and not world.outside.plans

@@ -260,7 +260,9 @@ def test_a_stored_plan_moves_offsets_where_it_saw_them_so_the_key_changes_behind
         SettingsError, match="was made for offsets in zookeeper; group.offsets_storage is kafka now"
     ) as raised:
         reject_other_offsets_storage(plan, KAFKA)
-    assert "With group.offsets_storage: zookeeper `etl run CONF` finishes it;" in raised.value.action
+    assert (
+        "With group.offsets_storage: zookeeper `etl run CONF` finishes it;" in raised.value.action
+    )
     reject_other_offsets_storage(replace(plan, moves_offsets=False), KAFKA)
 
 

@@ -443,7 +443,7 @@ def test_a_plan_that_was_in_the_table_is_not_replayed_when_the_table_is_gone(num
     disagreement(
         ledger_of(number),
         None,
-        f"plan {number} was in the table as version 7, now there is no table",
+        f"Plan {number} was in the table as version 7, now there is no table",
     )
 
 

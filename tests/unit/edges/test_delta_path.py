@@ -217,7 +217,7 @@ def test_a_value_that_no_folder_can_be_named_by_is_told_with_its_column_and_no_p
     assert isinstance(told, SettingsError) and not told.retriable
     assert (
         told.message
-        == "a text in the column colour, by which the table is partitioned, is too long: no folder can have such a name"
+        == "A text in the column colour, by which the table is partitioned, is too long: no folder can have such a name"
     )
 
 

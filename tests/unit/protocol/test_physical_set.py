@@ -193,7 +193,7 @@ def test_a_message_that_stays_cut_off_where_the_log_goes_on_is_none(there: bytes
     assert physical_rows_in(cursor, there) == [] and cursor.starved
     with pytest.raises(
         MisalignedOffset,
-        match=f"no message is at this .*its segment has {len(there)} bytes from",
+        match=f"No message is at this .*its segment has {len(there)} bytes from",
     ) as caught:
         physical_rows_in(cursor, there)
     assert caught.value.where == {**PLACE, "offset": 1000}
@@ -243,7 +243,9 @@ def test_a_position_inside_a_message_is_an_error_that_names_it_and_gives_no_row(
 )
 def test_what_cannot_begin_a_message_is_told_at_once_and_never_waited_for(records: bytes) -> None:
     for before in (b"", HELLO):
-        with pytest.raises(MisalignedOffset, match="No message is at this byte position:") as caught:
+        with pytest.raises(
+            MisalignedOffset, match="No message is at this byte position:"
+        ) as caught:
             physical_rows_between(before + records, 1000, 2000)
         assert caught.value.where == {**PLACE, "offset": 1000 + len(before)}
 

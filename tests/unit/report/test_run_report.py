@@ -186,7 +186,7 @@ def test_each_open_transaction_of_a_topic_is_told_with_its_own_partitions_and_it
     ]
     untold = replace(snapshot, open_transactions={})
     assert list(describe_open(untold)) == [
-        "clicks 0, 1: 61 offsets below the high watermark wait behind an open transaction"
+        "clicks 0, 1: 61 offsets below the high watermark wait for an open transaction"
     ]
     assert list(describe_open(snapshot_of((10, 6)))) == []
     report = new_report()

@@ -274,7 +274,7 @@ def test_a_name_whose_plans_are_in_the_table_is_refused_before_anything_is_store
         match="The table holds plan 1 of a backfill of this name, and no ledger tells of it:",
     ) as refused:
         filled(outside, asked(0, 3))
-    assert refused.value.action and refused.value.action.startswith("another name")
+    assert refused.value.action and refused.value.action.startswith("Use another")
     assert outside.beside("old").claim is None and not outside.beside("old").plans
     filled(outside, asked(0, 3), name="again")
     reject_lacking(outside)
@@ -341,7 +341,7 @@ def test_one_that_nobody_began_cannot_go_on() -> None:
     outside = live(5, 5, 5)
     with pytest.raises(SettingsError, match="Nobody has begun a backfill of this name"):
         filled(outside, None)
-    with pytest.raises(SettingsError, match="nobody has begun a backfill of this name"):
+    with pytest.raises(SettingsError, match="Nobody has begun a backfill of this name"):
         given_up(outside)
 
 
@@ -362,7 +362,8 @@ def test_what_the_pipeline_or_another_backfill_has_is_refused_by_name_and_left_o
         filled(outside, asked(2, 6))
     assert (
         refused.value.action
-        and "`--only-unloaded`, which fills only what nobody else loads (2 to 5);" in refused.value.action
+        and "`--only-unloaded`, which fills only what nobody else loads (2 to 5);"
+        in refused.value.action
     )
     filled(outside, asked(2, 4))
     with pytest.raises(SettingsError, match="backfill old has loaded offsets 2 to 4, or will"):
@@ -680,7 +681,7 @@ def test_behind_a_stored_plan_that_sets_positions_nobody_claims() -> None:
     outside = started(5, 5, 5)
     grow(outside, 4, 4, 4)
     set_to(outside, CAPPED, a=7)
-    with pytest.raises(Owned, match="plan 2 of the pipeline is stored and not in the table"):
+    with pytest.raises(Owned, match=r"Plan 2 of the pipeline is stored and not in the table\."):
         filled(outside, asked(0, 7, "clicks:0"))
     run(outside, CAPPED)
     filled(outside, asked(0, 7, "clicks:0"))

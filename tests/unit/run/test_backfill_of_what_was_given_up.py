@@ -124,7 +124,7 @@ def test_what_a_backfill_claims_is_not_replayed_also_where_the_pipeline_had_load
     for start, until in ((0, 12), (4, 8), (11, 13)):
         with pytest.raises(
             SettingsError,
-            match=f"offsets {start} to {min(until, 12)} of it were loaded by backfill old, or will",
+            match=f"Offsets {start} to {min(until, 12)} of it were loaded by backfill old, or will",
         ):
             replayed(outside, start, until)
     backfilled(outside)

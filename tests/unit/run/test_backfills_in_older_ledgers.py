@@ -53,7 +53,7 @@ def test_one_that_was_given_up_while_a_forgotten_driver_appended_stays_so_in_an_
     for name, value in saved.items():
         setattr(outside.beside("old"), name, value)
     for what in (asked(0, 3), None):
-        with pytest.raises(SettingsError, match="backfill old was given up: not needed"):
+        with pytest.raises(SettingsError, match="Backfill old was given up: not needed"):
             filled(outside, what)
         reject_twice(outside)
     assert given_up(outside).offsets == 8
@@ -78,7 +78,7 @@ def test_that_there_is_no_table_was_said_of_the_table_before_and_not_of_the_one_
     plan, before = outside.beside("old").newest_plan(), outside.beside("old").claim
     assert plan and plan.table_id == "another"
     there, outside.table = outside.table, None
-    with pytest.raises(NeedsDecision, match="there is no table at this path") as refused:
+    with pytest.raises(NeedsDecision, match="There is no table at this path") as refused:
         given_up(outside)
     assert refused.value.action and refused.value.action.endswith(
         "runs went on since: `etl run CONF` first, which makes the table"

@@ -190,7 +190,7 @@ def test_where_others_wrote_over_all_of_it_and_went_on_a_person_is_asked_and_not
         run(outside, [A, B])
     assert (caught.value.exit_code, outside.plans) == (5, plans)
     assert "--assume-offsets-committed" in caught.value.action
-    with pytest.raises(NeedsDecision, match="nobody can tell whether plan 2 was handed over"):
+    with pytest.raises(NeedsDecision, match="Nobody can tell whether plan 2 was handed over:"):
         what_is_lost(
             FakeWorld(outside, SETTINGS).observe(), SETTINGS
         )  # `etl ledger restore` promises no next run that executes it

@@ -337,9 +337,9 @@ def _time(seconds: int) -> Timestamp:
 @pytest.mark.parametrize(
     ("from_", "until", "says"),
     [
-        pytest.param(3, 3, "the interval is empty", id="empty"),
-        pytest.param(3, 1, "the interval runs backwards", id="backwards"),
-        pytest.param(_time(9), _time(3), "the interval runs backwards", id="time-backwards"),
+        pytest.param(3, 3, "The interval is empty", id="empty"),
+        pytest.param(3, 1, "The interval runs backwards", id="backwards"),
+        pytest.param(_time(9), _time(3), "The interval runs backwards", id="time-backwards"),
     ],
 )
 def test_an_interval_that_is_empty_or_runs_backwards_is_refused_before_anything_is_asked(

@@ -314,7 +314,7 @@ def test_all_mistakes_are_told_at_once_each_with_what_its_key_takes() -> None:
     first, *more = caught.value.message.splitlines()
     assert first == "3 keys of the conf are invalid:"
     assert sorted(more) == [
-        f"group: a key is missing; it takes {MEANINGS['group']}",
+        f"group: is missing; it takes {MEANINGS['group']}",
         "limits.max_records_per_plan: must be a whole number (it is 'many'); "
         f"it takes {MEANINGS['limits.max_records_per_plan']}",
         "source.on_data_loss: must be fail or skip (it is 'ignore'); "

@@ -467,7 +467,7 @@ def test_a_log_in_which_no_entry_begins_at_our_position_is_accepted_as_another_a
         "etl topics accept-changes CONF -p clicks:1-0 --truncated-at OFFSET --reason ..."
         in refused.value.action
     )
-    with pytest.raises(SettingsError, match=f"offset {position} lies above {position - 1}"):
+    with pytest.raises(SettingsError, match=f"Offset {position} lies above {position - 1}"):
         accept(outside, "clicks:1-0", at_offset=position)
     with pytest.raises(SettingsError, match="not the same log"):
         accept(outside, "clicks:1-0", is_same_log=True)

@@ -136,7 +136,7 @@ def test_what_a_cap_leaves_is_told_in_bytes() -> None:
     left = of(outside, ONE).end - of(outside, ONE).extent.boundaries[1]  # type: ignore[index]
     assert run(outside, settings).outcomes[-1] == (
         Outcome.LIMIT_REACHED,
-        f"limits.max_bytes_per_plan (1) left {left} bytes of 1 partitions to the next run",
+        f"limits.max_bytes_per_plan (1): {left} bytes of 1 partition remain",
     )
 
 
@@ -153,7 +153,7 @@ def test_a_stored_plan_whose_segment_expired_gives_way_to_one_that_begins_at_the
     assert (refused.value.where["partition"], refused.value.where["broker_id"]) == (0, 1)
     report = run(outside, SKIPPING)
     assert outcomes(report)[:2] == [Outcome.PLAN_SUPERSEDED, Outcome.RECORDS_LOST]
-    assert f"clicks 1-0: {gone} bytes (0 to {gone}) had expired" in report.outcomes[1][1]
+    assert f"clicks 1-0: {gone} bytes (0 to {gone}) lost: expired" in report.outcomes[1][1]
     assert [loss for _, loss in outside.losses] == [Loss(ONE, 0, gone, LossReason.EXPIRED)]
     reject_unfinished(outside)
 
@@ -166,7 +166,7 @@ def test_a_log_that_its_broker_lost_the_tail_of_needs_a_decision_and_goes_on_as_
     log, position = of(outside, ONE), outside.offsets[ONE][0]
     log.cut(at=log.entries[4][0])
     with pytest.raises(
-        PartitionTruncated, match=f"the log was cut at offset {log.end} or below"
+        PartitionTruncated, match=f"The log was cut at offset {log.end} or below"
     ) as refused:
         run(outside)
     assert (

@@ -256,7 +256,7 @@ def _found(request: InitRequest, seen: InitFindings) -> tuple[Chosen, ...]:
 def _appended(seen: InitFindings) -> str:
     if seen.rows_before is None:
         return "rows are appended to it"
-    return f"the first run stops, for {seen.rows_before.message}. Check {seen.rows_before.action}"
+    return f"the first run stops: {seen.rows_before.message}. {seen.rows_before.action}"
 
 
 def _bootstrap(request: InitRequest) -> list[Chosen]:

@@ -114,7 +114,7 @@ def reject_shared_topics(
             message = f"Pipeline {name} of the same group reads this topic too"
             action = f"Check which of the two is to continue: `etl pipelines retire CONF {name} --reason ...` takes the other out of service"
             if not has_plans:
-                action = f"Use a group of its own for this pipeline, which has loaded nothing yet; or {action}"
+                action += ". Or use another group for this pipeline, which has loaded nothing yet"
             raise SettingsError(message, key="group", topic=min(shared), action=action)
 
 

@@ -53,7 +53,7 @@ def _record_of(out: Outside, number: int, plan_id: str | None) -> CommitResult |
 
 def store_uid(out: Outside, uid: str) -> None:
     if out.uid not in (None, uid):
-        raise Owned("another driver named this pipeline")
+        raise Owned("Another driver named this pipeline")
     out.uid = uid
 
 
@@ -206,7 +206,7 @@ def replace_plan(
     out: Outside, plan: Plan, version: int | None, claims: ClaimsSeen | None = None
 ) -> None:
     if version is None:
-        raise LedgersDisagree(f"there is no plan {plan.number} to supersede")
+        raise LedgersDisagree(f"Plan {plan.number} does not exist")
     if plan.number in out.plans and out.plan_versions.get(plan.number, 0) == version:
         if claims:
             writes_beside(out, plan, claims)
@@ -275,7 +275,7 @@ def commit_request(
     if any(now[log] not in (after[log], plan.seen[log]) for log in logs):
         newest = max(out.plans, default=plan.number)
         if newest > plan.number:
-            raise Owned(f"another driver went on to plan {newest}")
+            raise Owned(f"Another driver stored plan {newest}")
         raise OffsetMoved("somebody else moved the offset during the run")
     raise CommitUnknown("the offsets did not reach ZooKeeper")
 
@@ -309,7 +309,7 @@ def commit_in_kafka(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -
         found = now.get(log, NOTHING_COMMITTED)
         if is_anothers(found, plan.seen[log].in_kafka, after[log]):
             if max(out.plans, default=plan.number) > plan.number:
-                raise Owned(f"another driver went on to plan {max(out.plans)}")
+                raise Owned(f"Another driver stored plan {max(out.plans)}")
             raise OffsetMoved("somebody else moved the offset during the run")
     out.kept.update(
         {

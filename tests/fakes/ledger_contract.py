@@ -36,7 +36,7 @@ class LedgerContract:
     def test_a_plan_of_a_pipeline_that_was_named_otherwise_is_refused(self, stage: Stage) -> None:
         world = stage.world()
         plan = stored(world, {stage.logs[0]: 5})
-        with pytest.raises(Owned, match="another driver named this pipeline"):
+        with pytest.raises(Owned, match="Another driver named this pipeline"):
             world.store(plan_for(world, {stage.logs[0]: 5}, uid="uid2"))
         assert stage.plans() == {1: plan.id} and world.read_ledger().uid == "uid1"
 
@@ -72,7 +72,7 @@ class LedgerContract:
     def test_where_there_is_no_plan_none_is_superseded(self, stage: Stage) -> None:
         world = stage.world()
         plan = plan_for(world, {stage.logs[0]: 5})
-        with pytest.raises(LedgersDisagree, match="no plan 1 to supersede"):
+        with pytest.raises(LedgersDisagree, match="Plan 1 does not exist"):
             world.supersede(plan, world.read_ledger())
         world.store(plan)
         seen = world.read_ledger()
@@ -127,6 +127,6 @@ class LedgerContract:
         plan = loaded(world, {stage.logs[0]: 0}, ranges=())
         stage.forget()
         other = stored(world, {stage.logs[0]: 0}, ranges=(), uid="uid2")
-        with pytest.raises(Owned, match="another driver named this pipeline"):
+        with pytest.raises(Owned, match="Another driver named this pipeline"):
             world.adopt(plan)
         assert stage.plans() == {1: other.id}

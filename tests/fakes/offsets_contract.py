@@ -84,7 +84,7 @@ class OffsetsContract:
         plan = loaded(world, {log: 0}, ranges=(), positions={log: 1})
         loaded(world, {log: 0}, ranges=(), positions={log: 2})
         zombie.observe()
-        with pytest.raises(Owned, match="another driver went on to plan 2"):
+        with pytest.raises(Owned, match="Another driver stored plan 2"):
             zombie.commit(plan)
         assert world.observe().committed == {log: Committed(2, 1)}
 

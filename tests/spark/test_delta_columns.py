@@ -69,7 +69,7 @@ def test_columns_that_delta_refuses_are_refused_before(
     path = str(tmp_path / "table")
     refused = rows.selectExpr("*", made)
     with pytest.raises(
-        SettingsError, match="the transform makes the column|the transform makes a column"
+        SettingsError, match="The transform makes the column|The transform makes a column"
     ):
         check_columns(path, refused.schema.json(), [])
     with pytest.raises(AnalysisException):

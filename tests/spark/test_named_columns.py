@@ -48,7 +48,7 @@ def test_a_query_that_names_columns_by_a_schema_gets_those_in_its_order(clicks: 
 
 
 def test_a_schema_with_another_kind_of_column_is_told_by_the_column(clicks: Any) -> None:
-    with pytest.raises(Exception, match="the schema says that offset is int, it is bigint"):
+    with pytest.raises(Exception, match="The schema says that offset is int, it is bigint"):
         clicks.schema("offset INT").load().collect()
 
 

@@ -59,7 +59,9 @@ def test_a_worker_that_lacks_the_package_is_told_with_the_command_that_makes_wha
     ) as caught:
         with translating_spark_errors():
             spark.sparkContext.parallelize([1], 1).map(only_here.same).collect()
-    assert "`etl package` makes" in caught.value.action and caught.value.exit_code == 2
+    assert (
+        "Build the files with `etl package`" in caught.value.action and caught.value.exit_code == 2
+    )
 
 
 def test_what_fails_because_of_a_stop_that_is_on_its_way_out_is_the_stop() -> None:

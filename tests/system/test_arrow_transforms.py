@@ -111,7 +111,7 @@ def test_what_the_function_does_wrong_is_told_before_a_plan_is_stored_by_plan_do
 ) -> None:
     decoding.produce(40)
     for function, words in (
-        ("narrow", "there is no column offset"),
+        ("narrow", "There is no column offset"),
         ("missing", "cannot be imported"),
         ("MODULE", "cannot be imported"),
     ):
@@ -140,7 +140,7 @@ def test_a_function_that_fails_on_a_row_is_named_and_the_mended_one_finishes_the
         refused(
             decoding.run(),
             2,
-            "the Arrow transform failed on rows: ValueError: no luck",
+            "The Arrow transform failed on rows: ValueError: no luck",
             "arrow_functions.py:",
             "plans supersede",
         )
@@ -157,8 +157,8 @@ def test_a_table_of_other_columns_is_refused_before_a_plan_is_stored(decoding: P
     decoding.ran()
     decoding.produce(40)
     decoding.settings["transform"] = shaped
-    refused(decoding.run(), 2, "the table has no column size")
-    refused(decoding.door("run", after=["--dry-run"]), 2, "the table has no column size")
+    refused(decoding.run(), 2, "The table has no column size")
+    refused(decoding.door("run", after=["--dry-run"]), 2, "The table has no column size")
     assert [plan["number"] for plan in decoding.door("plans", "list").document] == [1]
 
 

@@ -94,40 +94,40 @@ def test_what_cannot_be_backfilled_is_refused_with_what_to_do_and_nothing_is_cla
 ) -> None:
     beyond = backfill(late, "a", "--from", "0", "--until", "120")
     refused(beyond, 2, "the pipeline loads this partition from offset 100 on", "--only-unloaded")
-    refused(backfill(late, "a", "--from", "10", "--until", "10"), 2, "the interval is empty")
+    refused(backfill(late, "a", "--from", "10", "--until", "10"), 2, "The interval is empty")
     refused(
         backfill(late, "a", "--from", "10", "--until", "9"),
         2,
-        "the interval runs backwards",
+        "The interval runs backwards",
     )
     refused(
         backfill(late, "a", "--from", "0", "--until", "999"),
         2,
-        "the interval ends at 999, and the log at ",
+        "The interval ends at 999, and the log at ",
     )
     refused(
         backfill(late, "a", "--from", "2035-01-01T00:00:00Z", "--until", "2035-01-02T00:00:00Z"),
         8,
         "is not over",
     )
-    refused(backfill(late, "a/b", *INTERVAL), 2, "is no name for a backfill")
-    refused(backfill(late, "a", *INTERVAL, "-p", "0"), 2, "the brokers have no 0")
+    refused(backfill(late, "a/b", *INTERVAL), 2, "is not a name of a backfill")
+    refused(backfill(late, "a", *INTERVAL, "-p", "0"), 2, "The brokers have no 0")
     refused(
         late.door("backfills", "run", after=("a",)),
         2,
-        "nobody has begun a backfill of this name",
+        "Nobody has begun a backfill of this name",
     )
     assert late.door("backfills", "list").document == []
     assert backfill(late, "b", "--from", "10", "--until", "20").code == 0
     refused(
         backfill(late, "b", "--from", "10", "--until", "21"),
         2,
-        "backfill b was begun from 10 until 20",
+        "Backfill b was begun from 10 until 20",
     )
     refused(
         backfill(late, "c", "--from", "0", "--until", "15"),
         2,
-        "backfill b has loaded offsets 10 to 15, or will",
+        "Backfill b has loaded offsets 10 to 15, or will",
     )
 
 
@@ -154,7 +154,7 @@ def test_what_somebody_deleted_of_a_whole_backfill_is_given_back_and_loaded_by_a
     refused(
         backfill(pipeline, "new", *INTERVAL),
         2,
-        "backfill old has loaded offsets 0 to 100",
+        "Backfill old has loaded offsets 0 to 100",
         "`etl backfills delete`",
     )
     given_up = pipeline.door("backfills", "delete", after=(*name, "--yes"))

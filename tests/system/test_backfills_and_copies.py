@@ -59,7 +59,7 @@ def test_an_older_copy_of_the_tables_log_that_lacks_a_backfills_commits_alone_is
     )
     for words in ("--yes",), ("--dry-run",):
         refused(
-            late.door("table", "maintain", after=words), 5, "backfill old", "plan 3", "older copy"
+            late.door("table", "maintain", after=words), 5, "Backfill old", "plan 3", "older copy"
         )
     assert data_files(late.table) == files
     put_back(newer, late.table)
@@ -91,9 +91,9 @@ def test_while_the_table_is_not_there_a_backfill_is_not_given_up_and_once_it_is_
 ) -> None:
     backfill_broken_off_before(verb, late, "old", "0", "100")
     away = late.table.rename(late.table.with_name("away"))
-    refused(abandon(late), 5, "there is no table at this path")
+    refused(abandon(late), 5, "There is no table at this path")
     refused(resume(late), 5)
-    refused(maintain(late), 2, "there is no table yet")
+    refused(maintain(late), 2, "There is no table yet")
     away.rename(late.table)
     assert abandon(late).code == 0
     assert (
@@ -116,7 +116,7 @@ def test_a_backfill_whose_table_is_gone_for_good_is_given_up_once_that_is_accept
         "is not the one that the backfill has loaded into",
         "table accept-changes CONF 0",
     )
-    refused(maintain(late), 2, "this pipeline has no commit in the table")
+    refused(maintain(late), 2, "This pipeline has no commit in the table")
     assert late.door("table", "accept-changes", after=("0", "--reason", "a new table")).code == 0
     assert abandon(late).code == 0
     given_up = late.committed()
@@ -143,7 +143,7 @@ def test_a_pipelines_place_is_not_taken_while_a_backfill_beside_it_is_unfinished
     refused(
         heir.door(*taking[0], after=taking[1]),
         5,
-        "backfill old beside that pipeline is stopped",
+        "Backfill old beside that pipeline is stopped",
         "etl backfills run",
     )
     assert abandon(late).code == 0
@@ -199,7 +199,7 @@ def test_a_pipelines_place_is_not_taken_in_an_older_copy_of_the_table_that_lacks
     refused(
         heir.door("pipelines", "inherit", after=taking),
         5,
-        "backfill old has loaded plan 3",
+        "Backfill old has loaded plan 3",
         "older copy",
     )
     assert late.ran().outcomes == ["up_to_date"], "nobody took its place"
@@ -220,13 +220,13 @@ def test_where_zookeeper_lost_a_backfills_ledger_its_name_and_its_offsets_are_re
     refused(
         late.door("backfills", "run", after=(*NAME, *INTERVAL)),
         2,
-        "the table holds plan 3 of a backfill of this name",
+        "The table holds plan 3 of a backfill of this name",
     )
     for more in (), ("--only-unloaded",):
         refused(
             late.door("backfills", "run", after=("new", *INTERVAL, *more)),
             5,
-            "the table holds 400 rows of these offsets",
+            "The table holds 400 rows of these offsets",
         )
     late.produce(40)
     assert late.ran().outcomes == ["ingested"]

@@ -103,7 +103,7 @@ def test_all_is_well_before_the_first_run_and_after_it_and_then_each_damage_is_n
     )
 
     pipeline.settings = {"pipeline": "another", "table": {"path": str(pipeline.folder / "another")}}
-    failing(pipeline, "group", 2, "pipeline clicks of the same group", pipeline.topic)
+    failing(pipeline, "group", 2, "Pipeline clicks of the same group", pipeline.topic)
     pipeline.settings = {}
 
     root = f"/consumers/{pipeline.group}/etl/clicks"
@@ -144,7 +144,7 @@ def test_the_screen_has_one_line_for_each_thing_and_says_what_to_do(
     assert any(line.startswith("ok") and "chroot" in line and "/kafka" in line for line in told)
     at = next(i for i, line in enumerate(told) if line.startswith("failed"))
     assert "report folder" in told[at] and "/dev/null/reports" in told[at]
-    assert told[at + 1].strip() == "to do: the folder and its permissions"
+    assert told[at + 1].strip() == "To do: Check the folder and its permissions"
 
 
 def test_a_wrong_conf_is_told_as_at_every_door(make_pipeline: Callable[..., Pipeline]) -> None:
@@ -322,7 +322,7 @@ def test_a_cluster_that_does_not_answer_and_a_port_that_is_not_kafka_are_named(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline(source={"bootstrap_servers": f"127.0.0.1:{free_port()}"})
-    said = failing(pipeline, "cluster", 6, "no broker answers")
+    said = failing(pipeline, "cluster", 6, "No broker answers")
     assert lines(said, "topics")[0]["verdict"] == "not checked"
     pipeline.settings = {
         "source": {"bootstrap_servers": pipeline.cluster.zookeeper.connect, "request_timeout_s": 5}

@@ -245,7 +245,7 @@ def test_a_plan_that_is_not_stored_is_told_with_those_that_are(
     pipeline.ran()
     assert main(["plans", "show", str(pipeline.conf), "99", "--json"]) == 2
     said = capsys.readouterr()
-    assert "plan 99" in json.loads(said.out)["message"] and "plans 1 to 1" in said.err
+    assert "Plan 99" in json.loads(said.out)["message"] and "Plans 1 to 1" in said.err
     assert main(["plans", "show", str(pipeline.conf), "1", "--json"]) == 0
 
 

@@ -63,8 +63,8 @@ def in_logs(told: str, run_id: str) -> None:
     """
     lines = [json.loads(line) for line in told.splitlines()]
     assert (lines[0]["message"], lines[-1]["message"], lines[-1]["records"]) == (
-        "the run begins",
-        "the run is done",
+        "Run started",
+        "Run ended: done",
         RECORDS,
     )
     assert {(line["pipeline"], line["run_id"], line["level"]) for line in lines} == {
@@ -148,7 +148,7 @@ def test_what_the_servers_do_not_know_is_refused_with_what_they_know_and_nothing
         ((*here, "--topic", f"{filled}x"), 2, filled),
         ((*here, "--topic", "no-.*-such"), 2, "the cluster has"),
         (("--zookeeper", f"{servers}/nowhere", "--topic", filled), 2, f"/{chroot}"),
-        ((*here, "--topic", filled, "--set", "source.assume_cluster_id=mine"), 2, "leave it out"),
+        ((*here, "--topic", filled, "--set", "source.assume_cluster_id=mine"), 2, "Remove the key"),
         ((*here, "--bootstrap-servers", "127.0.0.1:1", "--topic", filled), 6, "127.0.0.1:1"),
         (("--zookeeper", "127.0.0.1:1", "--topic", filled), 6, "127.0.0.1:1"),
     ]

@@ -382,7 +382,7 @@ def test_a_cluster_whose_brokers_are_all_down_is_unreachable(
     zookeeper: ZooKeeper, client: KazooClient
 ) -> None:
     client.ensure_path("/brokers/ids")
-    with pytest.raises(ZooKeeperUnreachable, match="no broker is registered"):
+    with pytest.raises(ZooKeeperUnreachable, match="No broker is registered"):
         read_brokers(zookeeper)
 
 

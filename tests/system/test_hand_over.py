@@ -154,7 +154,7 @@ def test_what_became_of_a_hand_over_is_written_once_but_that_a_void_one_was_take
     for known in (void, void, handed_over, handed_over):
         write_mark(driver.ledger, known)
         assert driver.ledger.read_plan(1) == known
-    with pytest.raises(Owned, match="another driver changed plan 1"):
+    with pytest.raises(Owned, match="Another driver changed plan 1"):
         write_mark(driver.ledger, void)
 
 
@@ -306,7 +306,7 @@ def test_more_partitions_than_a_request_of_zookeeper_holds_are_refused_by_name(
 ) -> None:
     logs = [BrokerPartition("clicks", p) for p in range(9_000)]
     with pytest.raises(
-        SettingsError, match="handing 9,000 partitions over takes a request of"
+        SettingsError, match="Handing 9,000 partitions over takes a request of"
     ) as caught:
         driver.store(driver.plan(logs))
     assert (caught.value.exit_code, driver.ledger.plan_numbers()) == (2, [])

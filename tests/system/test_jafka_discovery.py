@@ -206,7 +206,7 @@ def test_a_broker_that_dies_or_freezes_is_away_once_its_session_ended_and_read_a
     assert away in seen.snapshot.leaderless and {
         log.broker_id for log in seen.snapshot.leaderless
     } == {1}
-    assert "their broker is away" in seen.leaderless[0]
+    assert "its broker is unavailable" in seen.leaderless[0]
     assert wait_until(
         lambda: zookeeper.read(f"/brokers/topics/{topic}/1") is not None, GONE_WITHIN_S
     )
@@ -266,7 +266,7 @@ def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_th
         assert step.plan
         world.ledger.store_plan(step.plan)
     zookeeper.replace(znode, str(third).encode(), version=0)
-    with pytest.raises(MisalignedOffset, match="plan 1 is stored") as refused:
+    with pytest.raises(MisalignedOffset, match="Plan 1 is stored") as refused:
         preview(settings)
     assert f"it is {third} by now" in refused.value.action
     supersede(settings, 1, "put right", ())
@@ -309,5 +309,5 @@ def test_a_log_whose_topic_is_deleted_while_it_is_read_is_told_without_waiting(
         )
     assert (type(refused.value), refused.value.message) == (
         RanOutBeforeUntil,
-        f"the log ends at 0, the range at {ranges[0].until_offset}",
+        f"The log ends at 0, the range at {ranges[0].until_offset}",
     )

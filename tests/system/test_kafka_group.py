@@ -27,7 +27,7 @@ def test_a_live_consumer_of_kafkas_own_group_is_refused_or_left_what_it_reads(
         said, diagnosis = pipeline.run(), pipeline.door("doctor").document
         lines = [line for line in diagnosis["lines"] if line["name"] == "group"]
         if policy == "fail":
-            refused(said, 4, "live consumers are registered in the group: somebody-")
+            refused(said, 4, "Live consumers are registered in the group: somebody-")
             assert lines[0]["verdict"] == "failed" and "somebody-" in lines[0]["found"]
         else:
             assert said.code == 0 and "owned_by_others" in said.outcomes, said.err

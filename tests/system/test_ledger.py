@@ -313,7 +313,7 @@ def test_a_plan_with_a_missing_or_changed_piece_is_refused(
         ledger.read_ledger()
     assert caught.value.where["znode"] == f"{ROOT}/plans/1"
     zookeeper.delete_tree(piece)
-    with pytest.raises(LedgersDisagree, match="pieces"):
+    with pytest.raises(LedgersDisagree, match="Pieces"):
         ledger.read_ledger()
 
 

@@ -229,7 +229,7 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
         )
         assert pipeline.is_whole()
         assert pipeline.ran().outcomes == ["open_transaction", "up_to_date"]
-        behind = f"{pipeline.topic} 0: 1 offset below the high watermark waits behind the open transaction for-{pipeline.topic} of"
+        behind = f"{pipeline.topic} 0: 1 offset below the high watermark waits for the open transaction for-{pipeline.topic} of"
         [told] = pipeline.door("run", after=["--dry-run"]).document["open_transactions"]
         assert told.startswith(behind) and ", open since 20" in told
         shown = pipeline.door("offsets", "show").document[0]
@@ -415,7 +415,7 @@ def test_rows_that_a_constraint_of_the_table_refuses_are_told_as_that(
     pipeline.ran()
     spark.sql(f"ALTER TABLE delta.`{pipeline.table}` ADD CONSTRAINT few CHECK (offset < 30)")
     pipeline.produce(80)
-    refused(pipeline.run(), 2, "a constraint of the table refuses our rows", "few")
+    refused(pipeline.run(), 2, "A constraint of the table refuses our rows", "few")
     spark.sql(f"ALTER TABLE delta.`{pipeline.table}` DROP CONSTRAINT few")
     assert pipeline.ran().outcomes == ["plan_resumed", "ingested"]
     assert pipeline.is_whole()
@@ -481,7 +481,7 @@ def test_records_that_expired_are_skipped_loudly_where_policy_says_so(
 def test_the_doors_for_people_print_tables_and_sentences(pipeline: Pipeline) -> None:
     pipeline.produce(400)
     assert "makes plan 1" in pipeline.door("run", after=["--dry-run"], json_too=False).out
-    assert "ingested: plan 1: 400 records" in pipeline.door("run", json_too=False).out
+    assert "ingested: Plan 1: 400 rows" in pipeline.door("run", json_too=False).out
     assert (
         "verified: 400 records, each once, none missing"
         in pipeline.door("verify", json_too=False).out
@@ -492,7 +492,7 @@ def test_the_doors_for_people_print_tables_and_sentences(pipeline: Pipeline) -> 
         "400",
         "0",
     ]
-    assert "in the table at version 0" in pipeline.door("plans", "show", json_too=False).out
+    assert "table version 0" in pipeline.door("plans", "show", json_too=False).out
 
 
 def test_the_doors_for_programs_print_one_document(pipeline: Pipeline) -> None:

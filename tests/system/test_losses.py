@@ -473,7 +473,7 @@ def test_a_deleted_topic_is_accepted_once_it_is_recreated_and_what_was_planned_o
     stored: Pipeline,
 ) -> None:
     delete_topic(stored)
-    refused(stored.accept_log(stored.topic), 2, "the topic is not there", "plans supersede CONF 2")
+    refused(stored.accept_log(stored.topic), 2, "The topic is not there", "plans supersede CONF 2")
     make_topic(stored)
     assert_lost_offsets_recorded(stored.accept_log(stored.topic), stored, "topic recreated")
     assert stored.door("run", "--fail-on-loss").code == 3
@@ -491,7 +491,7 @@ def test_what_was_planned_of_a_deleted_topic_is_recorded_also_where_the_conf_nam
     assert_lost_offsets_recorded(superseded(stored), stored, "topic deleted")
     stored.settings["source"] = {"topics": [stored.topic]}
     refused(
-        stored.door("run", "--fail-on-loss"), 2, "the topic is not there", "take it out of the list"
+        stored.door("run", "--fail-on-loss"), 2, "The topic is not there", "take it out of the list"
     )
     assert written(stored) == planned(stored, "topic deleted")
     assert stored.door("verify").code == 0

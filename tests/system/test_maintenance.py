@@ -161,7 +161,7 @@ def test_what_cannot_be_maintained_is_told_and_nothing_is_written(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
     refused(
-        pipeline.door("table", "maintain", after=("--yes",)), 2, "there is no table yet", "etl run"
+        pipeline.door("table", "maintain", after=("--yes",)), 2, "There is no table yet", "etl run"
     )
     pipeline.produce(40)
     pipeline.ran()
@@ -171,12 +171,12 @@ def test_what_cannot_be_maintained_is_told_and_nothing_is_written(
         "7 days at least",
         "--retain 7d",
     )
-    refused(pipeline.door("table", "maintain"), 2, "there is no terminal to ask at", "OPTIMIZE")
+    refused(pipeline.door("table", "maintain"), 2, "there is no terminal", "OPTIMIZE")
     other = pipeline.under("other")
     refused(
         other.door("table", "maintain", after=("--yes",)),
         2,
-        "this pipeline has no commit in the table",
+        "This pipeline has no commit in the table",
     )
     assert DeltaTable(str(pipeline.table)).version() == 0
 
@@ -227,7 +227,7 @@ def test_runs_without_spark_leave_small_files_until_as_many_wait_as_the_conf_say
 def test_etl_compact_puts_small_files_together_and_nothing_else_and_stops_where_a_run_does(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
-    refused(pipeline.door("table", "compact"), 2, "there is no table yet", "etl run")
+    refused(pipeline.door("table", "compact"), 2, "There is no table yet", "etl run")
     for _ in range(2):
         pipeline.produce(40)
         pipeline.ran()

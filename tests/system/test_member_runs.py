@@ -101,7 +101,7 @@ def test_a_position_is_set_by_a_member_in_one_step_and_not_in_a_partition_of_ano
         other.client.create(
             f"{paths.consumer_ids}/{pipeline.group}_z", registration.encode(), ephemeral=True
         )
-        refused(setting(":3", "30"), 4, "the partition is owned by another member of the group")
+        refused(setting(":3", "30"), 4, "The partition is owned by another member of the group")
         said = setting(":0", "30")
         assert said.code == 0 and said.document["plan"]["number"] == 2, said.err
         assert pipeline.committed() == {0: 30, 1: 20, 2: 20, 3: 20}, (
@@ -160,7 +160,7 @@ def test_a_pipeline_takes_over_from_another_of_its_group_behind_what_others_read
         other.client.create(
             f"{paths.consumer_ids}/{pipeline.group}_z", registration.encode(), ephemeral=True
         )
-        refused(take_over(), 4, "the partition is owned by another member of the group")
+        refused(take_over(), 4, "The partition is owned by another member of the group")
     said = take_over()
     assert said.code == 0 and pipeline.committed() == {0: 20, 1: 20, 2: 20, 3: 25}, said.err
     assert pipeline.ran().outcomes[-2:] == ["offsets_left_to_members", "ingested"]

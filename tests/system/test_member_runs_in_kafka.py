@@ -181,7 +181,7 @@ def test_where_nobody_can_tell_a_person_says_who_read_what_the_dead_run_planned(
     refused(
         member.run(),
         5,
-        "nobody can tell whether plan 2 was handed over",
+        "Nobody can tell whether plan 2 was handed over",
         "--assume-offsets-committed",
     )
     assert member.door("plans", "supersede", after=["2", "--reason", "looked", *words]).code == 0
@@ -212,5 +212,5 @@ def test_brokers_that_are_named_are_joined_too_and_keys_of_newer_ones_are_refuse
     refused(
         member.run(),
         2,
-        "protocol: consumer takes brokers of 4.0 or later, and the brokers are Kafka 3.9",
+        "protocol: consumer needs brokers of 4.0 or later; the brokers are Kafka 3.9",
     )

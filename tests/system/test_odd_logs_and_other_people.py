@@ -319,7 +319,7 @@ def test_a_table_that_was_dropped_and_made_again_stops_the_run(loaded: Pipeline)
 def test_rows_that_others_removed_stop_the_run(loaded: Pipeline) -> None:
     """What else others may do to a table is in the crash matrix."""
     DeltaTable(str(loaded.table)).delete("partition = 1 and offset = 3")
-    stopped(loaded, "since our last commit", "DELETE")
+    stopped(loaded, "Since our last commit", "DELETE")
     assert loaded.door("verify").code == 9
 
 
@@ -383,4 +383,4 @@ def test_a_second_pipeline_of_the_group_on_the_same_topic_is_refused(
     loaded.settings = {"pipeline": "other", "table": {"path": str(tmp_path / "other")}}
     said = loaded.run()
     assert said.code == 2, said.out + said.err
-    assert "pipeline clicks of the same group" in said.err and loaded.topic in said.err
+    assert "Pipeline clicks of the same group" in said.err and loaded.topic in said.err

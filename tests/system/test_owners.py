@@ -481,7 +481,7 @@ def test_an_owner_who_comes_after_the_look_stops_the_run_and_the_next_one_replay
     assert keys_owned(pipeline) == {"2"} and not pipeline.table.joinpath("_delta_log").exists()
     pipeline.settings = {"group": {"on_owned": "skip"}}
     said = pipeline.run()
-    assert said.code == 4 and "plan 1 is stored and must be executed first" in said.err
+    assert said.code == 4 and "Plan 1 is stored and must be executed first" in said.err
     assert pipeline.door("run", after=["--dry-run"]).code == 4
     with pipeline.zookeeper() as client:
         client.delete(f"{owners_path(pipeline)}/2")

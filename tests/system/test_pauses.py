@@ -37,7 +37,7 @@ def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(
 ) -> None:
     pipeline = make_pipeline(config={"retention.ms": "315360000000"}, table={"writer": "arrow"})
     topic = pipeline.topic
-    refused(say(pipeline, "pause", f"{topic}:9"), 2, f"there is no partition {topic}:9")
+    refused(say(pipeline, "pause", f"{topic}:9"), 2, f"There is no partition {topic}:9")
     assert say(pipeline, "pause", f"{topic}:1").document["changed"], (
         "before the first run the brokers know the partitions"
     )

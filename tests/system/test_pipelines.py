@@ -34,8 +34,8 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
     refused(
         other.run(),
         2,
-        "pipeline clicks of the same group",
-        "group of its own",
+        "Pipeline clicks of the same group",
+        "another group",
         "pipelines retire CONF clicks",
     )
     assert not other.table.exists() and pipeline.run().outcomes == ["up_to_date"]
@@ -123,7 +123,7 @@ def test_two_pipelines_that_both_have_loaded_one_topic_are_led_out_by_retiring_o
     refused(
         pipeline.door("pipelines", "resume", after=("other", "--reason", "no")),
         2,
-        "pipeline clicks of the same group",
+        "Pipeline clicks of the same group",
     )
     refused(
         pipeline.door("pipelines", "retire", after=("other", "--reason", "again")),

@@ -27,7 +27,7 @@ from tests.system.driving import Pipeline
 @pytest.mark.parametrize(
     ("offset", "words"),
     [
-        (b"5", ("the log starts at 10", "partition 0", "offset 5", "on_data_loss")),
+        (b"5", ("The log starts at 10", "partition 0", "offset 5", "on_data_loss")),
         (b"99", ("above the end of the log", "partition 0", "offset 99")),
         (b"12\n", ("no number", "12", "partition 0")),
         (b"\xac\xed\x00\x05t\x00\x0212", ("no number", "partition 0")),
@@ -178,7 +178,7 @@ def test_records_without_an_event_date_are_loaded_and_counted(
     ]
     said = pipeline.ran()
     assert said.outcomes == ["ingested", "rows_without_event_date"]
-    assert "30 of its records have no event_date" in said.document["outcomes"][1]["message"]
+    assert "30 rows without event_date" in said.document["outcomes"][1]["message"]
     assert sum(pipeline.in_table().values()) == 40
 
 

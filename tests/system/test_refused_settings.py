@@ -52,7 +52,7 @@ def test_a_record_batch_that_is_larger_than_a_fetch_may_grow_names_the_setting_a
     refused(
         pipeline.run(),
         2,
-        "a record batch is too large",
+        "A record batch is too large",
         "raise source.max_batch_bytes",
         pipeline.topic,
         "offset 0",
@@ -62,7 +62,7 @@ def test_a_record_batch_that_is_larger_than_a_fetch_may_grow_names_the_setting_a
         bootstrap=pipeline.cluster.bootstrap, topics=pipeline.topic, **small
     )
     with pytest.raises(
-        PySparkException, match="a record batch is too large.*raise the option max_batch_bytes"
+        PySparkException, match="A record batch is too large.*raise the option max_batch_bytes"
     ):
         alone.load().count()
     pipeline.settings = {"source": {**small, "max_batch_bytes": 4_000_000}}
@@ -319,7 +319,7 @@ def test_a_place_where_no_table_can_be_is_named_before_a_plan_is_stored(
     pipeline.settings = {"table": {"path": str(pipeline.folder / "file" / "table")}}
     refused(pipeline.run(), 2, "file is a file, and the path lies below it", "file/table")
     pipeline.settings = {"table": {"path": "s4://bucket/clicks"}}
-    refused(pipeline.run(), 2, "no store goes by such a URL", "s4")
+    refused(pipeline.run(), 2, "No store goes by such a URL", "s4")
     with pipeline.zookeeper() as client:
         assert not client.exists(f"/consumers/{pipeline.group}/etl/clicks/plans")
 

@@ -159,7 +159,7 @@ def test_a_child_that_is_no_broker_id_is_none_of_the_topics(
 def test_the_wrong_family_in_the_conf_is_told_with_the_right_one(
     zookeeper: ZooKeeper, jafka: KazooClient
 ) -> None:
-    with pytest.raises(SettingsError, match="broker 1 under .* is of Jafka or Kafka 0.7") as caught:
+    with pytest.raises(SettingsError, match="Broker 1 under .* is of Jafka or Kafka 0.7") as caught:
         read_brokers(zookeeper)
     assert (caught.value.exit_code, caught.value.where["key"]) == (2, "source.broker_type")
     assert "source.broker_type: jafka" in caught.value.action
@@ -193,7 +193,7 @@ def test_a_cluster_of_which_no_broker_is_there_is_unreachable(
     zookeeper: ZooKeeper, client: KazooClient
 ) -> None:
     client.ensure_path("/brokers/ids")
-    with pytest.raises(ZooKeeperUnreachable, match="no broker is registered"):
+    with pytest.raises(ZooKeeperUnreachable, match="No broker is registered"):
         read_physical_cluster(zookeeper)
 
 

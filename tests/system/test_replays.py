@@ -158,7 +158,7 @@ def test_rows_are_made_in_another_table_and_the_pipelines_own_stays_as_it_is(
     refused(
         replay(marking, "--from", "0", "--until", "9", "--into", str(marking.table)),
         2,
-        "this is the pipeline's own table",
+        "This is the pipeline's own table",
     )
 
 
@@ -190,10 +190,10 @@ def test_what_cannot_be_replayed_is_refused_with_what_to_do_and_nothing_is_chang
     spark: SparkSession,
 ) -> None:
     interval = ("--from", "0", "--until", "10")
-    refused(replay(marking, *interval), 2, "there is no terminal on which to ask", "--yes")
-    refused(replay(marking, "--from", "10", "--until", "10", "--yes"), 2, "the interval is empty")
+    refused(replay(marking, *interval), 2, "there is no terminal for a confirmation", "--yes")
+    refused(replay(marking, "--from", "10", "--until", "10", "--yes"), 2, "The interval is empty")
     refused(
-        replay(marking, "--from", "10", "--until", "9", "--yes"), 2, "the interval runs backwards"
+        replay(marking, "--from", "10", "--until", "9", "--yes"), 2, "The interval runs backwards"
     )
     refused(
         replay(marking, "--from", "yesterday", "--until", "9", "--yes"),
@@ -208,7 +208,7 @@ def test_what_cannot_be_replayed_is_refused_with_what_to_do_and_nothing_is_chang
     refused(
         replay(marking, "--from", "0", "--until", "151", "--yes"),
         2,
-        "this partition is loaded up to offset",
+        "This partition is loaded up to offset",
     )
     refused(
         replay(marking, *interval, "-p", f"{marking.topic}:9", "--yes"), 2, "has loaded nothing of"
@@ -218,12 +218,12 @@ def test_what_cannot_be_replayed_is_refused_with_what_to_do_and_nothing_is_chang
             marking, "--from", "2035-01-01T00:00:00Z", "--until", "2035-01-02T00:00:00Z", "--yes"
         ),
         2,
-        "nothing that this pipeline",
+        "Nothing that this pipeline",
     )
     spark.sql(
         f"ALTER TABLE delta.`{marking.table}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')"
     )
-    refused(replay(marking, *interval, "--yes"), 2, "the table is append-only")
+    refused(replay(marking, *interval, "--yes"), 2, "The table is append-only")
     assert [row["number"] for row in marking.door("plans", "list").document] == [1, 2]
 
 

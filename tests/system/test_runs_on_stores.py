@@ -134,7 +134,7 @@ def test_what_is_wrong_with_the_store_has_its_exit_code_and_its_key(
         pytest.skip("HDFS takes no settings of ours")
     dead = given["endpoint"].replace(str(pipeline.store.port), "1")
     pipeline.settings = {"table": {"store": {**given, "endpoint": dead}}}
-    refused(pipeline.run(), 7, "the table cannot be read", "Connection refused")
+    refused(pipeline.run(), 7, "The table cannot be read", "Connection refused")
     pipeline.settings = {"table": {"path": pipeline.url.replace("://lake", "://nowhere")}}
     refused(pipeline.run(), 2, "has no such", "table.path")
     pipeline.settings = {}

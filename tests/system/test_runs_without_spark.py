@@ -102,7 +102,7 @@ def test_workers_that_die_again_and_again_end_the_run_which_says_how_they_ended(
     refused(
         small.run(),
         6,
-        "a worker process was lost 4 times",
+        "A worker process was lost 4 times",
         "signal 9",
         "limits.local_below_bytes",
     )

@@ -47,7 +47,7 @@ def test_a_position_is_set_forwards_and_back_and_every_record_is_there_once_or_t
     )
     pipeline.produce(80)
     refused(set_to(pipeline, f"{topic}:0", "latest"), 2, "from 20 to 40", "--yes")
-    refused(set_to(pipeline, topic, "30", "--yes"), 2, "an offset is one partition's", f"{topic}:0")
+    refused(set_to(pipeline, topic, "30", "--yes"), 2, "An offset is one partition's", f"{topic}:0")
     refused(set_to(pipeline, f"{topic}:9", "30", "--yes"), 2, "no partition")
     refused(set_to(pipeline, f"{topic}:0", "41", "--yes"), 2, "which has 0 to 40")
     assert pipeline.committed() == {0: 20, 1: 20, 2: 20, 3: 20}
@@ -148,7 +148,7 @@ def test_where_zookeeper_was_lost_the_table_tells_where_to_go_on_by_its_commits_
     said = restore(pipeline, "--yes")
     assert (said.code, said.document["restored"]) == (0, "plans"), said.err
     assert any(
-        "the committed offset is 81, and what lies between is read again" in sentence
+        "The committed offset is 81, and what lies between is read again" in sentence
         for sentence in said.document["message"]
     )
     pipeline.produce(80)

@@ -168,7 +168,7 @@ def test_a_second_driver_leaves_the_first_alone_and_when_that_is_stopped_nothing
     finally:
         child.kill()
     assert child.returncode == 130, err
-    assert "etl: stopped; nothing is lost" in err
+    assert "etl: Stopped. Nothing is lost" in err
     assert len(err.splitlines()) == 2 or what is signal.SIGTERM, err
     assert (json.loads(out)["exit_code"], json.loads(out)["retriable"]) == (130, True)
     assert wait_until(lambda: not of_session(child.pid), 20), [
@@ -203,7 +203,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(
     *told, stopped, _ = err.splitlines()
     assert {line.partition(" etl: ")[2] for line in told} == {
         "starting Spark"
-    } and stopped.startswith("etl: stopped"), err
+    } and stopped.startswith("etl: Stopped"), err
     assert wait_until(lambda: not of_session(child.pid), 20), [
         command_line(pid) for pid in of_session(child.pid)
     ]
@@ -241,8 +241,8 @@ def test_ctrl_c_on_a_folder_of_confs_ends_the_run_at_work_and_begins_no_other(
         for run in json.loads(out)["runs"]
     ]
     assert told == [
-        ("1-held.yaml", 130, "stopped; nothing is lost, the next run goes on from what is stored"),
-        ("2-next.yaml", 130, "not begun: the runs were stopped"),
+        ("1-held.yaml", 130, "Stopped; nothing is lost, the next run goes on from what is stored"),
+        ("2-next.yaml", 130, "Not begun: the runs were stopped"),
     ]
     assert "Traceback" not in err
     assert len(at_work) == 1, "a process for the run at work"

@@ -88,7 +88,7 @@ def test_a_table_of_a_streaming_query_is_refused_by_each_command_until_the_run_b
     for words in ("run",), ("run", "--dry-run"), ("doctor",):
         said = heir.door(*words)
         assert said.code == 5, said.err + said.out
-        assert f"the table holds 100 rows of {heir.topic}:0" in said.err, said.err
+        assert f"The table holds 100 rows of {heir.topic}:0" in said.err, said.err
         assert "from offset 0 to 99, and rows of 3 more partitions" in said.err, said.err
         for way in (
             "table.path",
@@ -154,9 +154,7 @@ def test_rows_that_somebody_writes_after_plan_one_among_those_from_before_it_are
     again = spark.read.format("delta").load(str(heir.table)).where("offset < 100")
     again.limit(7).write.format("delta").mode("append").save(str(heir.table))
     proof = heir.door("verify")
-    assert (
-        proof.code == 9 and "7 rows of offsets from before plan 1 were written since" in proof.err
-    ), proof.err
+    assert proof.code == 9 and "7 rows of offsets from before plan 1 were" in proof.err, proof.err
 
 
 def test_a_table_without_our_columns_says_what_it_holds_and_is_no_way_to_a_second_load(
@@ -166,7 +164,7 @@ def test_a_table_without_our_columns_says_what_it_holds_and_is_no_way_to_a_secon
     for words in ("run",), ("run", "--dry-run"), ("doctor",):
         said = heir.door(*words)
         assert said.code == 5, said.err + said.out
-        assert f"the table holds 100 rows of {heir.topic}:0" in said.err, said.err
+        assert f"The table holds 100 rows of {heir.topic}:0" in said.err, said.err
     spark.sql(
         f"ALTER TABLE delta.`{heir.table}` ADD COLUMNS (headers array<struct<key:string,value:binary>>, log_epoch int)"
     )
@@ -239,7 +237,7 @@ def test_where_the_group_has_committed_offsets_behind_the_rows_the_run_begins_th
     refused(
         heir.door("backfills", "run", after=("old", "--from", "0", "--until", "50")),
         5,
-        "the table holds",
+        "The table holds",
         "rows of these offsets",
     )
 
@@ -255,7 +253,7 @@ def test_a_topic_that_is_added_to_the_conf_later_is_not_loaded_over_rows_from_be
     first.produce(40)
     first.ran()
     both = {**heir.settings, "source": {"topics": [first.topic, of_it], "request_timeout_s": 20}}
-    refused(replace(first, settings=both).run(), 5, f"the table holds 100 rows of {of_it}:0")
+    refused(replace(first, settings=both).run(), 5, f"The table holds 100 rows of {of_it}:0")
 
 
 def test_rows_of_a_topic_that_is_added_later_are_gone_on_behind_or_said_to_be_other_records(
@@ -277,7 +275,7 @@ def test_rows_of_a_topic_that_is_added_later_are_gone_on_behind_or_said_to_be_ot
     refused(
         both.run(),
         5,
-        f"the table holds 100 rows of {heir.topic}:0",
+        f"The table holds 100 rows of {heir.topic}:0",
         "ledger restore CONF",
     )
     assert restored(both).code == 0
@@ -312,7 +310,7 @@ def test_a_topic_that_the_conf_left_out_of_a_restore_by_rows_is_not_loaded_over_
     one = replace(pipeline, settings={})
     assert restored(one).code == 0
     one.ran()
-    refused(both.run(), 5, f"the table holds 20 rows of {other.topic}:0")
+    refused(both.run(), 5, f"The table holds 20 rows of {other.topic}:0")
     assert restored(both).code == 0
     other.produce(20)
     assert both.ran().outcomes[-1] == "ingested"
@@ -338,7 +336,7 @@ def test_partitions_that_the_topic_gets_later_begin_behind_rows_that_the_table_h
     rows.withColumn("partition", functions.lit(1)).write.format("delta").save(str(heir.table))
     heir.ran()
     grow_topic(small.cluster, small.topic, 2)
-    refused(heir.run(), 5, f"the table holds 10 rows of {small.topic}:1")
+    refused(heir.run(), 5, f"The table holds 10 rows of {small.topic}:1")
     assert accepted(heir).code == 0
     heir.produce(20, partitions=2)
     assert heir.ran().outcomes[-1] == "ingested"
@@ -364,8 +362,7 @@ def test_a_first_conf_says_that_the_table_holds_rows_of_the_topic_already(
     assert said.code == 0, said.err
     why = {one["key"]: one["why"] for one in said.document["chosen"]}["table.path"]
     assert (
-        "the first run stops, for the table holds 100 rows" in why
-        and "etl ledger restore CONF" in why
+        "the first run stops: The table holds 100 rows" in why and "etl ledger restore CONF" in why
     )
 
 
@@ -376,7 +373,7 @@ def test_rows_that_were_deleted_by_a_deletion_vector_are_in_nobodys_way(
     table = f"delta.`{heir.table}`"
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")
     spark.sql(f"DELETE FROM {table} WHERE offset < 60")
-    refused(heir.run(), 5, f"the table holds 40 rows of {heir.topic}:0", "from offset 60 to 99")
+    refused(heir.run(), 5, f"The table holds 40 rows of {heir.topic}:0", "from offset 60 to 99")
     spark.sql(f"DELETE FROM {table} WHERE offset < 100")
     heir.ran()
     assert (
@@ -396,4 +393,4 @@ def test_rows_in_files_that_columns_have_other_names_in_are_found(
     spark.sql(f"ALTER TABLE delta.`{heir.table}` RENAME COLUMN topic TO was_topic")
     spark.sql(f"ALTER TABLE delta.`{heir.table}` RENAME COLUMN was_topic TO topic")
     spark.sql(f"OPTIMIZE delta.`{heir.table}`")
-    refused(heir.run(), 5, f"the table holds 100 rows of {heir.topic}:0")
+    refused(heir.run(), 5, f"The table holds 100 rows of {heir.topic}:0")

@@ -82,6 +82,6 @@ def test_no_acl_is_set_while_a_backfill_is_at_work(connect: str, zookeeper: ZooK
         zookeeper={"connect": connect},
         source={"bootstrap_servers": ["127.0.0.1:1"]},
     )
-    with pytest.raises(Owned, match="a backfill of the pipeline is at work"):
+    with pytest.raises(Owned, match="A backfill of the pipeline is at work"):
         set_acl(settings)
     assert zookeeper.read("/consumers/g/etl/p/driver") is None

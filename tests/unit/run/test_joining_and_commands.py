@@ -314,7 +314,7 @@ def test_a_ledger_that_was_written_anew_before_the_group_changed_is_not_said_to_
         from_commits(world, replace(world.observe(), share=share), SETTINGS, "restored", "run-1")
     assert (
         refused.value.action
-        == "the ledger is written anew, and no offset was moved. Run this command again"
+        == "The ledger was restored, and no offset was committed. Run this command again"
         and outside.plans
     )
 

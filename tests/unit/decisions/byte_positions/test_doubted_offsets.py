@@ -150,7 +150,7 @@ def test_an_offset_that_was_moved_inside_a_message_stops_a_run_before_anything_i
         "offset": starts[7] + 5,
     }
     assert (
-        f"set it back to {ours}, where we are: nothing is left out, nothing is loaded twice"
+        f"Set it back to {ours}, where we are: nothing is left out, nothing is loaded twice"
         in refused.value.action
     )
     others = f"a message begins at {starts[7]} or {starts[8]}, too, and what lies from {ours} up to there is then left out"
@@ -172,7 +172,7 @@ def test_an_offset_inside_a_message_at_the_first_run_stops_it_and_either_end_of_
         run(outside)
     assert not outside.plans and not outside.table
     assert (
-        f"set it to {starts[1]}: the message that begins there is loaded, also if that consumer has read it"
+        f"Set it to {starts[1]}: the message that begins there is loaded, also if that consumer has read it"
         in refused.value.action
     )
     assert f"or to {starts[2]}: that message is left out" in refused.value.action
@@ -212,7 +212,7 @@ def test_a_plan_that_was_stored_with_such_an_offset_says_so_before_anything_is_r
     says = "Plan 2 is stored and not in the table, and no message begins where it begins"
     with pytest.raises(MisalignedOffset, match=says) as refused:
         run(outside, FOLLOWING)
-    assert f"set it back to {ours}" in refused.value.action
+    assert f"Set it back to {ours}" in refused.value.action
     assert refused.value.action.endswith(
         "; then `etl plans supersede CONF 2 --reason ...`, which plans anew from the offset as it is then"
     )

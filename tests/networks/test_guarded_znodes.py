@@ -76,7 +76,7 @@ def test_what_was_open_is_guarded_by_a_command_and_opened_again_by_it(
     secured: Secured, piped: MakePipeline
 ) -> None:
     pipeline = piped(secured.security("PLAINTEXT"), zookeeper=secured.zookeeper_by(None))
-    refused(pipeline.door("ledger", "apply-acl"), 2, "the group has no pipeline clicks")
+    refused(pipeline.door("ledger", "apply-acl"), 2, "The group has no pipeline clicks")
     loaded(pipeline)
     assert advised(pipeline)[0] == "ok"
     under(secured, pipeline, "sasl", acl="creator")
@@ -187,4 +187,4 @@ def test_no_run_is_at_work_while_acls_are_set(secured: Secured, piped: MakePipel
         ZooKeeper(way.connect, access=way.access) as other,
         DriverLock(other, pipeline.group, "clicks").driving(new_run_id(), wait_s=0),
     ):
-        refused(pipeline.door("ledger", "apply-acl"), 4, "another driver is at work")
+        refused(pipeline.door("ledger", "apply-acl"), 4, "Another driver is at work")

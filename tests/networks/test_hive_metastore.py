@@ -94,7 +94,7 @@ def test_a_table_that_is_moved_stops_the_next_run_with_spark_and_is_gone_on_with
     pipeline.produce(100, partitions=2)
     command(pipeline, "run")
     said(pipeline, "ALTER TABLE lake.table RENAME TO lake.renamed")  # with its folder
-    assert "no Delta table is at the place" in command(pipeline, "run", code=5)
+    assert "No Delta table is at the place" in command(pipeline, "run", code=5)
     assert "the catalog has no table lake.table" in command(
         pipeline, "table", "lookup-path", code=2
     )
@@ -198,7 +198,7 @@ def test_what_no_run_may_commit_to_by_its_path_is_refused_by_its_name(pipeline: 
         ("lake.text", 2, "no Delta table, but one of hive"),
         ("lake.seen", 2, "lake.seen is a view"),
         ("lake.managed", 2, "managed by its catalog"),
-        ("lake.gone", 5, "no Delta table is at"),
+        ("lake.gone", 5, "No Delta table is at"),
         ("nowhere.table", 2, "no schema to make it in"),
         ("unknown.lake.table", 2, "Spark knows no catalog unknown"),
         ("global_temp.seen", 2, "temporary view"),

@@ -125,7 +125,7 @@ def test_a_listener_that_no_broker_has_is_told_with_those_that_there_are(
     refused(
         pipeline.run(),
         2,
-        "none of the 1 registered brokers has a listener of SASL_SSL by the name NOWHERE",
+        "None of the 1 registered brokers has a listener of SASL_SSL by the name NOWHERE",
         "MUTUAL (SSL)",
     )
 

@@ -192,7 +192,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
         lambda s: {"connect": s.plain.encrypted, "tls": {"ca_file": str(s.stranger.ca)}},
         Told(
             SettingsError,
-            "nobody whom we trust has signed the server's certificate",
+            "Nobody whom we trust has signed the server's certificate",
             "zookeeper.tls.ca_file",
             lambda s: s.stranger.ca,
         ),
@@ -201,7 +201,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
         lambda s: {"connect": s.plain.encrypted, "tls": {"enabled": True}},
         Told(
             SettingsError,
-            "nobody whom we trust has signed",
+            "Nobody whom we trust has signed",
             "zookeeper.tls.ca_file",
             lambda s: "the system's authorities",
         ),
@@ -253,7 +253,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
         },
         Told(
             SettingsError,
-            "the key is not the certificate's",
+            "The key is not the certificate's",
             "zookeeper.tls.key_file",
             lambda s: s.unknown.key,
         ),
@@ -265,7 +265,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
         },
         Told(
             SettingsError,
-            "the password does not open the key",
+            "The password does not open the key",
             "zookeeper.tls.key_password",
             lambda s: s.locked,
         ),
@@ -279,7 +279,7 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
         },
         Told(
             SettingsError,
-            "the password does not open the key",
+            "The password does not open the key",
             "zookeeper.tls.key_password",
             lambda s: s.locked,
         ),

@@ -180,14 +180,14 @@ _CERTIFICATES: dict[str, tuple[Callable[[Secured], Way], str, str, str | None, d
     "an authority that did not sign it": (
         lambda s: s.security("SSL", ca_file=str(s.stranger.ca)),
         "SSL",
-        "nobody whom we trust has signed the broker's certificate",
+        "Nobody whom we trust has signed the broker's certificate",
         "source.security.tls.ca_file",
         {"file": lambda s: str(s.stranger.ca), "host": lambda s: "localhost"},
     ),
     "the system's authorities": (
         lambda s: {"listener": "SSL", "security": {"protocol": "SSL"}},
         "SSL",
-        "nobody whom we trust has signed the broker's certificate",
+        "Nobody whom we trust has signed the broker's certificate",
         "source.security.tls.ca_file",
         {"file": lambda s: "the system's authorities"},
     ),
@@ -236,7 +236,7 @@ _CERTIFICATES: dict[str, tuple[Callable[[Secured], Way], str, str, str | None, d
     "another key": (
         lambda s: s.security("SSL", cert_file=str(s.client.cert), key_file=str(s.unknown.key)),
         "MUTUAL",
-        "the key is not the certificate's",
+        "The key is not the certificate's",
         "source.security.tls.key_file",
         {"file": lambda s: str(s.unknown.key)},
     ),
@@ -245,7 +245,7 @@ _CERTIFICATES: dict[str, tuple[Callable[[Secured], Way], str, str, str | None, d
             "SSL", cert_file=str(s.client.cert), key_file=str(s.authority.locked(s.client))
         ),
         "MUTUAL",
-        "the password does not open the key",
+        "The password does not open the key",
         "source.security.tls.key_password",
         {},
     ),
@@ -257,7 +257,7 @@ _CERTIFICATES: dict[str, tuple[Callable[[Secured], Way], str, str, str | None, d
             key_password="${env:KAFKA_PASSWORD}",
         ),
         "MUTUAL",
-        "the password does not open the key",
+        "The password does not open the key",
         "source.security.tls.key_password",
         {},
     ),

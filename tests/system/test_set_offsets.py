@@ -148,7 +148,7 @@ def test_where_zookeeper_was_lost_the_table_tells_where_to_go_on_by_its_commits_
     said = restore(pipeline, "--yes")
     assert (said.code, said.document["restored"]) == (0, "plans"), said.err
     assert any(
-        "The committed offset is 81, and what lies between is read again" in sentence
+        "the committed offset is 81, and what lies between is read again" in sentence
         for sentence in said.document["message"]
     )
     pipeline.produce(80)

@@ -56,12 +56,12 @@ def restored_logging() -> Iterator[None]:
 
 
 def refused(said: Said, code: int, *words: str) -> None:
-    """The exit code, a message that has all of `words` (in any case) and says what to do, one
-    document, and no traceback.
+    """The exit code, a message that has all of `words` and says what to do, one document, and no
+    traceback.
     """
     assert said.code == code, said.err + said.out
     assert "Traceback" not in said.err, said.err
     assert "\n     " in said.err, said.err
     for word in words:
-        assert word.lower() in said.err.lower(), said.err
+        assert word in said.err, said.err
     assert said.document["exit_code"] == code

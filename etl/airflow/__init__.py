@@ -46,10 +46,17 @@ _HOMES = {
     "EtlSubmitOperator": "etl.airflow.submit",
     "TableGapsOperator": "etl.airflow.sensors",
     "TopicsReadySensor": "etl.airflow.sensors",
+    "backfill_dag": "etl.airflow.dags",
+    "dags_for_each_conf": "etl.airflow.dags",
+    "ingest_dag": "etl.airflow.dags",
+    "maintenance_dag": "etl.airflow.dags",
+    "replay_dag": "etl.airflow.dags",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    """Import a public name from its module (PEP 562)."""
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES.get(name, "etl.airflow.dags")), name)
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value

@@ -418,7 +418,7 @@ def writer(name: str, findings: Findings) -> Iterator[Line]:
         if wanted is not WriterName.AUTO
         else ": arrow"
         if refusal is None
-        else f": spark, for {refusal.message}"
+        else f": spark. {refusal.message}"
     )
     yield ok(name, f"table.writer is {wanted.value}{by}")
 

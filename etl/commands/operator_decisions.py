@@ -500,9 +500,9 @@ def _reject_finished(number: int, state: PipelineState, table: Table | None) -> 
     if not isinstance(state, (Replay, Supersede)):
         is_there = table is not None and (table.transaction_version or 0) >= number
         message = (
-            "Is in the table"
+            "is in the table"
             if is_there
-            else "Was in a table that an operator gave up: the next plan goes on behind it"
+            else "was in a table that an operator gave up: the next plan goes on behind it"
         )
         raise NeedsDecision(
             f"Plan {number} {message}: there is nothing to supersede",

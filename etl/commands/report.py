@@ -49,7 +49,7 @@ def report_page(settings: Settings, run_id: str | None = None, out: Path | None 
         raise SettingsError(
             f"The page cannot be written: {error.strerror}",
             path=page,
-            action="Pass --output, for a place that can be",
+            action="Pass --output with a file that can be written",
         ) from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         message = f"The report is no report of a run: {type(error).__name__}: {error}"

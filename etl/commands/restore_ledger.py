@@ -220,7 +220,7 @@ def _rows_tell(services: LiveServices, snapshot: Snapshot) -> Restorable:
         raise NeedsDecision(
             message,
             path=settings.table.path,
-            action="Check table.path and source.topics; a newer copy of ZooKeeper",
+            action="Check table.path and source.topics, or restore a newer copy of ZooKeeper",
         )
     others = len(other_pipelines(settings.table.path, services.app_id))
     sentences = (

@@ -223,9 +223,9 @@ def _reject_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition
             )
     for log, cut in sorted(cuts.items()):
         message = (
-            "It holds other bytes than were read"
+            "it holds other bytes than were read"
             if cut.holds_others
-            else f"It ends at {cut.left_until}, and we were at {cut.position}"
+            else f"it ends at {cut.left_until}, and we were at {cut.position}"
         )
         action = "Leave --not-recreated out to accept that"
         raise SettingsError(

@@ -370,7 +370,7 @@ def intervals_of(
         raise NotReady(
             message,
             key="--until",
-            action="Run this command again then; what comes until then would be missing",
+            action="Run this command again after that time; records that come until then would be missing",
         )
     intervals, logs = {}, list(logs)
     _reject_above_all_ends(request, logs, snapshot)
@@ -392,7 +392,7 @@ def intervals_of(
         raise SettingsError(
             message,
             key="--from",
-            action="Pass --from and --until against the logs: `etl offsets show CONF`",
+            action="Compare --from and --until with the offsets of `etl offsets show CONF`",
         )
     return intervals
 

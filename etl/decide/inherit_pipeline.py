@@ -314,7 +314,7 @@ def reject_unloaded_gap(
                 f"Both pipelines know this partition, and offsets {gap[0]} to {gap[1]} lie between their positions and were loaded "
                 "by neither"
             )
-            action = "Check source.topics without this topic, which then takes a pipeline and a table of its own"
+            action = "Remove this topic from source.topics, and load it by a pipeline and a table of its own"
             raise NeedsDecision(message, **log.place, offset=gap[0], action=action)
 
 

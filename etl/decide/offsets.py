@@ -376,7 +376,7 @@ def of_a_lost_plan(plan: Plan, found: Committed, log: BrokerPartition) -> Offset
         f"Plan {number} of this pipeline was handed over, and neither ZooKeeper nor the table has it: it moved the committed offset "
         f"from {ours} to {found.offset}, and nobody else reads what lies between"
     )
-    action = f"Check that ZooKeeper was emptied or restored from an old copy: a newer one has the plan; else set it back to {ours} ({RESTORE})"
+    action = f"Check whether ZooKeeper was emptied or restored from an old copy: a newer one has the plan; else set it back to {ours} ({RESTORE})"
     return OffsetMoved(message, **log.place, offset=found.offset, action=action)
 
 

@@ -209,7 +209,7 @@ def reject_null_partition_value(settings: Settings, topics: Iterable[str]) -> No
     """Reject a topic name that means null as a Delta partition value. Raises SettingsError."""
     if "topic" in settings.table.partition_by and _HIVES_NULL in set(topics):
         message = "A table partitioned by topic has null for a topic of this name"
-        action = "Check table.partition_by without topic, or source.exclude_topics with this topic, whose records are then not loaded"
+        action = "Remove topic from table.partition_by; or add this topic to source.exclude_topics, and its records are not loaded"
         raise SettingsError(message, topic=_HIVES_NULL, key="table.partition_by", action=action)
 
 

@@ -176,7 +176,7 @@ def intervals_of(
         raise SettingsError(
             message,
             key="--from",
-            action="Pass --from and --until against the logs: `etl offsets show CONF`",
+            action="Compare --from and --until with the offsets of `etl offsets show CONF`",
         )
     return intervals
 
@@ -263,7 +263,7 @@ def _reject_unloaded(
         for one in held
     ):
         message = f"The rows of offsets {hole[0]} to {hole[1]} are of an earlier life of the log (log_epoch), before it was cut or made again"
-        action = "Check the offsets from where the log of now was read; rows of an earlier life cannot be read again"
+        action = "Pass offsets from which the present log was read; rows of an earlier life cannot be read again"
     raise SettingsError(message, key="--from", **log.place, action=action)
 
 

@@ -540,7 +540,7 @@ def interval_of_run(
     if not given and start == end:
         raise SettingsError(
             f"The run's data interval is empty: it begins and ends at {start}",
-            action=f"Check the schedule: a plain cron string is a moment, CronDataIntervalTimetable has intervals; else {HOW_TO_SAY}",
+            action=f"Check the schedule: a plain cron string is a moment, CronDataIntervalTimetable has intervals. {HOW_TO_SAY}",
         )
     found = interval_between(start, end)
     if not given and logical_date is not None and logical_date < found.start:

@@ -207,7 +207,7 @@ def reject_table_without_our_commits(table: Table | None, path: str) -> None:
         raise NotOurTable(
             message,
             path=path,
-            action="Run `etl run CONF`, or table.path: a pipeline looks after a table that it has loaded",
+            action="Check table.path, or run `etl run CONF` first: a pipeline maintains only a table that it has loaded",
         )
 
 

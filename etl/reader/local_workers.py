@@ -209,14 +209,14 @@ class FilesOfWorkers:
             if not worker.was_killed:
                 raise ProcessLost(
                     f"A worker process {worker.ended_by}",
-                    action=f"Check what it said{self._function}; {_CHECK}",
+                    action=f"Check what it said{self._function}. {_CHECK}",
                 )
             if attempt + 1 < ATTEMPTS_MAX:
                 worker.restart_worker()
         message = f"A worker process was lost {ATTEMPTS_MAX} times while it read the same ranges: {worker.ended_by}"
         raise ProcessLost(
             message,
-            action=f"Check the machine's memory (dmesg, if the kernel ended it){self._function}; {_CHECK}",
+            action=f"Check the machine's memory (dmesg, if the kernel ended it){self._function}. {_CHECK}",
         )
 
 

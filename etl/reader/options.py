@@ -775,7 +775,7 @@ def _bootstrap(text: str) -> tuple[tuple[str, int], ...]:
             f"A broker's address is wrong: {error}", option="bootstrap", action=form
         ) from error
     if not addresses:
-        action = f"Give one or more brokers; {form}; or zookeeper, where they are registered"
+        action = f"{form}, with one or more brokers; or pass zookeeper, where they are registered"
         raise SettingsError("No broker is named", option="bootstrap", action=action)
     return tuple(addresses)
 

@@ -286,13 +286,17 @@ def _record_result(services: Services, plan: Plan, report: Report) -> None:
 
 
 def _report_changed_offsets(repair: Repair, report: Report) -> None:
-    positions = repair.plan.positions
-    for log, offset in sorted(repair.followed.items()):
-        change = f"{log}: another client committed {offset} ({offset - positions[log]:+,})"
-        report.add(Outcome.OFFSET_CHANGED, f"{change}, followed")
-    for log, offset in sorted(repair.not_followed.items()):
-        change = f"{log}: another client committed {offset} ({offset - positions[log]:+,})"
-        report.add(Outcome.OFFSET_CHANGED, f"{change}, not followed: the partition is not read now")
+    results = (
+        (repair.followed, "followed"),
+        (repair.not_followed, "not followed: the partition is not read now"),
+    )
+    for changed, result in results:
+        for log, offset in sorted(changed.items()):
+            difference = offset - repair.plan.positions[log]
+            report.add(
+                Outcome.OFFSET_CHANGED,
+                f"{log}: another client committed {offset} ({difference:+,}), {result}",
+            )
 
 
 def _commit_offsets(services: Services, repair: Repair, report: Report) -> None:

@@ -373,7 +373,7 @@ class Consumer:
             raise SettingsError(
                 "The consumer has no group, so nobody keeps its offsets",
                 key="group",
-                action="Consumer(..., group=...)",
+                action="Pass a group: Consumer(..., group=...)",
             )
         return self._kept
 

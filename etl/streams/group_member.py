@@ -422,7 +422,7 @@ class Subscribed:
         if self._open_member is None:
             message = "The consumer has no group, and only members of one subscribe"
             raise SettingsError(
-                message, key="group", action="Consumer(..., group=...), or assign()"
+                message, key="group", action="Pass a group: Consumer(..., group=...), or assign()"
             )
         if self._wanted is None and self._at.rotation.assigned:
             message = "Partitions are assigned to this consumer by hand"
@@ -479,7 +479,7 @@ class Subscribed:
             raise SettingsError(
                 "The consumer has no group, so nobody keeps its offsets",
                 key="group",
-                action="Consumer(..., group=...)",
+                action="Pass a group: Consumer(..., group=...)",
             )
         if self._wanted is None:
             self._kept.commit(offsets, None)

@@ -495,7 +495,7 @@ class Kafka(Server):
         self.release = release(version)
         if self.release.has_zookeeper and zookeeper is None:
             raise SettingsError(
-                "This version needs a ZooKeeper", action="Pass zookeeper=", version=version
+                "This version needs a ZooKeeper", action="Pass zookeeper=...", version=version
             )
         super().__init__(f"kafka-{broker_id}", folder, port)
         self.version = version

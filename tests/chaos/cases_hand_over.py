@@ -72,7 +72,7 @@ def void_each_time(stage: Stage) -> Told:
         said = run_disturbed(
             pipeline, "store", lambda world: another_commits(pipeline, other), how=EachTime
         )
-        stopped(said, 4, "the group changed at each of 4 hand-overs")
+        stopped(said, 4, "The group rejected 4 offset commits")
         assert (stored_plans(pipeline), voids(pipeline)) == ([], 4), said.out
         after = held(pipeline)
         told = f"the run itself: {said_in_short(said)}; the next: {said_in_short(pipeline.ran())}"
@@ -86,10 +86,10 @@ def set_back(stage: Stage, *, to: int | None) -> Told:
     pipeline = joining(stage, loaded=True)
     ours = pipeline.committed()[_PARTITION]
     said = run_disturbed(pipeline, "store", lambda world: set_offset(pipeline, _PARTITION, to))
-    stopped(said, 5, "somebody else", f"ours is {ours}")
+    stopped(said, 5, "Somebody else", f"ours is {ours}")
     assert (stored_plans(pipeline), voids(pipeline)) == ([1], 1), said.out
     after = held(pipeline)
-    stopped(pipeline.run(), 5, "somebody else")
+    stopped(pipeline.run(), 5, "Somebody else")
     set_offset(pipeline, _PARTITION, ours)
     next_run = pipeline.ran()
     return stage.finish(

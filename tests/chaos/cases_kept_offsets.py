@@ -184,7 +184,7 @@ def another_committed(stage: Stage, *, storage: str, by: int, during: bool) -> T
     else:
         commit(None)
         said = pipeline.run()
-    stopped(said, 5, "somebody else")
+    stopped(said, 5, "Somebody else")
     after = held(pipeline)
     restored = pipeline.door("ledger", "restore", after=["--reason", "seen", "--yes"])
     assert restored.code == 0, restored.err
@@ -197,7 +197,7 @@ def zookeeper_went_back(stage: Stage) -> Told:
     prepare(pipeline, loaded=True)
     with pipeline.zookeeper() as client:
         client.set(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/{_PARTITION}", b"7")
-    said = stopped(pipeline.run(), 5, "somebody else")
+    said = stopped(pipeline.run(), 5, "Somebody else")
     after = held(pipeline)
     restored = pipeline.door("ledger", "restore", after=["--reason", "seen", "--yes"])
     assert restored.code == 0, restored.err

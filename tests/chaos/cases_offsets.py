@@ -61,7 +61,7 @@ def moved_during(
         stopped(
             driver.wait(),
             5,
-            "somebody else moved the offset during the run",
+            "Somebody else moved the offset during the run",
             "the rows are in the table",
         )
     pipeline.settings.pop("limits")
@@ -76,7 +76,7 @@ def _decided(stage: Stage, pipeline: Pipeline, said: Said, after: str, follows: 
         told = stage.finish(pipeline, after=after, next_run=said, expected=expected)
         assert let_go(pipeline) == [(_PARTITION, _OURS, _LARGER, "offset moved")], let_go(pipeline)
         return told
-    stopped(said, 5, "somebody else", f"set it back to {_OURS}")
+    stopped(said, 5, "Somebody else", f"set it back to {_OURS}")
     set_offset(pipeline, _PARTITION, _OURS)  # what the error tells to do
     pipeline.ran()
     return stage.finish(pipeline, after=after, next_run=said)

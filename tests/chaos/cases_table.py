@@ -70,7 +70,7 @@ def between(change: Callable[[Pipeline, int], None]) -> Callable[[Stage], Told]:
         after = held(pipeline)
         pipeline.produce(80)
         said = stopped(
-            pipeline.run(), 5, "since our last commit somebody else's", "table accept-changes"
+            pipeline.run(), 5, "Since our last commit somebody else's", "table accept-changes"
         )
         sql(f"RESTORE TABLE delta.`{pipeline.table}` TO VERSION AS OF {before}")
         _acknowledge(pipeline, str(table_of(pipeline).version()))
@@ -147,7 +147,7 @@ def replaced(stage: Stage) -> Told:
     DeltaTable.create(str(pipeline.table), DeltaTable(str(ours)).schema())
     after = held(pipeline)
     pipeline.produce(80)
-    said = stopped(pipeline.run(), 5, "the table at this path has id", "table accept-changes")
+    said = stopped(pipeline.run(), 5, "The table at this path has id", "table accept-changes")
     shutil.rmtree(pipeline.table)
     ours.rename(pipeline.table)
     return stage.finish(pipeline, after=after, next_run=said)
@@ -265,7 +265,7 @@ def _put_back(stage: Stage, pipeline: Pipeline, said: Said, after: str) -> Told:
     """The append is in the table, the rows of the plan before are not: the run stops, and a person
     puts them back.
     """
-    stopped(said, 5, "since our last commit somebody else's")
+    stopped(said, 5, "Since our last commit somebody else's")
     first = DeltaTable(str(pipeline.table), version=0).to_pyarrow_table()
     here = {
         (row["partition"], row["offset"])

@@ -158,7 +158,7 @@ def made_by_ddl(stage: Stage) -> Told:
         mode="append",
     )
     DeltaTable(str(pipeline.table)).delete()
-    stopped(pipeline.run(), 5, "plan 1 was made when there was no table", "table accept-changes")
+    stopped(pipeline.run(), 5, "Plan 1 was made when there was no table", "table accept-changes")
     assert (
         main(["table", "accept-changes", str(pipeline.conf), "2", "--reason", "made by hand"]) == 0
     )

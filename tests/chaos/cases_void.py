@@ -134,7 +134,7 @@ def void_each_time(stage: Stage) -> Told:
             others[-1].owns_some()
 
         said = run_disturbed(pipeline, "hand_over", comes, how=EachTime)
-        stopped(said, 4, "the group changed at each of 4 hand-overs")
+        stopped(said, 4, "The group rejected 4 offset commits")
         after = held(pipeline)
         pipeline.produce(400)
         next_run = pipeline.ran()

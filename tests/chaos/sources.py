@@ -28,7 +28,7 @@ _SOON_S = 60.0
 def stopped(said: Said, code: int, *words: str) -> Said:
     """A run that ended as it should, and said so."""
     assert said.code == code, f"{said_in_short(said)}\n{said.err}"
-    assert all(word.lower() in said.out.lower() for word in words), said.out
+    assert all(word in said.out for word in words), said.out
     return said
 
 

@@ -255,10 +255,10 @@ class JafkaContract:
             consumer.fetch(topic, 3, 0)
         with pytest.raises(
             BrokerUnreachable,
-            match="its partitions on this broker, and the",
+            match="The connection broke.*the number of its partitions on this broker",
         ):
             consumer.offsets_before(topic, 3, LATEST)
-        with pytest.raises(BrokerUnreachable, match="its partitions"):
+        with pytest.raises(BrokerUnreachable, match="the number of its partitions on this broker"):
             consumer.list_offsets({BrokerPartition(topic, number): LATEST for number in (0, 9, 1)})
         assert consumer.offsets_before(topic, 0, LATEST) == (len(HELLO),), (
             "the next question is answered"
@@ -295,7 +295,7 @@ class JafkaContract:
     def test_what_a_jafka_does_not_take_is_not_reported_as_taken(
         self, consumer: SimpleConsumer, topic: str, refused: bytes
     ) -> None:
-        with pytest.raises(BrokerUnreachable, match="The connection"):
+        with pytest.raises(BrokerUnreachable, match="The connection broke.*max.message.size"):
             consumer.produce(topic, 0, refused)
         assert consumer.earliest_or_latest_offset(topic, 0, LATEST) == 0
 

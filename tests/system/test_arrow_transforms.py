@@ -111,7 +111,7 @@ def test_what_the_function_does_wrong_is_told_before_a_plan_is_stored_by_plan_do
 ) -> None:
     decoding.produce(40)
     for function, words in (
-        ("narrow", "There is no column offset"),
+        ("narrow", "there is no column offset"),
         ("missing", "cannot be imported"),
         ("MODULE", "cannot be imported"),
     ):

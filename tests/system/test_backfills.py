@@ -127,7 +127,7 @@ def test_what_cannot_be_backfilled_is_refused_with_what_to_do_and_nothing_is_cla
     refused(
         backfill(late, "c", "--from", "0", "--until", "15"),
         2,
-        "Backfill b has loaded offsets 10 to 15, or will",
+        "backfill b has loaded offsets 10 to 15, or will",
     )
 
 
@@ -154,7 +154,7 @@ def test_what_somebody_deleted_of_a_whole_backfill_is_given_back_and_loaded_by_a
     refused(
         backfill(pipeline, "new", *INTERVAL),
         2,
-        "Backfill old has loaded offsets 0 to 100",
+        "backfill old has loaded offsets 0 to 100",
         "`etl backfills delete`",
     )
     given_up = pipeline.door("backfills", "delete", after=(*name, "--yes"))

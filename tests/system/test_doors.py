@@ -114,7 +114,11 @@ def test_wrong_words_are_told_on_the_terminal_and_as_a_document(
 
     assert main(list(words)) == 2
     plain = capsys.readouterr()
-    assert plain.out == "" and plain.err.startswith("etl: ") and "etl --help" in plain.err
+    assert (
+        plain.out == ""
+        and plain.err.startswith("etl: ")
+        and "Check the arguments with `etl --help`" in plain.err
+    )
     if words and words[0] != "nosuch":
         assert main([*words, "--json"]) == 2
         printed = capsys.readouterr()

@@ -171,7 +171,9 @@ def test_what_cannot_be_maintained_is_told_and_nothing_is_written(
         "7 days at least",
         "--retain 7d",
     )
-    refused(pipeline.door("table", "maintain"), 2, "there is no terminal", "OPTIMIZE")
+    refused(
+        pipeline.door("table", "maintain"), 2, "there is no terminal for a confirmation", "OPTIMIZE"
+    )
     other = pipeline.under("other")
     refused(
         other.door("table", "maintain", after=("--yes",)),

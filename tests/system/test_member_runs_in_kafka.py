@@ -198,7 +198,7 @@ def test_where_nobody_can_tell_a_person_says_who_read_what_the_dead_run_planned(
             "plans", "supersede", after=["3", "--reason", "looked", "--assume-offsets-committed"]
         ),
         5,
-        "plan 3 is in the table",
+        "Plan 3 is in the table",
     )
 
 

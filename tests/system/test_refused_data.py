@@ -27,7 +27,7 @@ from tests.system.driving import Pipeline
 @pytest.mark.parametrize(
     ("offset", "words"),
     [
-        (b"5", ("The log starts at 10", "partition 0", "offset 5", "on_data_loss")),
+        (b"5", ("the log starts at 10", "partition 0", "offset 5", "on_data_loss")),
         (b"99", ("above the end of the log", "partition 0", "offset 99")),
         (b"12\n", ("no number", "12", "partition 0")),
         (b"\xac\xed\x00\x05t\x00\x0212", ("no number", "partition 0")),

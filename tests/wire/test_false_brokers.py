@@ -204,7 +204,9 @@ def test_a_variable_of_bytes_that_are_no_text_is_told_by_its_key_and_without_one
 ) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "a\udcffb")
     with FakeBroker() as broker, Guarded(broker, users={}) as port:
-        with pytest.raises(SettingsError, match="is not UTF-8") as error:
+        with pytest.raises(
+            SettingsError, match="KAFKA_PASSWORD, which cannot be read: it is not UTF-8"
+        ) as error:
             asked(
                 port.port,
                 {"mechanism": "PLAIN", "username": "etl", "password": "${env:KAFKA_PASSWORD}"},

@@ -103,7 +103,7 @@ def test_brokers_that_keep_no_offsets_are_refused_with_what_they_are(storage: st
                 "group": {"offsets_storage": "kafka"},
                 "source": {"broker_type": "jafka", "assume_cluster_id": "c"},
             },
-            "brokers store no offsets of groups;",
+            "these brokers store no offsets of groups;",
         ),
         (
             {"group": {"offsets_storage": "dual", "on_active_members": "skip"}},

@@ -270,7 +270,7 @@ def test_a_position_inside_a_message_is_an_error_with_that_position(jafka: Jafka
     jafka.append("clicks", 0, entry(b"hello" * 20), entry(b"world"))
     for inside in (1, 3, 8, 50):
         with pytest.raises(
-            MisalignedOffset, match=f"offset {inside}.*(--from|that a message begins)"
+            MisalignedOffset, match=f"offset {inside}.*(Pass --from|Check that a message begins)"
         ):
             peeked(jafka, "3-0", start=inside)
 
@@ -324,7 +324,7 @@ def test_a_record_that_the_log_holds_only_the_begin_of_is_damage(jafka: JafkaBro
         ({"partition": "x"}, SettingsError, "clicks:x is a topic"),
         ({"partition": "-1"}, SettingsError, "'clicks:-1' names no log"),
         ({"partition": "99999999999"}, SettingsError, "names no log"),
-        ({"start": 51}, SettingsError, "Offset 51 is not in the log, which has 0 to"),
+        ({"start": 51}, SettingsError, "Offset 51 is not in the log, which has 0 to 50.*--from"),
     ],
 )
 def test_what_is_not_there_is_told_with_what_is(

@@ -73,7 +73,7 @@ def test_ten_records_are_shown_unless_more_are_asked_for(broker: FakeBroker, con
     assert len(fields(peek(conf))) == 10
     assert len(fields(peek(conf, "-n", "25"))) == 25
     assert (
-        "2 records; as many as were asked for; --from 22"
+        "2 records; as many as were asked for; --from 22 continues"
         in peek(conf, "--from", "20", "-n", "2").err
     )
 
@@ -291,7 +291,7 @@ def test_damage_ends_the_document_with_the_error_in_it(broker: FakeBroker, conf:
         None,
     )
     assert "CRC" in said.err
-    assert "etl: 1 record, until the error" in peek(conf).err
+    assert "etl: 1 record, until the error below\netl: CRC-32C" in peek(conf).err
 
 
 # How it stops

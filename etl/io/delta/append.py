@@ -630,7 +630,7 @@ def _of_rows(
         return Chosen(arrow, f"table.writer is {wanted.value}")
     if wanted is WriterName.ARROW:
         raise refusal
-    return Chosen(SparkWriter(codec), f"table.writer is auto, and {refusal.message}")
+    return Chosen(SparkWriter(codec), f"table.writer is auto. {refusal.message}")
 
 
 def error_of_arrow_writer(

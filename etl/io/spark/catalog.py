@@ -303,7 +303,7 @@ def _reject_without_log_store(session: SparkSession, jvm: Any, path: str) -> Non
             OURS, True, jvm.java.lang.Thread.currentThread().getContextClassLoader()
         )
     except Exception as error:  # whatever py4j makes of ClassNotFoundException
-        action = "Run spark-submit --jars with etl/io/spark/log_store/log_store.jar, of the package or out of its zip, and with hadoop-aws"
+        action = "Run spark-submit with --jars etl/io/spark/log_store/log_store.jar, of the package or out of its zip, and with hadoop-aws"
         raise SettingsError(
             "The session lacks the class that keeps writers of the table's log apart",
             key=f"spark.{LOG_STORE}",

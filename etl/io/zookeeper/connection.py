@@ -123,7 +123,7 @@ def of_encryption(
         error, HungUp | ConnectionResetError | BrokenPipeError | TimeoutError
     ):
         if _speaks_tls(host, port, min(timeout_s, LOOKED_AT_S)):
-            action = "Use zookeeper.tls.enabled: true where the system's authorities are trusted, else zookeeper.tls.ca_file; or the port"
+            action = "Set zookeeper.tls.enabled: true where the system's authorities are trusted, else zookeeper.tls.ca_file; or check the port"
             return SettingsError(
                 "The port speaks TLS",
                 key="zookeeper.tls.enabled",
@@ -243,7 +243,7 @@ class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
 
 def no_such_login() -> SettingsError:
     """Return the error for a server that answers SASL with nothing."""
-    action = "Check of every server: authProvider.sasl, and the section Server of its java.security.auth.login.config; or another scheme"
+    action = "Check authProvider.sasl on every server, and the section Server of its java.security.auth.login.config; or use another scheme"
     return SettingsError(
         "The server has no login by SASL (DIGEST-MD5)", key="zookeeper.auth.scheme", action=action
     )

@@ -366,7 +366,7 @@ class HandOver:
         """
         changed = refused.where.get("changed")
         if changed == lock.path:
-            action = "Use zookeeper.session_timeout_s against pauses of this host; run again: nothing was handed over"
+            action = "Raise zookeeper.session_timeout_s, against pauses of this host; run again: nothing was handed over"
             raise SessionLost(
                 "Our ZooKeeper session ended before the hand-over", action=action
             ) from refused

@@ -186,7 +186,7 @@ class SessionLife:
         SessionLost.
         """
         if self._ended.is_set():
-            check = "Use zookeeper.session_timeout_s against pauses of this host; run again, it goes on from what is stored"
+            check = "Raise zookeeper.session_timeout_s, against pauses of this host; run again, it goes on from what is stored"
             raise SessionLost(
                 "Our ZooKeeper session ended during the run", connect=self._hosts, action=check
             )

@@ -202,7 +202,10 @@ def test_keys_that_were_said_are_written_into_their_sections_with_files_as_the_c
     [
         ("source.starting_offsets=latest", "it is found out, or has an option"),
         ("limits.max_records_per_plan=1", "only keys of source, zookeeper and table"),
-        ("source.security.sasl.password=hunter2", "must be a reference,"),
+        (
+            "source.security.sasl.password=hunter2",
+            "must be a reference, ${env:NAME} or ${file:/path}",
+        ),
         ("source.nothing=1", "unknown key"),
     ],
 )

@@ -209,7 +209,7 @@ def test_a_folder_without_a_conf_is_refused_and_other_commands_take_no_folder(
     refused(
         run_etl("run", str(tmp_path), "--json"),
         2,
-        "has no conf (path",
+        "The directory has no conf (path",
         str(tmp_path),
     )
     refused(

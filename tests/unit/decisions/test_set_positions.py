@@ -208,7 +208,8 @@ def test_a_position_that_was_set_in_the_place_of_a_reset_is_not_set_again_before
         and plan.losses == (Loss(A, 5, 8, LossReason.SKIPPED, 1),)
     )
     with pytest.raises(
-        NeedsDecision, match=r"they were before that the table's plan does not tell\."
+        NeedsDecision,
+        match=r"Plan 2 is stored, .* they were before that the table's plan does not tell\.",
     ) as refused:
         set_to(outside, a=20)
     assert "etl run CONF" in (refused.value.action or "") and outside.newest_plan() == plan

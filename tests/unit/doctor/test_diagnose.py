@@ -500,7 +500,7 @@ def test_a_disk_that_is_nearly_full_is_advice(
     [
         ("spark", "m:f", Verdict.OK, "table.writer is spark"),
         ("auto", None, Verdict.OK, "table.writer is auto: arrow"),
-        ("auto", "m:f", Verdict.OK, "spark, for The arrow writer cannot be: the transform"),
+        ("auto", "m:f", Verdict.OK, "spark. The arrow writer cannot be: the transform"),
         ("arrow", None, Verdict.OK, "is arrow"),
         (
             "arrow",

@@ -241,7 +241,7 @@ def test_what_somebody_should_look_at_comes_first_and_marks_the_page() -> None:
     assert ("span", {"class": "pill warn"}) in page.elements and "Done, records lost" in page.said
     assert (
         page.said.index("Records lost") < page.said.index("Ingested")
-        and "40 offsets (0 to 40)" in page.said
+        and "40 offsets (0 to 40) lost: expired" in page.said
     )
 
 

@@ -453,14 +453,22 @@ def test_what_cannot_be_backfilled_is_refused_and_nothing_is_claimed(
     assert outside.beside("old").claim is None and not outside.beside("old").plans
 
 
-@pytest.mark.parametrize("from_", [0, _time(1)], ids=["an offset", "a time"])
-def test_what_lies_before_the_log_start_is_told_and_left_out_on_request(from_: Any) -> None:
+@pytest.mark.parametrize(
+    ("from_", "message"),
+    [
+        pytest.param(0, "Offsets 0 to 2 are gone: the log starts at 2", id="an offset"),
+        pytest.param(_time(1), "The log starts at 2, so records of the interval", id="a time"),
+    ],
+)
+def test_what_lies_before_the_log_start_is_told_and_left_out_on_request(
+    from_: Any, message: str
+) -> None:
     outside = live(5, 5, 5)
     outside.logs[LOGS[0]].log_start = 2
     outside.logs[LOGS[1]].log_start = 5
     for log in LOGS:
         outside.logs[log].later = dict.fromkeys(range(9), 90_000)
-    with pytest.raises(DataLoss, match="[Tt]he log starts at 2"):
+    with pytest.raises(DataLoss, match=message):
         filled(outside, asked(from_, 5))
     claim = filled(outside, asked(from_, 5, only_retained=True))
     assert claim and dict(claim.stretches) == {LOGS[0]: ((2, 5),), LOGS[2]: ((0, 5),)}

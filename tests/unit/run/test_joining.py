@@ -178,7 +178,7 @@ def test_a_run_gives_up_after_three_more_void_hand_overs_and_nothing_is_moved() 
         stores.append(1)
         others.own(A)
 
-    with pytest.raises(Owned, match="4 offset") as caught:
+    with pytest.raises(Owned, match="The group rejected 4 offset commits: ") as caught:
         run(outside, [A, B], at=once("store plan", meanwhile, times=9))
     assert (caught.value.exit_code, len(stores), outside.offsets, outside.plans) == (4, 4, {}, {})
 

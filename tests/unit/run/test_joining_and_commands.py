@@ -175,7 +175,9 @@ def test_a_command_whose_log_others_take_before_it_stores_moves_nothing_and_says
         if (step, when) == ("store plan", When.BEFORE):
             others.own(B)
 
-    with pytest.raises(Owned, match="The group changed after the"):
+    with pytest.raises(
+        Owned, match="The group changed after the snapshot: clicks 1 is not ours any more"
+    ):
         set_to(outside, SETTINGS, meanwhile, [A, B], b=8)
     assert (outside.newest_plan(), dict(outside.offsets)) == before
 
@@ -309,7 +311,9 @@ def test_a_ledger_that_was_written_anew_before_the_group_changed_is_not_said_to_
     world = FakeWorld(outside, SETTINGS, meanwhile, member=member_with([A, B]))
     with (
         as_member(world, SETTINGS) as share,
-        pytest.raises(Owned, match="The group changed after the") as refused,
+        pytest.raises(
+            Owned, match="The group changed after the snapshot: clicks 1 is not ours any more"
+        ) as refused,
     ):
         from_commits(world, replace(world.observe(), share=share), SETTINGS, "restored", "run-1")
     assert (

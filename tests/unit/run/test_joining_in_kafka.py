@@ -339,7 +339,7 @@ def test_a_run_gives_up_after_three_more_void_hand_overs_and_nothing_is_moved() 
         if (step, when) == ("hand over", BEFORE):
             others.own(A)
 
-    with pytest.raises(Owned, match="4 offset"):
+    with pytest.raises(Owned, match="The group rejected 4 offset commits: "):
         run(outside, [A, B], at=at)
     assert outside.kept == {} and not outside.rows()
     outside.owners.clear()

@@ -120,7 +120,7 @@ def test_the_word_of_another_pipeline_is_told_and_one_whose_place_was_taken_is_w
     ((outcome, said),) = mirrored(monkeypatch, RECORDED, theirs).outcomes
     assert (
         outcome is Outcome.NOT_MIRRORED
-        and "first clicks 0 (etl:other/clicks:1). They" in said
+        and "first clicks 0 (etl:other/clicks:1). They are not changed" in said
         and not theirs.committed
     )
     heir = replace(
@@ -175,7 +175,7 @@ def test_a_refusal_is_told_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) ->
                 "group": {"mirror_group": "lag"},
                 "source": {"assume_cluster_id": "c", "broker_type": "jafka"},
             },
-            "no offsets of groups.",
+            "these brokers store no offsets of groups.",
         ),
     ],
     ids=["own", "no-name", "jafka"],

@@ -118,7 +118,7 @@ def test_what_cannot_be_defaults_is_refused_with_both_files(
 def test_defaults_that_are_not_there_are_told_with_the_conf_that_names_them(tmp_path: Path) -> None:
     conf = written(tmp_path)
     (tmp_path / "shared" / "defaults.yaml").unlink()
-    with pytest.raises(SettingsError, match="The file of defaults does not") as caught:
+    with pytest.raises(SettingsError, match="The file of defaults does not exist") as caught:
         load_settings(conf)
     assert caught.value.where["conf"] == str(conf)
 
@@ -138,7 +138,7 @@ def test_a_mistake_is_told_with_both_files_and_no_secret_of_the_defaults_with_it
     )
     assert (
         "grop" in caught.value.message
-        and "refers to" in caught.value.message
+        and "refers to a value that it does not accept: ${file:word}" in caught.value.message
         and "s3cret" not in str(caught.value)
     )
 

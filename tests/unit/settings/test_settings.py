@@ -849,7 +849,9 @@ def test_an_expression_that_java_and_python_read_in_two_ways_is_refused(
     key: str, expression: str
 ) -> None:
     text = LEAST.replace('topics: ["clicks"]', key % expression)
-    with pytest.raises(SettingsError, match="class, which Java and Python"):
+    with pytest.raises(
+        SettingsError, match="inside a class, which Java and Python read differently"
+    ):
         parse(text)
 
 

@@ -84,7 +84,7 @@ def test_connections_are_encrypted_where_it_is_said_or_follows(
         ({"auth": {"username": "etl"}}, "scheme is missing, and username belongs to a login"),
         (
             {"auth": {"scheme": "sasl", "username": "etl"}},
-            "password is missing, which scheme sasl",
+            "password is missing, which scheme sasl needs",
         ),
         ({"auth": {**SASL_LOGIN, "scheme": "kerberos"}}, "must be sasl, digest or x509"),
         (
@@ -95,8 +95,11 @@ def test_connections_are_encrypted_where_it_is_said_or_follows(
             {"auth": {"scheme": "x509"}},
             r"auth\.scheme x509 needs a client certificate, and tls\.cert_file is missing",
         ),
-        ({"auth": {**SASL_LOGIN, "scheme": "digest", "username": "a:b"}}, "a colon,"),
-        ({"acl": "creator"}, "auth.scheme is missing"),
+        (
+            {"auth": {**SASL_LOGIN, "scheme": "digest", "username": "a:b"}},
+            "username contains a colon, which ends the name in scheme digest",
+        ),
+        ({"acl": "creator"}, "restricts changes to this login, and auth.scheme is missing"),
     ],
 )
 def test_keys_that_do_not_fit_one_another_are_refused_before_anybody_connects(
@@ -210,7 +213,7 @@ def test_the_data_source_takes_the_same_by_options_and_its_references_stay_refer
     [
         (
             {"zookeeper_auth_password": SECRET},
-            "must be a reference,",
+            r"must be a reference, \$\{env:NAME\} or",
             "zookeeper_auth_password",
         ),
         ({"zookeeper_auth_username": "etl"}, "scheme is missing", "zookeeper_auth_*"),

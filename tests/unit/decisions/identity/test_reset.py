@@ -97,7 +97,10 @@ def test_an_accepted_log_goes_on_where_it_was_cut_and_what_is_gone_is_named(end:
     )
     report = run(outside)
     assert outcomes(report)[:2] == [Outcome.TOPIC_CHANGES_ACCEPTED, Outcome.TOPIC_CHANGES_ACCEPTED]
-    assert "rows of offsets 10 to 15 with log_epoch 0 are of records that" in report.outcomes[1][1]
+    assert (
+        "rows of offsets 10 to 15 with log_epoch 0 are of records that Kafka lost"
+        in report.outcomes[1][1]
+    )
     reject_unfinished(outside)
     assert sum(outside.records().values()) == 22 + end - 10
 

@@ -279,7 +279,7 @@ def test_a_transform_that_drops_rows_is_named_and_nobody_else(
     proof = pipeline.door("verify")
     assert (proof.code, log_of(proof.document, 0)["never_came"]) == (9, 10)
     assert "the transform choosy_of_tests:chosen may be the reason" in proof.err
-    assert "the transform" in proof.err
+    assert "Check the transform: " in proof.err
 
 
 @pytest.mark.long

@@ -154,7 +154,7 @@ def test_a_refusal_is_told_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) ->
         def commit_offsets(self, *given: Any, **more: Any) -> None:
             raise BrokerError(
                 "the broker refused to commit an offset of group lag: UNKNOWN_MEMBER_ID",
-                action="its members",
+                action="Check its members",
             )
 
     report = mirrored(monkeypatch, RECORDED, Refusing())
@@ -162,7 +162,7 @@ def test_a_refusal_is_told_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert outcome is Outcome.NOT_MIRRORED and said.startswith(
         "group.mirror_group lag not updated: the broker refused to commit an offset of"
     )
-    assert said.endswith("UNKNOWN_MEMBER_ID. its members")
+    assert said.endswith("UNKNOWN_MEMBER_ID. Check its members")
 
 
 @pytest.mark.parametrize(

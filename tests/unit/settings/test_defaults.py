@@ -74,7 +74,7 @@ def test_a_change_on_the_command_line_is_over_both_and_may_name_other_defaults_o
     assert load_settings(conf, [parse_change("group=mine")]).group.id == "mine"
     (tmp_path / "other.yaml").write_text(yaml.safe_dump({**SHARED, "group": "other"}))
     assert load_settings(conf, [parse_change("defaults=../other.yaml")]).group.id == "other"
-    with pytest.raises(SettingsError, match="is missing;"):
+    with pytest.raises(SettingsError, match="is missing; it takes"):
         load_settings(conf, [parse_change("defaults=null")])
 
 

@@ -1,19 +1,22 @@
-"""Is each offset in the table once, and none that no plan loaded?
+"""Whether each loaded offset is in the table once, and no other offset.
 
-Compares what the table holds (bitmaps of offsets that Spark computes, etl/io/delta/scan.py) with
-what it should hold: range results of applied plans, and row counts of the loaded intervals of
-pruned plans. One partition is in memory at a time, and of it one bucket of 32,768 offsets. The
-bitmaps are compared as they come: converting them to Roaring bitmaps takes many times as long
+Compares the offsets in the table (bitmaps that Spark computes, etl/io/delta/scan.py) with the
+expected ones: range results of applied plans, and row counts of the loaded intervals of pruned
+plans. One partition is in memory at a time, and one bucket of 32,768 offsets of it. The bitmaps are
+compared as they are: converting them to Roaring bitmaps takes many times as long
 (tests/bench/offset_sets.py).
 
 Kafka 0.8 and later: a row is unique by its offset. Jafka and Kafka 0.7: by the position of its
-entry and its index there. Positions do not tell how many messages a range holds, the range result
+entry and its index there. Positions do not show how many messages a range has, the range result
 does. So each range must have as many messages as its result counts, none twice; the messages of an
 entry must be 0, 1, 2 and so on; and no entry may begin outside of all ranges. If a crash lost the
 result and the rows were counted instead, a message missing at the end of an entry is not noticed.
 
 A replay's rows replace those of earlier plans. A row that was in the table before plan 1 is
 recognised by its offset and incarnation; such offsets are compared by number of rows only.
+
+Lives here: expected offsets, the audit of both broker types, results computed from rows.
+Not here: why rows are missing (explain.py).
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy
 from numpy.typing import NDArray
@@ -44,7 +47,7 @@ from etl.model.plans import OffsetRange, Plan, RangeResult
 from etl.model.snapshot import Interval, Table
 
 SHOWN = 5
-"""How many offsets a finding names; it counts all of them."""
+"""Number of offsets that a finding lists; it counts all of them."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -60,33 +63,28 @@ class Expected:
     """What the ledger expects of one partition."""
 
     applied: tuple[tuple[OffsetRange, RangeResult], ...] = ()
-    """The ranges of plans that were applied and are still kept."""
+    """The ranges of stored plans that were applied."""
     coverage: tuple[Interval, ...] = ()
     """Intervals of pruned plans."""
     given_up: tuple[Interval, ...] = ()
-    """Offsets of which a row may be there once or not at all: what an operator gave up, and what
-    another pipeline loaded.
-    """
+    """Offsets with one row or none: given up by an operator, or loaded by another pipeline."""
     elsewhere: tuple[tuple[OffsetRange, RangeResult], ...] = ()
-    """Ranges of kept plans that went to another table, or to a state that an older copy replaced:
-    accepted by an operator, and reported as missing for that reason.
+    """Ranges of stored plans in another table, or in a state that an older copy replaced.
+
+    An operator accepted that; the rows are reported as missing for that reason.
     """
     read_by_others: tuple[tuple[int, int], ...] = ()
-    """Offsets [from, until) that other members of the group read: they have no rows, and none is
-    missing.
-    """
+    """Offsets [from, until) that other members of the group read: without rows, but not missing."""
 
     @property
     def ranges(self) -> tuple[tuple[OffsetRange, RangeResult], ...]:
-        """Those of all kept plans."""
+        """The ranges of all stored plans."""
         return (*self.applied, *self.elsewhere)
 
 
 @dataclass(frozen=True, slots=True)
 class Unequal:
-    """An interval of which only the row count is known, and the table holds another number of its
-    offsets.
-    """
+    """An interval with a known row count, if the table has another number of its offsets."""
 
     from_offset: int
     until_offset: int
@@ -96,9 +94,7 @@ class Unequal:
 
 @dataclass(frozen=True, slots=True)
 class IncompleteInterval:
-    """An interval of the ledger, a range or a part of several, of which the table lacks rows, or
-    may lack some.
-    """
+    """An interval of the ledger (a range, or a part of several) with rows missing, or unproven."""
 
     from_offset: int
     until_offset: int
@@ -107,8 +103,9 @@ class IncompleteInterval:
 
 @dataclass(frozen=True, slots=True)
 class LogFindings:
-    """The audit of one partition. Counts are of offsets, on Jafka of messages, but for `found_rows`
-    and `double_rows`.
+    """The audit of one partition.
+
+    Counts are of offsets, on Jafka of messages, except `found_rows` and `double_rows`.
     """
 
     audited: AuditedLog
@@ -116,34 +113,34 @@ class LogFindings:
     found_rows: int
     missing: int = 0
     missing_first: tuple[int, ...] = ()
-    """The first missing offsets. Those of an `unequal` interval are counted without names; on
-    Jafka, entries that lack a message.
+    """The first missing offsets; on Jafka, entries without one of their messages.
+
+    Those of an `unequal` interval are counted but not listed.
     """
     double_rows: int = 0
-    """Rows too many: of an offset that is there three times, two."""
+    """Surplus rows: two for an offset with three rows."""
     double_places: tuple[int, ...] = ()
-    """Buckets with duplicates, on Jafka the first entry of each such interval; another query names
-    the duplicates.
+    """Buckets with duplicates, on Jafka the first entry of each such interval.
+
+    Another query lists the duplicates.
     """
     unexpected: int = 0
     unexpected_first: tuple[int, ...] = ()
-    """Offsets with a row where no applied plan gives one: outside all intervals, or in a gap."""
+    """Offsets with a row but without an applied plan: outside of all intervals, or in a gap."""
     unequal: tuple[Unequal, ...] = ()
     short: tuple[IncompleteInterval, ...] = ()
-    """Where offsets are missing; `missing` is their sum."""
+    """Intervals with missing offsets; `missing` is their sum."""
     given_up_rows: int = 0
     """Rows of given-up offsets: neither required nor an error."""
     unproven: tuple[IncompleteInterval, ...] = ()
     """Intervals with offsets without rows, where it is unknown whether they should have one."""
     entries_with_holes: int = 0
-    """On Jafka: entries whose rows' indices are not 0, 1, 2 and so on, with the right number of
-    rows.
-    """
+    """On Jafka: entries with the right number of rows but other indices than 0, 1, 2 and so on."""
     entries_with_holes_first: tuple[int, ...] = ()
 
     @property
     def is_right(self) -> bool:
-        """Every expected offset is there once, and nothing else."""
+        """True if the table has every expected offset once, and no other."""
         return not (
             self.missing
             or self.double_rows
@@ -156,17 +153,18 @@ class LogFindings:
 
 @dataclass(slots=True)
 class Piece:
-    """Offsets [from, until) of which all have a row (`rows` None), or `rows` of them, unknown
-    which; or it is `open`.
+    """Expected offsets [from, until) with the same knowledge of their rows.
+
+    All of them have a row (`rows` None), or `rows` of them, unknown which; or any (`is_open`).
     """
 
     from_offset: int
     until_offset: int
     rows: int | None
     interval: tuple[int, int]
-    """The ledger's interval that it belongs to: from, until."""
+    """The ledger's interval that contains the piece: from, until."""
     is_open: bool = False
-    """Its rows were never counted: any of its offsets may have one."""
+    """True if the rows were never counted: any of the offsets may have one."""
     found: int = 0
     missing: int = 0
 
@@ -176,39 +174,39 @@ def pieces_of(
     coverage: Sequence[Interval],
     ranges: Iterable[tuple[OffsetRange, RangeResult]],
 ) -> list[Piece]:
-    """Return the expected offsets, ascending. A range that a crash left both in a plan and in the
-    loaded intervals counts once. Raises LedgersDisagree for overlapping ones.
+    """Return the expected offsets of a partition, ascending.
+
+    A range that a crash left both in a plan and in the loaded intervals counts once. Raises
+    LedgersDisagree for overlapping ranges.
     """
-    covered = [(i.from_offset, i.until_offset) for i in coverage]
-    pieces = [
-        Piece(
-            i.from_offset,
-            i.until_offset,
-            i.rows if log.is_physical else _unless_all(i.rows, i.until_offset - i.from_offset),
-            (i.from_offset, i.until_offset),
-            is_open=i.rows is None,
-        )
-        for i in coverage
-    ]
+    pieces = []
+    covered = []
+    for loaded in coverage:
+        interval = (loaded.from_offset, loaded.until_offset)
+        covered.append(interval)
+        rows = loaded.rows
+        if not log.is_physical and rows == loaded.until_offset - loaded.from_offset:
+            rows = None  # all of them
+        pieces.append(Piece(*interval, rows, interval, is_open=loaded.rows is None))
     for applied, receipt in ranges:
         if not is_covered(applied, covered):
             pieces.extend(_pieces_of_range(applied, receipt))
-    pieces = sorted(
-        (p for p in pieces if p.from_offset < p.until_offset), key=lambda piece: piece.from_offset
-    )
-    for before, after in zip(pieces, pieces[1:], strict=False):
+    pieces = [piece for piece in pieces if piece.from_offset < piece.until_offset]
+    pieces.sort(key=lambda piece: piece.from_offset)
+    for before, after in pairwise(pieces):
         if after.from_offset < before.until_offset:
             raise LedgersDisagree(
-                "Two applied plans hold the same offsets",
+                "Two applied plans have the same offsets",
                 **log.place,
                 offset=after.from_offset,
-                action="Check the plans of this pipeline in ZooKeeper, and whether the table has rows of these offsets twice",
+                action="Check the plans of this pipeline in ZooKeeper, "
+                "and whether the table has rows of these offsets twice",
             )
     return pieces
 
 
 def together(one: Expected, other: Expected) -> Expected:
-    """Merge what two pipelines loaded into one partition."""
+    """Return the expected rows of a partition that two pipelines loaded."""
     return Expected(
         (*one.applied, *other.applied),
         (*one.coverage, *other.coverage),
@@ -219,30 +217,30 @@ def together(one: Expected, other: Expected) -> Expected:
 
 
 def without_reloaded(expected: Expected, audited: AuditedLog) -> Expected:
-    """Return the expected rows without ranges that went elsewhere and were loaded again. The rest
-    of such a range is missing as before, unless its rows are unknown one by one: then it may have
+    """Return the expected rows without `elsewhere` ranges that were loaded again.
+
+    The rest of such a range is missing as before. If its rows are not known one by one, it may have
     rows, and none is required.
     """
-    again = [
-        *((one.from_offset, one.until_offset) for one in expected.coverage),
-        *((r.from_offset, r.until_offset) for r, _ in expected.applied),
-    ]
-    kept, left = list[tuple[OffsetRange, RangeResult]](), list(expected.given_up)
-    for r, receipt in expected.elsewhere:
-        if without((r.from_offset, r.until_offset), again) == [
-            (r.from_offset, r.until_offset)
-        ] or is_exact(r, receipt):
-            parts = outside_of(r, receipt, again)
-            kept += parts
-            again += [(part.from_offset, part.until_offset) for part, _ in parts]
+    reloaded = [(loaded.from_offset, loaded.until_offset) for loaded in expected.coverage]
+    reloaded += [(applied.from_offset, applied.until_offset) for applied, _ in expected.applied]
+    elsewhere: list[tuple[OffsetRange, RangeResult]] = []
+    given_up = list(expected.given_up)
+    for offset_range, receipt in expected.elsewhere:
+        whole = (offset_range.from_offset, offset_range.until_offset)
+        if without(whole, reloaded) == [whole] or is_exact(offset_range, receipt):
+            parts = outside_of(offset_range, receipt, reloaded)
+            elsewhere += parts
+            reloaded += [(part.from_offset, part.until_offset) for part, _ in parts]
         else:
-            left.append(interval_of(r, receipt, audited.log_epoch))
-    return replace(expected, elsewhere=tuple(kept), given_up=tuple(left))
+            given_up.append(interval_of(offset_range, receipt, audited.log_epoch))
+    return replace(expected, elsewhere=tuple(elsewhere), given_up=tuple(given_up))
 
 
 def _pieces_of_range(applied: OffsetRange, receipt: RangeResult) -> list[Piece]:
-    """Return the pieces of a range: without its gaps if all are known. On Jafka one piece, whose
-    rows are counted.
+    """Return the pieces of a range: the parts between its gaps, if all gaps are known.
+
+    Else, and on Jafka, one piece with a row count.
     """
     interval = applied.from_offset, applied.until_offset
     if receipt.rows is None:
@@ -258,63 +256,66 @@ def _pieces_of_range(applied: OffsetRange, receipt: RangeResult) -> list[Piece]:
 
 
 def is_covered(applied: OffsetRange, covered: Iterable[tuple[int, int]]) -> bool:
-    """True if one of these intervals contains the whole range."""
+    """Return True if one of these intervals contains the whole range."""
     return any(
         start <= applied.from_offset and applied.until_offset <= end for start, end in covered
     )
 
 
-def _unless_all(rows: int | None, size: int) -> int | None:
-    return None if rows == size else rows
-
-
 def rows_of(piece: Piece) -> int:
-    """How many rows are expected; of an open piece, those that were found."""
+    """Return the number of expected rows; of an open piece, the number of found ones."""
     if piece.is_open:
         return piece.found
     return piece.until_offset - piece.from_offset if piece.rows is None else piece.rows
 
 
 def unequal_of(pieces: Iterable[Piece]) -> tuple[Unequal, ...]:
-    """Those of which only the number of rows is known, and it is another one."""
-    return tuple(
-        Unequal(p.from_offset, p.until_offset, p.rows, p.found)
-        for p in pieces
-        if p.rows is not None and p.rows != p.found
-    )
+    """Return the pieces with a row count that differs from the number of found offsets."""
+    unequal = []
+    for piece in pieces:
+        if piece.rows is not None and piece.rows != piece.found:
+            unequal.append(Unequal(piece.from_offset, piece.until_offset, piece.rows, piece.found))
+    return tuple(unequal)
 
 
 def short_of(pieces: Iterable[Piece]) -> tuple[IncompleteInterval, ...]:
-    """The pieces that lack rows, those of one interval together; pieces are in order."""
-    found: dict[tuple[int, int], int] = {}
-    for p in pieces:
-        lacking = p.missing if p.rows is None else max(0, p.rows - p.found)
-        if lacking:
-            found[p.interval] = found.get(p.interval, 0) + lacking
-    return tuple(IncompleteInterval(*interval, missing) for interval, missing in found.items())
+    """Return the intervals with missing rows, in the order of their pieces."""
+    by_interval: dict[tuple[int, int], int] = {}
+    for piece in pieces:
+        missing = piece.missing
+        if piece.rows is not None:
+            missing = max(0, piece.rows - piece.found)
+        if missing:
+            by_interval[piece.interval] = by_interval.get(piece.interval, 0) + missing
+    return tuple(
+        IncompleteInterval(*interval, missing) for interval, missing in by_interval.items()
+    )
 
 
 def unproven_of(
     log: BrokerPartition, expected: Expected, pieces: Iterable[Piece]
 ) -> tuple[IncompleteInterval, ...]:
-    """Return uncounted incomplete intervals, and those recounted behind a transform with missing
-    offsets. On Jafka all bytes of such intervals count.
+    """Return intervals with offsets without rows, if it is unknown whether they should have one.
+
+    These are incomplete intervals that were never counted, and those that were recounted after a
+    transform. On Jafka all bytes of such intervals count.
     """
-    opened = {
-        p.interval: p.until_offset - p.from_offset - (0 if log.is_physical else p.found)
-        for p in pieces
-        if p.is_open
-    }
-    covered = [(i.from_offset, i.until_offset) for i in expected.coverage]
-    counted = {(i.from_offset, i.until_offset): i.unproven for i in expected.coverage} | {
-        (r.from_offset, r.until_offset): interval_of(r, receipt).unproven
-        for r, receipt in expected.ranges
-        if not is_covered(r, covered)
-    }
+    unproven = {}
+    for loaded in expected.coverage:
+        unproven[loaded.from_offset, loaded.until_offset] = loaded.unproven
+    covered = list(unproven)
+    for offset_range, receipt in expected.ranges:
+        if not is_covered(offset_range, covered):
+            interval = (offset_range.from_offset, offset_range.until_offset)
+            unproven[interval] = interval_of(offset_range, receipt).unproven
+    for piece in pieces:
+        if piece.is_open:
+            found = 0 if log.is_physical else piece.found
+            unproven[piece.interval] = piece.until_offset - piece.from_offset - found
     return tuple(
-        IncompleteInterval(*interval, lacking)
-        for interval, lacking in sorted({**counted, **opened}.items())
-        if lacking
+        IncompleteInterval(*interval, offsets)
+        for interval, offsets in sorted(unproven.items())
+        if offsets
     )
 
 
@@ -329,14 +330,15 @@ class Bucket:
     number: int
     rows: int
     bitmap: bytes | None
-    """Bit i (least significant first) stands for the bucket's offset i; None: every offset is there
-    and `rows` is their number.
+    """Bit i (least significant first) is set if offset i of the bucket was found.
+
+    None: every offset was found, and `rows` is their number.
     """
 
 
 @dataclass(slots=True)
-class _Named:
-    """How many offsets, and the first of them."""
+class _CountedOffsets:
+    """A number of offsets, and the first of them."""
 
     count: int = 0
     first: list[int] = field(default_factory=list)
@@ -348,7 +350,7 @@ class _Named:
         )
 
     def add_flags(self, flags: NDArray[numpy.bool_], at: int) -> int:
-        """How many there are in `flags`, which begin at offset `at`."""
+        """Add the offsets that are set in `flags`, of which the first is `at`; return their number."""
         count = int(numpy.count_nonzero(flags))
         self.count += count
         if len(self.first) < SHOWN:
@@ -359,11 +361,10 @@ class _Named:
 def audit(
     expected: Mapping[AuditedLog, Expected], found: Iterable[tuple[AuditedLog, Bucket]]
 ) -> Iterator[LogFindings]:
-    """Compare log by log. `found` holds each log's buckets together and in ascending order; the
-    logs may come in any order.
+    """Yield the findings of each partition.
 
-    Logs that are expected and not found come last. Raises LedgersDisagree when the ledger
-    contradicts itself.
+    `found` has each partition's buckets together and ascending; partitions in any order. Expected
+    partitions without rows come last. Raises LedgersDisagree if the ledger contradicts itself.
     """
     unseen = dict(expected)
     for audited, pairs in groupby(found, key=lambda pair: pair[0]):
@@ -373,36 +374,42 @@ def audit(
 
 
 def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]) -> LogFindings:
-    """Compare one log. `buckets` are in ascending order; where one is absent its offsets have no
-    row.
+    """Return the findings of one partition.
+
+    `buckets` are ascending; the offsets of an absent bucket have no row.
     """
     pieces = pieces_of(audited.log, expected.coverage, expected.ranges)
-    missing, unexpected = _Named(), _Named()
-    found_rows, double_rows, double_places = 0, 0, []
-    reached, first, given_up_rows = 0, 0, 0
+    missing = _CountedOffsets()
+    unexpected = _CountedOffsets()
+    found_rows = 0
+    double_rows = 0
+    double_places = []
+    given_up_rows = 0
+    compared_until = 0
+    first = 0
     for bucket in buckets:
-        start, end = bucket.number * BUCKET_OFFSETS, (bucket.number + 1) * BUCKET_OFFSETS
-        _miss(pieces, first, reached, start, missing)
+        start = bucket.number * BUCKET_OFFSETS
+        _add_absent(pieces, first, compared_until, start, missing)
         first = _skip(pieces, first, start)
         flags = _flags(bucket)
-        beyond = _compare(pieces, first, flags, start, missing)
-        given_up_rows += _take_out(expected.given_up, beyond, start)
-        unexpected.add_flags(beyond, start)
+        outside = _compare(pieces, first, flags, start, missing)
+        given_up_rows += _clear(expected.given_up, outside, start)
+        unexpected.add_flags(outside, start)
         found_rows += bucket.rows
         surplus = bucket.rows - int(numpy.count_nonzero(flags))
         if surplus:
             double_rows += surplus
             double_places.append(bucket.number)
-        reached = end
-    _miss(pieces, first, reached, None, missing)
+        compared_until = start + BUCKET_OFFSETS
+    _add_absent(pieces, first, compared_until, None, missing)
     unequal = unequal_of(pieces)
     short = short_of(pieces)
-    unexpected.count += sum(max(0, u.found_rows - u.expected_rows) for u in unequal)
+    unexpected.count += _surplus(unequal)
     return LogFindings(
         audited,
         sum(rows_of(piece) for piece in pieces),
         found_rows,
-        sum(s.missing for s in short),
+        sum(interval.missing for interval in short),
         tuple(missing.first),
         double_rows,
         tuple(double_places),
@@ -415,6 +422,11 @@ def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]
     )
 
 
+def _surplus(unequal: Iterable[Unequal]) -> int:
+    """Return the number of rows above the row counts of these intervals."""
+    return sum(max(0, interval.found_rows - interval.expected_rows) for interval in unequal)
+
+
 def _flags(bucket: Bucket) -> NDArray[numpy.bool_]:
     if bucket.bitmap is None:
         return numpy.ones(BUCKET_OFFSETS, numpy.bool_)
@@ -423,16 +435,16 @@ def _flags(bucket: Bucket) -> NDArray[numpy.bool_]:
 
 
 def _skip(pieces: Sequence[Piece], first: int, start: int) -> int:
-    """The index of the first piece that reaches beyond `start`."""
+    """Return the index of the first piece that ends after `start`."""
     while first < len(pieces) and pieces[first].until_offset <= start:
         first += 1
     return first
 
 
-def _miss(
-    pieces: Sequence[Piece], first: int, start: int, end: int | None, missing: _Named
+def _add_absent(
+    pieces: Sequence[Piece], first: int, start: int, end: int | None, missing: _CountedOffsets
 ) -> None:
-    """Add expected offsets between `start` and `end`, where the table has none."""
+    """Count the expected offsets in [start, end) as missing: the table has no bucket there."""
     for index in range(first, len(pieces)):
         piece = pieces[index]
         if end is not None and piece.from_offset >= end:
@@ -445,137 +457,146 @@ def _miss(
 
 
 def _compare(
-    pieces: Sequence[Piece], first: int, flags: NDArray[numpy.bool_], start: int, missing: _Named
+    pieces: Sequence[Piece],
+    first: int,
+    flags: NDArray[numpy.bool_],
+    start: int,
+    missing: _CountedOffsets,
 ) -> NDArray[numpy.bool_]:
-    """Note what a bucket lacks, count what it holds of counted pieces, and return what it holds
-    beyond all pieces.
-    """
-    beyond = flags.copy()
+    """Count missing and found offsets of each piece in a bucket; return those outside of pieces."""
+    outside = flags.copy()
     for index in range(first, len(pieces)):
         piece = pieces[index]
         if piece.from_offset >= start + BUCKET_OFFSETS:
             break
         inside = slice(max(0, piece.from_offset - start), piece.until_offset - start)
-        beyond[inside] = False
+        outside[inside] = False
         if piece.rows is None and not piece.is_open:
             piece.missing += missing.add_flags(~flags[inside], start + (inside.start or 0))
         else:
             piece.found += int(numpy.count_nonzero(flags[inside]))
-    return beyond
+    return outside
 
 
-def _take_out(intervals: Iterable[Interval], beyond: NDArray[numpy.bool_], start: int) -> int:
-    """Clear what a bucket holds of these intervals, and count it."""
-    before = int(numpy.count_nonzero(beyond))
+def _clear(intervals: Iterable[Interval], flags: NDArray[numpy.bool_], start: int) -> int:
+    """Clear the flags of these intervals in a bucket; return how many were set."""
+    before = int(numpy.count_nonzero(flags))
     for interval in intervals:
         if interval.from_offset < start + BUCKET_OFFSETS and interval.until_offset > start:
-            beyond[max(0, interval.from_offset - start) : interval.until_offset - start] = False
-    return before - int(numpy.count_nonzero(beyond))
+            flags[max(0, interval.from_offset - start) : interval.until_offset - start] = False
+    return before - int(numpy.count_nonzero(flags))
 
 
 @dataclass(frozen=True, slots=True)
 class EntryInterval:
-    """The found rows of one partition whose entries begin between two neighbours of `edges_of`."""
+    """The found rows of one partition with entries between two neighbours of `edges_of`."""
 
     number: int
-    """How many of the edges lie at or below the entries: 0 is before the first of them."""
+    """Number of edges at or below the entries; 0: before the first edge."""
     rows: int
     messages: int
-    """Without duplicates."""
+    """Number of messages without duplicates."""
     first: int
     """The first entry."""
     holes: int = 0
-    """Entries whose messages are not 0, 1, 2 and so on."""
+    """Number of entries with other messages than 0, 1, 2 and so on."""
     first_hole: int | None = None
+    """The first such entry."""
     first_double: int | None = None
-    """The first entry of such, and the first with a message that is there more than once."""
+    """The first entry with a duplicate message."""
 
 
 def edges_of(audited: AuditedLog, expected: Expected) -> tuple[int, ...]:
-    """Return where the ledger's pieces of a partition begin and end, ascending: entries between two
-    edges are of one piece, or of none. Raises LedgersDisagree if the ledger contradicts itself.
+    """Return the starts and ends of the expected pieces of a partition, ascending.
+
+    Entries between two edges are of one piece, or of none. Raises LedgersDisagree if the ledger
+    contradicts itself.
     """
-    pieces = pieces_of(audited.log, expected.coverage, expected.ranges)
-    both = (
-        (one.from_offset, one.until_offset) for some in (pieces, expected.given_up) for one in some
-    )
-    return tuple(sorted({edge for pair in both for edge in pair}))
+    edges = set()
+    for piece in pieces_of(audited.log, expected.coverage, expected.ranges):
+        edges |= {piece.from_offset, piece.until_offset}
+    for interval in expected.given_up:
+        edges |= {interval.from_offset, interval.until_offset}
+    return tuple(sorted(edges))
 
 
 def audit_entries(
     expected: Mapping[AuditedLog, Expected],
     found: Iterable[tuple[AuditedLog, EntryInterval]],
 ) -> Iterator[LogFindings]:
-    """Compare partition by partition. `found` has each partition's intervals together and
-    ascending; partitions in any order. Expected ones without rows come last. Raises LedgersDisagree
-    if the ledger contradicts itself.
+    """Yield the findings of each partition of Jafka.
+
+    `found` has each partition's intervals together and ascending; partitions in any order. Expected
+    partitions without rows come last. Raises LedgersDisagree if the ledger contradicts itself.
     """
     unseen = dict(expected)
     for audited, pairs in groupby(found, key=lambda pair: pair[0]):
-        yield audit_log_of_entries(
-            audited, unseen.pop(audited, Expected()), [stretch for _, stretch in pairs]
-        )
+        intervals = [interval for _, interval in pairs]
+        yield audit_log_of_entries(audited, unseen.pop(audited, Expected()), intervals)
     for audited, rest in sorted(unseen.items(), key=lambda item: item[0]):
         yield audit_log_of_entries(audited, rest, ())
 
 
 def audit_log_of_entries(
-    audited: AuditedLog, expected: Expected, stretches: Sequence[EntryInterval]
+    audited: AuditedLog, expected: Expected, intervals: Sequence[EntryInterval]
 ) -> LogFindings:
-    """Compare one log."""
-    pieces, edges = (
-        pieces_of(audited.log, expected.coverage, expected.ranges),
-        edges_of(audited, expected),
-    )
-    starts, of_pieces, beyond = (
-        [piece.from_offset for piece in pieces],
-        list[tuple[Piece, EntryInterval]](),
-        list[EntryInterval](),
-    )
-    for stretch in stretches:
-        at = bisect_right(starts, edges[stretch.number - 1]) - 1 if stretch.number else -1
-        if at >= 0 and edges[stretch.number - 1] < pieces[at].until_offset:
-            pieces[at].found += stretch.messages
-            of_pieces.append((pieces[at], stretch))
+    """Return the findings of one partition of Jafka."""
+    pieces = pieces_of(audited.log, expected.coverage, expected.ranges)
+    edges = edges_of(audited, expected)
+    starts = [piece.from_offset for piece in pieces]
+    inside: list[tuple[Piece, EntryInterval]] = []
+    given_up: list[EntryInterval] = []
+    unexpected: list[EntryInterval] = []
+    for interval in intervals:
+        if not interval.number:
+            unexpected.append(interval)
+            continue
+        edge = edges[interval.number - 1]
+        at = bisect_right(starts, edge) - 1
+        if at >= 0 and edge < pieces[at].until_offset:
+            pieces[at].found += interval.messages
+            inside.append((pieces[at], interval))
+        elif _is_given_up(edge, expected):
+            given_up.append(interval)
         else:
-            beyond.append(stretch)
-    is_given_up = {
-        one.number: bool(one.number) and _is_given_up(edges[one.number - 1], expected)
-        for one in beyond
-    }
-    strange = [one for one in beyond if not is_given_up[one.number]]
-    holes = [(piece, stretch) for piece, stretch in of_pieces if stretch.first_hole is not None]
-    unsaid = [
-        stretch for piece, stretch in holes if piece.rows is not None and piece.found >= piece.rows
-    ]
-    double = [stretch for stretch in stretches if stretch.first_double is not None]
-    short, unequal = short_of(pieces), unequal_of(pieces)
+            unexpected.append(interval)
+
+    # A hole in a piece with too few messages is a missing message, already counted as such.
+    missing_first = []
+    with_holes = []
+    for piece, interval in inside:
+        if interval.first_hole is None or piece.rows is None:
+            continue
+        if piece.found < piece.rows:
+            missing_first.append(interval.first_hole)
+        else:
+            with_holes.append(interval)
+    short = short_of(pieces)
+    unequal = unequal_of(pieces)
+    unexpected_messages = sum(interval.messages for interval in unexpected)
     return LogFindings(
         audited,
         sum(rows_of(piece) for piece in pieces),
-        sum(stretch.rows for stretch in stretches),
-        missing=sum(one.missing for one in short),
-        missing_first=_first(
-            stretch.first_hole
-            for piece, stretch in holes
-            if piece.rows is not None and piece.found < piece.rows
-        ),
-        double_rows=sum(stretch.rows - stretch.messages for stretch in stretches),
-        double_places=_first(one.first_double for one in double),
-        unexpected=sum(one.messages for one in strange)
-        + sum(max(0, u.found_rows - u.expected_rows) for u in unequal),
-        unexpected_first=_first(one.first for one in strange),
+        sum(interval.rows for interval in intervals),
+        missing=sum(interval.missing for interval in short),
+        missing_first=_first(missing_first),
+        double_rows=sum(interval.rows - interval.messages for interval in intervals),
+        double_places=_first(interval.first_double for interval in intervals),
+        unexpected=unexpected_messages + _surplus(unequal),
+        unexpected_first=_first(interval.first for interval in unexpected),
         unequal=unequal,
         short=short,
-        given_up_rows=sum(one.messages for one in beyond if is_given_up[one.number]),
+        given_up_rows=sum(interval.messages for interval in given_up),
         unproven=unproven_of(audited.log, expected, pieces),
-        entries_with_holes=sum(one.holes for one in unsaid),
-        entries_with_holes_first=_first(one.first_hole for one in unsaid),
+        entries_with_holes=sum(interval.holes for interval in with_holes),
+        entries_with_holes_first=_first(interval.first_hole for interval in with_holes),
     )
 
 
 def _is_given_up(edge: int, expected: Expected) -> bool:
-    return any(one.from_offset <= edge < one.until_offset for one in expected.given_up)
+    return any(
+        interval.from_offset <= edge < interval.until_offset for interval in expected.given_up
+    )
 
 
 def _first(entries: Iterable[int | None]) -> tuple[int, ...]:
@@ -587,95 +608,101 @@ _Pair = tuple[OffsetRange, RangeResult]
 
 def replaced_expected(known: Expected, span: Span, came: Sequence[_Pair]) -> Expected:
     """Return the expected rows after a replay of `span`, which read `came` in adjacent ranges.
-    Ranges known offset by offset are split around it. If the span cuts an interval with only a
-    count, that one and all new ranges become one interval with a count.
+
+    Ranges known offset by offset are split around the span. If the span splits an interval with
+    only a row count, that interval and all new ranges become one interval with a row count.
     """
-    applied, counted, inside = list[_Pair](), list(known.coverage), list[int | None]()
-    for r, receipt in known.applied:
-        if not span.meets(r.from_offset, r.until_offset):
-            applied.append((r, receipt))
-        elif span.holds(r.from_offset, r.until_offset):
-            inside.append(receipt.rows)
-        elif is_exact(r, receipt):
-            parts = split_around(r, receipt, span)
+    applied: list[_Pair] = []
+    counted = list(known.coverage)
+    rows_inside: list[int | None] = []
+    for offset_range, receipt in known.applied:
+        start = offset_range.from_offset
+        until = offset_range.until_offset
+        if not span.meets(start, until):
+            applied.append((offset_range, receipt))
+        elif span.holds(start, until):
+            rows_inside.append(receipt.rows)
+        elif is_exact(offset_range, receipt):
+            parts = split_around(offset_range, receipt, span)
             applied += parts
-            inside.append((receipt.rows or 0) - sum(part.rows or 0 for _, part in parts))
+            rows_inside.append((receipt.rows or 0) - sum(part.rows or 0 for _, part in parts))
         else:
-            counted.append(interval_of(r, receipt, span.log_epoch))
-    left = subtract_span(
-        counted, span, known_inside=None if None in inside else sum(rows or 0 for rows in inside)
-    )
+            counted.append(interval_of(offset_range, receipt, span.log_epoch))
+    known_inside = None
+    if None not in rows_inside:
+        known_inside = sum(rows or 0 for rows in rows_inside)
+    left = subtract_span(counted, span, known_inside=known_inside)
     if not left.crossing:
         return replace(known, applied=(*applied, *came), coverage=left.outside)
-    of_now = merge(interval_of(r, receipt, span.log_epoch) for r, receipt in came)
+    replayed = merge(interval_of(r, receipt, span.log_epoch) for r, receipt in came)
     return replace(
-        known, applied=tuple(applied), coverage=(*left.outside, left.counted_with(of_now, span))
+        known, applied=tuple(applied), coverage=(*left.outside, left.counted_with(replayed, span))
     )
 
 
 Offsets = NDArray[numpy.int64]
 _OFFSETS_A_RUN = 16
-"""Adding a run costs about as much as adding so many offsets."""
+"""Adding a run to a bitmap costs about as much as adding this number of offsets."""
 
 
 class ObservedMessages:
-    """Which messages of one range of a physical log gave a row, by their entry's byte position and
-    their index in it, in whatever order.
+    """The messages of one Jafka range that have a row, added in any order.
 
-    A Roaring bitmap too: a message is its index and, in the lower bits, its entry's distance from
-    the range's start.
+    A Roaring bitmap: a message is its index in the entry and, in the lower bits, the distance of
+    the entry's byte position from the start of the range.
     """
 
     def __init__(self, offset_range: OffsetRange) -> None:
-        self._range, self._seen = offset_range, BitMap64()
+        self._range = offset_range
+        self._seen = BitMap64()
         self._bits = offset_range.size.bit_length()
 
     def add(self, offsets: Offsets, indices: Offsets) -> None:
-        """Note these messages; all entries lie in the range. An index that no message can have
-        names none.
-        """
+        """Add messages with entries in the range; impossible indices are ignored."""
         possible = (indices >= 0) & (indices < 1 << (63 - self._bits))
         messages = (indices[possible] << self._bits) | (offsets[possible] - self._range.from_offset)
         self._seen.update(array.array("Q", messages.tobytes()))
 
     def receipt(self, gaps_max: int) -> RangeResult:
-        """Return the range's result as far as rows tell: the number of messages, not which are
-        missing. A duplicate counts once; it is the audit's finding.
+        """Return the range's result as far as rows show it: the number of messages, without gaps.
+
+        A duplicate counts once; the audit reports it.
         """
         del gaps_max
         return RangeResult(rows=len(self._seen), gaps_complete=False)
 
 
 class ObservedOffsets:
-    """Which offsets of one range gave a row, whatever order they come in.
+    """The offsets of one range that have a row, added in any order.
 
-    Kept as a Roaring bitmap: next to nothing for a log without gaps, at most two bytes a row where
-    rows do not lie far apart.
+    A Roaring bitmap: almost no memory for a partition without gaps, at most two bytes per row for
+    rows that are not far apart.
     """
 
     def __init__(self, offset_range: OffsetRange) -> None:
-        self._range, self._seen = offset_range, BitMap64()
+        self._range = offset_range
+        self._seen = BitMap64()
 
     def add(self, offsets: Offsets) -> None:
-        """Note these offsets, ascending; all lie in the range."""
+        """Add offsets of the range, ascending."""
         if not len(offsets):
             return
         breaks = numpy.flatnonzero(numpy.diff(offsets) > 1)
         if len(breaks) * _OFFSETS_A_RUN > len(offsets):
             self._seen.update(array.array("Q", offsets.tobytes()))
             return
-        starts, lasts = (
-            offsets[numpy.append(0, breaks + 1)],
-            offsets[numpy.append(breaks, len(offsets) - 1)],
-        )
+        starts = offsets[numpy.append(0, breaks + 1)]
+        lasts = offsets[numpy.append(breaks, len(offsets) - 1)]
         for start, last in zip(starts.tolist(), lasts.tolist(), strict=True):
             self._seen.add_range(start, last + 1)
 
     def receipt(self, gaps_max: int) -> RangeResult:
-        """Return the range's result as far as rows tell: all offsets without a row count as
-        missing. A duplicate counts once; it is the audit's finding.
+        """Return the range's result as far as rows show it: offsets without a row are missing.
+
+        A duplicate counts once; the audit reports it.
         """
-        rows, gaps = len(self._seen), self._gaps(gaps_max + 1)
+        rows = len(self._seen)
+        gaps = self._gaps(gaps_max + 1)
         return RangeResult(
             rows=rows,
             missing_offsets=self._range.size - rows,
@@ -684,23 +711,30 @@ class ObservedOffsets:
         )
 
     def _gaps(self, most: int) -> list[tuple[int, int]]:
-        """The first intervals [from, until) without a row."""
-        found: list[tuple[int, int]] = []
-        at, until = self._range.from_offset, self._range.until_offset
-        while at < until and len(found) < most:
-            begin = self._run_end(at)
-            at = next(self._seen.iter_equal_or_larger(begin), until) if begin < until else until
-            if begin < at:
-                found.append((begin, at))
-        return found
+        """Return the first intervals [from, until) without a row."""
+        gaps: list[tuple[int, int]] = []
+        at = self._range.from_offset
+        until = self._range.until_offset
+        while at < until and len(gaps) < most:
+            start = self._run_end(at)
+            at = until
+            if start < until:
+                at = next(self._seen.iter_equal_or_larger(start), until)
+            if start < at:
+                gaps.append((start, at))
+        return gaps
 
     def _run_end(self, start: int) -> int:
-        """The first offset from `start` on that gave no row, or the range's end: by steps that
-        double, then halve.
+        """Return the first offset from `start` on without a row, or the end of the range.
+
+        The search doubles its steps, then halves them.
         """
-        end, step, until = start, 1, self._range.until_offset
+        end = start
+        step = 1
+        until = self._range.until_offset
         while end < until and self._seen.contains_range(end, min(end + step, until)):
-            end, step = min(end + step, until), step * 2
+            end = min(end + step, until)
+            step *= 2
         while step := step // 2:
             if end + step <= until and self._seen.contains_range(end, end + step):
                 end += step
@@ -713,19 +747,20 @@ Parts = list[tuple[int, int]]
 def rows_before_of(
     newest: Plan | None, table: Table, expected: Mapping[AuditedLog, Expected]
 ) -> dict[AuditedLog, Parts]:
-    """Return offsets [from, until) of each partition with rows from before plan 1, without what was
-    loaded since.
+    """Return offsets [from, until) with rows from before plan 1, by partition.
+
+    Offsets that were loaded since are left out.
     """
     before = newest.rows_before if newest else None
     if before is None or before.table_id != table.id:
         return {}
-    found = dict[AuditedLog, Parts]()
-    for one in before.held:
-        audited = AuditedLog(one.log, one.log_epoch)
+    found: dict[AuditedLog, Parts] = {}
+    for held in before.held:
+        audited = AuditedLog(held.log, held.log_epoch)
         known = expected.get(audited, Expected())
         loaded = [(r.from_offset, r.until_offset) for r, _ in known.ranges]
         loaded += [(interval.from_offset, interval.until_offset) for interval in known.coverage]
-        parts = without((one.from_offset, one.until_offset), loaded)
+        parts = without((held.from_offset, held.until_offset), loaded)
         if parts:
             found[audited] = parts
     return found
@@ -734,11 +769,14 @@ def rows_before_of(
 def more_than_before(
     newest: Plan | None, counted: Mapping[AuditedLog, int]
 ) -> tuple[tuple[AuditedLog, int], ...]:
-    """Return partitions with more such rows than the plan found, and how many: others wrote them
-    since.
+    """Return partitions with more rows from before plan 1 than the plan has, and the difference.
+
+    Other writers wrote them since.
     """
     before = newest.rows_before if newest else None
-    known = {AuditedLog(one.log, one.log_epoch): one.rows for one in before.held} if before else {}
+    known = {}
+    if before:
+        known = {AuditedLog(held.log, held.log_epoch): held.rows for held in before.held}
     return tuple(
         (audited, rows - known[audited])
         for audited, rows in sorted(counted.items())

@@ -1,10 +1,9 @@
-"""Why does an offset have no row?
+"""Why an offset has no row in the table.
 
-Explains missing rows by range results, lost offsets of plans, and commits of other writers, and
-decides whether a table that lacks them is right all the same.
-
-Not here: what is missing (etl/audit/audit.py), commits of others (etl/io/delta/log.py), rows of a
-plan's own commit (etl/io/delta/recover_results.py).
+Lives here: explaining missing rows by range results, lost offsets of plans and commits of other
+writers, and deciding whether a table without them is correct nevertheless.
+Not here: which rows are missing (etl/audit/audit.py), commits of others (etl/io/delta/log.py), rows
+of a plan's own commit (etl/io/delta/recover_results.py).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from etl.audit.audit import Expected, IncompleteInterval, LogFindings
+from etl.audit.audit import Expected, IncompleteInterval, LogFindings, is_covered
 from etl.decide.loaded_intervals import interval_of, without
 from etl.model.plans import Loss, RangeResult
 from etl.model.snapshot import ForeignCommit
@@ -20,119 +19,121 @@ from etl.model.snapshot import ForeignCommit
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """The offsets of one log that gave no row, and why; counts of offsets."""
+    """The offsets of one partition without a row, and the reasons; counts of offsets."""
 
     control_records: int = 0
     aborted_records: int = 0
     compacted: int = 0
     unexplained: int = 0
-    """Unknown: recounted from the table's files, after a crash or a transform that did not read
-    all. On Jafka it is never known which offsets should have a row.
+    """Of unknown reason: recounted from the table's files, after a crash or a transform that did
+    not read all rows. 0 on Jafka, where it is never known which offsets should have a row.
     """
     losses: tuple[Loss, ...] = ()
     read_by_others: tuple[tuple[int, int], ...] = ()
     """Offsets [from, until) that other members of the group read."""
     unnamed: tuple[tuple[int, int], ...] = ()
-    """In a partition that others read, too: offsets [from, until) between two loaded ones that
-    nothing accounts for.
+    """In a partition that others read, too: unaccounted offsets [from, until) between loaded ones.
     """
 
     @property
     def let_go(self) -> int:
-        """Offsets of the losses; bytes, where offsets are byte positions."""
+        """Number of lost offsets; bytes, if offsets are byte positions."""
         return sum(loss.until_offset - loss.from_offset for loss in self.losses)
 
     @property
     def says(self) -> str:
-        """A few words for a person; empty where every offset has its row."""
-        counts = (
+        """A description for the operator; empty if every offset has its row."""
+        parts = []
+        for count, reason in (
             (self.control_records, "control"),
             (self.aborted_records, "aborted"),
             (self.compacted, "compacted"),
-            (self.unexplained, "not known why"),
-        )
-        of_bytes = "bytes " if any(loss.log.is_physical for loss in self.losses) else ""
-        lost = [
-            f"{loss.until_offset - loss.from_offset:,} {of_bytes}lost ({loss.from_offset} to {loss.until_offset}, {loss.why.value})"
-            for loss in self.losses[:1]
-        ]
-        if self.losses[1:]:
-            lost = [
-                f"{self.let_go:,} {of_bytes}lost ({len(self.losses)} stretches from {self.losses[0].from_offset})"
-            ]
+            (self.unexplained, "of unknown reason"),
+        ):
+            if count:
+                parts.append(f"{count:,} {reason}")
+        unit = "bytes " if any(loss.log.is_physical for loss in self.losses) else ""
+        if self.losses:
+            parts.append(f"{self.let_go:,} {unit}lost ({self._describe_losses()})")
         read = sum(until - start for start, until in self.read_by_others)
-        by_others = [f"{read:,} {of_bytes}read by other members of the group"] if read else []
-        return ", ".join(
-            [*(f"{count:,} {why}" for count, why in counts if count), *lost, *by_others]
-        )
+        if read:
+            parts.append(f"{read:,} {unit}read by other members of the group")
+        return ", ".join(parts)
+
+    def _describe_losses(self) -> str:
+        first = self.losses[0]
+        if len(self.losses) > 1:
+            return f"{len(self.losses)} intervals from {first.from_offset}"
+        return f"{first.from_offset} to {first.until_offset}, {first.why.value}"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What is known of the rows of an `IncompleteInterval` at their commit."""
+    """The rows of an `IncompleteInterval` as their commit had them."""
 
     short: IncompleteInterval
     delta_version: int | None = None
-    """The commit that should hold them; None: of a plan that was pruned."""
+    """The commit that should hold the rows; None: the plan was pruned."""
     planned_rows: int = 0
     committed_rows: int | None = None
     """Rows of the interval in the commit's own files; None: the files are gone or unknown."""
     is_elsewhere: bool = False
-    """The commit is one of a table that was there before this one, and an operator accepted this
-    one.
-    """
+    """The commit is in an earlier table, and an operator accepted the present one instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """The missing rows of one log by what became of them."""
+    """The missing rows of one partition by cause."""
 
     never_came: int = 0
-    """Not even in the commit that should hold them."""
+    """Rows that are missing in the commit that should hold them, too."""
     removed: int = 0
-    """They were in that commit."""
+    """Rows that were in that commit."""
     unknown: int = 0
-    """The files that could tell are gone."""
+    """Rows whose commit cannot be examined: its files are deleted."""
     elsewhere: int = 0
-    """They went to a table that was there before this one."""
+    """Rows that were committed to an earlier table."""
     by: tuple[ForeignCommit, ...] = ()
-    """Commits of others since then that removed rows."""
+    """Later commits of other writers that removed rows."""
     allowed: bool = True
-    """Rows that came later on were removed only as policy or an operator allows."""
+    """True if rows were removed only as the policy or an operator permits."""
 
     @property
     def says(self) -> str:
-        """A few words for a person."""
-        who = " and ".join(
-            f"{found.operation} at version {found.delta_version}" for found in self.by[:3]
-        )
-        who += f" and {len(self.by) - 3} more" if len(self.by) > 3 else ""
-        words = (
-            (self.never_came, "never came into the table"),
-            (
-                self.removed,
-                f"removed later by somebody else's {who}"
-                if who
-                else "removed later, by a commit that the log no longer holds",
-            ),
-            (self.elsewhere, "in the table that was there before this one"),
-            (
-                self.unknown,
-                "of which nobody knows any more whether they came"
-                + (f"; since then somebody else did {who}" if who else ""),
-            ),
-        )
-        return ", ".join(f"{count:,} {kind}" for count, kind in words if count)
+        """A description for the operator; empty if no row is missing."""
+        commits = self._describe_commits()
+        removed = "removed later, by a commit that the table's log no longer has"
+        unknown = "of unknown cause, since the files of their commit are deleted"
+        if commits:
+            removed = f"removed later by another writer's {commits}"
+            unknown += f"; another writer committed {commits} since"
+        parts = []
+        for count, cause in (
+            (self.never_came, "never committed to the table"),
+            (self.removed, removed),
+            (self.elsewhere, "in an earlier table that was replaced by this one"),
+            (self.unknown, unknown),
+        ):
+            if count:
+                parts.append(f"{count:,} {cause}")
+        return ", ".join(parts)
+
+    def _describe_commits(self) -> str:
+        commits = [f"{commit.operation} at version {commit.delta_version}" for commit in self.by]
+        described = " and ".join(commits[:3])
+        if len(commits) > 3:
+            described += f" and {len(commits) - 3} more"
+        return described
 
 
 @dataclass(frozen=True, slots=True)
 class UnprovenOffsets:
-    """Offsets of one partition without a row, where it is unknown whether the log held a record."""
+    """Offsets of one partition without a row, if it is unknown whether there was a record."""
 
     offsets: int = 0
-    """On Jafka all bytes of such intervals."""
+    """Number of offsets; on Jafka all bytes of such intervals."""
     plans: tuple[int, ...] = ()
-    """The plans that read them; of those that were pruned the newest."""
+    """Numbers of the plans that read them; of pruned plans only the newest."""
     first: tuple[int, int] = (0, 0)
     """The first interval [from, until) with such offsets."""
     allowed: bool = True
@@ -141,30 +142,27 @@ class UnprovenOffsets:
 
     @property
     def says(self) -> str:
-        """A few words for a person; empty where there is no doubt."""
+        """A description for the operator; empty without unproven offsets."""
         if not self.offsets:
             return ""
-        plans = f"plan{'s' if self.plans[1:] else ''} {', '.join(map(str, self.plans))}"
-        subject = (
-            f"the messages of {self.offsets:,} bytes"
-            if self.is_physical
-            else f"{self.offsets:,} offsets without a row"
-        )
-        whether = (
-            "how many messages the log held there"
-            if self.is_physical
-            else "whether the log held a record there"
-        )
+        subject = f"{self.offsets:,} offsets without a row"
+        unknown = "whether the partition had a record there"
+        if self.is_physical:
+            subject = f"the messages of {self.offsets:,} bytes"
+            unknown = "how many messages the partition had there"
+        plans = "plans" if len(self.plans) > 1 else "plan"
+        numbers = ", ".join(map(str, self.plans))
         return (
-            f"{subject} cannot be proven (first between {self.first[0]} and {self.first[1]}; {plans}): "
-            "what the reader counted did not arrive (a crash took it, or the transform does not read its rows to the end, as limit() "
-            f"does), and from the table nobody can tell {whether}"
+            f"{subject} cannot be proven "
+            f"(first between {self.first[0]} and {self.first[1]}; {plans} {numbers}): "
+            "the counts of the reader did not arrive (a crash lost them, or the transform does not "
+            f"read all its rows, as with limit()), and the table does not show {unknown}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class LogProof:
-    """One log: what the table holds, why offsets gave no row, and what became of missing rows."""
+    """The proof of one partition: its audit, offsets without rows, and missing rows by cause."""
 
     findings: LogFindings
     gaps: Gaps = Gaps()
@@ -173,54 +171,62 @@ class LogProof:
 
     @property
     def is_right(self) -> bool:
-        """True if each row that nobody was permitted to remove is there once, and nothing else."""
-        f, m = self.findings, self.missing
+        """True if the table has each expected row once, and no other row.
+
+        Rows that were removed by permission are not expected.
+        """
+        findings = self.findings
         is_clean = not (
-            f.double_rows
-            or f.unexpected
-            or f.entries_with_holes
-            or m.never_came
+            findings.double_rows
+            or findings.unexpected
+            or findings.entries_with_holes
+            or self.missing.never_came
             or self.gaps.unnamed
         )
-        return is_clean and (m.allowed or not f.missing) and self.doubt.allowed
+        is_complete = self.missing.allowed or not findings.missing
+        return is_clean and is_complete and self.doubt.allowed
 
 
 def gaps_of(expected: Expected, losses: Collection[Loss], *, is_physical: bool = False) -> Gaps:
-    """Add up what results and loaded intervals say. A range that a crash left in both counts once."""
+    """Return the sums of range results and loaded intervals of one partition.
+
+    A range that a crash left in both counts once.
+    """
     loaded = list(expected.coverage)
-    for r, receipt in expected.ranges:
-        if not any(
-            i.from_offset <= r.from_offset and r.until_offset <= i.until_offset
-            for i in expected.coverage
-        ):
-            loaded.append(interval_of(r, receipt))
+    covered = [(interval.from_offset, interval.until_offset) for interval in expected.coverage]
+    for offset_range, receipt in expected.ranges:
+        if not is_covered(offset_range, covered):
+            loaded.append(interval_of(offset_range, receipt))
+    unexplained = 0
+    if not is_physical:
+        unexplained = sum(interval.unexplained for interval in loaded)
     return Gaps(
-        sum(i.control_records for i in loaded),
-        sum(i.aborted_records for i in loaded),
-        sum(i.compacted for i in loaded),
-        0 if is_physical else sum(i.unexplained for i in loaded),
+        sum(interval.control_records for interval in loaded),
+        sum(interval.aborted_records for interval in loaded),
+        sum(interval.compacted for interval in loaded),
+        unexplained,
         tuple(sorted(losses)),
         expected.read_by_others,
-        _unnamed(expected, losses),
+        _unaccounted(expected, losses),
     )
 
 
-def _unnamed(expected: Expected, losses: Collection[Loss]) -> tuple[tuple[int, int], ...]:
-    """Return unaccounted offsets; not if a member of a group was the only reader, where a start may
-    move silently.
+def _unaccounted(expected: Expected, losses: Collection[Loss]) -> tuple[tuple[int, int], ...]:
+    """Return offsets that are neither loaded, nor lost, nor read by others.
+
+    Empty if no other member read the partition: then a start may move without a record of it.
     """
     if not expected.read_by_others:
         return ()
-    loaded = [
-        *((one.from_offset, one.until_offset) for one in (*expected.coverage, *expected.given_up)),
-        *((r.from_offset, r.until_offset) for r, _ in expected.ranges),
-    ]
-    named = [
-        *loaded,
-        *expected.read_by_others,
-        *((loss.from_offset, loss.until_offset) for loss in losses),
-    ]
-    return tuple(without((min(named)[0], max(until for _, until in named)), named))
+    accounted = list(expected.read_by_others)
+    for interval in (*expected.coverage, *expected.given_up):
+        accounted.append((interval.from_offset, interval.until_offset))
+    for loss in losses:
+        accounted.append((loss.from_offset, loss.until_offset))
+    for offset_range, _ in expected.ranges:
+        accounted.append((offset_range.from_offset, offset_range.until_offset))
+    end = max(until for _, until in accounted)
+    return tuple(without((min(accounted)[0], end), accounted))
 
 
 def doubt_of(
@@ -231,17 +237,19 @@ def doubt_of(
     accepted: int,
     is_physical: bool = False,
 ) -> UnprovenOffsets:
-    """Return what cannot be proven of one partition. `plans`: numbers of kept plans by interval,
-    `pruned`: the newest doubtful other one; up to plan `accepted` an operator accepted the table.
+    """Return the offsets of one partition that cannot be proven.
+
+    `plans`: numbers of stored plans by interval. `pruned`: the newest pruned plan with unproven
+    offsets. `accepted`: the plan up to which an operator accepted the table.
     """
     if not unproven:
         return UnprovenOffsets()
-    numbers = sorted({plans.get((s.from_offset, s.until_offset), pruned) for s in unproven})
-    first = min((s.from_offset, s.until_offset) for s in unproven)
+    intervals = [(interval.from_offset, interval.until_offset) for interval in unproven]
+    numbers = sorted({plans.get(interval, pruned) for interval in intervals})
     return UnprovenOffsets(
-        sum(s.missing for s in unproven),
+        sum(interval.missing for interval in unproven),
         tuple(numbers),
-        first,
+        min(intervals),
         numbers[-1] <= accepted,
         is_physical,
     )
@@ -253,46 +261,54 @@ def origin_of(
     planned: RangeResult,
     committed: RangeResult | None,
 ) -> Origin:
-    """Return the origin of a plan's range with a known commit."""
-    return Origin(short, delta_version, planned.rows or 0, committed.rows if committed else None)
+    """Return the origin of a plan's range with a known commit.
+
+    `committed`: None if the commit's files cannot be examined.
+    """
+    committed_rows = committed.rows if committed else None
+    return Origin(short, delta_version, planned.rows or 0, committed_rows)
 
 
 def blame(
     origins: Iterable[Origin], removals: Iterable[ForeignCommit], allowed: frozenset[int]
 ) -> Missing:
-    """Explain the missing rows. `removals`: known commits of others that removed rows, `allowed`:
-    versions that policy or an operator permits. Missing rows of unknown origin are right only if
-    such a commit could have removed them.
+    """Return the missing rows by cause.
+
+    `removals`: known commits of other writers that removed rows. `allowed`: versions that the
+    policy or an operator permits. Missing rows of unknown cause are permitted only if such a commit
+    can have removed them.
     """
-    elsewhere, here = 0, list[Origin]()
+    never_came = 0
+    removed = 0
+    unknown = 0
+    elsewhere = 0
+    here = []
     for origin in origins:
+        missing = origin.short.missing
         if origin.is_elsewhere:
-            elsewhere += origin.short.missing
-        else:
-            here.append(origin)
-    known = [
-        (origin, _absent(origin, origin.committed_rows))
-        for origin in here
-        if origin.committed_rows is not None
-    ]
-    never_came = sum(absent for _, absent in known)
-    removed = sum(origin.short.missing for origin, _ in known) - never_came
-    unknown = sum(origin.short.missing for origin in here if origin.committed_rows is None)
-    by = (
-        tuple(found for found in removals if any(_is_after(found, origin) for origin in here))
-        if removed or unknown
-        else ()
-    )
-    is_allowed = bool(by) and all(found.delta_version in allowed for found in by)
-    return Missing(
-        never_came, removed, unknown, elsewhere, by, is_allowed or not (removed or unknown)
-    )
+            elsewhere += missing
+            continue
+        here.append(origin)
+        if origin.committed_rows is None:
+            unknown += missing
+            continue
+        absent = _absent(origin, origin.committed_rows)
+        never_came += absent
+        removed += missing - absent
+    if not removed and not unknown:
+        return Missing(never_came, removed, unknown, elsewhere)
+    by = []
+    for commit in removals:
+        if any(_is_after(commit, origin) for origin in here):
+            by.append(commit)
+    is_allowed = bool(by) and all(commit.delta_version in allowed for commit in by)
+    return Missing(never_came, removed, unknown, elsewhere, tuple(by), is_allowed)
 
 
 def _absent(origin: Origin, committed_rows: int) -> int:
-    """Missing rows that the commit never held."""
+    """Return the number of missing rows that are not in the commit either."""
     return min(origin.short.missing, max(0, origin.planned_rows - committed_rows))
 
 
-def _is_after(found: ForeignCommit, origin: Origin) -> bool:
-    return origin.delta_version is None or found.delta_version > origin.delta_version
+def _is_after(commit: ForeignCommit, origin: Origin) -> bool:
+    return origin.delta_version is None or commit.delta_version > origin.delta_version

@@ -1,12 +1,14 @@
-"""How are the documents of the ledger, other than plans, rendered and parsed?
+"""How the documents of the ledger, other than plans, are rendered and parsed.
 
 Lives here: the common frame of all documents (format number, size limit, compression, partitions),
 commit results, loaded intervals, operator decisions, retirement, reservations of backfills,
 locations of named tables, pauses, bounds and run keys.
+Not here: plans (plan_document.py), znode paths (paths.py), reading and writing znodes
+(etl/io/zookeeper/).
 
 A document of a newer format is rejected, so that an old driver never misreads a newer plan.
 Documents of formats 1 and 2 lack table versions, log starts, leader epochs, incarnations, pending
-starts and the reasons of lost offsets; they are still read.
+starts and the reasons of lost offsets; they are still parsed.
 """
 
 from __future__ import annotations
@@ -44,12 +46,14 @@ T = TypeVar("T")
 V = TypeVar("V")
 FORMAT = 3
 WRITTEN_MAX_BYTES = 64 * 2**20
-"""No document is written that is larger before it is compressed: a plan is refused, a record leaves
-gaps out.
+"""Largest document that is written, in bytes before compression.
+
+A larger plan is rejected; a larger commit result is written without some of its gaps.
 """
 DOCUMENT_MAX_BYTES = 4 * WRITTEN_MAX_BYTES
-"""A decompressed document larger than this is not one of ours. Earlier versions bounded no record
-that they wrote.
+"""Largest document that is parsed, in bytes after decompression.
+
+It is more than what is written, since earlier versions wrote commit results without a limit.
 """
 
 
@@ -60,11 +64,9 @@ def parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T
     try:
         document = json.loads(_inflate(payload))
         if document["format"] > FORMAT:
-            message = (
-                f"The document has format {document['format']}, this version reads up to {FORMAT}"
-            )
             raise NeedsDecision(
-                message,
+                f"The document has format {document['format']}, "
+                f"but this version reads formats up to {FORMAT}",
                 znode=path,
                 action="Check that the newest version of offset-range-etl runs everywhere",
             )
@@ -79,91 +81,103 @@ def parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T
         OverflowError,
         zlib.error,
     ) as error:
-        message = f"The znode does not hold what it should: {type(error).__name__}: {error}"
+        message = f"A stored document is invalid: {type(error).__name__}: {error}"
         raise LedgersDisagree(
             message,
             znode=path,
-            action="Check who wrote that znode, and whether ZooKeeper was restored from a copy",
+            action="Check which client wrote that znode, "
+            "and whether ZooKeeper was restored from a copy",
         ) from error
 
 
 def _inflate(payload: bytes) -> bytes:
-    """Decompress, never to more than a document of ours can be."""
+    """Decompress up to `DOCUMENT_MAX_BYTES`. Raises ValueError for a larger document."""
     inflating = zlib.decompressobj()
     text = inflating.decompress(payload, DOCUMENT_MAX_BYTES)
     if not inflating.eof:
-        raise ValueError("it is cut off or far too large")
+        raise ValueError("the document is incomplete or far too large")
     return text
 
 
 def canonical(document: Any) -> bytes:
-    """The one way to write a document down, so that its hash is one, too."""
+    """Return the canonical JSON of a document: equal documents have equal bytes and hashes."""
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
 
 def render_logs(logs: Iterable[BrokerPartition]) -> dict[str, list[str]]:
-    """Logs that are `in_order`, by topic: `{topic: [key, ...]}`."""
-    found: dict[str, list[str]] = {}
+    """Return partitions that are `in_order` by topic: `{topic: [key, ...]}`."""
+    by_topic: dict[str, list[str]] = {}
     for log in logs:
-        found.setdefault(log.topic, []).append(log.key)
-    return found
+        by_topic.setdefault(log.topic, []).append(log.key)
+    return by_topic
 
 
 def parse_logs(found: Mapping[str, list[str]]) -> list[BrokerPartition]:
-    """The logs that `render_logs` wrote, in order. Raises ValueError for a key of none."""
-    return [log_of(topic, key) for topic, keys in found.items() for key in keys]
+    """Return the partitions that `render_logs` wrote, in order.
+
+    Raises ValueError for an invalid partition key.
+    """
+    logs: list[BrokerPartition] = []
+    for topic, keys in found.items():
+        logs.extend(log_of(topic, key) for key in keys)
+    return logs
 
 
 def log_of(topic: str, key: str) -> BrokerPartition:
-    """The log of that key. Raises ValueError where it is of none."""
+    """Return the partition of that key. Raises ValueError if the key is invalid."""
     log = parse_partition_key(topic, key)
     if log is None:
         raise ValueError(f"{key!r} is no partition key")
     return log
 
 
-def sorted_items(of_logs: Mapping[BrokerPartition, V]) -> list[tuple[BrokerPartition, V]]:
-    """The items of a mapping in the order of its logs, so that equal mappings are written alike."""
-    return [(log, of_logs[log]) for log in in_order(of_logs)]
+def sorted_items(by_log: Mapping[BrokerPartition, V]) -> list[tuple[BrokerPartition, V]]:
+    """Return the items of a mapping in the order of its partitions: equal mappings, equal bytes."""
+    return [(log, by_log[log]) for log in in_order(by_log)]
 
 
 def flat(found: Iterable[tuple[int, int]]) -> list[int]:
     """Flatten pairs into one list, which is shorter as JSON."""
-    return [number for pair in found for number in pair]
+    numbers: list[int] = []
+    for pair in found:
+        numbers.extend(pair)
+    return numbers
 
 
 def pairs(found: list[int]) -> tuple[tuple[int, int], ...]:
-    """The pairs that `flat` wrote."""
+    """Return the pairs that `flat` wrote."""
     return tuple(zip(found[::2], found[1::2], strict=True))
 
 
 def render_bounds(bounds: Bounds) -> list[Any]:
-    """Both ends, and in how many logs no record was as late as the second."""
-    return [
-        *(
-            bound and [bound.said, bound.at_ms, bound.back]
-            for bound in (bounds.start, bounds.until)
-        ),
-        bounds.open_logs,
-    ]
+    """Return start, end, and the number of partitions that had no record at or after the end."""
+    return [_render_bound(bounds.start), _render_bound(bounds.until), bounds.open_logs]
+
+
+def _render_bound(bound: Bound | None) -> list[Any] | None:
+    return [bound.said, bound.at_ms, bound.back] if bound else None
 
 
 def parse_bounds(found: Sequence[Any] | None) -> Bounds:
-    """The bounds that `render_bounds` wrote; none where a document has none."""
+    """Return the bounds that `render_bounds` wrote; `NO_BOUNDS` if the document has none."""
     if not found:
         return NO_BOUNDS
     start, until, open_logs = found
-    return Bounds(Bound(*start) if start else None, Bound(*until) if until else None, open_logs)
+    return Bounds(_parse_bound(start), _parse_bound(until), open_logs)
+
+
+def _parse_bound(found: Sequence[Any] | None) -> Bound | None:
+    return Bound(*found) if found else None
 
 
 def render_keys(keys: Iterable[RunKeyRecord]) -> list[list[Any]]:
-    """Run keys that no stored plan has any more."""
-    return [[one.key, one.number, one.said, one.is_empty] for one in keys]
+    """Return the records of run keys of pruned plans as JSON values."""
+    return [[record.key, record.number, record.said, record.is_empty] for record in keys]
 
 
 def parse_keys(found: Iterable[Sequence[Any]]) -> tuple[RunKeyRecord, ...]:
-    """The keys that `render_keys` wrote."""
-    return tuple(RunKeyRecord(*one) for one in found)
+    """Return the records that `render_keys` wrote."""
+    return tuple(RunKeyRecord(*record) for record in found)
 
 
 _GAP_BYTES = 40
@@ -172,11 +186,10 @@ _GAP_BYTES = 40
 
 def render_applied(applied: CommitResult) -> bytes:
     """Render a plan's result. If not all gaps fit, as many ranges as possible keep theirs."""
-    document = applied_content(applied)
-    left = (WRITTEN_MAX_BYTES - len(canonical(document))) // _GAP_BYTES
-    return zlib.compress(
-        canonical(_applied_content(applied, _gaps_that_fit(applied.receipts, left))), 6
-    )
+    size = len(canonical(applied_content(applied)))
+    gaps_max = (WRITTEN_MAX_BYTES - size) // _GAP_BYTES
+    document = _applied_content(applied, _gaps_that_fit(applied.receipts, gaps_max))
+    return zlib.compress(canonical(document), 6)
 
 
 def applied_content(applied: CommitResult) -> dict[str, Any]:
@@ -184,9 +197,15 @@ def applied_content(applied: CommitResult) -> dict[str, Any]:
     return _applied_content(applied, ((),) * len(applied.receipts))
 
 
-def _gaps_that_fit(receipts: Sequence[RangeResult], left: int) -> list[tuple[tuple[int, int], ...]]:
-    """Return the gaps of each range, all or none: some of them prove no more than their number."""
+def _gaps_that_fit(
+    receipts: Sequence[RangeResult], gaps_max: int
+) -> list[tuple[tuple[int, int], ...]]:
+    """Return the gaps of each range: all of them, or none if they exceed `gaps_max` in total.
+
+    A part of a range's gaps would prove no more than their number.
+    """
     kept: list[tuple[tuple[int, int], ...]] = [()] * len(receipts)
+    left = gaps_max
     for i in sorted(range(len(receipts)), key=lambda i: len(receipts[i].gaps)):
         left -= len(receipts[i].gaps)
         if left < 0:
@@ -199,6 +218,9 @@ def _applied_content(
     applied: CommitResult, gaps: Sequence[tuple[tuple[int, int], ...]]
 ) -> dict[str, Any]:
     receipts = applied.receipts
+    gaps_complete = []
+    for receipt, written in zip(receipts, gaps, strict=True):
+        gaps_complete.append(receipt.gaps_complete and len(written) == len(receipt.gaps))
     return {
         "format": FORMAT,
         "number": applied.number,
@@ -210,11 +232,8 @@ def _applied_content(
         "control_records": [r.control_records for r in receipts],
         "aborted_records": [r.aborted_records for r in receipts],
         "missing_offsets": [r.missing_offsets for r in receipts],
-        "gaps": [[n for gap in some for n in gap] for some in gaps],
-        "gaps_complete": [
-            r.gaps_complete and len(some) == len(r.gaps)
-            for r, some in zip(receipts, gaps, strict=True)
-        ],
+        "gaps": [flat(written) for written in gaps],
+        "gaps_complete": gaps_complete,
         "run_id": applied.run_id,
         "last_epoch": [r.last_epoch for r in receipts],
         "epochs": [flat(r.epochs) for r in receipts],
@@ -230,75 +249,82 @@ def parse_applied(payload: bytes, *, path: str) -> CommitResult:
 
 def applied_of(document: dict[str, Any]) -> CommitResult:
     """Return a plan's result from its document."""
-    columns = (
-        "rows",
-        "fetched_bytes",
-        "control_records",
-        "aborted_records",
-        "missing_offsets",
-        "gaps",
-        "gaps_complete",
+    count = len(document["rows"])
+    columns = zip(
+        document["rows"],
+        document["fetched_bytes"],
+        document["control_records"],
+        document["aborted_records"],
+        document["missing_offsets"],
+        document["gaps"],
+        document["gaps_complete"],
+        # Earlier formats and versions lack the following columns.
+        document.get("last_epoch") or [None] * count,
+        document.get("behind_transform") or [False] * count,
+        document.get("epochs") or [[]] * count,
+        strict=True,
     )
-    last = document.get("last_epoch") or [None] * len(document["rows"])
-    epochs = document.get("epochs") or [[]] * len(document["rows"])
-    behind = document.get("behind_transform") or [False] * len(document["rows"])
-    receipts = tuple(
-        RangeResult(
-            rows,
-            fetched,
-            control,
-            aborted,
-            missing,
-            pairs(gaps),
-            complete,
-            epoch,
-            transformed,
-            pairs(of_batches),
+    receipts = []
+    for *counts, gaps, gaps_complete, last_epoch, behind_transform, epochs in columns:
+        rows, fetched_bytes, control_records, aborted_records, missing_offsets = counts
+        receipts.append(
+            RangeResult(
+                rows,
+                fetched_bytes,
+                control_records,
+                aborted_records,
+                missing_offsets,
+                pairs(gaps),
+                gaps_complete,
+                last_epoch,
+                behind_transform,
+                pairs(epochs),
+            )
         )
-        for rows, fetched, control, aborted, missing, gaps, complete, epoch, transformed, of_batches in zip(
-            *(document[c] for c in columns), last, behind, epochs, strict=True
-        )
-    )
     return CommitResult(
         document["number"],
         document["plan_id"],
         document["delta_version"],
         document["table_id"],
-        receipts,
+        tuple(receipts),
         document.get("run_id"),
         document.get("uncounted"),
     )
 
 
 def render_loaded_intervals(coverage: LoadedIntervals) -> bytes:
-    """The znode of merged intervals."""
-    logs, left = in_order(coverage.intervals), in_order(coverage.given_up)
-    removals = [[f.delta_version, f.operation, f.why] for f in coverage.removals]
+    """Render the loaded intervals of pruned plans."""
     document = {
         "format": FORMAT,
         "through": coverage.through,
-        "logs": render_logs(logs),
-        "removals": removals,
-        "intervals": [_render_intervals(coverage.intervals[log]) for log in logs],
-        "table_id": coverage.table_id,
-        "vanished": [
-            [v.log.topic, v.log.key, v.from_offset, v.until_offset, v.log_epoch]
-            for v in coverage.vanished
+        **_intervals_content(coverage.intervals),
+        "removals": [
+            [commit.delta_version, commit.operation, commit.why] for commit in coverage.removals
         ],
-        "given_up": {
-            "logs": render_logs(left),
-            "intervals": [_render_intervals(coverage.given_up[log]) for log in left],
-        },
+        "table_id": coverage.table_id,
+        "vanished": [_offsets_row(vanished) for vanished in coverage.vanished],
+        "given_up": _intervals_content(coverage.given_up),
         "held_through": coverage.held_through,
         "unproven_through": coverage.unproven_through,
         "keys": render_keys(coverage.keys),
     }
     if coverage.read_by_others:
-        document["read_by_others"] = [
-            [one.log.topic, one.log.key, one.from_offset, one.until_offset, one.log_epoch]
-            for one in coverage.read_by_others
-        ]
+        document["read_by_others"] = [_offsets_row(read) for read in coverage.read_by_others]
     return zlib.compress(canonical(document), 6)
+
+
+def _offsets_row(found: Vanished | ReadByOthers) -> list[Any]:
+    return [found.log.topic, found.log.key, found.from_offset, found.until_offset, found.log_epoch]
+
+
+def _intervals_content(
+    intervals: Mapping[BrokerPartition, Sequence[Interval]],
+) -> dict[str, Any]:
+    logs = in_order(intervals)
+    return {
+        "logs": render_logs(logs),
+        "intervals": [_render_intervals(intervals[log]) for log in logs],
+    }
 
 
 def _render_intervals(found: Iterable[Interval]) -> list[list[int | None]]:
@@ -318,16 +344,20 @@ def _render_intervals(found: Iterable[Interval]) -> list[list[int | None]]:
 
 
 def parse_loaded_intervals(payload: bytes, *, path: str) -> LoadedIntervals:
-    """Merged intervals. Raises LedgersDisagree when the znode does not hold them."""
-    return parsed(payload, path, _coverage)
+    """Parse loaded intervals of pruned plans. Raises LedgersDisagree if they are invalid."""
+    return parsed(payload, path, _loaded_intervals)
 
 
-def _coverage(document: dict[str, Any]) -> LoadedIntervals:
+def _loaded_intervals(document: dict[str, Any]) -> LoadedIntervals:
     removals = tuple(ForeignCommit(*found) for found in document.get("removals", ()))
     vanished = tuple(
         Vanished(log_of(topic, key), *found) for topic, key, *found in document.get("vanished", ())
     )
     given_up = _parse_intervals(document["given_up"]) if "given_up" in document else {}
+    read_by_others = tuple(
+        ReadByOthers(log_of(topic, key), *found)
+        for topic, key, *found in document.get("read_by_others", ())
+    )
     return LoadedIntervals(
         document["through"],
         _parse_intervals(document),
@@ -338,28 +368,25 @@ def _coverage(document: dict[str, Any]) -> LoadedIntervals:
         document.get("held_through"),
         document.get("unproven_through", 0),
         parse_keys(document.get("keys", ())),
-        tuple(
-            ReadByOthers(log_of(topic, key), *found)
-            for topic, key, *found in document.get("read_by_others", ())
-        ),
+        read_by_others,
     )
 
 
 def _parse_intervals(document: dict[str, Any]) -> dict[BrokerPartition, tuple[Interval, ...]]:
     logs = parse_logs(document["logs"])
-    return {
-        log: tuple(Interval(*i) for i in found)
-        for log, found in zip(logs, document["intervals"], strict=True)
-    }
+    intervals = {}
+    for log, found in zip(logs, document["intervals"], strict=True):
+        intervals[log] = tuple(Interval(*columns) for columns in found)
+    return intervals
 
 
 def render_acknowledgement(acknowledgement: Acknowledgement) -> bytes:
-    """The znode of an acknowledgement, readable as it is."""
-    return json.dumps(_acknowledgement(acknowledgement), sort_keys=True).encode()
+    """Render an operator's decision as uncompressed JSON."""
+    return json.dumps(_acknowledgement_content(acknowledgement), sort_keys=True).encode()
 
 
-def _acknowledgement(acknowledgement: Acknowledgement) -> dict[str, Any]:
-    document = {
+def _acknowledgement_content(acknowledgement: Acknowledgement) -> dict[str, Any]:
+    content: dict[str, Any] = {
         "format": FORMAT,
         "table_id": acknowledgement.table_id,
         "delta_version": acknowledgement.delta_version,
@@ -373,17 +400,26 @@ def _acknowledgement(acknowledgement: Acknowledgement) -> dict[str, Any]:
         "commit": acknowledgement.commit,
         "place": acknowledgement.place,
     }
-    of_backfills = {name: _acknowledgement(one) for name, one in acknowledgement.beside.items()}
-    of_few = {"beside": of_backfills, "rows_of": list(acknowledgement.rows_of)}
-    return {**document, **{name: value for name, value in of_few.items() if value}}
+    if acknowledgement.beside:
+        content["beside"] = {
+            backfill: _acknowledgement_content(decision)
+            for backfill, decision in acknowledgement.beside.items()
+        }
+    if acknowledgement.rows_of:
+        content["rows_of"] = list(acknowledgement.rows_of)
+    return content
 
 
 def parse_acknowledgement(payload: bytes, *, path: str) -> Acknowledgement:
-    """An acknowledgement. Raises LedgersDisagree when the znode does not hold one."""
+    """Parse an operator's decision. Raises LedgersDisagree if it is invalid."""
     return parsed(zlib.compress(payload), path, _parse_acknowledgement)
 
 
 def _parse_acknowledgement(found: dict[str, Any]) -> Acknowledgement:
+    of_backfills = {
+        str(backfill): _parse_acknowledgement(decision)
+        for backfill, decision in found.get("beside", {}).items()
+    }
     return Acknowledgement(
         found["table_id"],
         found["delta_version"],
@@ -396,43 +432,47 @@ def _parse_acknowledgement(found: dict[str, Any]) -> Acknowledgement:
         found.get("was_recorded"),
         found.get("commit"),
         found.get("place"),
-        {str(name): _parse_acknowledgement(one) for name, one in found.get("beside", {}).items()},
+        of_backfills,
         tuple(map(str, found.get("rows_of", ()))),
     )
 
 
+_RETIREMENT_FORMAT = 1
+
+
 def render_retirement(retirement: Retirement) -> bytes:
-    """The znode of a pipeline that was taken out of service, readable as it is."""
-    document = {
-        "format": 1,
+    """Render a retirement as uncompressed JSON."""
+    content = {
+        "format": _RETIREMENT_FORMAT,
         "reason": retirement.reason,
         "at_ms": retirement.at_ms,
         "taken_over_by": retirement.taken_over_by,
     }
-    return json.dumps(document, sort_keys=True).encode()
+    return json.dumps(content, sort_keys=True).encode()
 
 
 def parse_retirement(payload: bytes, *, path: str) -> Retirement:
     """Parse a retirement. Raises LedgersDisagree if it is invalid."""
-    return parsed(
-        zlib.compress(payload),
-        path,
-        lambda found: Retirement(
-            str(found["reason"]),
-            int(found["at_ms"]),
-            str(found["taken_over_by"]) if found.get("taken_over_by") else None,
-        ),
+    return parsed(zlib.compress(payload), path, _retirement)
+
+
+def _retirement(found: dict[str, Any]) -> Retirement:
+    successor = found.get("taken_over_by")
+    return Retirement(
+        str(found["reason"]),
+        int(found["at_ms"]),
+        str(successor) if successor else None,
     )
 
 
-CLAIM_FORMAT = 1
+_RESERVATION_FORMAT = 1
 
 
 def render_claim(claim: Reservation) -> bytes:
-    """The znode of a claim."""
+    """Render the reservation of a backfill."""
     logs = in_order(claim.stretches)
     document = {
-        "format": CLAIM_FORMAT,
+        "format": _RESERVATION_FORMAT,
         "name": claim.name,
         "logs": render_logs(logs),
         "stretches": [claim.stretches[log] for log in logs],
@@ -441,37 +481,45 @@ def render_claim(claim: Reservation) -> bytes:
         "made_at_ms": claim.made_at_ms,
         "state": claim.state.value,
         "reason": claim.reason,
-        **({"table_id": claim.table_id} if claim.table_id else {}),
     }
+    if claim.table_id:
+        document["table_id"] = claim.table_id
     return zlib.compress(canonical(document), 6)
 
 
 def parse_claim(payload: bytes, *, path: str) -> Reservation:
-    """The claim of a znode. Raises LedgersDisagree when it is none."""
-    return parsed(payload, path, _claim)
+    """Parse the reservation of a backfill. Raises LedgersDisagree if it is invalid."""
+    return parsed(payload, path, _reservation)
 
 
-def _claim(found: dict[str, Any]) -> Reservation:
+def _reservation(found: dict[str, Any]) -> Reservation:
     logs = parse_logs(found["logs"])
-    stretches = {
-        log: tuple((_offset(start), _offset(until)) for start, until in parts)
-        for log, parts in zip(logs, found["stretches"], strict=True)
-    }
-    if any(start >= until for parts in stretches.values() for start, until in parts):
-        raise ValueError("a stretch of it is none")
-    lives = {
-        log: _offset(life) for log, life in zip(logs, found["log_epochs"], strict=True) if life
-    }
+    intervals = {}
+    for log, parts in zip(logs, found["stretches"], strict=True):
+        intervals[log] = tuple(_offset_interval(start, until) for start, until in parts)
+    incarnations = {}
+    for log, incarnation in zip(logs, found["log_epochs"], strict=True):
+        if incarnation:
+            incarnations[log] = _offset(incarnation)
+    reason = found["reason"]
+    table_id = found.get("table_id")
     return Reservation(
         str(found["name"]),
-        stretches,
-        lives,
+        intervals,
+        incarnations,
         str(found["asked"]),
         int(found["made_at_ms"]),
         ReservationState(found["state"]),
-        None if found["reason"] is None else str(found["reason"]),
-        str(found["table_id"]) if found.get("table_id") else None,
+        None if reason is None else str(reason),
+        str(table_id) if table_id else None,
     )
+
+
+def _offset_interval(start: object, until: object) -> tuple[int, int]:
+    interval = _offset(start), _offset(until)
+    if interval[0] >= interval[1]:
+        raise ValueError(f"{start} to {until} is an empty interval")
+    return interval
 
 
 def _offset(found: object) -> int:
@@ -481,55 +529,55 @@ def _offset(found: object) -> int:
 
 
 def render_named_table(found: NamedTable) -> bytes:
-    """The znode of a named table."""
-    content = {
+    """Render the location of a named table."""
+    document = {
+        "format": FORMAT,
         "name": found.name,
         "path": found.path,
         "table_id": found.table_id,
         "at_ms": found.at_ms,
         "catalog": found.catalog,
     }
-    document = {"format": FORMAT, **content}
     return zlib.compress(canonical(document), 6)
 
 
 def parse_named_table(payload: bytes, *, path: str) -> NamedTable:
-    """Parse a table's location. Raises LedgersDisagree if it is invalid, NeedsDecision if a newer
-    version wrote it.
+    """Parse the location of a named table.
+
+    Raises LedgersDisagree if it is invalid, NeedsDecision if a newer version wrote it.
     """
     return parsed(payload, path, _named_table)
 
 
 def _named_table(found: dict[str, Any]) -> NamedTable:
-    name, place, table_id, at_ms = found["name"], found["path"], found["table_id"], found["at_ms"]
-    if not (
-        isinstance(name, str)
-        and isinstance(place, str)
-        and name
-        and place
-        and isinstance(at_ms, int)
-    ):
-        raise ValueError(f"{name!r} at {place!r} is no place of a table")
+    name = found["name"]
+    location = found["path"]
+    table_id = found["table_id"]
+    at_ms = found["at_ms"]
+    catalog = found.get("catalog")
+    is_valid = isinstance(name, str) and isinstance(location, str) and isinstance(at_ms, int)
+    if not is_valid or not name or not location:
+        raise ValueError(f"{name!r} at {location!r} is no location of a table")
     if not (table_id is None or isinstance(table_id, str)):
         raise ValueError(f"{table_id!r} is no id of a table")
-    catalog = found.get("catalog")
     if not (catalog is None or isinstance(catalog, str)):
-        raise ValueError(f"{catalog!r} names no catalog")
-    return NamedTable(name, place, table_id, at_ms, catalog)
+        raise ValueError(f"{catalog!r} is no name of a catalog")
+    return NamedTable(name, location, table_id, at_ms, catalog)
 
 
 def render_pauses(pauses: Iterable[Pause]) -> bytes:
-    """The znode of a pipeline's pauses."""
-    rows = [
-        [one.topic, one.log.key if one.log else None, one.reason, one.by, one.since_ms]
-        for one in pauses
-    ]
+    """Render the pauses of a pipeline."""
+    rows = []
+    for pause in pauses:
+        key = pause.log.key if pause.log else None
+        rows.append([pause.topic, key, pause.reason, pause.by, pause.since_ms])
     return zlib.compress(canonical({"format": FORMAT, "pauses": rows}), 6)
 
 
 def parse_pauses(payload: bytes, *, path: str) -> tuple[Pause, ...]:
-    """The pauses of a znode. Raises LedgersDisagree where it has none, NeedsDecision where a newer
-    version wrote it.
+    """Parse the pauses of a pipeline.
+
+    Raises LedgersDisagree if they are invalid, NeedsDecision if a newer version wrote them.
     """
     return parsed(payload, path, lambda found: tuple(_pause(*row) for row in found["pauses"]))
 

@@ -1,13 +1,14 @@
-"""How is a plan written into a znode and into a table commit, and what is its id?
+"""How a plan is written into a znode and into a Delta commit, and how its id is computed.
 
 The id is the hash of the canonical content without leaders (an address changes), without the state
 of the offset commit, and without the time zone, which decides no range.
 
-The content is columnar, with numbers near a partition's position as distances from it; compressed
-that is a tenth of the plain form. Beside a leader's address its broker type is kept, so that it is
-detected once.
+The content is columnar, and numbers near the loaded-until offset of a partition are stored as
+distances from it: compressed, that takes a tenth of the plain form. The broker type is stored with
+a leader's address, so that it is detected once.
 
-Lives here, too: the `userMetadata` of our Delta commits.
+Lives here: plans, their ids, and the `userMetadata` of this program's Delta commits.
+Not here: other documents and the common frame (documents.py), znode paths (paths.py).
 """
 
 from __future__ import annotations
@@ -71,31 +72,11 @@ _LOSS_COLUMNS = {1: 3, 2: 4}
 
 
 def content_of(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
-    """Return everything of the plan but its id, in that format."""
+    """Return the content of the plan in that format, without its id."""
     logs = in_order(plan.positions)
     index = {log: i for i, log in enumerate(logs)}
-    seen, positions = [plan.seen[log] for log in logs], [plan.positions[log] for log in logs]
     brokers = sorted({r.leader.broker for r in plan.ranges if r.leader})
-    address = {broker: i for i, broker in enumerate(brokers)}
-    losses = [
-        [index[loss.log], loss.from_offset, loss.until_offset, loss.why.value, loss.log_epoch]
-        for loss in plan.losses
-    ]
-    known: dict[str, Any] = (
-        {}
-        if form == 1
-        else {
-            "table_bit": plan.table_transaction_version,
-            "kept": [
-                None if start is None else at - start
-                for at, start in zip(positions, map(plan.log_starts.get, logs), strict=True)
-            ],
-        }
-    )
-    if form > 2:
-        known |= _since_format_3(plan, logs, index, brokers)
-    return {
-        **known,
+    content: dict[str, Any] = {
         "format": form,
         "number": plan.number,
         "uid": plan.uid,
@@ -112,22 +93,53 @@ def content_of(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
         "moves_offsets": plan.moves_offsets,
         "run_key": plan.run_key,
         "logs": render_logs(logs),
-        "positions": positions,
-        "behind": [
-            None if s.offset is None else at - s.offset
-            for at, s in zip(positions, seen, strict=True)
-        ],
-        "seen_version": [s.version for s in seen],
-        "leaders": [[b.id, b.host, b.port] for b in brokers],
-        "ranges": {
-            "log": [index[r.log] for r in plan.ranges],
-            "size": [r.size for r in plan.ranges],
-            "before": [plan.positions[r.log] - r.until_offset for r in plan.ranges],
-            "leader": [address[r.leader.broker] if r.leader else None for r in plan.ranges],
-            "epoch": [r.leader.epoch if r.leader else None for r in plan.ranges],
-        },
-        "losses": [loss[: _LOSS_COLUMNS.get(form)] for loss in losses],
+        "positions": [plan.positions[log] for log in logs],
+        "behind": [_distance(plan, log, plan.seen[log].offset) for log in logs],
+        "seen_version": [plan.seen[log].version for log in logs],
+        "leaders": [[broker.id, broker.host, broker.port] for broker in brokers],
+        "ranges": _ranges_content(plan, index, brokers),
+        "losses": _losses_content(plan, index, form),
     }
+    if form > 1:
+        content["table_bit"] = plan.table_transaction_version
+        content["kept"] = [_distance(plan, log, plan.log_starts.get(log)) for log in logs]
+    if form > 2:
+        content |= _since_format_3(plan, logs, index, brokers)
+    return content
+
+
+def _distance(plan: Plan, log: BrokerPartition, offset: int | None) -> int | None:
+    """Return how far the offset is below the loaded-until offset; None: unknown offset."""
+    return None if offset is None else plan.positions[log] - offset
+
+
+def _ranges_content(
+    plan: Plan, index: Mapping[BrokerPartition, int], brokers: Sequence[Broker]
+) -> dict[str, Any]:
+    broker_index = {broker: i for i, broker in enumerate(brokers)}
+    leaders = [r.leader for r in plan.ranges]
+    return {
+        "log": [index[r.log] for r in plan.ranges],
+        "size": [r.size for r in plan.ranges],
+        "before": [plan.positions[r.log] - r.until_offset for r in plan.ranges],
+        "leader": [broker_index[leader.broker] if leader else None for leader in leaders],
+        "epoch": [leader.epoch if leader else None for leader in leaders],
+    }
+
+
+def _losses_content(plan: Plan, index: Mapping[BrokerPartition, int], form: int) -> list[list[Any]]:
+    columns = _LOSS_COLUMNS.get(form)
+    rows = []
+    for loss in plan.losses:
+        row = [
+            index[loss.log],
+            loss.from_offset,
+            loss.until_offset,
+            loss.why.value,
+            loss.log_epoch,
+        ]
+        rows.append(row[:columns])
+    return rows
 
 
 def _since_format_3(
@@ -136,118 +148,142 @@ def _since_format_3(
     index: Mapping[BrokerPartition, int],
     brokers: Sequence[Broker],
 ) -> dict[str, Any]:
-    """Return what earlier formats lack. Rare fields are left out if unset, and so of the hash."""
-    away, ends = plan.pending_starts, sorted_items(plan.key_ends)
-    open_ends = [log for log, until in ends if until is None]
-    generations = {
-        r.leader.broker: r.leader.broker.generation
-        for r in plan.ranges
-        if r.leader and r.leader.broker.generation
+    """Return what earlier formats lack.
+
+    Rare fields are left out if unset: the id of a plan without them is that of earlier versions.
+    """
+    content: dict[str, Any] = {
+        "epochs": {
+            "leader": [plan.leader_epochs.get(log) for log in logs],
+            "record": [flat(plan.record_epochs.get(log) or ()) for log in logs],
+            "log": [plan.log_epochs.get(log) or 0 for log in logs],
+        },
+        "vanished": [
+            [index[vanished.log], vanished.from_offset, vanished.until_offset, vanished.log_epoch]
+            for vanished in plan.vanished
+        ],
     }
-    of_few = {
-        "pending_starts": _pending_content(plan) if away else None,
-        "took_over": [plan.took_over.app_id, plan.took_over.number] if plan.took_over else None,
-        "heir_of": [[one.app_id, one.number] for one in plan.heir_of] or None,
+    rare = {
         "table_version": plan.table_version,
         "cluster_id": plan.cluster_id,
         "creation_ids": dict(plan.creation_ids) or None,
-        "generations": [generations.get(broker) for broker in brokers] if generations else None,
-        "tails": [
-            [index[log], plan.positions[log] - one.until_offset, one.size, one.digest]
-            for log, one in sorted_items(plan.tails)
-        ]
-        or None,
-        "log_topic_ids": [
-            [index[log], topic_id] for log, topic_id in sorted_items(plan.log_topic_ids)
-        ]
-        or None,
-        "bounds": render_bounds(plan.bounds) if plan.bounds != NO_BOUNDS else None,
-        "key_ends": [
-            [index[log], until - plan.positions[log]] for log, until in ends if until is not None
-        ]
-        if ends
-        else None,
-        "key_open": render_logs(open_ends) or None,
-        **_of_storage(plan, logs),
-        "stood": [[index[log], rows] for log, rows in sorted_items(plan.stood)] or None,
+        "generations": _generations_content(plan, brokers),
         "closes": plan.closes or None,
-        "share": _assignment_content(plan.share, index) if plan.share else None,
         "handed_over": plan.handed_over,
         "void": plan.is_void or None,
-        "read_by_others": [
-            [index[one.log], one.from_offset, one.until_offset, one.log_epoch]
-            for one in plan.read_by_others
-        ]
-        or None,
         "time_zone": plan.time_zone,
-        "rows_before": _rows_before_content(plan.rows_before) if plan.rows_before else None,
+        **_inheritance_content(plan),
+        **_partitions_content(plan, index),
+        **_key_content(plan, index),
+        **_offsets_content(plan, logs),
     }
+    if plan.pending_starts:
+        rare["pending_starts"] = _pending_content(plan)
+    if plan.share:
+        rare["share"] = _assignment_content(plan.share, index)
+    if plan.rows_before:
+        rare["rows_before"] = _rows_before_content(plan.rows_before)
+    content |= {name: value for name, value in rare.items() if value is not None}
+    return content
+
+
+def _generations_content(plan: Plan, brokers: Sequence[Broker]) -> list[Any] | None:
+    """Return the broker type of each broker; None if no type is known."""
+    generations = {}
+    for offset_range in plan.ranges:
+        leader = offset_range.leader
+        if leader and leader.broker.generation:
+            generations[leader.broker] = leader.broker.generation
+    if not generations:
+        return None
+    return [generations.get(broker) for broker in brokers]
+
+
+def _inheritance_content(plan: Plan) -> dict[str, Any]:
+    """Return the predecessors whose place this pipeline took."""
+    content: dict[str, Any] = {
+        "heir_of": [[inherited.app_id, inherited.number] for inherited in plan.heir_of] or None
+    }
+    if plan.took_over:
+        content["took_over"] = [plan.took_over.app_id, plan.took_over.number]
+    return content
+
+
+def _partitions_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dict[str, Any]:
+    """Return values that are known for few partitions."""
+    tails = [
+        [index[log], plan.positions[log] - tail.until_offset, tail.size, tail.digest]
+        for log, tail in sorted_items(plan.tails)
+    ]
+    topic_ids = [[index[log], topic_id] for log, topic_id in sorted_items(plan.log_topic_ids)]
+    rows_replaced = [[index[log], rows] for log, rows in sorted_items(plan.stood)]
+    read_by_others = [
+        [index[read.log], read.from_offset, read.until_offset, read.log_epoch]
+        for read in plan.read_by_others
+    ]
     return {
-        "epochs": {
-            "leader": list(map(plan.leader_epochs.get, logs)),
-            "record": [flat(found) if found else [] for found in map(plan.record_epochs.get, logs)],
-            "log": [epoch or 0 for epoch in map(plan.log_epochs.get, logs)],
-        },
-        "vanished": [
-            [index[v.log], v.from_offset, v.until_offset, v.log_epoch] for v in plan.vanished
-        ],
-        **{name: value for name, value in of_few.items() if value is not None},
+        "tails": tails or None,
+        "log_topic_ids": topic_ids or None,
+        "stood": rows_replaced or None,
+        "read_by_others": read_by_others or None,
     }
 
 
-def _of_storage(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, Any]:
-    """Return where offsets are if not in ZooKeeper only, and their metadata."""
+def _key_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dict[str, Any]:
+    """Return the bounds of the run, and where its run key ends in each partition."""
+    content: dict[str, Any] = {}
+    if plan.bounds != NO_BOUNDS:
+        content["bounds"] = render_bounds(plan.bounds)
+    if not plan.key_ends:
+        return content
+    ends = []
+    open_logs = []
+    for log, until in sorted_items(plan.key_ends):
+        if until is None:
+            open_logs.append(log)
+        else:
+            ends.append([index[log], until - plan.positions[log]])
+    content["key_ends"] = ends
+    content["key_open"] = render_logs(open_logs) or None
+    return content
+
+
+def _offsets_content(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, Any]:
+    """Return where the committed offsets are, and their metadata; nothing for ZooKeeper only."""
     if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
         return {}
     seen = [plan.seen[log] for log in logs]
-    words = sorted({found.word for found in seen if found.word is not None})
-    number = {word: i for i, word in enumerate(words)}
+    metadata = sorted({committed.word for committed in seen if committed.word is not None})
+    number: dict[str | None, int] = {word: i for i, word in enumerate(metadata)}
+    apart = [[i, *committed.apart] for i, committed in enumerate(seen) if committed.apart]
     return {
         "offsets_in": plan.offsets_in.value,
-        "words": words,
-        "word": [None if found.word is None else number[found.word] for found in seen],
-        "apart": [[i, *found.apart] for i, found in enumerate(seen) if found.apart] or None,
+        "words": metadata,
+        "word": [number.get(committed.word) for committed in seen],
+        "apart": apart or None,
     }
 
 
 def plan_of(document: dict[str, Any]) -> Plan:
-    """Return the plan of a document, whatever its id."""
+    """Return the plan of a document. Its id is not verified."""
     logs = parse_logs(document["logs"])
-    generations = document.get("generations") or [None] * len(document["leaders"])
-    brokers = [
-        Broker(number, host, port, family)
-        for (number, host, port), family in zip(document["leaders"], generations, strict=True)
-    ]
-    columns = document["ranges"]
     positions: list[int] = document["positions"]
-    ranges = tuple(
-        OffsetRange(
-            logs[i],
-            positions[i] - before - size,
-            positions[i] - before,
-            None if at is None else Leader(brokers[at], epoch),
-        )
-        for i, size, before, at, epoch in zip(
-            *(columns[c] for c in ("log", "size", "before", "leader", "epoch")), strict=True
-        )
+    epochs = document.get("epochs") or {}
+    pending = document.get("pending_starts")
+    took_over = document.get("took_over")
+    share = document.get("share")
+    rows_before = document.get("rows_before")
+    losses = tuple(
+        _loss(logs[i], start, stop, *more) for i, start, stop, *more in document["losses"]
     )
-    words, apart = (
-        document.get("words") or (),
-        {i: (first, second) for i, first, second in document.get("apart") or ()},
+    incarnations = _known_of(logs, epochs.get("log"))
+    vanished = tuple(
+        Vanished(logs[i], start, stop, incarnation)
+        for i, start, stop, incarnation in document.get("vanished", ())
     )
-    beside = document.get("word") or [None] * len(logs)
-    seen = {
-        log: Committed(
-            None if behind is None else position - behind,
-            version,
-            None if word is None else words[word],
-            apart.get(i),
-        )
-        for i, (log, position, behind, version, word) in enumerate(
-            zip(logs, positions, document["behind"], document["seen_version"], beside, strict=True)
-        )
-    }
-    kept, epochs = document.get("kept") or [None] * len(logs), document.get("epochs") or {}
+    read_by_others = tuple(
+        ReadByOthers(logs[i], *columns) for i, *columns in document.get("read_by_others", ())
+    )
     return Plan(
         number=document["number"],
         uid=document["uid"],
@@ -263,119 +299,168 @@ def plan_of(document: dict[str, Any]) -> Plan:
         reason=document["reason"],
         moves_offsets=document["moves_offsets"],
         run_key=document["run_key"],
-        ranges=ranges,
+        ranges=_ranges(document, logs, positions),
         positions=dict(zip(logs, positions, strict=True)),
-        seen=seen,
+        seen=_committed_offsets(document, logs, positions),
         id=document["id"],
-        losses=tuple(
-            _loss(logs[i], start, stop, *more) for i, start, stop, *more in document["losses"]
-        ),
+        losses=losses,
         table_transaction_version=document.get("table_bit", document["number"] - 1),
-        log_starts={
-            log: p - back
-            for log, p, back in zip(logs, positions, kept, strict=True)
-            if back is not None
-        },
+        log_starts=_log_starts(document, logs, positions),
         leader_epochs=_known_of(logs, epochs.get("leader")),
-        record_epochs=_lineages(logs, epochs.get("record") or []),
-        log_epochs={
-            log: epoch for log, epoch in _known_of(logs, epochs.get("log")).items() if epoch
-        },
-        pending_starts=_pending(document.get("pending_starts"), "at_ms"),
-        pending_offsets=_pending_offsets(document.get("pending_starts")),
-        vanished=tuple(
-            Vanished(logs[i], start, stop, epoch)
-            for i, start, stop, epoch in document.get("vanished", ())
-        ),
-        took_over=TookOver(*document["took_over"]) if document.get("took_over") else None,
-        heir_of=tuple(TookOver(*one) for one in document.get("heir_of", ())),
+        record_epochs=_record_epochs(logs, epochs.get("record") or []),
+        log_epochs={log: incarnation for log, incarnation in incarnations.items() if incarnation},
+        pending_starts=_pending(pending, "at_ms"),
+        pending_offsets=_pending_offsets(pending),
+        vanished=vanished,
+        took_over=TookOver(*took_over) if took_over else None,
+        heir_of=tuple(TookOver(*inherited) for inherited in document.get("heir_of", ())),
         table_version=document.get("table_version"),
-        tails={
-            logs[i]: Tail(positions[i] - back, size, digest)
-            for i, back, size, digest in document.get("tails", ())
-        },
+        tails=_tails(document, logs, positions),
         log_topic_ids={logs[i]: topic_id for i, topic_id in document.get("log_topic_ids", ())},
         creation_ids=document.get("creation_ids", {}),
         cluster_id=document.get("cluster_id"),
         bounds=parse_bounds(document.get("bounds")),
-        key_ends={
-            **{logs[i]: positions[i] + further for i, further in document.get("key_ends", ())},
-            **dict.fromkeys(parse_logs(document.get("key_open", {}))),
-        },
+        key_ends=_key_ends(document, logs, positions),
         stood={logs[i]: rows for i, rows in document.get("stood", ())},
         closes=bool(document.get("closes")),
         offsets_in=OffsetsStorage(document.get("offsets_in", OffsetsStorage.ZOOKEEPER)),
-        share=_share(document["share"], logs) if document.get("share") else None,
+        share=_assignment(share, logs) if share else None,
         handed_over=document.get("handed_over"),
         is_void=bool(document.get("void")),
-        read_by_others=tuple(
-            ReadByOthers(logs[i], *stretch) for i, *stretch in document.get("read_by_others", ())
-        ),
+        read_by_others=read_by_others,
         time_zone=document.get("time_zone"),
-        rows_before=_rows_before(document["rows_before"]) if document.get("rows_before") else None,
+        rows_before=_rows_before(rows_before) if rows_before else None,
     )
 
 
+def _ranges(
+    document: Mapping[str, Any], logs: Sequence[BrokerPartition], positions: Sequence[int]
+) -> tuple[OffsetRange, ...]:
+    generations = document.get("generations") or [None] * len(document["leaders"])
+    brokers = []
+    for (number, host, port), generation in zip(document["leaders"], generations, strict=True):
+        brokers.append(Broker(number, host, port, generation))
+    columns = document["ranges"]
+    rows = zip(
+        columns["log"],
+        columns["size"],
+        columns["before"],
+        columns["leader"],
+        columns["epoch"],
+        strict=True,
+    )
+    ranges = []
+    for i, size, before, broker, epoch in rows:
+        leader = None if broker is None else Leader(brokers[broker], epoch)
+        until = positions[i] - before
+        ranges.append(OffsetRange(logs[i], until - size, until, leader))
+    return tuple(ranges)
+
+
+def _committed_offsets(
+    document: Mapping[str, Any], logs: Sequence[BrokerPartition], positions: Sequence[int]
+) -> dict[BrokerPartition, Committed]:
+    words = document.get("words") or ()
+    word_numbers = document.get("word") or [None] * len(logs)
+    apart = {i: (first, second) for i, first, second in document.get("apart") or ()}
+    rows = zip(
+        logs, positions, document["behind"], document["seen_version"], word_numbers, strict=True
+    )
+    seen = {}
+    for i, (log, position, distance, version, word_number) in enumerate(rows):
+        offset = None if distance is None else position - distance
+        word = None if word_number is None else words[word_number]
+        seen[log] = Committed(offset, version, word, apart.get(i))
+    return seen
+
+
+def _log_starts(
+    document: Mapping[str, Any], logs: Sequence[BrokerPartition], positions: Sequence[int]
+) -> dict[BrokerPartition, int]:
+    distances = document.get("kept") or [None] * len(logs)
+    starts = {}
+    for log, position, distance in zip(logs, positions, distances, strict=True):
+        if distance is not None:
+            starts[log] = position - distance
+    return starts
+
+
+def _tails(
+    document: Mapping[str, Any], logs: Sequence[BrokerPartition], positions: Sequence[int]
+) -> dict[BrokerPartition, Tail]:
+    tails = {}
+    for i, distance, size, digest in document.get("tails", ()):
+        tails[logs[i]] = Tail(positions[i] - distance, size, digest)
+    return tails
+
+
+def _key_ends(
+    document: Mapping[str, Any], logs: Sequence[BrokerPartition], positions: Sequence[int]
+) -> dict[BrokerPartition, int | None]:
+    ends: dict[BrokerPartition, int | None] = {}
+    for i, distance in document.get("key_ends", ()):
+        ends[logs[i]] = positions[i] + distance
+    for log in parse_logs(document.get("key_open", {})):
+        ends[log] = None
+    return ends
+
+
 def _rows_before_content(before: RowsBefore) -> dict[str, Any]:
-    """Their partitions need not be among those of the plan."""
-    logs = in_order({one.log for one in before.held})
+    """Return rows of the table that are older than the plan.
+
+    Their partitions may be missing in the plan, so they have an index of their own.
+    """
+    logs = in_order({held.log for held in before.held})
     index = {log: i for i, log in enumerate(logs)}
-    rows = [
-        [
-            index[one.log],
-            one.log_epoch,
-            one.from_offset,
-            one.until_offset - one.from_offset,
-            one.rows,
-            int(one.is_accepted),
-        ]
-        for one in before.held
-    ]
+    rows = []
+    for held in before.held:
+        size = held.until_offset - held.from_offset
+        is_accepted = int(held.is_accepted)
+        rows.append(
+            [index[held.log], held.log_epoch, held.from_offset, size, held.rows, is_accepted]
+        )
     return {"table_id": before.table_id, "logs": render_logs(logs), "rows": rows}
 
 
 def _rows_before(found: Mapping[str, Any]) -> RowsBefore:
     logs = parse_logs(found["logs"])
-    return RowsBefore(
-        found["table_id"],
-        tuple(
-            HeldRows(logs[i], life, start, start + size, rows, bool(accepted))
-            for i, life, start, size, rows, accepted in found["rows"]
-        ),
-    )
+    held = []
+    for i, incarnation, start, size, rows, is_accepted in found["rows"]:
+        held.append(HeldRows(logs[i], incarnation, start, start + size, rows, bool(is_accepted)))
+    return RowsBefore(found["table_id"], tuple(held))
 
 
 def _assignment_content(
-    share: MemberAssignment, index: Mapping[BrokerPartition, int]
+    assignment: MemberAssignment, index: Mapping[BrokerPartition, int]
 ) -> dict[str, Any]:
     return {
-        "member_id": share.member_id,
-        "membership": share.membership.value,
-        "strategy": share.strategy,
-        "generation": share.generation,
-        "instance_id": share.instance_id,
-        "logs": sorted(index[log] for log in share.logs),
+        "member_id": assignment.member_id,
+        "membership": assignment.membership.value,
+        "strategy": assignment.strategy,
+        "generation": assignment.generation,
+        "instance_id": assignment.instance_id,
+        "logs": sorted(index[log] for log in assignment.logs),
     }
 
 
-def _share(found: Mapping[str, Any], logs: Sequence[BrokerPartition]) -> MemberAssignment:
-    owned = frozenset(logs[i] for i in found["logs"])
+def _assignment(found: Mapping[str, Any], logs: Sequence[BrokerPartition]) -> MemberAssignment:
+    assigned = frozenset(logs[i] for i in found["logs"])
     return MemberAssignment(
         found["member_id"],
         Membership(found["membership"]),
         found["strategy"],
         found["generation"],
-        owned,
+        assigned,
         found["instance_id"],
     )
 
 
-def _lineages(
+def _record_epochs(
     logs: list[BrokerPartition], column: list[list[int]]
 ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
-    return (
-        {log: pairs(flat) for log, flat in zip(logs, column, strict=True) if flat} if column else {}
-    )
+    if not column:
+        return {}
+    return {log: pairs(numbers) for log, numbers in zip(logs, column, strict=True) if numbers}
 
 
 def _loss(
@@ -389,18 +474,20 @@ def _loss(
 
 
 def _pending_content(plan: Plan) -> dict[str, Any]:
-    away = sorted_items(plan.pending_starts)
+    pending = sorted_items(plan.pending_starts)
     content: dict[str, Any] = {
-        "logs": render_logs(log for log, _ in away),
-        "at_ms": [moment for _, moment in away],
+        "logs": render_logs(log for log, _ in pending),
+        "at_ms": [at_ms for _, at_ms in pending],
     }
     if plan.pending_offsets:
-        content["offsets"] = [plan.pending_offsets.get(log) for log, _ in away]
+        content["offsets"] = [plan.pending_offsets.get(log) for log, _ in pending]
     return content
 
 
 def _pending(found: Mapping[str, Any] | None, column: str) -> dict[BrokerPartition, int | None]:
-    return dict(zip(parse_logs(found["logs"]), found[column], strict=True)) if found else {}
+    if not found:
+        return {}
+    return dict(zip(parse_logs(found["logs"]), found[column], strict=True))
 
 
 def _pending_offsets(found: Mapping[str, Any] | None) -> dict[BrokerPartition, int]:
@@ -412,58 +499,62 @@ def _pending_offsets(found: Mapping[str, Any] | None) -> dict[BrokerPartition, i
 def _known_of(
     logs: list[BrokerPartition], column: list[int | None] | None
 ) -> dict[BrokerPartition, int]:
-    """Return a column of values known for some of the partitions."""
-    return (
-        {log: value for log, value in zip(logs, column, strict=True) if value is not None}
-        if column
-        else {}
-    )
+    """Return a column of values that are known for some of the partitions."""
+    if not column:
+        return {}
+    return {log: value for log, value in zip(logs, column, strict=True) if value is not None}
 
 
 RANGES_MAX = 500_000
-"""A plan with more ranges than this is refused: its record could outgrow `WRITTEN_MAX_BYTES`
-without naming one gap.
+"""Most ranges of a plan.
+
+The result of a plan with more could exceed `WRITTEN_MAX_BYTES` even without any gap.
 """
 FEWER_TOPICS = (
-    "Check that the expressions match what you mean; source.exclude_topics leaves topics out"
+    "Check that the expressions in source.topics match only the intended topics; "
+    "source.exclude_topics leaves topics out"
 )
 _NOT_HASHED = ("leaders", "generations", "void", "time_zone")
-_LEADERS_OF_RANGES = ("leader", "epoch")
 """Parts of the content that are not hashed."""
+_RANGE_COLUMNS_NOT_HASHED = ("leader", "epoch")
+"""Columns of the ranges that are not hashed."""
 
 
 def with_id(plan: Plan) -> Plan:
     """Return the plan with its id."""
     parts = _parts(content_of(plan))
-    known = replace(plan, id=_hash(parts))
-    _rendered.keep(known, parts)  # the id is no part of them
-    return known
+    identified = replace(plan, id=_hash(parts))
+    _rendered.keep(identified, parts)  # the content has no id
+    return identified
 
 
 def plan_id(plan: Plan, form: int = FORMAT) -> str:
-    """Return the hash of the canonical content in that format, without leaders and commit state: 32
-    hex digits.
+    """Return the hash of the plan's canonical content in that format: 32 hex digits.
+
+    Leaders and the state of the offset commit are not hashed.
     """
     return _hash(_parts(content_of(plan, form)))
 
 
 class _Parts(NamedTuple):
-    """The canonical text of each part of a plan's content, by its name."""
+    """The canonical JSON text of each part of a plan's content, by name."""
 
     ranges: Mapping[str, str]
     others: Mapping[str, str]
 
 
-class _Rendered:
-    """Caches the last rendered plan: its content is needed for the id, the znode and the commit,
-    and takes half a second for a large plan.
+class _RenderCache:
+    """A cache of the last rendered plan.
+
+    The content is needed for the id, the znode and the commit, and rendering it takes half a
+    second for a large plan.
     """
 
     def __init__(self) -> None:
         self._last: tuple[Plan, _Parts] | None = None
 
-    def of(self, plan: Plan) -> _Parts:
-        last = self._last  # one look: another thread may render another plan
+    def parts_of(self, plan: Plan) -> _Parts:
+        last = self._last  # read once: another thread may render another plan
         if last is not None and last[0] is plan:
             return last[1]
         return self.keep(plan, _parts(content_of(plan)))
@@ -473,68 +564,78 @@ class _Rendered:
         return parts
 
 
-_rendered = _Rendered()
+_rendered = _RenderCache()
 
 
 def _parts(content: dict[str, Any]) -> _Parts:
     ranges = content.pop("ranges")
-    return _Parts(
-        *(
-            {name: canonical(part).decode() for name, part in found.items()}
-            for found in (ranges, content)
-        )
-    )
+    return _Parts(_canonical_texts(ranges), _canonical_texts(content))
+
+
+def _canonical_texts(content: Mapping[str, Any]) -> dict[str, str]:
+    return {name: canonical(part).decode() for name, part in content.items()}
 
 
 def _hash(parts: _Parts) -> str:
-    ranges = {name: text for name, text in parts.ranges.items() if name not in _LEADERS_OF_RANGES}
+    ranges = {
+        name: text for name, text in parts.ranges.items() if name not in _RANGE_COLUMNS_NOT_HASHED
+    }
     content = {name: text for name, text in parts.others.items() if name not in _NOT_HASHED}
+    # The commit state becomes True once the offsets are committed, and the plan keeps its id.
     if "handed_over" in content:
-        content["handed_over"] = canonical(
-            True
-        ).decode()  # it becomes so, and the plan stays the same
-    return hashlib.sha256(_joined({**content, "ranges": _joined(ranges)}).encode()).hexdigest()[:32]
+        content["handed_over"] = canonical(True).decode()
+    content["ranges"] = _joined(ranges)
+    return hashlib.sha256(_joined(content).encode()).hexdigest()[:32]
 
 
 def _joined(parts: Mapping[str, str]) -> str:
-    """The canonical text of an object of these parts."""
+    """Return the canonical JSON text of an object with these parts."""
     return "{" + ",".join(f'"{name}":{parts[name]}' for name in sorted(parts)) + "}"
 
 
 def render_plan(plan: Plan) -> bytes:
-    """The znode of a plan. Raises SettingsError for one so large that it, or what comes of it,
-    could not be read again.
+    """Return the plan as it is stored in its znode.
+
+    Raises SettingsError if the plan, or its result, is too large to be parsed again.
     """
-    parts = _rendered.of(plan)
-    document = _joined(
-        {**parts.others, "ranges": _joined(parts.ranges), "id": canonical(plan.id).decode()}
-    ).encode()
+    parts = _rendered.parts_of(plan)
+    whole = {**parts.others, "ranges": _joined(parts.ranges), "id": canonical(plan.id).decode()}
+    document = _joined(whole).encode()
     if len(document) > documents.WRITTEN_MAX_BYTES:
-        message = f"The plan knows {len(plan.positions):,} logs and would take {len(document):,} bytes of {documents.WRITTEN_MAX_BYTES:,}"
-        raise SettingsError(message, key="source.topics", action=FEWER_TOPICS)
+        raise SettingsError(
+            f"The plan has {len(plan.positions):,} partitions and needs {len(document):,} bytes, "
+            f"more than {documents.WRITTEN_MAX_BYTES:,}",
+            key="source.topics",
+            action=FEWER_TOPICS,
+        )
     if len(plan.ranges) > RANGES_MAX:
-        message = f"The plan would have {len(plan.ranges):,} ranges of {RANGES_MAX:,}"
-        action = "Set limits.max_bytes_per_plan or limits.max_records_per_plan, so that one run takes on less, or raise target_task_bytes"
-        raise SettingsError(message, key="limits.target_task_bytes", action=action)
+        raise SettingsError(
+            f"The plan has {len(plan.ranges):,} ranges, more than {RANGES_MAX:,}",
+            key="limits.target_task_bytes",
+            action="Set limits.max_bytes_per_plan or limits.max_records_per_plan, so that one run "
+            "reads less, or raise limits.target_task_bytes",
+        )
     return zlib.compress(document, 6)
 
 
 def plan_content(plan: Plan) -> dict[str, Any]:
-    """A plan as it is stored, before it is compressed."""
+    """Return the stored content of a plan before compression."""
     return {**content_of(plan), "id": plan.id}
 
 
 def parse_plan(payload: bytes, *, path: str) -> Plan:
-    """The plan of a znode. Raises LedgersDisagree when it is not one, or its content does not hash
-    to its id.
+    """Parse the plan of a znode.
+
+    Raises LedgersDisagree if it is invalid, or its content does not hash to its id.
     """
     return _parsed(payload, path)
 
 
 @functools.lru_cache(maxsize=1)
 def _parsed(payload: bytes, path: str) -> Plan:
-    """A run reads the newest plan as it begins, and again before it stores the next one: the same
-    bytes are the same plan.
+    """Parse a plan, with a cache of the last one.
+
+    A run reads the newest plan when it starts, and again before it stores the next one.
     """
     return parsed(payload, path, _plan)
 
@@ -542,28 +643,29 @@ def _parsed(payload: bytes, path: str) -> Plan:
 def _plan(document: dict[str, Any]) -> Plan:
     plan = plan_of(document)
     if plan_id(plan, document["format"]) != plan.id:
-        raise ValueError("its content does not hash to its id")
+        raise ValueError("the content does not hash to the plan id")
     return plan
 
 
 METADATA_FULL_BYTES = 64 * 2**10
-"""Above this the metadata keeps the ids and the compressed plan, and no text for people."""
+"""Largest metadata with a readable text; above it only the ids and the compressed plan remain."""
 METADATA_MAX_BYTES = 8 * 2**20
-"""Above this a run refuses before the append: a commit with 20 MB of it makes a table that Spark
-can never read again.
+"""Largest metadata. A run with more is rejected before the append.
+
+A commit with 20 MB of metadata makes a table that Spark can never read again.
 """
 
-_FOR_PEOPLE = ("ranges", "positions")
-_LEAST_BYTES_OF_ONE = len('["t", "0", 0]')
-"""Smallest part of a text for people."""
+_READABLE_PARTS = ("ranges", "positions")
+_READABLE_PART_MIN_BYTES = len('["t", "0", 0]')
+"""Smallest size of one range or offset in the readable text."""
 
 
 def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -> str:
-    """The `userMetadata` of the commit by which run `run_id` applies `plan`.
+    """Return the `userMetadata` of the commit by which run `run_id` appends `plan`.
 
-    Raises SettingsError when even the short form is larger than a table can bear.
+    Raises SettingsError if it exceeds `METADATA_MAX_BYTES` even without the readable text.
     """
-    known = {
+    metadata: dict[str, Any] = {
         "app": "offset-range-etl",
         "format": FORMAT,
         "app_id": app_id,
@@ -573,42 +675,45 @@ def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -
         "previous": plan.previous,
         "kind": plan.kind.value,
         "run_id": run_id,
+        "plan_zlib": base64.b85encode(render_plan(plan)).decode("ascii"),
     }
-    known["plan_zlib"] = base64.b85encode(render_plan(plan)).decode("ascii")
-    if _LEAST_BYTES_OF_ONE * (len(plan.ranges) + len(plan.positions)) <= METADATA_FULL_BYTES:
-        full = json.dumps(
-            {
-                **known,
-                "ranges": [
-                    [r.log.topic, r.log.key, r.from_offset, r.until_offset] for r in plan.ranges
-                ],
-                "positions": [
-                    [log.topic, log.key, offset] for log, offset in sorted_items(plan.positions)
-                ],
-            }
-        )
+    parts_count = len(plan.ranges) + len(plan.positions)
+    if _READABLE_PART_MIN_BYTES * parts_count <= METADATA_FULL_BYTES:
+        full = json.dumps({**metadata, **_readable_parts(plan)})
         if len(full) <= METADATA_FULL_BYTES:
             return full
-    short = json.dumps(known)
+    short = json.dumps(metadata)
     if len(short) > METADATA_MAX_BYTES:
-        message = f"The plan knows {len(plan.positions):,} logs, its commit metadata would take {len(short):,} bytes of {METADATA_MAX_BYTES:,}"
-        raise SettingsError(message, key="source.topics", action=FEWER_TOPICS)
+        raise SettingsError(
+            f"The plan has {len(plan.positions):,} partitions and needs {len(short):,} bytes of "
+            f"commit metadata, more than {METADATA_MAX_BYTES:,}",
+            key="source.topics",
+            action=FEWER_TOPICS,
+        )
     return short
+
+
+def _readable_parts(plan: Plan) -> dict[str, Any]:
+    ranges = [[r.log.topic, r.log.key, r.from_offset, r.until_offset] for r in plan.ranges]
+    positions = [[log.topic, log.key, offset] for log, offset in sorted_items(plan.positions)]
+    return {"ranges": ranges, "positions": positions}
 
 
 def with_results(metadata: str, plan: Plan, receipts: tuple[RangeResult, ...]) -> str:
     """Return the metadata with the plan's range results, so that rows need not be counted again.
-    Above `METADATA_FULL_BYTES` the text for people is dropped, above `METADATA_MAX_BYTES` the
+
+    Above `METADATA_FULL_BYTES` the readable text is left out, above `METADATA_MAX_BYTES` the
     results.
     """
-    document = json.loads(metadata)
-    document["receipts_zlib"] = base64.b85encode(
-        render_applied(CommitResult(plan.number, plan.id, -1, "", receipts))
-    ).decode("ascii")
-    full = json.dumps(document)
+    content = json.loads(metadata)
+    results = render_applied(CommitResult(plan.number, plan.id, -1, "", receipts))
+    content["receipts_zlib"] = base64.b85encode(results).decode("ascii")
+    full = json.dumps(content)
     if len(full) <= METADATA_FULL_BYTES:
         return full
-    short = json.dumps({key: value for key, value in document.items() if key not in _FOR_PEOPLE})
+    short = json.dumps(
+        {name: part for name, part in content.items() if name not in _READABLE_PARTS}
+    )
     return short if len(short) <= METADATA_MAX_BYTES else metadata
 
 
@@ -624,23 +729,25 @@ def results_of(metadata: CommitMetadata) -> tuple[RangeResult, ...] | None:
 
 
 def reject_oversized_plan(plan: Plan) -> None:
-    """Reject a plan that no commit can carry, or that could not be parsed again. Raises
-    SettingsError. Called before storing.
+    """Reject a plan that is too large for a commit or a znode. Raises SettingsError.
+
+    Called before the plan is stored.
     """
     render_commit_metadata(plan, "")
 
 
 def parse_commit_metadata(text: str, delta_version: int) -> CommitMetadata | None:
-    """Parse `userMetadata` of a commit; None if it is not ours. Its plan is not parsed yet."""
+    """Parse the `userMetadata` of a commit; None if this program did not write it.
+
+    The plan in it stays unparsed.
+    """
     try:
         found = json.loads(text)
         if found.get("app") != "offset-range-etl":
             return None
-        document, run_id, receipts = (
-            found.get("plan_zlib"),
-            found.get("run_id"),
-            found.get("receipts_zlib"),
-        )
+        document = found.get("plan_zlib")
+        run_id = found.get("run_id")
+        receipts = found.get("receipts_zlib")
         return CommitMetadata(
             delta_version,
             str(found["app_id"]),

@@ -1,4 +1,4 @@
-"""What do brokers, consumers and drivers write in ZooKeeper?
+"""What brokers, consumers and drivers write in ZooKeeper: parsing and rendering.
 
 Brokers of Kafka 0.8 to 3.x write JSON: `/brokers/ids/[b]` in versions 1 (0.8) to 5 (2.7 and later),
 replicas of topics, state of partitions. Jafka and Kafka 0.7 write `creator:host:port`, from Jafka
@@ -33,10 +33,11 @@ from etl.model.partitions import Broker, BrokerFamily, BrokerPartition
 from etl.model.security import OPEN, Security, SecurityProtocol
 
 _MOST_PARTITIONS = 100_000
-"""Of one topic on one broker; a larger number is invalid."""
+"""Most partitions of one topic on one broker; a larger number is invalid."""
 _JAVA_OBJECT = b"\xac\xed\x00\x05t"
-"""Before a text that a ZkClient with its default serializer wrote: two bytes with the length, then
-the text.
+"""Prefix of a text that a ZkClient with its default serializer wrote.
+
+Two bytes with the length follow, then the text.
 """
 
 
@@ -47,38 +48,35 @@ class PartitionState:
     leader: int | None
     leader_epoch: int | None
     in_sync: tuple[int, ...]
-    """The replicas that had every committed record."""
+    """Ids of the in-sync replicas."""
 
 
 def dialect_of(payload: bytes) -> BrokerFamily | None:
-    """The family of a broker by its registration: JSON or fields; None for a text that is neither."""
+    """Return the broker type by the form of a registration; None for an unknown form."""
     if payload.lstrip().startswith(b"{"):
         return BrokerFamily.KAFKA
     return BrokerFamily.JAFKA if _fields(payload) is not None else None
 
 
 def parse_broker(broker_id: str, payload: bytes, security: Security = OPEN) -> Broker | None:
-    """Return a broker of Kafka 0.8 or later, or None if it has no such listener or no JSON
-    registration.
+    """Return a broker of Kafka 0.8 or later; None without such a listener, or if it is invalid.
 
-    `host` and `port` are those of the first PLAINTEXT listener, null and -1 without one; then, and
-    for other listeners, `endpoints` counts, with `listener_security_protocol_map` (from version 4
+    `host` and `port` are those of the first PLAINTEXT listener, null and -1 without one. Then, and
+    for other listeners, `endpoints` is used, with `listener_security_protocol_map` (from version 4
     on) for named ones.
     """
     try:
         registration = json.loads(payload)
-        host, port = registration.get("host"), registration.get("port")
+        host = registration.get("host")
+        port = registration.get("port")
         is_first = security.protocol is SecurityProtocol.PLAINTEXT and security.listener is None
         if is_first and host and isinstance(port, int) and _is_port(port):
             return Broker(int(broker_id), str(host), port)
-        for listener, speaks, address in _endpoints(registration):
+        for listener, protocol, address in _endpoints(registration):
+            if protocol != security.protocol.value or security.listener not in (None, listener):
+                continue
             host, _, text = address.rpartition(":")
-            if (
-                speaks == security.protocol.value
-                and security.listener in (None, listener)
-                and host
-                and _is_port(int(text))
-            ):
+            if host and _is_port(int(text)):
                 return Broker(int(broker_id), host.strip("[]"), int(text))
     except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
         pass
@@ -86,34 +84,36 @@ def parse_broker(broker_id: str, payload: bytes, security: Security = OPEN) -> B
 
 
 def parse_listeners(payload: bytes) -> tuple[str, ...]:
-    """Return the listeners of a Kafka broker for a person: `INSIDE (SASL_SSL)`; empty if invalid."""
-    return tuple(
-        name if name == speaks else f"{name} ({speaks})"
-        for name, speaks in parse_endpoints(payload)
-    )
+    """Return the listeners of a Kafka broker as text: `INSIDE (SASL_SSL)`; empty if invalid."""
+    listeners = []
+    for name, protocol in parse_endpoints(payload):
+        listeners.append(name if name == protocol else f"{name} ({protocol})")
+    return tuple(listeners)
 
 
 def parse_endpoints(payload: bytes) -> tuple[tuple[str, str], ...]:
-    """Return the same as values: name and protocol."""
+    """Return name and protocol of each listener of a Kafka broker; empty if invalid."""
     try:
-        return tuple((name, speaks) for name, speaks, _ in _endpoints(json.loads(payload)))
+        return tuple((name, protocol) for name, protocol, _ in _endpoints(json.loads(payload)))
     except (ValueError, AttributeError, TypeError, RecursionError):
         return ()
 
 
 def _endpoints(registration: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """The name of each listener, what it speaks, and its address."""
-    speaks = registration.get("listener_security_protocol_map") or {}
-    parts = [str(endpoint).partition("://") for endpoint in registration.get("endpoints") or ()]
-    return [
-        (listener, str(speaks.get(listener, listener)), address) for listener, _, address in parts
-    ]
+    """Return name, protocol and address of each listener."""
+    protocols = registration.get("listener_security_protocol_map") or {}
+    endpoints = []
+    for endpoint in registration.get("endpoints") or ():
+        listener, _, address = str(endpoint).partition("://")
+        endpoints.append((listener, str(protocols.get(listener, listener)), address))
+    return endpoints
 
 
 def parse_physical_broker(broker_id: str, payload: bytes) -> Broker | None:
-    """Return a broker of Jafka or Kafka 0.7, or None for another format: `creator:host:port`, from
-    Jafka 1.4 on with `:true` or `:false` (topics are created by the first message). In an IPv6 host
-    Jafka writes `#` for `:`.
+    """Return a broker of Jafka or Kafka 0.7; None for another format.
+
+    The format is `creator:host:port`, from Jafka 1.4 on with `:true` or `:false` (whether the first
+    message creates a topic). In an IPv6 host Jafka writes `#` for `:`.
     """
     fields = _fields(payload)
     if fields is None or not re.fullmatch(r"[0-9]{1,10}", broker_id):
@@ -127,14 +127,14 @@ def parse_physical_broker(broker_id: str, payload: bytes) -> Broker | None:
 
 
 def parse_count(payload: bytes) -> int | None:
-    """How many partitions of a topic a broker of Jafka or Kafka 0.7 has; they are numbered from 0."""
+    """Return the number of partitions of a topic on a broker of Jafka or Kafka 0.7, or None."""
     text = _text(payload)
     found = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
     return found if 0 < found <= _MOST_PARTITIONS else None
 
 
 def parse_cluster_id(payload: bytes) -> str | None:
-    """Kafka's cluster id, or None when the payload is not its JSON."""
+    """Return Kafka's cluster id; None if the payload is invalid."""
     try:
         return str(json.loads(payload)["id"] or "") or None
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -142,8 +142,9 @@ def parse_cluster_id(payload: bytes) -> str | None:
 
 
 def parse_replicas(payload: bytes) -> dict[int, tuple[int, ...]]:
-    """The brokers that hold each partition of a topic (Kafka 0.8 to 3.x), the preferred leader
-    first; empty for anything else.
+    """Return the replicas of each partition of a topic (Kafka 0.8 to 3.x), preferred leader first.
+
+    Empty if the payload is invalid.
     """
     try:
         found: Mapping[str, Any] = json.loads(payload)["partitions"]
@@ -153,8 +154,9 @@ def parse_replicas(payload: bytes) -> dict[int, tuple[int, ...]]:
 
 
 def parse_topic_config(payload: bytes) -> dict[str, str]:
-    """Parse `/config/topics/[t]` (Kafka 0.8.1 to 3.x): overrides of the topic, without broker
-    defaults; empty if invalid.
+    """Parse `/config/topics/[t]` (Kafka 0.8.1 to 3.x).
+
+    Returns the overrides of the topic, without broker defaults; empty if invalid.
     """
     try:
         found: Mapping[str, Any] = json.loads(payload)["config"]
@@ -164,7 +166,7 @@ def parse_topic_config(payload: bytes) -> dict[str, str]:
 
 
 def parse_partition_state(payload: bytes) -> PartitionState | None:
-    """`/brokers/topics/[t]/partitions/[p]/state` (Kafka 0.8 to 3.x)."""
+    """Parse `/brokers/topics/[t]/partitions/[p]/state` (Kafka 0.8 to 3.x); None if invalid."""
     try:
         found = json.loads(payload)
         leader, epoch = int(found["leader"]), int(found["leader_epoch"])
@@ -178,9 +180,7 @@ def parse_partition_state(payload: bytes) -> PartitionState | None:
 
 
 def _fields(payload: bytes) -> list[str] | None:
-    """Creator, host and port, and what follows; None for a document, which `dialect_of` takes for
-    the other family's.
-    """
+    """Return creator, host, port and an optional flag; None for another form, such as JSON."""
     text = _text(payload)
     fields = text.split(":")
     if text.startswith("{") or len(fields) not in (3, 4) or not fields[1]:
@@ -191,7 +191,7 @@ def _fields(payload: bytes) -> list[str] | None:
 
 
 def _text(payload: bytes) -> str:
-    """UTF-8, or what Java's own serialization wraps it in."""
+    """Return the UTF-8 text, with or without the header of Java's serialization."""
     if payload.startswith(_JAVA_OBJECT):
         payload = payload[len(_JAVA_OBJECT) + 2 :]
     return payload.decode("utf-8", "replace").strip()
@@ -202,8 +202,9 @@ def _is_port(number: int) -> bool:
 
 
 CREATION_ID = "zxid-"
-"""Prefix of ids made from the transaction that created a topic's znode, for brokers without topic
-ids (before 2.8).
+"""Prefix of creation ids, for brokers without topic ids (before 2.8).
+
+The rest is the id of the transaction that created the topic's znode.
 """
 MAX_OFFSET = 2**63 - 1
 _OWNER = re.compile(
@@ -213,36 +214,42 @@ _OWNER = re.compile(
 
 
 def render_offset(offset: int) -> bytes:
-    """ASCII decimal and nothing else: old consumers refuse a trailing newline or blank."""
+    """Return the offset as ASCII decimal: old consumers reject a trailing newline or blank."""
     return str(offset).encode("ascii")
 
 
 def parse_offset(payload: bytes, *, path: str, log: BrokerPartition) -> int:
-    """A committed offset. Raises BadOffset with the znode and what it holds."""
+    """Return a committed offset. Raises BadOffset with the znode and its content."""
     text = payload.decode("latin-1")
     if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= MAX_OFFSET):
-        message = f"The committed offset is no number: {text[:40]!r}"
-        action = (
-            "Check who wrote that znode; where the pipeline has a plan `etl ledger restore CONF --reason ...` writes its "
-            "position there, before that set it to the next offset to read, as plain decimal text"
+        raise BadOffset(
+            f"The committed offset is no number: {text[:40]!r}",
+            **log.place,
+            znode=path,
+            action="Check which client wrote that znode. If the pipeline has a plan, run "
+            "`etl ledger restore CONF --reason ...`, which writes the loaded-until offset there; "
+            "before the first plan set it to the next offset to read, as plain decimal text",
         )
-        raise BadOffset(message, **log.place, znode=path, action=action)
     return int(text)
 
 
 @dataclass(frozen=True, slots=True)
 class DriverNode:
-    """Identity of the active driver. `started` tells a process from a later one with the same pid,
-    if the host can.
-    """
+    """Identity of the active driver."""
 
     host: str
     pid: int
     started: str | None
+    """Start time of the process, which differs from that of a later one with the same pid.
+
+    None if the host does not provide it.
+    """
     run_id: str
     pids: str | None = None
-    """Name of the pid's namespace (host boot, PID namespace), since containers may share a host
-    name. None if unknown.
+    """Name of the pid's namespace (host boot, PID namespace); None if unknown.
+
+    A pid is a number of one namespace, and containers may share a host name. A driver of another
+    namespace never counts as dead: its session decides.
     """
 
     def __str__(self) -> str:
@@ -250,7 +257,7 @@ class DriverNode:
 
 
 def render_driver(driver: DriverNode) -> bytes:
-    """The driver's znode."""
+    """Return the payload of the driver's znode."""
     document = {
         "host": driver.host,
         "pid": driver.pid,
@@ -262,7 +269,7 @@ def render_driver(driver: DriverNode) -> bytes:
 
 
 def parse_driver(payload: bytes) -> DriverNode | None:
-    """The driver's znode, or None when it is not ours to understand."""
+    """Parse the driver's znode; None if it is invalid."""
     try:
         found = json.loads(payload)
         driver = DriverNode(
@@ -279,30 +286,31 @@ def parse_driver(payload: bytes) -> DriverNode | None:
 
 @dataclass(frozen=True, slots=True)
 class OwnerNode:
-    """A driver of ours as the owner of a log."""
+    """A driver of this program as the owner of a partition."""
 
     pipeline: str
     driver: DriverNode
 
 
 def driver_consumer_id(group: str, owner: OwnerNode) -> str:
-    """The consumer id, `<group>_<consumer>`, of a driver of ours."""
-    us = owner.driver
-    pids = f"{us.pids}:" if us.pids else ""
-    return f"{group}_etl:{owner.pipeline}:{us.run_id}:{us.pid}:{us.started or ''}:{pids}{us.host}"
+    """Return the consumer id of a driver of this program: `<group>_<consumer>`."""
+    driver = owner.driver
+    process = f"{driver.run_id}:{driver.pid}:{driver.started or ''}"
+    namespace = f"{driver.pids}:" if driver.pids else ""
+    return f"{group}_etl:{owner.pipeline}:{process}:{namespace}{driver.host}"
 
 
 def render_owner(group: str, owner: OwnerNode) -> bytes:
-    """Render an owner's znode: a thread id, the consumer's plus `-<thread>`, as original consumers
-    do.
-    """
+    """Return the payload of an owner's znode: a thread id, as original consumers write it."""
     return f"{driver_consumer_id(group, owner)}-0".encode()
 
 
 def parse_owner(group: str, owner: str) -> OwnerNode | None:
-    """Return our driver that an owner's thread id names, or None."""
+    """Return the driver of this program in an owner's thread id; None for other consumers."""
     prefix = f"{group}_"
-    found = _OWNER.fullmatch(owner.removeprefix(prefix)) if owner.startswith(prefix) else None
+    if not owner.startswith(prefix):
+        return None
+    found = _OWNER.fullmatch(owner.removeprefix(prefix))
     if not found or not 0 < int(found["pid"]) < 2**31:
         return None
     driver = DriverNode(
@@ -312,21 +320,21 @@ def parse_owner(group: str, owner: str) -> OwnerNode | None:
 
 
 def parse_uid(payload: bytes, *, path: str) -> str | None:
-    """The pipeline's uid, or None when the znode is only a parent."""
+    """Return the pipeline's uid; None if the znode is only a parent of others."""
     if not payload:
         return None
     text = payload.decode("latin-1")
     if not (text.isascii() and text.isalnum() and len(text) <= 64):
         raise LedgersDisagree(
-            f"The pipeline's uid is not one of ours: {text[:40]!r}",
+            f"The pipeline's uid is invalid: {text[:40]!r}",
             znode=path,
-            action="Check who wrote that znode",
+            action="Check which client wrote that znode",
         )
     return text
 
 
 _MOST_THREADS = 100_000
-"""Of one consumer for one topic; a larger number is invalid."""
+"""Most threads of one consumer for one topic; a larger number is invalid."""
 _BY_FILTER = re.compile(r"(?P<kind>[*!])(?P<threads>[0-9]{1,9})(?P=kind)(?P<text>.*)")
 _KINDS = {"*": FilterKind.WHITE_LIST, "!": FilterKind.BLACK_LIST}
 _STATIC = "static"
@@ -343,37 +351,41 @@ _ESCAPED = str.maketrans(
         "\t": "\\t",
     }
 )
-_CHECK = "Check who wrote that znode; the group's old consumers cannot read it either, and fail to rebalance while it is there"
+_CHECK_WRITER = (
+    "Check which client wrote that znode; the group's old consumers cannot read it either, and "
+    "fail to rebalance as long as it exists"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class FixedTopics:
-    """A consumer that named its topics."""
+    """The subscription of a consumer that named its topics."""
 
     threads: Mapping[str, int]
-    """How many of its threads read each."""
+    """Number of threads for each topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilteredTopics:
-    """A consumer that reads whatever topics pass its filter, those that are made later, too."""
+    """The subscription of a consumer that reads all topics of a filter, later ones, too."""
 
     filter: TopicFilter
     threads: int
-    """For each of them."""
+    """Number of threads for each topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What one consumer of a group reads."""
+    """The registration of one consumer of a group."""
 
     dialect: BrokerFamily
-    """The family of consumers that can read it."""
+    """Broker type: consumers of this type can read the registration."""
     reads: FixedTopics | FilteredTopics
 
     def threads(self, topics: Iterable[str]) -> dict[str, int]:
-        """How many threads read which topic, where `topics` exist; one that is named counts whether
-        it exists or not.
+        """Return the number of threads for each topic.
+
+        `topics`: the existing ones. A topic that the consumer named counts even if it is missing.
         """
         if isinstance(self.reads, FixedTopics):
             return {topic: count for topic, count in self.reads.threads.items() if count > 0}
@@ -381,8 +393,9 @@ class Registration:
 
 
 def parse_registration(payload: bytes, *, path: str) -> Registration:
-    """Parse a consumer's registration. Raises SettingsError, with the znode, for an invalid one and
-    for a filter that cannot be translated.
+    """Parse a consumer's registration.
+
+    Raises SettingsError, with the znode, if it is invalid or its filter cannot be translated.
     """
     try:
         text = payload.decode()
@@ -394,31 +407,44 @@ def parse_registration(payload: bytes, *, path: str) -> Registration:
             return Registration(BrokerFamily.JAFKA, reads)
         return _of_document(json.loads(text))
     except NotTranslated as error:
-        message = f"A consumer of the group reads topics by a pattern that is not understood here: {error}"
         raise SettingsError(
-            message, znode=path, action="Check that consumer's topic filter"
+            f"A consumer of the group reads topics by a pattern that is not supported: {error}",
+            znode=path,
+            action="Check that consumer's topic filter",
         ) from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        message = f"A consumer of the group is not registered as consumers are: {payload[:80].decode('utf-8', 'replace')!r}"
-        raise SettingsError(message, znode=path, action=_CHECK) from error
+        text = payload[:80].decode("utf-8", "replace")
+        raise SettingsError(
+            f"The registration of a consumer of the group is invalid: {text!r}",
+            znode=path,
+            action=_CHECK_WRITER,
+        ) from error
 
 
 def render_registration(registration: Registration, *, now_ms: int) -> bytes:
-    """The payload of a consumer's znode, in the form that consumers of its family write. Raises
-    SettingsError for a filter of Jafka's.
+    """Return the payload of a consumer's znode, as consumers of its broker type write it.
+
+    Raises SettingsError for a topic filter on Jafka.
     """
     reads = registration.reads
     if registration.dialect is BrokerFamily.JAFKA:
         if isinstance(reads, FilteredTopics):
             raise SettingsError(
-                "Consumers of Jafka read topics by name only", action="Name the topics"
+                "Consumers of Jafka read topics by name only",
+                action="Name the topics",
             )
         return _map(reads.threads).encode()
     if isinstance(reads, FixedTopics):
-        pattern, subscription = _STATIC, _map(reads.threads)
+        pattern = _STATIC
+        subscription = _map(reads.threads)
     else:
-        pattern, subscription = reads.filter.kind.value, _map({reads.filter.text: reads.threads})
-    return f'{{"version":1,"subscription":{subscription},"pattern":"{pattern}","timestamp":"{now_ms}"}}'.encode()
+        pattern = reads.filter.kind.value
+        subscription = _map({reads.filter.text: reads.threads})
+    document = (
+        f'{{"version":1,"subscription":{subscription},'
+        f'"pattern":"{pattern}","timestamp":"{now_ms}"}}'
+    )
+    return document.encode()
 
 
 def consumer_id(group: str, name: str) -> str:
@@ -427,10 +453,12 @@ def consumer_id(group: str, name: str) -> str:
 
 
 def generated_name(host: str, now_ms: int, unique: int) -> str:
-    """The name of a consumer that was given none. `unique`: 128 random bits, of which the first
-    eight digits are taken.
+    """Return a name for a consumer without a configured one.
+
+    `unique`: 128 random bits; the first eight hex digits of the upper half are used.
     """
-    return f"{host}-{now_ms}-{unique >> 64:x}"[: len(f"{host}-{now_ms}-") + 8]
+    prefix = f"{host}-{now_ms}-"
+    return f"{prefix}{unique >> 64:x}"[: len(prefix) + 8]
 
 
 def thread_id(consumer: str, number: int) -> str:
@@ -444,7 +472,10 @@ def consumer_of(thread: str) -> str:
 
 
 def _of_document(found: Any) -> Registration:
-    """Raises ValueError, TypeError, KeyError or AttributeError for another one."""
+    """Return the registration of a JSON document.
+
+    Raises ValueError, TypeError, KeyError or AttributeError if it is invalid.
+    """
     if not isinstance(found.get("subscription"), dict):
         counts = {topic: _count(count, least=0) for topic, count in found.items()}
         return Registration(BrokerFamily.JAFKA, FixedTopics(counts))
@@ -452,9 +483,8 @@ def _of_document(found: Any) -> Registration:
     if not isinstance(found["pattern"], str):
         raise ValueError("the pattern is no text")
     kind = next((kind for kind in FilterKind if kind.value == found["pattern"]), None)
-    if (
-        kind is None or not counts
-    ):  # the originals take any other word for `static`, and a filter without one, too
+    # Original consumers treat an unknown pattern as `static`, and so a filter without a text.
+    if kind is None or not counts:
         return Registration(BrokerFamily.KAFKA, FixedTopics(counts))
     ((text, threads),) = counts.items()
     return Registration(BrokerFamily.KAFKA, _filtered(kind, text, threads))
@@ -471,10 +501,5 @@ def _count(found: Any, *, least: int) -> int:
 
 
 def _map(threads: Mapping[str, int]) -> str:
-    return (
-        "{"
-        + ",".join(
-            f'"{topic.translate(_ESCAPED)}":{count}' for topic, count in sorted(threads.items())
-        )
-        + "}"
-    )
+    fields = [f'"{topic.translate(_ESCAPED)}":{count}' for topic, count in sorted(threads.items())]
+    return "{" + ",".join(fields) + "}"

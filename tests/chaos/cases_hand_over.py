@@ -195,13 +195,13 @@ CASES: tuple[Case, ...] = (
         33,
         "void: nobody owns a partition",
         _VOID + "the owner node of one partition is deleted",
-        partial(void, came=nobody_owns, why="nobody owns it", loaded=False),
+        partial(void, came=nobody_owns, why="it has no owner", loaded=False),
     ),
     Case(
         33,
         "void: nobody owns a partition, later",
         _LOADED,
-        partial(void, came=nobody_owns, why="nobody owns it", loaded=True),
+        partial(void, came=nobody_owns, why="it has no owner", loaded=True),
     ),
     Case(
         33,

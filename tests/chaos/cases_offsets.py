@@ -61,7 +61,7 @@ def moved_during(
         stopped(
             driver.wait(),
             5,
-            "Somebody else moved the offset during the run",
+            "Another client moved the committed offset during the run",
             "the rows are in the table",
         )
     pipeline.settings.pop("limits")

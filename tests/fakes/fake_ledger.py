@@ -85,7 +85,7 @@ def begin_backfill(out: Outside, claim: Reservation, plan: Plan, fence: int | No
 def settle_claim(out: Outside, claim: Reservation, version: int) -> None:
     assert isinstance(out, Beside)
     if out.claim_version != version:
-        raise Owned("somebody else changed the backfill at this moment")
+        raise Owned("Another command changed the backfill at the same time")
     out.claim, out.claim_version = render_claim(claim), version + 1
 
 
@@ -97,7 +97,7 @@ def close_backfill(
     """
     assert isinstance(out, Beside)
     if out.claim_version != version:
-        raise Owned("somebody else changed the backfill at this moment")
+        raise Owned("Another command changed the backfill at the same time")
     if stored is None:
         store_plan(out, plan)
     else:
@@ -115,7 +115,7 @@ def writes_beside(out: Outside, plan: Plan, claims: ClaimsSeen) -> None:
     """
     if isinstance(out, Beside):
         if claims.own is None or out.claim_version != claims.own.version:
-            raise Owned("somebody else changed the backfill at this moment")
+            raise Owned("Another command changed the backfill at the same time")
         out.claim_version += 1
         claims.own = replace(claims.own, version=out.claim_version)
     elif updates_reservation_lock(plan, claims.newest):
@@ -149,7 +149,7 @@ def hand_over(
     )
     for log in () if is_there else logs:
         if out.owners.get(log) != name:
-            return RejectedCommit(f"{log} is not ours any more")
+            return RejectedCommit(f"{log} is no longer owned by this run")
         if out.committed().get(log, NOTHING_COMMITTED) != plan.seen[log]:
             return RejectedCommit(f"the offset of {log} was moved since it was read")
     write()
@@ -276,7 +276,7 @@ def commit_request(
         newest = max(out.plans, default=plan.number)
         if newest > plan.number:
             raise Owned(f"Another driver stored plan {newest}")
-        raise OffsetMoved("somebody else moved the offset during the run")
+        raise OffsetMoved("Another client moved the committed offset during the run")
     raise CommitUnknown("the offsets did not reach ZooKeeper")
 
 
@@ -310,7 +310,7 @@ def commit_in_kafka(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -
         if is_anothers(found, plan.seen[log].in_kafka, after[log]):
             if max(out.plans, default=plan.number) > plan.number:
                 raise Owned(f"Another driver stored plan {max(out.plans)}")
-            raise OffsetMoved("somebody else moved the offset during the run")
+            raise OffsetMoved("Another client moved the committed offset during the run")
     out.kept.update(
         {
             log: (after[log].offset or 0, after[log].word or "")
@@ -327,7 +327,7 @@ def commit_in_zookeeper(out: Outside, plan: Plan, logs: Sequence[BrokerPartition
         if was != plan.positions[log]:
             seen = plan.seen[log].in_zookeeper
             if (was, version) != (seen.offset, -1 if seen.version is None else seen.version):
-                raise OffsetMoved("somebody else moved the offset during the run")
+                raise OffsetMoved("Another client moved the committed offset during the run")
             out.offsets[log] = plan.positions[log], version + 1
 
 

@@ -290,11 +290,11 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
     ),
     "no encryption": (
         lambda s: {"connect": s.plain.encrypted},
-        Told(SettingsError, "the port speaks TLS", "zookeeper.tls.enabled"),
+        Told(SettingsError, "The port speaks TLS", "zookeeper.tls.enabled"),
     ),
     "no encryption of a login": (
         lambda s: {"connect": s.plain.encrypted, "auth": login()},
-        Told(SettingsError, "the port speaks TLS", "zookeeper.tls.enabled"),
+        Told(SettingsError, "The port speaks TLS", "zookeeper.tls.enabled"),
     ),
     "one server's certificate expired, the other one's of elsewhere": (
         lambda s: {"connect": f"{s.expired.encrypted},{s.elsewhere.encrypted}", "tls": s.trusted()},
@@ -453,7 +453,7 @@ def test_a_first_conf_enters_by_the_keys_that_are_said_and_says_which_where_none
     refused(
         run_etl(*words, *encrypted),
         2,
-        "the port speaks TLS",
+        "The port speaks TLS",
         "Of etl init: --set zookeeper.tls.enabled=true",
     )
     keys = [

@@ -163,9 +163,9 @@ def test_what_became_of_a_hand_over_is_written_once_but_that_a_void_one_was_take
     [
         (
             lambda z: own_as_a_consumer(z, LOGS[1]),
-            "clicks 1 is not ours any more: g_consumer-1-0 owns it",
+            "clicks 1 is no longer owned by this run: g_consumer-1-0 owns it",
         ),
-        (lambda z: let_go(z, LOGS[2]), "clicks 2 is not ours any more: nobody owns it"),
+        (lambda z: let_go(z, LOGS[2]), "clicks 2 is no longer owned by this run: it has no owner"),
         (
             lambda z: z.client.create(PATHS.offset(LOGS[0]), b"3"),
             "the offset of clicks 0 was moved since it was read: from None to 3",
@@ -224,7 +224,7 @@ def test_a_driver_that_lost_its_lock_hands_nothing_over_though_another_has_one_l
         with pytest.raises(SessionLost):
             driver.store(plan, meanwhile=lose)
         assert (driver.ledger.plan_numbers(), offsets(driver)) == ([], [None] * 3)
-        with pytest.raises(SessionLost, match="lock is not ours"):
+        with pytest.raises(SessionLost, match="This run lost the driver lock"):
             driver.store(plan)
 
 
@@ -306,7 +306,7 @@ def test_more_partitions_than_a_request_of_zookeeper_holds_are_refused_by_name(
 ) -> None:
     logs = [BrokerPartition("clicks", p) for p in range(9_000)]
     with pytest.raises(
-        SettingsError, match="Handing 9,000 partitions over takes a request of"
+        SettingsError, match="The offset commit of 9,000 partitions needs a request of"
     ) as caught:
         driver.store(driver.plan(logs))
     assert (caught.value.exit_code, driver.ledger.plan_numbers()) == (2, [])

@@ -117,7 +117,7 @@ def test_a_request_that_is_refused_keeps_none_of_the_others_back(
     )
     monkeypatch.setattr(session, "NODE_MAX_BYTES", 1_700)  # some ten offsets
     zookeeper.client.set("/consumers/g/offsets/clicks/15", b"7")
-    with pytest.raises(OffsetMoved, match="it is 7, ours is 9"):
+    with pytest.raises(OffsetMoved, match="it is 7, the plan's is 9"):
         group.commit(plain_plan(2, positions=dict.fromkeys(logs, 9), seen=before))
     now = group.committed(logs)
     stays = [log.partition for log in logs if now[log] != Committed(9, 1)]

@@ -133,7 +133,9 @@ def test_of_two_who_pause_at_the_same_moment_the_second_is_refused_and_says_it_a
     zookeeper.ensure(ledger.paths.root)
     (seen, version) = read_pauses_at(ledger)
     write_pauses(ledger, (A,), version)
-    with pytest.raises(Owned, match="paused or resumed at this moment"):
+    with pytest.raises(
+        Owned, match="Another operator paused or resumed partitions at the same time"
+    ):
         write_pauses(ledger, (), version)
     assert (seen, read_pauses(ledger)) == ((), (A,))
 

@@ -183,7 +183,7 @@ def test_a_row_that_never_came_is_named_and_nobody_else_is_blamed(pipeline: Pipe
         found["removed_by_others"],
         found["removed_by"],
     ) == ([7], 1, 0, [])
-    assert "1 missing (first: 7): 1 never came into the table" in proof.err
+    assert "1 missing (first: 7): 1 never committed to the table" in proof.err
 
 
 @pytest.mark.without_spark
@@ -199,7 +199,7 @@ def test_rows_that_somebody_deleted_are_told_from_one_that_never_came_until_an_o
     assert found["removed_by"] == [
         {"table_version": 1, "operation": "DELETE", "why": "removed rows"}
     ]
-    assert "11 removed later by somebody else's DELETE at version 1" in proof.err
+    assert "11 removed later by another writer's DELETE at version 1" in proof.err
     assert "table accept-changes CONF 1" in proof.err
 
     operator_decisions.acknowledge(load_settings(pipeline.conf), "1", "the law")
@@ -208,7 +208,7 @@ def test_rows_that_somebody_deleted_are_told_from_one_that_never_came_until_an_o
     shown = pipeline.door("verify", json_too=False)
     assert shown.code == 0, shown.err
     assert (
-        f"{pipeline.topic} 3: 11 removed later by somebody else's DELETE at version 1, as policy or an operator allows"
+        f"{pipeline.topic} 3: 11 removed later by another writer's DELETE at version 1, as policy or an operator allows"
         in shown.out
     )
     assert "429 records, each once, 11 were removed since, as allowed" in shown.out
@@ -261,7 +261,7 @@ def test_rows_lost_in_an_overwrite_are_blamed_on_it_and_where_the_files_are_gone
         0,
     )
     assert (
-        "1 of which nobody knows any more whether they came; since then somebody else did WRITE at version 1"
+        "1 of unknown cause, since the files of their commit are deleted; another writer committed WRITE at version 1 since"
         in proof.err
     )
 
@@ -359,7 +359,8 @@ def test_an_old_copy_that_was_put_back_and_accepted_is_proven_with_what_was_give
         80 if kept == 100 else 0,
     ), proof.err
     assert kept == 1 or any(
-        "in the table that was there before this one" in note for note in proof.document["notes"]
+        "in an earlier table that was replaced by this one" in note
+        for note in proof.document["notes"]
     )
 
 

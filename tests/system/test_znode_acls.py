@@ -64,7 +64,7 @@ def test_acls_are_set_by_whom_they_name_alone(
     with ZooKeeper(connect, access=etl) as ours:
         assert apply_acls(ours, [*kept, "/consumers/g/etl/p/gone"]) == len(kept)
     assert set(writers_of(zookeeper, kept).values()).isdisjoint(OPEN)
-    with pytest.raises(PermissionDenied, match="for others") as refused:
+    with pytest.raises(PermissionDenied, match="for other logins") as refused:
         apply_acls(zookeeper, kept)
     assert refused.value.where["znode"] == kept[0]
     with ZooKeeper(connect, access=Access(auth=etl.auth)) as ours:

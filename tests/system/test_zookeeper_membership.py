@@ -186,7 +186,7 @@ def test_under_a_name_that_stays_a_member_waits_until_the_session_of_the_last_on
     impatient = make(member_id="loader", timing=Timing(0.2, 0.1, 60))
     with pytest.raises(
         Owned,
-        match="did not settle within 0.2 s: A consumer group_loader is registered in another session",
+        match="did not settle within 0.2 s: Consumer group_loader is registered in another session",
     ):
         impatient.join()
     assert zookeeper.children(IDS) == ["group_loader"], "which is not ours to delete"

@@ -1,12 +1,12 @@
-"""How is a ZooKeeper server accessed: TLS, authentication, ACLs?
+"""How a ZooKeeper server is accessed: TLS, authentication, ACLs.
 
 An ACL holds for one znode, not for its children (ZooKeeper Programmer's Guide, "ZooKeeper access
-control using ACLs"), so each is created with its own. `ids`, `owners` and `offsets` stay open, or
-original consumers were locked out.
+control using ACLs"), so each is created with its own. `ids`, `owners` and `offsets` stay open;
+otherwise original consumers could not use them.
 
-kazoo counts a session as connected before its login; a rejected login ends the client for good, and
-a start waits for its whole timeout. So the first handshake with a server is done here by hand, to
-report what it rejects.
+kazoo counts a session as connected before its login. A rejected login ends the client for good, and
+a start waits for its whole timeout. So handshakes are repeated here by hand to find and report the
+reason.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from etl.model.security import Access, Acl, Scheme, SecretRef, Tls
 from etl.settings.secrets import login_text
 
 LOOKED_AT_S = 2.0
-"""Time for asking servers once more by hand, if kazoo failed without a reason."""
+"""Seconds for handshakes by hand, if kazoo failed without a reason."""
 _CLOSE_SESSION = struct.pack(">iii", 8, 1, -11)
 _HANDSHAKE_SIZES = (36, 37)
 """Without and with the flag for read-only servers."""
@@ -59,16 +59,17 @@ _MOST_BYTES = 1 << 16
 
 
 class NoHandshake(Exception):
-    """The server is no ZooKeeper, or does not take sessions now."""
+    """The server is no ZooKeeper, or does not accept sessions."""
 
 
 class HungUp(NoHandshake):
-    """It closed the connection without a word."""
+    """The server closed the connection without an answer."""
 
 
 def srvr(host: str, port: int, access: Access, timeout_s: float) -> str:
-    """Return what the server reports about itself; nothing if it does not answer
-    (4lw.commands.whitelist). Raises as `granted_ms`.
+    """Return the server's answer to `srvr`; empty without one (4lw.commands.whitelist).
+
+    Raises as `granted_ms`.
     """
     with _connected(host, port, access, timeout_s) as connection, _telling(f"{host}:{port}"):
         connection.sendall(b"srvr")
@@ -77,24 +78,24 @@ def srvr(host: str, port: int, access: Access, timeout_s: float) -> str:
 
 
 def granted_ms(host: str, port: int, access: Access, *, asked_ms: int, timeout_s: float) -> int:
-    """Return the granted timeout of a session without login, which is closed at once. Raises
-    OSError and NoHandshake, and as `tls` SettingsError and PermissionDenied.
+    """Return the granted timeout of a session without login, in milliseconds.
+
+    The session is closed at once. Raises OSError and NoHandshake, and as `tls` SettingsError and
+    PermissionDenied.
     """
     frame = Connect(0, 0, asked_ms, 0, b"\0" * 16, False).serialize()
     with _connected(host, port, access, timeout_s) as connection, _telling(f"{host}:{port}"):
         connection.sendall(struct.pack(">i", len(frame)) + frame)
         with connection.makefile("rb") as answer:
-            size_bytes = answer.read(4)
-            size = int.from_bytes(size_bytes, "big")
-            if size_bytes and size not in _HANDSHAKE_SIZES:
-                raise NoHandshake(
-                    f"its answer starts with {size_bytes!r}, which is not ZooKeeper's"
-                )
+            said = answer.read(4)
+            size = int.from_bytes(said, "big")
+            if said and size not in _HANDSHAKE_SIZES:
+                raise NoHandshake(f"its answer starts with {said!r}, which is not ZooKeeper's")
             answered = answer.read(size)
             granted = (
                 Connect.deserialize(answered, 0)[0] if size and len(answered) == size else None
             )
-        if not size_bytes:
+        if not said:
             raise HungUp("it hangs up (a server without a quorum does)")
         if granted is None or granted.time_out <= 0:
             raise NoHandshake("it hangs up (a server without a quorum does)")
@@ -103,7 +104,7 @@ def granted_ms(host: str, port: int, access: Access, *, asked_ms: int, timeout_s
 
 
 def why_shut(host: str, port: int, access: Access, timeout_s: float) -> EtlError | None:
-    """Return what is wrong with TLS or login; None: this server reports nothing."""
+    """Return the error of TLS or login; None: this server reports none."""
     try:
         granted_ms(host, port, access, asked_ms=0, timeout_s=timeout_s)
     except EtlError as error:
@@ -116,19 +117,20 @@ def why_shut(host: str, port: int, access: Access, timeout_s: float) -> EtlError
 def of_encryption(
     error: OSError | NoHandshake, host: str, port: int, access: Access, timeout_s: float
 ) -> EtlError | None:
-    """Return the error if a server closes unencrypted connections, or waits for more of a
-    handshake; None for another reason.
+    """Return the error if a server expects TLS and we do not use it; None for another reason.
+
+    Such a server closes unencrypted connections, or waits for more of a handshake.
     """
     if access.tls is None and isinstance(
         error, HungUp | ConnectionResetError | BrokenPipeError | TimeoutError
     ):
         if _speaks_tls(host, port, min(timeout_s, LOOKED_AT_S)):
-            action = "Set zookeeper.tls.enabled: true where the system's authorities are trusted, else zookeeper.tls.ca_file; or check the port"
             return SettingsError(
                 "The port speaks TLS",
                 key="zookeeper.tls.enabled",
                 server=f"{host}:{port}",
-                action=action,
+                action="Set zookeeper.tls.enabled: true if the system's authorities are trusted, "
+                "else zookeeper.tls.ca_file; or check the port",
             )
     return None
 
@@ -153,7 +155,7 @@ def _telling(address: str) -> Iterator[None]:
 
 
 def _speaks_tls(host: str, port: int, timeout_s: float) -> bool:
-    """True if the port speaks TLS; nothing is sent after the handshake."""
+    """Return True if the port speaks TLS; nothing is sent after the handshake."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -169,8 +171,9 @@ def _speaks_tls(host: str, port: int, timeout_s: float) -> bool:
 
 
 class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's handler with connections that verify the host's name. kazoo reports no reason of a
-    failed handshake but a timeout.
+    """kazoo's handler with TLS connections that verify the host's name.
+
+    For a failed handshake, kazoo itself reports nothing but a timeout.
     """
 
     def __init__(self, settings: Tls, servers: int) -> None:
@@ -242,10 +245,12 @@ class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 def no_such_login() -> SettingsError:
-    """Return the error for a server that answers SASL with nothing."""
-    action = "Check authProvider.sasl on every server, and the section Server of its java.security.auth.login.config; or use another scheme"
+    """Return the error for a server that has an empty answer to SASL."""
     return SettingsError(
-        "The server has no login by SASL (DIGEST-MD5)", key="zookeeper.auth.scheme", action=action
+        "The server has no login by SASL (DIGEST-MD5)",
+        key="zookeeper.auth.scheme",
+        action="Check on every server authProvider.sasl, and the section Server of its "
+        "java.security.auth.login.config; or set another scheme",
     )
 
 
@@ -253,8 +258,8 @@ def said_of(access: Access, name: str) -> str:
     """`username` or `password`; nothing where there is no such login. Raises SettingsError that
     names the key and the machine.
     """
-    value: str | SecretRef | None = getattr(access.auth, name, None)
-    return "" if value is None else login_text(value, f"zookeeper.auth.{name}")
+    said: str | SecretRef | None = getattr(access.auth, name, None)
+    return "" if said is None else login_text(said, f"zookeeper.auth.{name}")
 
 
 def id_of(access: Access) -> str | None:
@@ -283,9 +288,9 @@ _SAYS_A_SECRET = "session_passwd"
 
 
 def _drop_secrets(record: logging.LogRecord) -> bool:
-    arguments = record.args if isinstance(record.args, tuple) else ()
+    said = record.args if isinstance(record.args, tuple) else ()
     return _SAYS_A_SECRET not in str(record.msg) and not any(
-        isinstance(one, AuthRequest | SASL | Connect) for one in arguments
+        isinstance(one, AuthRequest | SASL | Connect) for one in said
     )
 
 
@@ -335,12 +340,12 @@ class Client(KazooClient):  # type: ignore[misc]
         """Start the session within `timeout` seconds; one request shows whether the login is
         accepted.
         """
-        auth, credentials = (
+        auth, said = (
             self._access.auth,
             [said_of(self._access, name) for name in ("username", "password")],
         )
         if auth is not None and auth.scheme is Scheme.DIGEST:
-            self.auth_data = {("digest", ":".join(credentials))}
+            self.auth_data = {("digest", ":".join(said))}
         self._decided.clear()
         self.start_async()
         self._decided.wait(timeout)
@@ -462,41 +467,46 @@ _AUTH = "zookeeper.auth"
 def error_of(
     error: Exception, connect: str, access: Access, znode: str | None = None
 ) -> PermissionDenied:
-    """Return the error for one of these exceptions. A wrong password of scheme digest is none: it
-    only permits nothing (NoAuthError).
+    """Return the error for one of the exceptions `REFUSED`.
+
+    ZooKeeper does not reject a wrong password of scheme digest: it only permits nothing
+    (NoAuthError).
     """
+    identity = describe_identity(access)
     where = {"connect": connect} if znode is None else {"znode": znode, "connect": connect}
     if isinstance(error, AuthFailedError) and access.auth is not None:
-        action = f"Check {_AUTH}: scheme, username and password, and that each server knows them"
         return PermissionDenied(
-            f"ZooKeeper refuses our login, {describe_identity(access)}",
+            f"ZooKeeper refuses our login, {identity}",
             key=_AUTH,
             **where,
-            action=action,
+            action=f"Check scheme, username and password of {_AUTH}, "
+            "and that every server knows them",
         )
     if isinstance(error, AuthFailedError | SessionClosedRequireSaslError):
-        wanted = (
-            "by SASL"
-            if isinstance(error, SessionClosedRequireSaslError)
-            else "of another scheme than ours"
-        )
-        action = f"Set {_AUTH} with scheme sasl; the identity is now {describe_identity(access)}"
+        wanted = "of another scheme than ours"
+        if isinstance(error, SessionClosedRequireSaslError):
+            wanted = "by SASL"
         return PermissionDenied(
-            f"ZooKeeper wants a login {wanted}", key=_AUTH, **where, action=action
-        )
-    if isinstance(error, InvalidACLError):
-        message = f"ZooKeeper does not know us, {describe_identity(access)}, and by zookeeper.acl creator nobody but us may write"
-        return PermissionDenied(
-            message,
+            f"ZooKeeper wants a login {wanted}",
             key=_AUTH,
             **where,
-            action=f"Check {_AUTH}: each server must support its scheme",
+            action=f"Set {_AUTH} with scheme sasl. The present login: {identity}",
         )
-    action = f"Check who we are: {describe_identity(access)}; and the znode's ACL (getAcl)"
+    if isinstance(error, InvalidACLError):
+        return PermissionDenied(
+            f"ZooKeeper does not know us, {identity}, "
+            "but zookeeper.acl: creator lets only this login write",
+            key=_AUTH,
+            **where,
+            action=f"Set a scheme in {_AUTH} that every server has",
+        )
+    action = f"Check the login ({identity}) and the ACL of the znode (getAcl)"
     if znode is not None and is_of_a_pipeline(znode):
-        action += ", which whoever it names changes by `etl ledger apply-acl CONF`"
+        action += ". A login that the ACL names changes it by `etl ledger apply-acl CONF`"
     return PermissionDenied(
-        "ZooKeeper does not let us: a znode's ACL is for others", **where, action=action
+        "ZooKeeper does not let us: the ACL of a znode is for other logins",
+        **where,
+        action=action,
     )
 
 

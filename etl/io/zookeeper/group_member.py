@@ -159,9 +159,13 @@ class WatchedGroup:
             or self._dialect is BrokerFamily.JAFKA
             and isinstance(found.reads, FilteredTopics)
         ):
-            message = f"A consumer of the group is registered in a form that those of {self._dialect.value} cannot read: {payload[:80]!r}"
-            action = "Check that consumer, and source.broker_type; while it is there the group's old consumers fail to rebalance"
-            raise SettingsError(message, znode=path, action=action)
+            raise SettingsError(
+                "A consumer of the group is registered in a form that consumers of "
+                f"{self._dialect.value} cannot read: {payload[:80]!r}",
+                znode=path,
+                action="Check that consumer, and source.broker_type; as long as it is registered "
+                "the group's old consumers fail to rebalance",
+            )
         return found
 
     def _partitions(self, topics: Sequence[str]) -> dict[str, Collection[BrokerPartition]]:
@@ -180,16 +184,16 @@ class WatchedGroup:
         self, topics: Sequence[str], brokers: Sequence[Collection[str]]
     ) -> dict[str, Collection[BrokerPartition]]:
         """A broker that goes or comes between the two reads, or counts anew, has fired the watch."""
-        pairs = [
+        asked = [
             (topic, broker)
             for topic, some in zip(topics, brokers, strict=True)
             for broker in sorted(some)
             if broker.isdecimal()
         ]
         found: dict[str, list[BrokerPartition]] = {topic: [] for topic in topics}
-        paths = [f"{BROKER_TOPICS}/{topic}/{broker}" for topic, broker in pairs]
+        paths = [f"{BROKER_TOPICS}/{topic}/{broker}" for topic, broker in asked]
         for (topic, broker), path, payload in zip(
-            pairs, paths, self._zookeeper.read_all(paths), strict=True
+            asked, paths, self._zookeeper.read_all(paths), strict=True
         ):
             if payload is None:
                 continue
@@ -349,9 +353,9 @@ class Rebalance:
 
     def _register(self) -> Step:
         if not self._topics and self._options.filter is None:
-            message = "None of the topics that source.topics names is registered in ZooKeeper, so that there is nothing to be a member for"
             raise SettingsError(
-                message,
+                "No topic of source.topics is registered in ZooKeeper, so the group has no "
+                "partition to assign",
                 key="source.topics",
                 action="Check the names, and zookeeper.connect with its chroot",
             )
@@ -365,7 +369,7 @@ class Rebalance:
         while not self._ensure_registered():
             left = self._options.timing.join_timeout_s - self._elapsed_s
             if left <= 0:
-                message = f"A consumer {self.member} is registered in another session"
+                message = f"Consumer {self.member} is registered in another session"
                 self._in_the_way = Owned(message, znode=self._members.path(self.member))
                 return self._give_up()
             self._zookeeper.require_session()
@@ -411,7 +415,7 @@ class Rebalance:
     def _claim(self) -> Step:
         if self._left and not self._release():
             return self._try_again(
-                Owned("ZooKeeper did not delete owner nodes that were ours before")
+                Owned("ZooKeeper did not delete earlier owner nodes of this run")
             )
         given = assign(self._seen.context, self._options.strategy, self.member)
         self.share = {
@@ -469,9 +473,14 @@ class Rebalance:
 
     def _give_up(self) -> Step:
         reason, timeout_s = self._in_the_way, self._options.timing.join_timeout_s
-        message = f"The group did not settle within {timeout_s:g} s: {reason.message if reason else 'nobody knows why'}"
-        action = "Check that consumer; a time to join must be longer than what the group's consumers take for all their tries"
-        raise Owned(message, action=action, **(reason.where if reason else {})) from reason
+        cause = reason.message if reason else "unknown reason"
+        where = reason.where if reason else {}
+        raise Owned(
+            f"The group did not settle within {timeout_s:g} s: {cause}",
+            action="Check that consumer; the time to join must be longer than what the group's "
+            "consumers need for all their tries",
+            **where,
+        ) from reason
 
     @property
     def _elapsed_s(self) -> float:

@@ -1,10 +1,19 @@
-"""How are a group's offsets in ZooKeeper moved by compare-and-set?
+"""How a group's offsets in ZooKeeper are committed by compare-and-set.
 
-Three ways: by version, outside of a group; after an append, each with a check of its owner node;
-with a stored plan, in one transaction of plan, owner nodes and offsets.
+    when                   class            what each offset is compared with
+    --------------------   --------------   --------------------------------------------------
+    outside of a group     ConsumerGroup    version of its znode
+    after an append        OwnedOffsets     version of its znode, and its owner node
+    with a stored plan     HandOver         the same, in one transaction with the plan
 
-A rival of our own kind creates owner nodes of the same version. But then the offset is at most what
-our plan saw and moves forwards to what is in our table, and the rival's own commit is rejected.
+Another driver of this program creates owner nodes of the same version. Then the offset is at most
+what our plan observed, it moves forwards to what is in our table, and the other driver's own commit
+is rejected.
+
+Transactions of one commit are in flight together, and a rejected one does not stop the others.
+Nothing follows from which of them succeeded: each offset is compared with plan and table on its
+own. What must come first is answered first: the pieces of a plan before its znode, the plan before
+the reservation, the result before the offsets.
 """
 
 from __future__ import annotations
@@ -48,32 +57,36 @@ from etl.model.plans import Plan
 
 
 class ConsumerGroup:
-    """The group whose offsets these are. Raises as `ZooKeeper`.
+    """Offsets, owners and consumers of one group. Raises what `ZooKeeper` raises.
 
     A group that moved from Kafka 0.7 to 0.8 in one ZooKeeper has znodes of both forms: `0-3`, of a
     broker, and `3`.
     """
 
     def __init__(self, zookeeper: ZooKeeper, group: str, *, physical: bool = False) -> None:
-        """`physical`: our brokers' logs are byte files of each broker (0.7 family); what the other
-        family's consumers left is not ours.
+        """Create the reader of a group's offsets; no I/O.
+
+        `physical`: the partitions are byte files of each broker (Kafka 0.7, Jafka). Znodes of the
+        other broker type are left alone.
         """
         self._zookeeper = zookeeper
         self._group = GroupPaths(group)
         self._physical = physical
-        self._no_number_is_none = False
+        self._invalid_is_none = False
 
     def live_consumers(self) -> tuple[str, ...]:
-        """Ids of the consumers registered in the group now."""
+        """Return the ids of the consumers that are registered in the group."""
         return tuple(sorted(self._zookeeper.children(self._group.consumer_ids) or ()))
 
     def owners(self, topics: Iterable[str]) -> dict[BrokerPartition, str]:
         """Return the owners of these topics' partitions."""
         logs = self._ours(self._logs_below(topics, self._group.owners_of))
         payloads = self._zookeeper.read_all([self._group.owner(log) for log in logs])
-        return {
-            log: p[0].decode("utf-8", "replace") for log, p in zip(logs, payloads, strict=True) if p
-        }
+        owners = {}
+        for log, found in zip(logs, payloads, strict=True):
+            if found:
+                owners[log] = found[0].decode("utf-8", "replace")
+        return owners
 
     def committed(
         self,
@@ -81,63 +94,56 @@ class ConsumerGroup:
         seen: Mapping[BrokerPartition, Committed] = {},
     ) -> dict[BrokerPartition, Committed]:
         """Return the committed offset of each partition that has one, with its znode's version.
-        Raises BadOffset for text that is no number, unless a plan overwrites it (`seen`: what the
-        newest one saw), or the caller does; it counts as none then.
+
+        `seen`: what the newest plan observed. Raises BadOffset for text that is no number, unless
+        the plan observed it and overwrites it, or `take_no_number_for_none` was called; then the
+        offset counts as missing.
         """
         wanted = set(logs)
-        to_read = [
-            log
-            for log in self._logs_below({log.topic for log in wanted}, self._group.offsets_of)
-            if log in wanted
+        topics = {log.topic for log in wanted}
+        existing = [
+            log for log in self._logs_below(topics, self._group.offsets_of) if log in wanted
         ]
-        found = {}
-        for log, payload in zip(
-            to_read,
-            self._zookeeper.read_all([self._group.offset(log) for log in to_read]),
-            strict=True,
-        ):
-            if payload == (b"", 0):
-                found[log] = Committed(None, 0)  # made as a parent or by hand, and never written
-            elif payload:
-                found[log] = self._read(
-                    log, *payload, is_left=seen.get(log) == Committed(None, payload[1])
-                )
-        return found
+        payloads = self._zookeeper.read_all([self._group.offset(log) for log in existing])
+        committed = {}
+        for log, found in zip(existing, payloads, strict=True):
+            if found is None:
+                continue
+            payload, version = found
+            if found == (b"", 0):  # created as a parent or by hand, and never written
+                committed[log] = Committed(None, 0)
+                continue
+            is_overwritten = seen.get(log) == Committed(None, version)
+            committed[log] = self._parse(log, payload, version, is_overwritten=is_overwritten)
+        return committed
 
     def take_no_number_for_none(self) -> None:
-        """From now on treat text that is no number as no offset, for commands that overwrite
-        offsets.
-        """
-        self._no_number_is_none = True
+        """Treat text that is no number as no offset, for commands that overwrite offsets."""
+        self._invalid_is_none = True
 
-    def _read(
-        self, log: BrokerPartition, payload: bytes, version: int, *, is_left: bool
+    def _parse(
+        self, log: BrokerPartition, payload: bytes, version: int, *, is_overwritten: bool
     ) -> Committed:
         try:
             return Committed(parse_offset(payload, path=self._group.offset(log), log=log), version)
         except BadOffset:
-            if is_left or self._no_number_is_none:
+            if is_overwritten or self._invalid_is_none:
                 return Committed(None, version)
             raise
 
     def logs_with_offsets(self, is_wanted: Callable[[str], bool]) -> set[BrokerPartition]:
-        """Every log of the wanted topics that has a znode for a committed offset, whether it is
-        there now or not.
+        """Return each partition of the wanted topics that has a znode for a committed offset.
+
+        The partition itself may not exist any more.
         """
-        topics = [
-            topic
-            for topic in self._zookeeper.children(self._group.offsets) or ()
-            if is_wanted(topic)
-        ]
+        names = self._zookeeper.children(self._group.offsets) or ()
+        topics = [topic for topic in names if is_wanted(topic)]
         return set(self._ours(self._logs_below(topics, self._group.offsets_of)))
 
     def offsets_of_the_other_family(self, topics: Iterable[str]) -> list[BrokerPartition]:
-        """Return the offsets of the other broker type in these topics, which are left alone."""
-        return [
-            log
-            for log in self._logs_below(topics, self._group.offsets_of)
-            if log.is_physical != self._physical
-        ]
+        """Return the partitions of the other broker type with offsets, which are left alone."""
+        logs = self._logs_below(topics, self._group.offsets_of)
+        return [log for log in logs if log.is_physical != self._physical]
 
     def _ours(self, logs: Iterable[BrokerPartition]) -> list[BrokerPartition]:
         return [log for log in logs if log.is_physical == self._physical]
@@ -145,37 +151,31 @@ class ConsumerGroup:
     def _logs_below(
         self, topics: Iterable[str], path_of: Callable[[str], str]
     ) -> list[BrokerPartition]:
-        """The logs that the children of the topics' znodes name."""
-        names = sorted(set(topics))
-        keys = children_of_each(self._zookeeper, [path_of(topic) for topic in names])
-        found = (
-            parse_partition_key(topic, key)
-            for topic, some in zip(names, keys, strict=True)
-            for key in some
-        )
-        return in_order(log for log in found if log)
+        """Return the partitions that the children of the topics' znodes name."""
+        wanted = sorted(set(topics))
+        children = children_of_each(self._zookeeper, [path_of(topic) for topic in wanted])
+        logs: list[BrokerPartition | None] = []
+        for topic, keys in zip(wanted, children, strict=True):
+            logs.extend(parse_partition_key(topic, key) for key in keys)
+        return in_order(log for log in logs if log)
 
     def commit(
         self, plan: Plan, logs: Iterable[BrokerPartition] | None = None
     ) -> dict[BrokerPartition, Committed]:
-        """Commit the plan's positions of `logs` (by default all that change); return the offsets
-        then.
+        """Commit the loaded-until offsets of a plan; return the committed offsets.
 
-        Compare-and-set on what the plan saw, in as few `multi` as fit, all sent before the first
-        answer is awaited; a rejected one does not stop the others. Raises OffsetMoved if another
-        client moved one, SessionLost if the session ended since `driving` began, CommitUnknown
-        without an answer.
+        `logs`: None for all partitions that change. Compare-and-set on what the plan observed, in
+        as few `multi` as fit, all sent before the first answer is awaited. Raises OffsetMoved if
+        another client moved an offset, SessionLost if the session ended since `driving` began,
+        CommitUnknown without an answer.
         """
         wanted = sorted(plan.offsets_to_move if logs is None else logs)
-        ensure_each(
-            self._zookeeper,
-            (self._group.offsets_of(topic) for topic in {log.topic for log in wanted}),
-        )
+        ensure_each(self._zookeeper, {self._group.offsets_of(log.topic) for log in wanted})
         requests = list(in_requests(wanted, lambda log: self._cost(plan, log)))
-        found = outcomes(self._changes(plan, some).send() for some in requests)
+        found = outcomes(self._changes(plan, request).send() for request in requests)
         moved: dict[BrokerPartition, Committed] = {}
-        for some, outcome in zip(requests, found, strict=True):
-            moved.update(self._judged(plan, some, outcome))
+        for request, outcome in zip(requests, found, strict=True):
+            moved.update(self._result(plan, request, outcome))
         return moved
 
     def _cost(self, plan: Plan, log: BrokerPartition) -> int:
@@ -194,24 +194,28 @@ class ConsumerGroup:
             )
         return changes
 
-    def _judged(
+    def _result(
         self, plan: Plan, logs: Sequence[BrokerPartition], outcome: Outcome
     ) -> dict[BrokerPartition, Committed]:
         """Return the result of one request. Raises as `commit`."""
         after = {log: plan.moved(log) for log in logs}
         if isinstance(outcome, Exception):
             return self._read_back(plan, after, outcome)
-        failures = [r for r in outcome if isinstance(r, Exception)]
+        failures = [result for result in outcome if isinstance(result, Exception)]
         if not failures:
             return after
-        reason = next(
-            (f for f in failures if not isinstance(f, (RolledBackError, RuntimeInconsistency))),
-            failures[0],
-        )
+        # The other operations of a rejected transaction report that they were rolled back.
+        causes = [
+            failure
+            for failure in failures
+            if not isinstance(failure, (RolledBackError, RuntimeInconsistency))
+        ]
+        reason = causes[0] if causes else failures[0]
         if isinstance(reason, NoAuthError):
-            message = "ZooKeeper does not let us move offsets"
             raise PermissionDenied(
-                message, znode=self._group.offsets, action="Check the znodes' ACLs"
+                "ZooKeeper does not let this login commit offsets",
+                znode=self._group.offsets,
+                action="Check the ACLs of the znodes",
             ) from reason
         return self._read_back(plan, after, reason)
 
@@ -221,8 +225,10 @@ class ConsumerGroup:
         after: Mapping[BrokerPartition, Committed],
         reason: Exception,
     ) -> dict[BrokerPartition, Committed]:
-        """Return whether a rejected or unanswered commit happened: each znode has our value at the
-        version that our write makes.
+        """Return the offsets if a rejected or unanswered commit succeeded after all.
+
+        It did if each znode has our value at the version that our write creates. Raises OffsetMoved
+        and CommitUnknown.
         """
         found = self.committed(after)
         if found == after:
@@ -230,56 +236,64 @@ class ConsumerGroup:
         for log, ours in after.items():
             now = found.get(log, NOTHING_COMMITTED)
             if now not in (ours, plan.seen[log]):
-                message = f"Somebody else moved the offset during the run: it is {now.offset}, ours is {ours.offset}"
-                action = "Check which other consumer of this group runs; the rows are in the table, the next run decides by group.on_offset_changed"
                 raise OffsetMoved(
-                    message, **log.place, offset=now.offset, action=action
+                    "Another client moved the committed offset during the run: "
+                    f"it is {now.offset}, the plan's is {ours.offset}",
+                    **log.place,
+                    offset=now.offset,
+                    action="Check which other consumer of this group runs; the rows are in the "
+                    "table, the next run decides by group.on_offset_changed",
                 ) from reason
-        message = f"The offsets of plan {plan.number} did not reach ZooKeeper"
         raise CommitUnknown(
-            message, action="The rows are in the table, the next run moves the offsets"
+            f"The offsets of plan {plan.number} did not reach ZooKeeper",
+            action="Run again: the rows are in the table, the next run commits the offsets",
         ) from reason
 
 
 class OwnedOffsets:
-    """Moves offsets with checks of owner nodes; `group` reads them. Raises as `ZooKeeper`."""
+    """Commits offsets with checks of owner nodes. Raises what `ZooKeeper` raises."""
 
     def __init__(self, zookeeper: ZooKeeper, name: str, group: ConsumerGroup) -> None:
-        self._zookeeper, self._paths, self._group = zookeeper, GroupPaths(name), group
+        self._zookeeper = zookeeper
+        self._paths = GroupPaths(name)
+        self._group = group
 
     def move(self, plan: Plan, logs: Sequence[BrokerPartition]) -> dict[BrokerPartition, Committed]:
-        """Move these offsets from what the plan saw to its positions; return those that moved. One
-        that another client moved, or whose partition is not ours any more, stays. Only if an answer
-        was lost, one that is as we would have left it counts as ours. Raises PermissionDenied.
+        """Commit the loaded-until offsets of these partitions; return those that were committed.
+
+        An offset stays if another client moved it, or this run does not own the partition any more.
+        After a lost answer, an offset that is as our write leaves it counts as committed.
+        Raises PermissionDenied.
         """
         ensure_each(self._zookeeper, {self._paths.offsets_of(log.topic) for log in logs})
-        refused, unsure = self._refused(plan, list(in_requests(logs, self._cost)))
-        left, still_unsure = self._refused(
-            plan, [[log] for log in refused]
-        )  # of a request nothing is done, because of one of them
-        maybe = {*unsure, *still_unsure}.intersection(left)
-        found = self._group.committed(maybe) if maybe else {}
-        return {
-            log: plan.moved(log)
-            for log in logs
-            if log not in left or found.get(log) == plan.moved(log)
-        }
+        rejected, uncertain = self._rejected(plan, list(in_requests(logs, self._cost)))
+        # One rejected offset rejects its whole request, so each is sent again on its own.
+        left, still_uncertain = self._rejected(plan, [[log] for log in rejected])
+        uncertain_left = {*uncertain, *still_uncertain}.intersection(left)
+        found = self._group.committed(uncertain_left) if uncertain_left else {}
+        moved = {}
+        for log in logs:
+            committed = plan.moved(log)
+            if log not in left or found.get(log) == committed:
+                moved[log] = committed
+        return moved
 
-    def _refused(
+    def _rejected(
         self, plan: Plan, requests: Sequence[Sequence[BrokerPartition]]
     ) -> tuple[list[BrokerPartition], list[BrokerPartition]]:
-        """Return what was not moved, and what of it may have been. Raises PermissionDenied."""
-        results = list(
-            zip(
-                requests,
-                outcomes([self._changes(plan, some).send() for some in requests]),
-                strict=True,
-            )
-        )
-        unsure = [
-            log for some, outcome in results if isinstance(outcome, Exception) for log in some
-        ]
-        return [log for some, outcome in results if not _is_done(outcome) for log in some], unsure
+        """Return partitions without a confirmed commit, and those of them without an answer.
+
+        Raises PermissionDenied.
+        """
+        answers = outcomes([self._changes(plan, request).send() for request in requests])
+        rejected: list[BrokerPartition] = []
+        uncertain: list[BrokerPartition] = []
+        for request, outcome in zip(requests, answers, strict=True):
+            if isinstance(outcome, Exception):
+                uncertain.extend(request)
+            if not _is_done(outcome):
+                rejected.extend(request)
+        return rejected, uncertain
 
     def _changes(self, plan: Plan, logs: Sequence[BrokerPartition]) -> Changes:
         changes = Changes(self._zookeeper)
@@ -296,38 +310,41 @@ class OwnedOffsets:
 
 
 def _is_done(outcome: Outcome) -> bool:
-    """Raises PermissionDenied."""
+    """Return True if a transaction succeeded. Raises PermissionDenied."""
     if isinstance(outcome, Exception):
         return False
-    if any(isinstance(one, NoAuthError) for one in outcome):
+    if any(isinstance(result, NoAuthError) for result in outcome):
         raise PermissionDenied(
-            "ZooKeeper does not let us move offsets", action="Check the znodes' ACLs"
+            "ZooKeeper does not let this login commit offsets",
+            action="Check the ACLs of the znodes",
         )
-    return not any(isinstance(one, Exception) for one in outcome)
+    return not any(isinstance(result, Exception) for result in outcome)
 
 
 _PLAN_BYTES = 20_000
-"""Bytes of a request that are left for the plan, which lies in pieces if larger, and what goes with
-it.
+"""Bytes of a request that are reserved for the plan and its other parts.
+
+A larger plan is written in pieces before the request.
 """
 
 
 class HandOver:
-    """The hand-overs of one pipeline. Raises what `ZooKeeper` raises."""
+    """Commits the offsets of one pipeline together with a plan. Raises what `ZooKeeper` raises."""
 
     def __init__(self, zookeeper: ZooKeeper, group: str, lock: DriverLock) -> None:
-        self._zookeeper, self._paths, self._lock = zookeeper, GroupPaths(group), lock
+        self._zookeeper = zookeeper
+        self._paths = GroupPaths(group)
+        self._lock = lock
 
     def store(
         self, plan: Plan, checks: Sequence[Check], write: Callable[[Sequence[Part]], None]
     ) -> RejectedCommit | None:
-        """Store the plan and move its offsets in one transaction; return the reason if another
-        client came first.
+        """Store the plan and commit its offsets in one transaction; return a rejection's reason.
 
-        `checks`: each owner node as it is while it is ours. `write` stores the plan with these
-        parts, or raises Owned with what `changed`. Raises SessionLost if the driver lock is lost,
-        Owned if another driver stored that number, SettingsError for more partitions than a
-        transaction holds.
+        `checks`: the expected version of each owner node. `write` stores the plan with these
+        parts, or raises Owned with the znode that `changed`. Raises SessionLost if the driver lock
+        is lost, Owned if another driver stored that number, SettingsError for more partitions than
+        a transaction holds.
         """
         logs = plan.offsets_to_commit
         offsets = {self._paths.offset(log): log for log in logs}
@@ -341,54 +358,63 @@ class HandOver:
             self._reject_too_many(parts, len(logs))
             try:
                 write(parts)
-            except Owned as refused:
-                return self._why(refused, plan, lock, offsets)
+            except Owned as rejection:
+                return self._reason(rejection, plan, lock, offsets)
         return None
 
     def store_under_lock(
         self, plan: Plan, write: Callable[[Sequence[Part]], None]
     ) -> RejectedCommit | None:
-        """Store a plan that commits in a separate step, while the driver lock is ours. Raises as
-        `store`.
+        """Store a plan whose offsets are committed in a separate step, under the driver lock.
+
+        Raises as `store`.
         """
         with self._lock.proven() as lock:
             try:
                 write((lock,))
-            except Owned as refused:
-                return self._why(refused, plan, lock, {})
+            except Owned as rejection:
+                return self._reason(rejection, plan, lock, {})
         return None
 
-    def _why(
-        self, refused: Owned, plan: Plan, lock: Check, offsets: dict[str, BrokerPartition]
+    def _reason(
+        self, rejection: Owned, plan: Plan, lock: Check, offsets: dict[str, BrokerPartition]
     ) -> RejectedCommit:
-        """Return why nothing was done. Raises SessionLost, and the rejection if it has nothing to
-        do with the commit.
+        """Return why the commit was rejected, by the znode that changed.
+
+        Only an owner or an offset that changed rejects the commit (plan again). Raises SessionLost
+        if the lock was lost, and `rejection` for any other znode, such as another driver's plan.
         """
-        changed = refused.where.get("changed")
+        changed = rejection.where.get("changed")
         if changed == lock.path:
-            action = "Raise zookeeper.session_timeout_s, against pauses of this host; run again: nothing was handed over"
             raise SessionLost(
-                "Our ZooKeeper session ended before the hand-over", action=action
-            ) from refused
+                "The ZooKeeper session ended before the offset commit",
+                action="Raise zookeeper.session_timeout_s above the longest pause of this host. "
+                "Run again: no offset was committed",
+            ) from rejection
         owners = {self._paths.owner(log): log for log in offsets.values()}
         if changed in owners:
-            found = self._zookeeper.read(changed)
-            by = found[0].decode("utf-8", "replace") if found else None
-            return RejectedCommit(
-                f"{owners[changed]} is not ours any more: "
-                + (f"{by} owns it" if by else "nobody owns it")
-            )
+            owner = self._text_of(changed)
+            reason = f"{owner} owns it" if owner else "it has no owner"
+            return RejectedCommit(f"{owners[changed]} is no longer owned by this run: {reason}")
         if changed in offsets:
-            found, log = self._zookeeper.read(changed), offsets[changed]
-            now = found[0].decode("utf-8", "replace") if found else None
+            log = offsets[changed]
             return RejectedCommit(
-                f"the offset of {log} was moved since it was read: from {plan.seen[log].offset} to {now}"
+                f"the offset of {log} was moved since it was read: "
+                f"from {plan.seen[log].offset} to {self._text_of(changed)}"
             )
-        raise refused
+        raise rejection
+
+    def _text_of(self, path: str) -> str | None:
+        found = self._zookeeper.read(path)
+        return found[0].decode("utf-8", "replace") if found else None
 
     def _reject_too_many(self, parts: Sequence[Part], logs: int) -> None:
         size = size_of(parts) + len(parts) * len(self._zookeeper.chroot)
         if size > REQUEST_MAX_BYTES - _PLAN_BYTES:
-            message = f"Handing {logs:,} partitions over takes a request of {size:,} bytes, and ZooKeeper takes none above a megabyte"
-            action = "Use fewer topics in one conf, and the others in another one; or more members, so that our share is smaller"
-            raise SettingsError(message, key="source.topics", action=action)
+            raise SettingsError(
+                f"The offset commit of {logs:,} partitions needs a request of {size:,} bytes, "
+                "more than ZooKeeper's limit of a megabyte",
+                key="source.topics",
+                action="Set fewer topics in this conf and the others in another one, "
+                "or start more members, so that the assignment is smaller",
+            )

@@ -1,10 +1,12 @@
-"""How are numbered plans stored and their results recorded, by one driver at a time?
+"""How numbered plans and their results are stored in ZooKeeper, by one driver at a time.
 
-A document that is too large for a znode is written in pieces first, then named by one znode with
-their hash, so it is visible as a whole or not at all. The driver lock is an ephemeral znode; it
-saves work, while correctness rests on the numbered plans.
+A document that is too large for one znode is written in pieces first. One znode then holds the
+hash of the pieces, so readers find the whole document or none. The driver lock is an ephemeral
+znode. It only saves work: correctness rests on the numbered plans, since two drivers that execute
+the same plan cannot double a row.
 
-Not here: other records of the ledger (etl/io/zookeeper/ledger_records.py).
+Lives here: documents, plans and their results, retirement, operator decisions, the driver lock.
+Not here: other records of the ledger (ledger_records.py), their format (etl/ledger/).
 """
 
 from __future__ import annotations
@@ -48,34 +50,38 @@ from etl.model.snapshot import (
 )
 
 REQUEST_MAX_BYTES = 1_000_000
-"""Of a transaction: a server accepts 1,048,575 bytes per request by default."""
+"""Largest transaction. A server accepts 1,048,575 bytes per request by default (jute.maxbuffer)."""
 _OPERATION_BYTES = 25
-"""Size of a check or write besides path and data."""
+"""Size of a check or write without path and data."""
 _PIECES_MAX = 10_000
-"""A document in more pieces than this is not one of ours."""
+"""Most pieces of a document. An index with more was not written by this program."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """The znode of a document in pieces."""
+    """The content of a znode that refers to a document in pieces."""
 
     digest: str
+    """SHA-256 of the whole document, in hex; part of the path of each piece."""
     count: int
+    """Number of pieces."""
     size: int
+    """Bytes of the whole document."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """The data that a znode shall have."""
+    """A write of one znode, as a part of a transaction."""
 
     path: str
     payload: bytes
     version: int | None
-    """The one that it has now; None: it is not there."""
+    """The expected version. None: the znode does not exist and is created."""
 
     def add_to(self, request: TransactionRequest) -> None:
-        """Add it to a transaction, without kazoo's check of each path, which takes most of the time
-        for thousands.
+        """Add the write to a transaction.
+
+        Bypasses kazoo's check of each path, which takes most of the time for thousands of writes.
         """
         path = request.client.chroot + self.path
         if self.version is None:
@@ -88,14 +94,15 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The version that a znode must have."""
+    """A check of the version of one znode, as a part of a transaction."""
 
     path: str
     version: int
 
     def add_to(self, request: TransactionRequest) -> None:
-        """Add it to a transaction, which is rejected if the znode has another version or is
-        missing.
+        """Add the check to a transaction.
+
+        The server rejects the transaction if the znode has another version or is missing.
         """
         request.operations.append(CheckVersion(request.client.chroot + self.path, self.version))
 
@@ -105,45 +112,55 @@ Part = Write | Check
 
 
 def size_of(parts: Iterable[Part]) -> int:
-    """About how many bytes of a request these are, without the chroot."""
-    return sum(
-        _OPERATION_BYTES + len(one.path) + (len(one.payload) if isinstance(one, Write) else 0)
-        for one in parts
-    )
+    """Return the approximate size of the parts in a request, in bytes without the chroot."""
+    total = 0
+    for part in parts:
+        total += _OPERATION_BYTES + len(part.path)
+        if isinstance(part, Write):
+            total += len(part.payload)
+    return total
 
 
 class Documents:
-    """The documents of one pipeline. Raises as `ZooKeeper`, and LedgersDisagree for invalid ones."""
+    """The documents of one pipeline.
+
+    Raises what `ZooKeeper` raises, and LedgersDisagree if a document is invalid.
+    """
 
     def __init__(self, zookeeper: ZooKeeper, paths: PipelinePaths) -> None:
         self._zookeeper = zookeeper
         self._paths = paths
 
     def read(self, path: str) -> tuple[bytes, int] | None:
-        """A document and the version of the znode that holds or names it."""
+        """Return a document and the version of its znode; None if there is no document."""
         found = self._zookeeper.read(path)
         if not found or not found[0]:
             return None
-        if not found[0].startswith(b"{"):
+        payload, version = found
+        if not payload.startswith(b"{"):
             return found
-        index = _index(found[0], path)
+        index = _parse_index(payload, path)
         pieces = self._zookeeper.read_all(
             [self._paths.chunk(index.digest, i) for i in range(index.count)]
         )
-        whole = b"".join(p[0] for p in pieces if p)
-        if hashlib.sha256(whole).hexdigest() == index.digest:
-            return whole, found[1]
-        action = "Check whether ZooKeeper was restored from a copy"
-        raise LedgersDisagree("Pieces of the document are missing", znode=path, action=action)
+        whole = b"".join(piece[0] for piece in pieces if piece)
+        if hashlib.sha256(whole).hexdigest() != index.digest:
+            raise LedgersDisagree(
+                "Pieces of the document are missing",
+                znode=path,
+                action="Check whether ZooKeeper was restored from a copy",
+            )
+        return whole, version
 
     def create(self, path: str, payload: bytes) -> bool:
-        """Put a document where there is none; False where there is one."""
+        """Create a document; False if one exists."""
         return self._zookeeper.create(path, self.head(payload))
 
     def put(self, path: str, payload: bytes) -> bool:
-        """Write a document, over an earlier one; False if another client changed it at this moment."""
+        """Create or overwrite a document; False if another client changes it at the same time."""
         found = self._zookeeper.read(path)
-        return self.replace(path, payload, version=found[1] if found else None)
+        version = found[1] if found else None
+        return self.replace(path, payload, version=version)
 
     def replace(
         self,
@@ -154,28 +171,34 @@ class Documents:
         deleting: Sequence[str] = (),
         absent: Sequence[str] = (),
     ) -> bool:
-        """Replace the document of that version (None: none) and delete others, all or nothing.
-        False, and nothing is done, if one of them changed or a znode of `absent` exists.
+        """Replace a document and delete others, all or nothing.
+
+        `version`: the expected version of the document; None: it does not exist.
+        Returns False, without a change, if one of them changed or a znode of `absent` exists.
         """
-        head, request = self.head(payload), self._zookeeper.client.transaction()
+        head = self.head(payload)
+        request = self._zookeeper.client.transaction()
         if version is not None:
             request.set_data(path, head, version=version)
         else:
             request.create(path, head)
-        for gone in deleting:
-            request.delete(gone)
-        for free in (
-            absent
-        ):  # no transaction can ask that: made and deleted in one go, it fails where it is there
+        for obsolete in deleting:
+            request.delete(obsolete)
+        # ZooKeeper has no check for a missing znode. Creating and deleting it in one transaction
+        # fails if it exists.
+        for free in absent:
             request.create(free, b"")
             request.delete(free)
         return self._zookeeper.transact(request, path)
 
-    def head(self, payload: bytes, *, beside: Iterable[Part] = ()) -> bytes:
-        """Return the data of the znode: the document, or the hash of its pieces, which are written
-        first. `beside`: what goes with it in one request, whose sender rejects what exceeds it.
+    def head(self, payload: bytes, *, also: Iterable[Part] = ()) -> bytes:
+        """Return the data of the document's znode: the document, or the index of its pieces.
+
+        Pieces are written here, before the znode that refers to them. `also`: the other parts of
+        the same request, for its size; the sender rejects a request that is too large without
+        the document.
         """
-        if len(payload) <= min(NODE_MAX_BYTES, REQUEST_MAX_BYTES - size_of(beside)):
+        if len(payload) <= min(NODE_MAX_BYTES, REQUEST_MAX_BYTES - size_of(also)):
             return payload
         digest = hashlib.sha256(payload).hexdigest()
         pieces = [payload[i : i + NODE_MAX_BYTES] for i in range(0, len(payload), NODE_MAX_BYTES)]
@@ -184,51 +207,55 @@ class Documents:
         return json.dumps({"chunks": digest, "count": len(pieces), "bytes": len(payload)}).encode()
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
-        """Bytes of each document; one in pieces is as large as its pieces. None where there is
-        none.
-        """
+        """Return the bytes of each whole document; None for a missing one."""
         stored = self._zookeeper.read_all(paths)
-        return [
-            _size(found[0], path) if found else None
-            for found, path in zip(stored, paths, strict=True)
-        ]
+        sizes: list[int | None] = []
+        for found, path in zip(stored, paths, strict=True):
+            sizes.append(_size(found[0], path) if found else None)
+        return sizes
 
     def pieces(self) -> list[str]:
-        """The hash of each document that has pieces, whether a znode names it or not."""
+        """Return the hash of each document in pieces, with or without a znode that refers to it."""
         return self._zookeeper.children(self._paths.all_chunks) or []
 
-    def drop_pieces(self, digests: Collection[str], *, but_of: Sequence[str]) -> None:
-        """Delete the pieces of these hashes that no document at `but_of` names."""
-        named = b" ".join(
-            p[0] for p in self._zookeeper.read_all([*but_of]) if p and p[0].startswith(b"{")
-        )
+    def drop_pieces(self, digests: Collection[str], *, referenced_at: Sequence[str]) -> None:
+        """Delete the pieces of these hashes that no document at `referenced_at` refers to."""
+        indexes = []
+        for found in self._zookeeper.read_all([*referenced_at]):
+            if found and found[0].startswith(b"{"):
+                indexes.append(found[0])
+        referenced = b" ".join(indexes)
         for digest in digests:
-            if digest.encode() not in named:
+            if digest.encode() not in referenced:
                 self._zookeeper.delete_tree(self._paths.chunks(digest))
 
 
 def _size(payload: bytes, path: str) -> int:
-    return _index(payload, path).size if payload.startswith(b"{") else len(payload)
+    if payload.startswith(b"{"):
+        return _parse_index(payload, path).size
+    return len(payload)
 
 
-def _index(payload: bytes, path: str) -> _Index:
+def _parse_index(payload: bytes, path: str) -> _Index:
     try:
         found = json.loads(payload)
         index = _Index(found["chunks"], int(found["count"]), int(found["bytes"]))
-        if not re.fullmatch("[0-9a-f]{64}", index.digest) or not 0 < index.count <= min(
-            index.size, _PIECES_MAX
-        ):
-            raise ValueError("it names no pieces of ours")
+        is_digest = re.fullmatch("[0-9a-f]{64}", index.digest)
+        if not is_digest or not 0 < index.count <= min(index.size, _PIECES_MAX):
+            raise ValueError("invalid index of pieces")
         return index
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise LedgersDisagree(
-            "The znode does not hold what it should", znode=path, action="Check who wrote it"
+            "A stored document is invalid",
+            znode=path,
+            action="Check which client wrote the znode",
         ) from error
 
 
 class PlanLedger:
-    """The plans of one pipeline. Raises what `ZooKeeper` raises, and LedgersDisagree on documents
-    that are not ours.
+    """The plans of one pipeline.
+
+    Raises what `ZooKeeper` raises, and LedgersDisagree if a document is invalid.
     """
 
     def __init__(self, zookeeper: ZooKeeper, group: str, pipeline: str) -> None:
@@ -243,160 +270,179 @@ class PlanLedger:
         return self.paths.pipeline
 
     def beside(self, pipeline: str) -> PlanLedger:
-        """The ledger of another pipeline of the group."""
+        """Return the ledger of another pipeline of the group."""
         return PlanLedger(self.zookeeper, self.paths.group, pipeline)
 
     def read_ledger(self) -> Ledger:
-        """The pipeline's uid, its newest plan and what came of it, and what an operator decided."""
-        self.zookeeper.sync(self.paths.root)  # a follower may lag behind what the last driver wrote
+        """Return the pipeline's uid, newest plan and its result, and the operator's decisions."""
+        self.zookeeper.sync(self.paths.root)  # a follower may lag behind the last driver's writes
         found = self.zookeeper.read(self.paths.root)
         uid = registrations.parse_uid(found[0], path=self.paths.root) if found else None
         numbers = self.plan_numbers()
         if not numbers:
             return Ledger(uid, acknowledged=self.read_acknowledgement())
-        newest = numbers[-1]
-        stored = self.documents.read(self.paths.plan(newest))
-        plan = plan_document.parse_plan(stored[0], path=self.paths.plan(newest)) if stored else None
-        applied = self.read_record_of(plan) if plan else None
-        known = applied or (self._read_record_before(plan) if plan else None)
+
+        path = self.paths.plan(numbers[-1])
+        stored = self.documents.read(path)
+        plan = None
+        plan_version = None
+        if stored:
+            plan = plan_document.parse_plan(stored[0], path=path)
+            plan_version = stored[1]
+        applied = None
+        last_result = None
+        if plan:
+            applied = self.read_record_of(plan)
+            last_result = applied or self._read_previous_result(plan)
         return Ledger(
             uid,
             plan,
             applied,
-            known.delta_version if known else None,
-            newest_version=stored[1] if stored else None,
+            last_result.delta_version if last_result else None,
+            newest_version=plan_version,
             acknowledged=self.read_acknowledgement(),
             retired=self.read_retirement(),
         )
 
     def mark(self) -> tuple[int, int | None]:
-        """Number and znode version of the newest plan: while both are the same, no other driver
-        planned or superseded.
+        """Return number and znode version of the newest plan.
+
+        While both are unchanged, no other driver stored or superseded a plan.
         """
         newest = max(self.plan_numbers(), default=0)
         found = self.zookeeper.read(self.paths.plan(newest)) if newest else None
-        return newest, found[1] if found else None
+        version = found[1] if found else None
+        return newest, version
 
     def other_pipelines(self) -> dict[str, frozenset[str]]:
-        """The group's other pipelines at work, those that have made a plan and are not retired, and
-        the topics that they know.
+        """Return the topics of each other pipeline of the group that has a plan and is in service.
+
+        Topics: those of the pipeline's newest plan.
         """
-        others = (
-            (name, self.beside(name)) for name in self.pipelines() if name != self.paths.pipeline
-        )
-        found = ((name, other.topics()) for name, other in others if not other.read_retirement())
-        return {name: topics for name, topics in found if topics}
+        found = {}
+        for name in self.pipelines():
+            if name == self.paths.pipeline:
+                continue
+            other = self.beside(name)
+            if other.read_retirement():
+                continue
+            topics = other.topics()
+            if topics:
+                found[name] = topics
+        return found
 
     def pipelines(self) -> list[str]:
-        """Names of all pipelines of the group, backfills left out."""
-        return sorted(
-            name for name in self.zookeeper.children(self._pipelines) or () if MARK not in name
-        )
+        """Return the names of all pipelines of the group, without backfills."""
+        names = self.zookeeper.children(self._pipelines) or ()
+        return sorted(name for name in names if MARK not in name)
 
     def groups(self) -> list[str]:
-        """Names of all groups of this ZooKeeper that have a pipeline."""
-        return sorted(
-            group
-            for group in self.zookeeper.children(CONSUMERS) or ()
-            if self.zookeeper.children(GroupPaths(group).pipelines)
-        )
+        """Return the names of all groups in this ZooKeeper that have a pipeline."""
+        found = []
+        for group in self.zookeeper.children(CONSUMERS) or ():
+            if self.zookeeper.children(GroupPaths(group).pipelines):
+                found.append(group)
+        return sorted(found)
 
     def topics(self) -> frozenset[str]:
-        """The topics that the newest plan knows: no other pipeline of the group may read them."""
+        """Return the topics of the newest plan. No other pipeline of the group may read them."""
         newest = max(self.plan_numbers(), default=0)
         plan = self.read_plan(newest) if newest else None
         return plan.topics if plan else frozenset()
 
     def pipelines_version(self) -> int | None:
-        """Changes when a pipeline takes a topic. Read before `other_pipelines`, it lets
-        `store_plan` find out that one did since.
+        """Return a version that changes when a pipeline adds a topic; None: no pipelines yet.
+
+        Read before `other_pipelines`, it makes `store_plan` fail if a pipeline added a topic since.
         """
         found = self.zookeeper.read(self._pipelines)
         return found[1] if found else None
 
     def plan_numbers(self) -> list[int]:
-        """Numbers of the stored plans, ascending."""
-        return sorted(
-            int(n) for n in self.zookeeper.children(self.paths.plans) or () if n.isdecimal()
-        )
+        """Return the numbers of the stored plans, ascending."""
+        names = self.zookeeper.children(self.paths.plans) or ()
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def read_plan(self, number: int) -> Plan | None:
-        """Plan `number`, or None when it is not stored (any more)."""
-        stored = self.documents.read(self.paths.plan(number))
-        return plan_document.parse_plan(stored[0], path=self.paths.plan(number)) if stored else None
+        """Return plan `number`; None if it is not stored or was pruned."""
+        path = self.paths.plan(number)
+        stored = self.documents.read(path)
+        return plan_document.parse_plan(stored[0], path=path) if stored else None
 
     def read_plans(self) -> list[Plan]:
-        """The stored plans, ascending; one that is pruned meanwhile is left out."""
+        """Return the stored plans, ascending, without those that are pruned meanwhile."""
         plans = (self.read_plan(number) for number in self.plan_numbers())
         return [plan for plan in plans if plan]
 
     def read_applied(self, number: int) -> CommitResult | None:
-        """Return the result of plan `number`, or None if it is not recorded."""
-        stored = self.documents.read(self.paths.applied(number))
-        return (
-            ledger_documents.parse_applied(stored[0], path=self.paths.applied(number))
-            if stored
-            else None
-        )
+        """Return the result of plan `number`; None if it is not recorded."""
+        path = self.paths.applied(number)
+        stored = self.documents.read(path)
+        return ledger_documents.parse_applied(stored[0], path=path) if stored else None
 
     def read_record_of(self, plan: Plan) -> CommitResult | None:
-        """Return the result of this plan; one of another plan with its number, from before a
-        restored copy, does not count.
+        """Return the result of this plan; None if it is not recorded.
+
+        After ZooKeeper was restored from a copy, the result may belong to another plan of the same
+        number. It is ignored.
         """
         found = self.read_applied(plan.number)
         return found if found and found.is_of(plan) else None
 
-    def _read_record_before(self, plan: Plan) -> CommitResult | None:
+    def _read_previous_result(self, plan: Plan) -> CommitResult | None:
         found = self.read_applied(plan.number - 1)
         return found if found and plan.previous in (None, found.plan_id) else None
 
     def read_loaded_intervals(self) -> LoadedIntervals:
-        """The loaded intervals that pruned plans left."""
+        """Return the loaded intervals of pruned plans."""
         return self.read_loaded_intervals_with_version()[0]
 
     def read_loaded_intervals_with_version(self) -> tuple[LoadedIntervals, int | None]:
-        """Return the same with the version of its znode, over which changes are written. None: no
-        znode.
+        """Return the loaded intervals of pruned plans and the version of their znode.
+
+        The version is the expected one of a later write; None: no znode.
         """
-        stored = self.documents.read(self.paths.coverage)
-        return (
-            (
-                ledger_documents.parse_loaded_intervals(stored[0], path=self.paths.coverage),
-                stored[1],
-            )
-            if stored
-            else (LoadedIntervals(), None)
-        )
+        path = self.paths.coverage
+        stored = self.documents.read(path)
+        if stored is None:
+            return LoadedIntervals(), None
+        return ledger_documents.parse_loaded_intervals(stored[0], path=path), stored[1]
 
     def store_uid(self, uid: str) -> None:
-        """Keep the uid of a new pipeline; the driver's lock has made its znode. Raises Owned when
-        another was kept meanwhile.
+        """Store the uid of a new pipeline. The driver lock has created its znode.
+
+        Raises Owned if another driver stored another uid meanwhile.
         """
+        payload = uid.encode("ascii")
         found = self.zookeeper.read(self.paths.root)
-        if found and found[0] == uid.encode("ascii"):
+        if found and found[0] == payload:
             return
+        is_unnamed = found is not None and not found[0]
         if (
-            not found
-            or found[0]
-            or not self.zookeeper.replace(self.paths.root, uid.encode("ascii"), version=found[1])
+            found is None
+            or not is_unnamed
+            or not self.zookeeper.replace(self.paths.root, payload, version=found[1])
         ):
-            raise Owned(
-                "Another driver named this pipeline at this moment",
-                znode=self.paths.root,
-                action="Run again",
-            )
+            raise self._other_uid_stored()
+
+    def _other_uid_stored(self) -> Owned:
+        return Owned(
+            "Another driver named this pipeline at the same time",
+            znode=self.paths.root,
+            action="Run again",
+        )
 
     def store_plan(
         self, plan: Plan, *, beside: int | None = None, also: Sequence[Part] = ()
     ) -> None:
-        """Store plan N before its first fetch, if N is free, with the uid of a new pipeline and
-        `also`: all or nothing.
+        """Store plan N before its first fetch, if N is free.
 
-        A plan that takes a topic is stored only while `pipelines_version` is `beside`, if given.
-        Raises Owned if another driver stored another plan N, another pipeline of the group took a
-        topic, or a znode of `also` was written meanwhile.
+        The transaction includes the uid of a new pipeline and the parts `also`, all or nothing. If
+        the plan adds a topic and `beside` is given, `pipelines_version` must still be `beside`.
+        Raises Owned if another driver stored another plan N, another pipeline of the group added
+        a topic, or a znode of `also` was written meanwhile.
         """
-        head = self.documents.head(plan_document.render_plan(plan), beside=also)
+        head = self.documents.head(plan_document.render_plan(plan), also=also)
         self.zookeeper.ensure(self.paths.root)
         request = self.zookeeper.client.transaction()
         self._add_uid(request, plan.uid)
@@ -409,10 +455,11 @@ class PlanLedger:
     def supersede_plan(
         self, plan: Plan, version: int, *, beside: int | None = None, also: Sequence[Part] = ()
     ) -> None:
-        """Put another plan in the place of one, if its znode still has that version. Raises Owned
-        when it has not, and as `store_plan`.
+        """Replace the stored plan of the same number, if its znode still has that version.
+
+        Raises Owned if it has not, and as `store_plan`.
         """
-        head = self.documents.head(plan_document.render_plan(plan), beside=also)
+        head = self.documents.head(plan_document.render_plan(plan), also=also)
         request = self.zookeeper.client.transaction()
         self._add_others(request, plan, beside, also)
         request.set_data(self.paths.plan(plan.number), head, version=version)
@@ -423,148 +470,165 @@ class PlanLedger:
         if found and not found[0]:
             request.set_data(self.paths.root, uid.encode("ascii"), version=found[1])
         elif found and found[0] != uid.encode("ascii"):
-            raise Owned(
-                "Another driver named this pipeline at this moment",
-                znode=self.paths.root,
-                action="Run again",
-            )
+            raise self._other_uid_stored()
 
     def _add_others(
         self, request: TransactionRequest, plan: Plan, beside: int | None, also: Sequence[Part]
     ) -> None:
-        """Two pipelines that take topics at the same moment, or two who claim offsets, write the
-        same znode: one of them is refused.
+        """Add the parts `also`, and the compare-and-set of the group's znode for a new topic.
+
+        Two pipelines that add topics at the same time write the same znode, and so do two drivers
+        that reserve offsets. ZooKeeper rejects one of the two transactions.
         """
-        for one in also:
-            one.add_to(request)
+        for part in also:
+            part.add_to(request)
         if beside is not None and plan.topics - self.topics():
             request.set_data(self._pipelines, b"", version=beside)
 
     def _transact_plan(self, request: TransactionRequest, plan: Plan) -> None:
-        path, changed = self.paths.plan(plan.number), None
+        path = self.paths.plan(plan.number)
+        changed = None
         try:
             changed = self.zookeeper.refused_at(request, path)
             if changed is None:
                 return
         except ZooKeeperUnreachable:
-            if not self._is_stored(plan):  # the answer may be lost, and not the write
+            # The answer may be lost although the write succeeded.
+            if not self._is_stored(plan):
                 raise
-        if not self._is_stored(plan):
+        if self._is_stored(plan):
+            return
+        message = (
+            "Another pipeline of this group took a topic at the same time, "
+            "or offsets of this pipeline were reserved"
+        )
+        if self.read_plan(plan.number):
             message = (
-                f"Another driver stored or changed plan {plan.number} at this moment, or "
-                if self.read_plan(plan.number)
-                else ""
+                f"Another driver stored or changed plan {plan.number} at the same time, "
+                "or another pipeline of this group took a topic, "
+                "or offsets of this pipeline were reserved"
             )
-            message += "another pipeline of this group took a topic at this moment, or offsets of this one were claimed"
-            raise Owned(
-                message,
-                znode=path,
-                changed=changed,
-                action="The next run continues from what is stored",
-            )
+        raise Owned(
+            message,
+            znode=path,
+            changed=changed,
+            action="Run again; the next run continues from the stored plan",
+        )
 
     def _is_stored(self, plan: Plan) -> bool:
         found = self.read_plan(plan.number)
         return found is not None and found.id == plan.id
 
     def read_retirement(self) -> Retirement | None:
-        """Why this pipeline was taken out of service; None while it is in service."""
-        found = self.zookeeper.read(self.paths.retired)
-        return (
-            ledger_documents.parse_retirement(found[0], path=self.paths.retired) if found else None
-        )
+        """Return why this pipeline is retired; None while it is in service."""
+        path = self.paths.retired
+        found = self.zookeeper.read(path)
+        return ledger_documents.parse_retirement(found[0], path=path) if found else None
 
     def retire(self, retirement: Retirement) -> None:
-        """Take the pipeline out of service; nothing of it is deleted."""
-        if not self.zookeeper.create(
-            self.paths.retired, ledger_documents.render_retirement(retirement)
-        ):
+        """Take the pipeline out of service; nothing is deleted.
+
+        Raises Owned if it is retired already.
+        """
+        payload = ledger_documents.render_retirement(retirement)
+        if not self.zookeeper.create(self.paths.retired, payload):
             raise Owned(
-                "Somebody else retired this pipeline at this moment",
+                "Another operator retired this pipeline at the same time",
                 znode=self.paths.retired,
-                action="Look again",
+                action="Check the pipeline with `etl pipelines list`",
             )
 
     def resume(self, *, beside: int) -> None:
-        """End the retirement, and take its topics again; `beside` as in `store_plan`."""
+        """End the retirement, and take its topics again; `beside` as in `store_plan`.
+
+        Raises Owned if another pipeline of the group took a topic meanwhile.
+        """
         request = self.zookeeper.client.transaction()
         request.set_data(self._pipelines, b"", version=beside)
         request.delete(self.paths.retired)
         if not self.zookeeper.transact(request, self.paths.retired):
-            message = "Another pipeline of this group took a topic at this moment"
-            raise Owned(message, znode=self.paths.retired, action="Look again")
+            raise Owned(
+                "Another pipeline of this group took a topic at the same time",
+                znode=self.paths.retired,
+                action="Check the pipelines with `etl pipelines list`",
+            )
 
     def adopt_plan(self, plan: Plan, applied: CommitResult | None) -> None:
-        """Write plan and result from the table, over what was there under that number."""
+        """Write plan and result as the table has them, over those stored under the same number.
+
+        Raises Owned if another driver changes one of them at the same time.
+        """
         documents = [(self.paths.plan(plan.number), plan_document.render_plan(plan))]
         if applied:
-            documents.insert(
-                0, (self.paths.applied(plan.number), ledger_documents.render_applied(applied))
-            )
+            path = self.paths.applied(plan.number)
+            documents.insert(0, (path, ledger_documents.render_applied(applied)))
         for path, payload in documents:
             self.zookeeper.ensure(path.rpartition("/")[0])
             if not self.documents.put(path, payload):
                 raise Owned(
-                    f"Another driver changed plan {plan.number} at this moment",
+                    f"Another driver changed plan {plan.number} at the same time",
                     znode=path,
                     action="Run again",
                 )
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> None:
-        """Keep an operator's acknowledgement; it takes the place of an earlier one."""
-        if not self.documents.put(
-            self.paths.acknowledged, ledger_documents.render_acknowledgement(acknowledgement)
-        ):
+        """Store an operator's decision, over an earlier one.
+
+        Raises Owned if another operator stores one at the same time.
+        """
+        payload = ledger_documents.render_acknowledgement(acknowledgement)
+        if not self.documents.put(self.paths.acknowledged, payload):
             raise Owned(
-                "Somebody else acknowledged at this moment",
+                "Another operator decision was stored at the same time",
                 znode=self.paths.acknowledged,
-                action="Look again",
+                action="Check it with `etl offsets diff`, then run the command again if needed",
             )
 
     def record_applied(self, applied: CommitResult) -> None:
-        """Record a plan's result; an earlier one stays unless this says more
-        (`coverage.is_better`).
+        """Record a plan's result. An earlier one stays unless this one is more complete.
+
+        What is more complete is decided in `loaded_intervals.is_better`.
         """
-        path, payload = self.paths.applied(applied.number), ledger_documents.render_applied(applied)
+        path = self.paths.applied(applied.number)
+        payload = ledger_documents.render_applied(applied)
         if not self.documents.create(path, payload):
             found = self.read_applied(applied.number)
             if found and is_better(applied, found):
                 self.documents.put(path, payload)
 
     def read_acknowledgement(self) -> Acknowledgement | None:
-        """Return the operator's last decision; for a backfill as its pipeline's applies to it."""
-        live, name = live_and_name(self.pipeline)
+        """Return the operator's last decision; None without one.
+
+        For a backfill: the part of its pipeline's decision that applies to it.
+        """
+        live, backfill = live_and_name(self.pipeline)
         path = PipelinePaths(self.paths.group, live).acknowledged
         found = self.zookeeper.read(path)
-        decision = (
-            ledger_documents.parse_acknowledgement(found[0], path=path)
-            if found and found[0]
-            else None
-        )
-        return decision.of_backfill(name) if decision and name else decision
+        if not found or not found[0]:
+            return None
+        decision = ledger_documents.parse_acknowledgement(found[0], path=path)
+        return decision.of_backfill(backfill) if backfill else decision
 
 
 class DriverLock:
-    """The driver's znode of one pipeline. Raises what `ZooKeeper` raises."""
+    """The driver lock of one pipeline: an ephemeral znode. Raises what `ZooKeeper` raises."""
 
     def __init__(self, zookeeper: ZooKeeper, group: str, pipeline: str) -> None:
         self._zookeeper = zookeeper
-        self._paths, self._pipelines = (
-            paths.PipelinePaths(group, pipeline),
-            paths.GroupPaths(group).pipelines,
-        )
+        self._paths = paths.PipelinePaths(group, pipeline)
+        self._pipelines = paths.GroupPaths(group).pipelines
 
     @contextlib.contextmanager
     def driving(self, run_id: str, *, wait_s: float) -> Iterator[None]:
-        """Be the only driver of the pipeline. Raises Owned when another is at work and stays so for
-        `wait_s`.
+        """Hold the driver lock of the pipeline while the context is open.
 
-        A node left by a dead process of this host is taken over at once.
+        A znode that a dead process of this host left is deleted at once. Raises Owned if another
+        driver holds the lock for `wait_s` seconds.
         """
-        us = this_driver(run_id)
+        driver = this_driver(run_id)
         deadline = time.monotonic() + wait_s
-        made = self._zookeeper.missing(self._paths.root)
-        while not self._try_driving(us):
+        created = self._zookeeper.missing(self._paths.root)
+        while not self._try_driving(driver):
             self._wait_for_driver(deadline)
         try:
             yield
@@ -573,28 +637,27 @@ class DriverLock:
                 KazooException, KazooTimeoutError, Unreachable, PermissionDenied
             ):
                 self._delete_own_driver_node()
-                self._delete_unused(made)
+                self._delete_unused(created)
 
     @contextlib.contextmanager
     def proven(self) -> Iterator[Check]:
-        """Context manager: return a check that makes a transaction fail once the lock is lost.
-        Raises SessionLost.
+        """Yield a check that makes a transaction fail once the lock is lost. Raises SessionLost.
 
-        The driver's node cannot be checked, since a successor's has the same version. A znode that
-        only this session creates, and that ends with it, can; while the session lives, the lock is
-        ours.
+        The driver's znode cannot be checked, since a successor's znode has the same version. The
+        check is of an ephemeral znode with this session's id in its name: only this session
+        creates it, it ends with the session, and the lock is held as long as the session lives.
         """
         client = self._zookeeper.client
         session = client.client_id[0] if client.client_id else 0
         path = self._paths.session(session)
         self._zookeeper.require_session()
-        with contextlib.suppress(NodeExistsError):  # of a hand-over before
+        with contextlib.suppress(NodeExistsError):  # left by an earlier offset commit
             self._zookeeper.guarded(lambda: client.create(path, b"", ephemeral=True), path)
         try:
             found = self._zookeeper.read_znodes([self._paths.driver])[0]
             if found is None or found.owner_session != session:
                 raise SessionLost(
-                    "The driver's lock is not ours any more",
+                    "This run lost the driver lock",
                     znode=self._paths.driver,
                     action="Run again",
                 )
@@ -606,76 +669,72 @@ class DriverLock:
                 client.delete(path, version=0)
 
     def driver(self) -> registrations.DriverNode | None:
-        """Return the active driver; None if there is none, or a dead process of this host is named."""
+        """Return the active driver; None if there is none or it is a dead process of this host."""
         found = self._zookeeper.read(self._paths.driver)
         driver = registrations.parse_driver(found[0]) if found else None
         return None if driver is None or is_dead(driver) else driver
 
-    def _try_driving(self, us: registrations.DriverNode) -> bool:
-        path, payload = self._paths.driver, registrations.render_driver(us)
+    def _try_driving(self, driver: registrations.DriverNode) -> bool:
+        path = self._paths.driver
+        payload = registrations.render_driver(driver)
+        client = self._zookeeper.client
         try:
             self._zookeeper.ensure(self._paths.root)
-            # tried again when the answer was lost: our own node is then found, and known by its
-            # payload
+            # The create is retried when its answer is lost. The second try may then find the
+            # znode of the first, which has the same payload.
             self._zookeeper.guarded(
-                lambda: self._zookeeper.client.retry(
-                    self._zookeeper.client.create, path, payload, ephemeral=True
-                ),
-                path,
+                lambda: client.retry(client.create, path, payload, ephemeral=True), path
             )
         except NoNodeError:
-            return self._try_driving(
-                us
-            )  # a driver that was refused took what it had made away, between our two steps
+            # Between the two steps, a driver that stored nothing deleted the znode above.
+            return self._try_driving(driver)
         except NodeExistsError:
             found = self._zookeeper.read(path)
-            other = registrations.parse_driver(found[0]) if found else None
-            if found and other == us:
-                return True  # the answer to our create was lost, not the create
-            if found and other and is_dead(other):
+            if found is None:
+                return False
+            other = registrations.parse_driver(found[0])
+            if other == driver:
+                return True  # the create succeeded, only its answer was lost
+            if other and is_dead(other):
+                version = found[1]
                 with contextlib.suppress(NoNodeError, BadVersionError):
-                    self._zookeeper.guarded(
-                        lambda: self._zookeeper.client.delete(path, version=found[1]), path
-                    )
-                return self._try_driving(us)
+                    self._zookeeper.guarded(lambda: client.delete(path, version=version), path)
+                return self._try_driving(driver)
             return False
         return True
 
     def _wait_for_driver(self, deadline: float) -> None:
-        gone = threading.Event()
+        deleted = threading.Event()
+        path = self._paths.driver
         found = self._zookeeper.guarded(
-            lambda: self._zookeeper.client.exists(self._paths.driver, watch=lambda _: gone.set())
+            lambda: self._zookeeper.client.exists(path, watch=lambda _: deleted.set())
         )
-        if (
-            found
-            and not gone.wait(max(0.0, deadline - time.monotonic()))
-            and time.monotonic() >= deadline
-        ):
-            node = self._zookeeper.read(self._paths.driver)
-            other = registrations.parse_driver(node[0]) if node else None
-            action = "Check whether that run is meant to be; a second one waits ledger.lock_timeout_s for it"
-            raise Owned(
-                f"Another driver is at work on this pipeline: {other or 'unknown'}",
-                znode=self._paths.driver,
-                action=action,
-            )
+        if not found or deleted.wait(max(0.0, deadline - time.monotonic())):
+            return
+        if time.monotonic() < deadline:
+            return
+        node = self._zookeeper.read(path)
+        other = registrations.parse_driver(node[0]) if node else None
+        raise Owned(
+            f"Another driver is at work on this pipeline: {other or 'unknown'}",
+            znode=path,
+            action="Check whether that run is intended; "
+            "a second one waits ledger.lock_timeout_s for it",
+        )
 
-    def _delete_unused(self, made: Collection[str]) -> None:
-        """Delete what a run made that stored nothing: empty znodes of our names, and those above
-        them that it made.
+    def _delete_unused(self, created: Collection[str]) -> None:
+        """Delete the empty znodes of a run that stored nothing, and those above that it created.
 
-        ZooKeeper deletes no znode with a child, such as the node of a driver that came meanwhile.
+        ZooKeeper deletes no znode with a child, such as the lock of a driver that came meanwhile.
         """
-        ours = (self._paths.root, self._pipelines)
-        for path in (*ours, *(above for above in made if above not in ours)):
+        own = (self._paths.root, self._pipelines)
+        above = [path for path in created if path not in own]
+        for path in (*own, *above):
             if not self._zookeeper.delete_unused(path):
                 return
 
     def _delete_own_driver_node(self) -> None:
-        stat = self._zookeeper.client.exists(self._paths.driver)
-        if (
-            stat
-            and self._zookeeper.client.client_id
-            and stat.owner_session_id == self._zookeeper.client.client_id[0]
-        ):
-            self._zookeeper.client.delete(self._paths.driver, version=stat.version)
+        client = self._zookeeper.client
+        stat = client.exists(self._paths.driver)
+        if stat and client.client_id and stat.owner_session_id == client.client_id[0]:
+            client.delete(self._paths.driver, version=stat.version)

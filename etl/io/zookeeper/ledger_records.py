@@ -1,8 +1,9 @@
-"""What else does the ledger keep, beside plans?
+"""How the records of the ledger other than plans are read and written.
 
-Loaded intervals of pruned plans, reservations of backfills, results of offset commits in Kafka, the
-location of a named table, pauses, and run keys. When intervals are merged is decided in
-etl/decide/loaded_intervals.py.
+Lives here: loaded intervals of pruned plans, reservations of backfills, results of offset commits
+in Kafka, the location of a named table, pauses, and run keys.
+Not here: when intervals are merged (etl/decide/loaded_intervals.py), documents and plans
+(ledger.py).
 """
 
 from __future__ import annotations
@@ -45,24 +46,27 @@ from etl.model.snapshot import (
 )
 
 _TRIES_MAX = 3
-"""Tries of a change of the loaded intervals, if other drivers change them."""
+"""Tries of a compare-and-set, if other drivers change the document at the same time."""
 
 
 def read_all_loaded_intervals(
     ledger: PlanLedger, transaction_version: int | None = None, claim: Reservation | None = None
 ) -> LoadedIntervals:
-    """All that the pipeline's recorded plans loaded, those that are kept among them, by
-    `decide.loaded_intervals.fold_all`.
+    """Return what all plans with a recorded result loaded, pruned or stored.
 
-    `claim`: of a backfill that was given up, and may have given back some of that: without it, by
+    Plans and intervals are merged by `loaded_intervals.fold_all`. `claim`: the reservation of a
+    backfill that was deleted. It may have released loaded intervals, which are then left out by
     `reservations.loaded_as_claimed`.
     """
-    plans = [plan for number in ledger.plan_numbers() if (plan := ledger.read_plan(number))]
-    recorded = [
-        (plan, applied)
-        for plan in plans
-        if (applied := ledger.read_applied(plan.number)) and applied.plan_id == plan.id
-    ]
+    # Plans are read before the intervals: pruning moves them in this direction.
+    recorded = []
+    plans = [ledger.read_plan(number) for number in ledger.plan_numbers()]
+    for plan in plans:
+        if plan is None:
+            continue
+        applied = ledger.read_applied(plan.number)
+        if applied and applied.plan_id == plan.id:
+            recorded.append((plan, applied))
     pruned = ledger.read_loaded_intervals()
     if claim:
         pruned, recorded = loaded_as_claimed(pruned, recorded, claim)
@@ -70,18 +74,23 @@ def read_all_loaded_intervals(
 
 
 def note_removals(ledger: PlanLedger, removals: Sequence[ForeignCommit]) -> None:
-    """Record rows removed by others with permission. Raises Owned if other drivers change the
-    intervals again and again.
+    """Record rows that other writers removed, as the policy permits.
+
+    Raises Owned if other drivers change the loaded intervals at each of the tries.
     """
+    path = ledger.paths.coverage
     for _ in range(_TRIES_MAX):
         before, version = ledger.read_loaded_intervals_with_version()
         after = note(before, removals)
-        if after == before or ledger.documents.replace(
-            ledger.paths.coverage, render_loaded_intervals(after), version=version
-        ):
+        if after == before:
             return
-    message = "Other drivers changed the coverage while it was kept that others removed rows"
-    raise Owned(message, znode=ledger.paths.coverage, action="Run again")
+        if ledger.documents.replace(path, render_loaded_intervals(after), version=version):
+            return
+    raise Owned(
+        "Other drivers changed the loaded intervals while removed rows were recorded",
+        znode=path,
+        action="Run again",
+    )
 
 
 def take_in(
@@ -93,8 +102,9 @@ def take_in(
     known: Collection[BrokerPartition],
     lives: Mapping[BrokerPartition, int],
 ) -> None:
-    """Record what a predecessor loaded. Raises Owned if another client changed the intervals
-    meanwhile.
+    """Merge the loaded intervals of a predecessor into those of this pipeline.
+
+    Raises Owned if another client changed the loaded intervals meanwhile.
     """
     before, version = ledger.read_loaded_intervals_with_version()
     after = loaded_intervals.take_in(
@@ -104,16 +114,17 @@ def take_in(
         ledger.paths.coverage, render_loaded_intervals(after), version=version
     ):
         raise Owned(
-            "Another driver changed the coverage at this moment",
+            "Another driver changed the loaded intervals at the same time",
             znode=ledger.paths.coverage,
-            action="Run this command again",
+            action="Run the command again",
         )
 
 
 def prune(ledger: PlanLedger) -> None:
-    """Merge old plans into loaded intervals, one transaction each, and delete unreferenced pieces.
-    Ends quietly if another driver did it meanwhile. Raises SessionLost: unreferenced pieces may
-    then be another driver's.
+    """Merge old plans into the loaded intervals, one transaction each; delete unreferenced pieces.
+
+    Returns early if another driver prunes at the same time. Raises SessionLost, since unreferenced
+    pieces may then belong to a document that another driver is writing.
     """
     ledger.zookeeper.require_session()
     for number in prunable(_plan_sizes(ledger)):
@@ -122,109 +133,122 @@ def prune(ledger: PlanLedger) -> None:
         if not plan or not applied:
             return
         before, version = ledger.read_loaded_intervals_with_version()
-        folded = fold(
-            before,
-            plan,
-            applied,
-            is_given_up=_is_given_up(ledger, number),
-            reached=_reached(ledger) if plan.key_ends else {},
-        )
-        gone = (ledger.paths.plan(number), ledger.paths.applied(number))
+        is_given_up = _is_given_up(ledger, number)
+        reached = _loaded_until(ledger) if plan.key_ends else {}
+        merged = fold(before, plan, applied, is_given_up=is_given_up, reached=reached)
+        pruned = (ledger.paths.plan(number), ledger.paths.applied(number))
         if not ledger.documents.replace(
-            ledger.paths.coverage, render_loaded_intervals(folded), version=version, deleting=gone
+            ledger.paths.coverage, render_loaded_intervals(merged), version=version, deleting=pruned
         ):
             return
+    # Pieces are listed before documents are read: pieces written later are not in the list.
     pieces = ledger.documents.pieces()
-    if pieces:  # asked before the documents: those of one that is written now are not among them
-        ledger.documents.drop_pieces(pieces, but_of=_may_be_in_pieces(ledger))
+    if pieces:
+        ledger.documents.drop_pieces(pieces, referenced_at=_paths_with_pieces(ledger))
 
 
-def _reached(ledger: PlanLedger) -> Mapping[BrokerPartition, int]:
-    """Up to where the table holds each log, as far as it is recorded."""
-    newest = ledger.read_ledger()
-    if newest.newest is None:
+def _loaded_until(ledger: PlanLedger) -> Mapping[BrokerPartition, int]:
+    """Return the loaded-until offset of each partition, as far as results are recorded."""
+    found = ledger.read_ledger()
+    if found.newest is None:
         return {}
-    return newest.newest.positions if newest.applied else starts_of(newest.newest)
+    return found.newest.positions if found.applied else starts_of(found.newest)
 
 
-def _may_be_in_pieces(ledger: PlanLedger) -> list[str]:
-    """Return the paths of documents that grow: plans, results, loaded intervals, reservations,
-    pauses.
-    """
-    paths, recorded = ledger.paths, ledger.zookeeper.children(ledger.paths.applied_plans) or ()
-    plans, records = (
-        (paths.plan(n) for n in ledger.plan_numbers()),
-        (f"{paths.applied_plans}/{n}" for n in recorded),
-    )
-    return [*plans, paths.coverage, paths.claim, paths.paused, *records]
+def _paths_with_pieces(ledger: PlanLedger) -> list[str]:
+    """Return the paths of all documents that can be in pieces, since they grow."""
+    paths = ledger.paths
+    results = ledger.zookeeper.children(paths.applied_plans) or ()
+    return [
+        *(paths.plan(number) for number in ledger.plan_numbers()),
+        paths.coverage,
+        paths.claim,
+        paths.paused,
+        *(f"{paths.applied_plans}/{number}" for number in results),
+    ]
 
 
 def _is_given_up(ledger: PlanLedger, number: int) -> bool:
-    """True if later plans show that an operator gave this one up; False without a later decision."""
+    """Return True if an operator gave this plan up, according to later plans.
+
+    False if no operator decision is later than the plan.
+    """
     acknowledgement = ledger.read_acknowledgement()
     if acknowledgement is None or acknowledgement.number < number:
         return False
-    later = [plan for n in ledger.plan_numbers() if n >= number and (plan := ledger.read_plan(n))]
-    versions = {plan.number: plan.table_transaction_version for plan in later}
+    versions = {}
+    for later in ledger.plan_numbers():
+        plan = ledger.read_plan(later) if later >= number else None
+        if plan:
+            versions[plan.number] = plan.table_transaction_version
     return number not in ancestry(versions, max(versions)).numbers
 
 
 def _plan_sizes(ledger: PlanLedger) -> list[tuple[int, int]]:
-    """(number, bytes) of each stored plan."""
+    """Return (number, bytes) of each stored plan."""
     numbers = ledger.plan_numbers()
-    sizes = ledger.documents.sizes([ledger.paths.plan(n) for n in numbers])
-    return [(n, size) for n, size in zip(numbers, sizes, strict=True) if size is not None]
+    sizes = ledger.documents.sizes([ledger.paths.plan(number) for number in numbers])
+    return [(number, size) for number, size in zip(numbers, sizes, strict=True) if size is not None]
 
 
 class ClaimsBeside:
-    """The claims of one live pipeline's backfills. Raises what `ZooKeeper` raises, and
-    LedgersDisagree on documents that are not ours.
+    """The reservations of the backfills of one live pipeline.
+
+    Each change is a compare-and-set, together with the plan that it belongs to. Raises what
+    `ZooKeeper` raises, and LedgersDisagree if a document is invalid.
     """
 
     def __init__(self, zookeeper: ZooKeeper, group: str, live: str) -> None:
-        self._zookeeper, self._group, self._live = zookeeper, group, live
-        self._fence = PipelinePaths(group, live).fence
+        self._zookeeper = zookeeper
+        self._group = group
+        self._live = live
+        self._lock = PipelinePaths(group, live).fence
 
     def ledger_of(self, name: str) -> PlanLedger:
-        """The plans of a backfill."""
+        """Return the ledger of a backfill."""
         return PlanLedger(self._zookeeper, self._group, backfill_pipeline(self._live, name))
 
     def read(self) -> Reservations:
-        """Read the reservation lock, and then all reservations. A follower that lags returns old
-        versions of both, and nothing can be written over them.
+        """Return all reservations and the version of the reservation lock, which is read first.
+
+        A follower that lags returns old versions of both, and writes over old versions fail.
         """
-        found = self._zookeeper.read(self._fence)
+        found = self._zookeeper.read(self._lock)
         if found is None:
             return NO_CLAIMS
         prefix = backfill_pipeline(self._live, "")
-        names = sorted(self._zookeeper.children(GroupPaths(self._group).pipelines) or ())
-        claimed = (
-            self.read_one(name.removeprefix(prefix)) for name in names if name.startswith(prefix)
-        )
-        return Reservations(found[1], tuple(one for one in claimed if one))
+        reservations = []
+        for name in sorted(self._zookeeper.children(GroupPaths(self._group).pipelines) or ()):
+            if name.startswith(prefix):
+                reservations.append(self.read_one(name.removeprefix(prefix)))
+        return Reservations(found[1], tuple(found for found in reservations if found))
 
     def read_one(self, name: str) -> Claimed | None:
-        """Return one reservation; None if no backfill of that name began."""
+        """Return one reservation; None if there is no backfill of that name."""
         ledger = self.ledger_of(name)
         found = ledger.documents.read(ledger.paths.claim)
         return Claimed(parse_claim(found[0], path=ledger.paths.claim), found[1]) if found else None
 
     def begin(self, claim: Reservation, plan: Plan, fence: int | None) -> None:
-        """Store a reservation and its first plan, if the lock still has that version. Raises Owned."""
+        """Store a new reservation and its first plan. Raises Owned.
+
+        `fence`: the expected version of the reservation lock; None: it does not exist.
+        """
         self.ledger_of(claim.name).store_plan(
             plan, also=[self.write_of(claim, None), self.reservation_lock_write(fence)]
         )
 
     def settle(self, claim: Reservation, version: int) -> None:
-        """Write a reservation again, of which no plan is stored any more. Raises Owned if another
-        client did meanwhile.
+        """Overwrite a reservation that has no stored plan any more.
+
+        Raises Owned if another client changed it meanwhile.
         """
         write = self.write_of(claim, version)
         if not self._zookeeper.replace(write.path, write.payload, version=version):
             raise Owned(
-                "Somebody else changed the backfill at this moment",
+                "Another driver changed the backfill at the same time",
                 znode=write.path,
-                action="Run this command again",
+                action="Run the command again",
             )
 
     def write_of(self, claim: Reservation, version: int | None) -> Write:
@@ -234,66 +258,77 @@ class ClaimsBeside:
 
     def reservation_lock_write(self, version: int | None) -> Write:
         """Return the lock as a part of a transaction that reserves."""
-        return Write(self._fence, b"", version)
-
-
-_TRIES = 3
+        return Write(self._lock, b"", version)
 
 
 def write_mark(ledger: PlanLedger, plan: Plan) -> None:
-    """Record whether this stored plan's commit succeeded or was rejected, unless it is recorded.
-    Raises Owned if another plan replaced it, or another driver recorded something else.
+    """Record whether the offset commit of this stored plan succeeded or was rejected.
+
+    Does nothing if the same is recorded already. Raises Owned if another plan replaced it, or
+    another driver recorded a different result.
     """
     path = ledger.paths.plan(plan.number)
-    for _ in range(_TRIES):
-        stored = ledger.documents.read(path)
-        there = parse_plan(stored[0], path=path) if stored else None
-        if stored is None or there is None or there.id != plan.id or not _goes(there, plan):
+    for _ in range(_TRIES_MAX):
+        found = ledger.documents.read(path)
+        if found is None:
             break
-        if _mark(there) == _mark(plan) or ledger.documents.replace(
-            path, render_plan(plan), version=stored[1]
-        ):
+        payload, version = found
+        stored = parse_plan(payload, path=path)
+        if stored.id != plan.id or not _may_change(stored, plan):
+            break
+        if _commit_result(stored) == _commit_result(plan):
+            return
+        if ledger.documents.replace(path, render_plan(plan), version=version):
             return
     raise Owned(
-        f"Another driver changed plan {plan.number} at this moment",
+        f"Another driver changed plan {plan.number} at the same time",
         znode=path,
-        action="The next run continues from there",
+        action="Run again; the next run continues from the stored plan",
     )
 
 
-def _goes(there: Plan, plan: Plan) -> bool:
-    """True if the record may change: a success stays, a rejection may become a success."""
-    return there.is_open or _mark(there) == _mark(plan) or bool(there.is_void and plan.handed_over)
+def _may_change(stored: Plan, plan: Plan) -> bool:
+    """Return True if the recorded result may become that of `plan`.
+
+    A success stays; a rejection may become a success.
+    """
+    return (
+        stored.is_open
+        or _commit_result(stored) == _commit_result(plan)
+        or bool(stored.is_void and plan.handed_over)
+    )
 
 
-def _mark(plan: Plan) -> tuple[bool | None, bool]:
+def _commit_result(plan: Plan) -> tuple[bool | None, bool]:
     return plan.handed_over, plan.is_void
 
 
 def read_named_table(ledger: PlanLedger) -> NamedTable | None:
-    """Return the recorded location; None without one. A backfill uses its pipeline's. Raises
-    LedgersDisagree.
+    """Return the recorded location of the table; None without one.
+
+    A backfill uses that of its pipeline. Raises LedgersDisagree if the document is invalid.
     """
-    live = _of_live(ledger)
+    live = _live_ledger(ledger)
     stored = live.documents.read(live.paths.named_table)
     return parse_named_table(stored[0], path=live.paths.named_table) if stored else None
 
 
 def write_named_table(ledger: PlanLedger, found: NamedTable) -> None:
-    """Record a location, over an earlier one; the driver lock has created the znode above. Raises
-    Owned if another client wrote meanwhile.
+    """Record the location of the table, over an earlier one.
+
+    Raises Owned if another client writes at the same time.
     """
-    live = _of_live(ledger)
+    live = _live_ledger(ledger)
     live.zookeeper.ensure(live.paths.root)
     if not live.documents.put(live.paths.named_table, render_named_table(found)):
         raise Owned(
-            "Somebody else resolved the table's name at this moment",
+            "Another driver resolved the table's name at the same time",
             znode=live.paths.named_table,
             action="Run again",
         )
 
 
-def _of_live(ledger: PlanLedger) -> PlanLedger:
+def _live_ledger(ledger: PlanLedger) -> PlanLedger:
     live, backfill = live_and_name(ledger.pipeline)
     return ledger.beside(live) if backfill else ledger
 
@@ -304,48 +339,69 @@ def read_pauses(ledger: PlanLedger) -> tuple[Pause, ...]:
 
 
 def read_pauses_at(ledger: PlanLedger) -> tuple[tuple[Pause, ...], int | None]:
-    """Return the same with the version of its znode; None: no znode."""
+    """Return the pauses and the version of their znode; None: no znode."""
     path = ledger.paths.paused
     stored = ledger.documents.read(path)
-    return (parse_pauses(stored[0], path=path), stored[1]) if stored else ((), None)
+    if stored is None:
+        return (), None
+    return parse_pauses(stored[0], path=path), stored[1]
 
 
 def write_pauses(ledger: PlanLedger, pauses: Iterable[Pause], version: int | None) -> None:
-    """Write these pauses over those of that version. Raises Owned if another client wrote
-    meanwhile; repeated, it succeeds.
+    """Write these pauses over those of that version.
+
+    Raises Owned if another client wrote meanwhile; a repeated command then succeeds.
     """
-    path, payload = ledger.paths.paused, render_pauses(pauses)
+    path = ledger.paths.paused
+    payload = render_pauses(pauses)
     ledger.zookeeper.require_session()
     if not ledger.documents.replace(path, payload, version=version):
         raise Owned(
-            "Somebody else paused or resumed at this moment",
+            "Another operator paused or resumed partitions at the same time",
             znode=path,
-            action="Run this command again",
+            action="Run the command again",
         )
 
 
 def find_key(ledger: PlanLedger, key: str, newest: int) -> tuple[Plan | None, RunKeyRecord | None]:
-    """Return the newest plan of the key before plan `newest`, which the caller has read, and the
-    record in the loaded intervals. Plans are read first, since pruning moves keys from there. A key
-    whose plan left a partition out may be in both: it is done.
+    """Return the newest plan of a run key before plan `newest`, and its record of a pruned plan.
+
+    The caller has read plan `newest`. A key whose plan left a partition out may be in both: then
+    it is done.
     """
-    numbers = [number for number in reversed(ledger.plan_numbers()) if number < newest]
-    plans = (ledger.read_plan(number) for number in numbers)
-    found = next((plan for plan in plans if plan and plan.run_key == key), None)
-    return found, next((one for one in ledger.read_loaded_intervals().keys if one.key == key), None)
+    # Plans are read before the loaded intervals, since pruning moves keys from there. In another
+    # order the same key could be applied twice.
+    found = None
+    for number in reversed(ledger.plan_numbers()):
+        plan = ledger.read_plan(number) if number < newest else None
+        if plan and plan.run_key == key:
+            found = plan
+            break
+    for record in ledger.read_loaded_intervals().keys:
+        if record.key == key:
+            return found, record
+    return found, None
 
 
 def remember(ledger: PlanLedger, key: RunKeyRecord, *, behind: int) -> None:
-    """Record a key with nothing more to read, in one transaction with a check that plan `behind` is
-    still the newest. Raises Owned if a plan was stored since, or another client changed the
-    intervals.
+    """Record a run key that has no more records to read.
+
+    The transaction checks that plan `behind` is still the newest. Raises Owned if a plan was
+    stored since, or another client changed the loaded intervals.
     """
     ledger.zookeeper.require_session()
-    coverage, version = ledger.read_loaded_intervals_with_version()
+    before, version = ledger.read_loaded_intervals_with_version()
     ledger.zookeeper.ensure(ledger.paths.plans)
-    kept = render_loaded_intervals(replace(coverage, keys=with_key(coverage.keys, key)))
+    after = replace(before, keys=with_key(before.keys, key))
     if not ledger.documents.replace(
-        ledger.paths.coverage, kept, version=version, absent=(ledger.paths.plan(behind + 1),)
+        ledger.paths.coverage,
+        render_loaded_intervals(after),
+        version=version,
+        absent=(ledger.paths.plan(behind + 1),),
     ):
-        message = f"Another driver stored a plan or changed the coverage while run key {key.key} had nothing to read"
-        raise Owned(message, znode=ledger.paths.coverage, action="Run again")
+        raise Owned(
+            "Another driver stored a plan or changed the loaded intervals "
+            f"while run key {key.key} had no records to read",
+            znode=ledger.paths.coverage,
+            action="Run again",
+        )

@@ -1,11 +1,14 @@
-"""What do a server and its ACLs permit?
+"""What a ZooKeeper server and its ACLs permit.
+
+Lives here: reading and setting ACLs, the probes of `etl doctor`.
+Not here: which ACL a new znode gets (connection.py).
 
 An ACL stays as its znode was created and holds for that znode only; deletion is permitted by the
 parent's ACL (ZooKeeper Programmer's Guide, "ZooKeeper access control using ACLs").
 
 `etl doctor` tests permissions without leaving a trace: a server checks ACLs before versions, so a
 write with an impossible version is rejected for one reason or the other; a `multi` whose last
-operation fails is rolled back and still says which operation was rejected; a request above
+operation fails is rolled back and still reports which operation was rejected; a request above
 `jute.maxbuffer` closes the connection.
 """
 
@@ -30,67 +33,68 @@ from etl.model.snapshot import backfill_pipeline
 
 
 def kept_by(zookeeper: ZooKeeper, group: str, pipeline: str) -> list[str]:
-    """Return each znode of a pipeline and its backfills, parents first; empty without such a
-    pipeline.
+    """Return the paths of all znodes of a pipeline and its backfills, parents first.
+
+    Empty if there is no such pipeline.
     """
-    of_backfill = backfill_pipeline(pipeline, "")
-    names = sorted(zookeeper.children(GroupPaths(group).pipelines) or ())
-    found = level = [
-        PipelinePaths(group, name).root
-        for name in names
-        if name == pipeline or name.startswith(of_backfill)
-    ]
+    backfills = backfill_pipeline(pipeline, "")
+    level = []
+    for name in sorted(zookeeper.children(GroupPaths(group).pipelines) or ()):
+        if name == pipeline or name.startswith(backfills):
+            level.append(PipelinePaths(group, name).root)
+    paths = []
     while level:
-        level = [
-            f"{path}/{name}"
-            for path, names in zip(level, children_of_each(zookeeper, level), strict=True)
-            for name in sorted(names)
-        ]
-        found = [*found, *level]
-    return found
+        paths.extend(level)
+        below: list[str] = []
+        for path, names in zip(level, children_of_each(zookeeper, level), strict=True):
+            below.extend(f"{path}/{name}" for name in sorted(names))
+        level = below
+    return paths
 
 
 def writers_of(zookeeper: ZooKeeper, paths: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Return who may do more than read each znode, as `scheme:id`; EVERYBODY for open ones. Without
-    missing znodes and hidden ACLs.
+    """Return which identities may do more than read each znode, as `scheme:id`.
+
+    EVERYBODY for open znodes; missing znodes and hidden ACLs are left out.
     """
     client = zookeeper.client
 
-    def ask() -> list[list[ACL] | None]:
-        return [_answer(requests) for requests in [client.get_acls_async(path) for path in paths]]
+    def request() -> list[list[ACL] | None]:
+        return [_acls(pending) for pending in [client.get_acls_async(path) for path in paths]]
 
-    requests = zip(paths, zookeeper.guarded(lambda: client.retry(ask)), strict=True)
-    return {
-        path: frozenset(_named(acl) for acl in acls if acl.perms & ~Permissions.READ)
-        for path, acls in requests
-        if acls
-    }
+    writers = {}
+    for path, acls in zip(paths, zookeeper.guarded(lambda: client.retry(request)), strict=True):
+        if acls:
+            writing = [acl for acl in acls if acl.perms & ~Permissions.READ]
+            writers[path] = frozenset(_identity(acl) for acl in writing)
+    return writers
 
 
 def apply_acls(zookeeper: ZooKeeper, paths: Sequence[str]) -> int:
-    """Set each znode's ACL as for a new one; return their number. Raises PermissionDenied with the
-    first one that cannot be changed; others may be done by then.
+    """Set the ACL of each znode to that of a new one; return the number of znodes set.
+
+    Raises PermissionDenied for the first that cannot be changed; others may be set by then.
     """
-    client, given = zookeeper.client, 0
-    for path, request in [
-        (path, client.set_acls_async(path, client.acl_of(path))) for path in paths
-    ]:
+    client = zookeeper.client
+    requests = [(path, client.set_acls_async(path, client.acl_of(path))) for path in paths]
+    applied = 0
+    for path, pending in requests:
         try:
-            zookeeper.guarded(request.get, path)
+            zookeeper.guarded(pending.get, path)
         except NoNodeError:
             continue
-        given += 1
-    return given
+        applied += 1
+    return applied
 
 
-def _answer(request: Any) -> list[ACL] | None:
+def _acls(pending: Any) -> list[ACL] | None:
     try:
-        return list(request.get()[0])
+        return list(pending.get()[0])
     except (NoNodeError, NoAuthError):
         return None
 
 
-def _named(acl: ACL) -> str:
+def _identity(acl: ACL) -> str:
     return EVERYBODY if acl.id == ANYONE_ID_UNSAFE else f"{acl.id.scheme}:{acl.id.id}"
 
 
@@ -104,11 +108,11 @@ class ServerAnswer:
 
     address: str
     version: str | None
-    """None: it does not answer `srvr` (4lw.commands.whitelist)."""
+    """None: the server does not answer `srvr` (4lw.commands.whitelist)."""
     mode: str | None
     """standalone, leader, follower, observer."""
     granted_s: float
-    """The session timeout that it granted."""
+    """The session timeout that the server granted."""
 
 
 def ask_server(
@@ -119,42 +123,43 @@ def ask_server(
     timeout_s: float,
     access: Access = OPEN_ZOOKEEPER,
 ) -> ServerAnswer:
-    """Shake hands with one server, ask what it is, log in there where we do, and hang up.
+    """Return version and mode of one server, after a handshake and a login if one is configured.
 
-    Raises ZooKeeperUnreachable, and SettingsError and PermissionDenied of the way in.
+    Raises ZooKeeperUnreachable, and SettingsError and PermissionDenied for TLS and login.
     """
     address = f"{host}:{port}"
     try:
-        answer = connection.srvr(host, port, access, timeout_s)
+        status = connection.srvr(host, port, access, timeout_s)
         granted_ms = connection.granted_ms(
             host, port, access, asked_ms=round(session_timeout_s * 1000), timeout_s=timeout_s
         )
     except (OSError, connection.NoHandshake) as error:
-        wrong = connection.of_encryption(error, host, port, access, timeout_s)
-        if wrong is not None:
-            raise wrong from None
-        reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-        action = "Check that ZooKeeper runs there and zookeeper.connect names it"
+        encryption_error = connection.of_encryption(error, host, port, access, timeout_s)
+        if encryption_error is not None:
+            raise encryption_error from None
+        reason = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            reason = error.strerror
         raise ZooKeeperUnreachable(
-            f"ZooKeeper does not answer: {reason}", server=address, action=action
+            f"ZooKeeper does not answer: {reason}",
+            server=address,
+            action="Check that ZooKeeper runs there, and that zookeeper.connect names it",
         ) from error
     if access.auth is not None:
-        with ZooKeeper(
-            f"[{host}]:{port}" if ":" in host else address,
-            connect_timeout_s=timeout_s,
-            access=access,
-        ):
+        connect = f"[{host}]:{port}" if ":" in host else address
+        with ZooKeeper(connect, connect_timeout_s=timeout_s, access=access):
             pass
-    version = re.search(r"^Zookeeper version: ([\w.]+)", answer, re.MULTILINE | re.IGNORECASE)
-    mode = re.search(r"^Mode: (\w+)", answer, re.MULTILINE)
+    version = re.search(r"^Zookeeper version: ([\w.]+)", status, re.MULTILINE | re.IGNORECASE)
+    mode = re.search(r"^Mode: (\w+)", status, re.MULTILINE)
     return ServerAnswer(
         address, version[1] if version else None, mode[1] if mode else None, granted_ms / 1000
     )
 
 
 def takes_request(zookeeper: ZooKeeper, size: int) -> bool:
-    """True if a request of `size` bytes passes: a read of a znode with so long a name, in a session
-    of its own.
+    """Return True if the server accepts a request of `size` bytes.
+
+    Reads a znode with a name of that length, in a separate session.
     """
     with zookeeper.at_root() as probe:
         try:
@@ -165,8 +170,9 @@ def takes_request(zookeeper: ZooKeeper, size: int) -> bool:
 
 
 def nearest(zookeeper: ZooKeeper, path: str) -> str:
-    """`path`, or the nearest znode above it that is there; the topmost one that we may not even ask
-    about, where that is the end.
+    """Return `path`, or the nearest existing znode above it.
+
+    If an ACL hides whether znodes exist, return the topmost hidden path.
     """
     hidden = None
     while path != "/":
@@ -175,18 +181,16 @@ def nearest(zookeeper: ZooKeeper, path: str) -> str:
             if zookeeper.guarded(exists):
                 break
             hidden = None
-        except (
-            PermissionDenied
-        ):  # it is there and hidden, or it is not and the znode above it is hidden (ZooKeeper 3.9)
+        except PermissionDenied:
+            # `exists` needs READ (ZooKeeper 3.9). The znode is hidden, or it is missing and the
+            # znode above it is hidden.
             hidden = path
         path = path.rpartition("/")[0] or "/"
     return hidden or path
 
 
 def children_shown(zookeeper: ZooKeeper, path: str) -> list[str]:
-    """Names of the children in order; none where the znode is not there, or they are not shown to
-    us.
-    """
+    """Return the sorted names of the children; empty for a missing or hidden znode."""
     try:
         return sorted(zookeeper.children(path) or ())
     except PermissionDenied:
@@ -194,24 +198,26 @@ def children_shown(zookeeper: ZooKeeper, path: str) -> list[str]:
 
 
 def may_read(zookeeper: ZooKeeper, path: str) -> bool:
-    """True if we may read data and children of the znode."""
+    """Return True if this login may read data and children of the znode."""
     return _is_allowed(zookeeper, lambda: zookeeper.client.get_children(path))
 
 
 def may_write(zookeeper: ZooKeeper, path: str) -> bool:
-    """True if we may change the znode's data."""
+    """Return True if this login may change the znode's data."""
     return _is_allowed(zookeeper, lambda: zookeeper.client.set(path, b"", version=_NO_VERSION))
 
 
 def refused_below(zookeeper: ZooKeeper, path: str) -> str | None:
-    """`create` or `delete`, the first of the two that we may not do to children of the znode; None
-    when we may do both.
+    """Return the denied operation on children of the znode: `create` or `delete`; None: both work.
+
+    ZooKeeper checks ACLs before versions, so the impossible version rejects the transaction, and no
+    znode changes.
     """
     child = f"{path.rstrip('/')}/etl-doctor-{secrets.token_hex(8)}"
     request = zookeeper.client.transaction()
     request.create(child, b"", ephemeral=True)
     request.delete(child)
-    request.check(path, _NO_VERSION)  # refused, and so nothing of it ever happens
+    request.check(path, _NO_VERSION)  # always rejected
     created, deleted, *_ = zookeeper.guarded(request.commit)
     if isinstance(created, NoAuthError):
         return "create"

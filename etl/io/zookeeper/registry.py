@@ -1,4 +1,6 @@
-"""Which brokers and topics are registered?
+"""Which brokers and topics are registered in ZooKeeper.
+
+Lives here: reading registrations. Not here: their formats (etl/ledger/registrations.py).
 
 Kafka 0.8 to 3.x: brokers, cluster id, and what the controller stores about topics.
 
@@ -44,144 +46,156 @@ from etl.ledger.registrations import (
 from etl.model.partitions import Broker, BrokerFamily, BrokerPartition, Leader
 from etl.model.security import OPEN, Security
 
-_FAMILIES: Mapping[BrokerFamily, str] = {
+_BROKER_TYPES: Mapping[BrokerFamily, str] = {
     BrokerFamily.KAFKA: "Kafka 0.8 or later",
     BrokerFamily.JAFKA: "Jafka or Kafka 0.7",
 }
 
 
 def read_creation_ids(zookeeper: ZooKeeper, topics: Iterable[str]) -> dict[str, str]:
-    """Return ids of the topics' znodes, for brokers without topic ids: a recreated topic has
-    another one. Topics without a znode are left out.
+    """Return the creation ids of the topics' znodes, for brokers without topic ids.
+
+    A recreated topic has another id. Topics without a znode are left out.
     """
     wanted = sorted(topics)
 
-    def ask() -> dict[str, str]:
-        requests = [zookeeper.client.exists_async(f"{BROKER_TOPICS}/{topic}") for topic in wanted]
-        stats = {topic: answer.get() for topic, answer in zip(wanted, requests, strict=True)}
-        return {
-            topic: f"{CREATION_ID}{stat.czxid:x}"
-            for topic, stat in stats.items()
-            if stat is not None
-        }
+    def request() -> dict[str, str]:
+        pending = [zookeeper.client.exists_async(f"{BROKER_TOPICS}/{topic}") for topic in wanted]
+        ids = {}
+        for topic, answer in zip(wanted, pending, strict=True):
+            stat = answer.get()
+            if stat is not None:
+                ids[topic] = f"{CREATION_ID}{stat.czxid:x}"
+        return ids
 
-    found: dict[str, str] = zookeeper.guarded(lambda: zookeeper.client.retry(ask))
+    found: dict[str, str] = zookeeper.guarded(lambda: zookeeper.client.retry(request))
     return found
 
 
 def read_brokers(zookeeper: ZooKeeper, security: Security = OPEN) -> tuple[Broker, ...]:
-    """The brokers of Kafka 0.8 or later registered under our chroot, in order of id; those without
-    such a listener are left out.
+    """Return the registered brokers of Kafka 0.8 or later, by id.
 
-    Raises WrongChroot when there is no cluster there, SettingsError when it is one of Jafka or
-    Kafka 0.7, or none has such a listener.
+    Brokers without a listener for `security` are left out. Raises WrongChroot if there is no
+    cluster under the chroot, ZooKeeperUnreachable if no broker is registered, SettingsError for
+    Jafka or Kafka 0.7, or if no broker has such a listener.
     """
     registrations = read_registrations(zookeeper, BrokerFamily.KAFKA)
-    brokers = tuple(
-        sorted(
-            b
-            for b in (parse_broker(i, payload, security) for i, payload in registrations.items())
-            if b
-        )
-    )
-    if not brokers and not registrations:
-        message, action = (
+    if not registrations:
+        raise ZooKeeperUnreachable(
             "No broker is registered",
-            "Check that the brokers run, or give source.bootstrap_servers",
+            connect=zookeeper.connect,
+            action="Check that the brokers run, or set source.bootstrap_servers",
         )
-        raise ZooKeeperUnreachable(message, connect=zookeeper.connect, action=action)
-    if not brokers:
+    brokers = [parse_broker(i, payload, security) for i, payload in registrations.items()]
+    usable = sorted(broker for broker in brokers if broker)
+    if not usable:
         raise _no_listener(registrations, security, zookeeper.connect)
-    return brokers
+    return tuple(usable)
 
 
 def _no_listener(
     registrations: Mapping[str, bytes], security: Security, connect: str
 ) -> SettingsError:
-    named = f" by the name {security.listener}" if security.listener else ""
-    message = f"None of the {len(registrations)} registered brokers has a listener of {security.protocol.value}{named}"
-    there = sorted(
-        {listener for payload in registrations.values() for listener in parse_listeners(payload)}
-    )
-    action = f"Check source.security.protocol and source.listener; registered are {', '.join(there) or 'none'}; or give source.bootstrap_servers"
+    listener = security.protocol.value
+    key = "source.security.protocol"
+    if security.listener:
+        listener += f" by the name {security.listener}"
+        key = "source.listener"
+    registered: set[str] = set()
+    for payload in registrations.values():
+        registered.update(parse_listeners(payload))
     return SettingsError(
-        message,
-        key="source.listener" if security.listener else "source.security.protocol",
+        f"None of the {len(registrations)} registered brokers has a listener of {listener}",
+        key=key,
         connect=connect,
-        action=action,
+        action="Check source.security.protocol and source.listener; registered are "
+        f"{', '.join(sorted(registered)) or 'none'}. Or set source.bootstrap_servers",
     )
 
 
 def are_registered(
     zookeeper: ZooKeeper, brokers: Collection[Broker], security: Security = OPEN
 ) -> bool:
-    """True if all of these Kafka brokers are registered under our chroot with their addresses."""
+    """Return True if all of these Kafka brokers are registered with their addresses.
+
+    False for no brokers.
+    """
     ids = zookeeper.children(BROKER_IDS) or ()
     payloads = zookeeper.read_all([f"{BROKER_IDS}/{i}" for i in ids])
-    there = {parse_broker(i, p[0], security) for i, p in zip(ids, payloads, strict=True) if p}
-    return bool(brokers) and there.issuperset(brokers)
+    registered = {parse_broker(i, p[0], security) for i, p in zip(ids, payloads, strict=True) if p}
+    return bool(brokers) and registered.issuperset(brokers)
 
 
 def read_registrations(zookeeper: ZooKeeper, dialect: BrokerFamily) -> dict[str, bytes]:
-    """Return broker id -> registration. Raises WrongChroot if there is no cluster under our chroot,
-    SettingsError for a broker of the other type, which would close the connection, or wait.
+    """Return broker id -> registration.
+
+    Raises WrongChroot if there is no cluster under the chroot, and SettingsError for a broker of
+    the other type, which would close the connection or never answer.
     """
+    chroot = zookeeper.chroot or "/"
     ids = zookeeper.children(BROKER_IDS)
     if ids is None:
-        message = f"There is no Kafka cluster under {zookeeper.chroot or '/'}: no {BROKER_IDS}"
         action = "Check the chroot at the end of zookeeper.connect"
         if dialect is BrokerFamily.KAFKA:
-            action += "; for a cluster without ZooKeeper give source.bootstrap_servers"
-        raise WrongChroot(message, connect=zookeeper.connect, action=action)
+            action += ". For a cluster without ZooKeeper set source.bootstrap_servers"
+        raise WrongChroot(
+            f"There is no Kafka cluster under {chroot}: no {BROKER_IDS}",
+            connect=zookeeper.connect,
+            action=action,
+        )
     payloads = zookeeper.read_all([f"{BROKER_IDS}/{i}" for i in ids])
-    found = {i: p[0] for i, p in sorted(zip(ids, payloads, strict=True)) if p}
-    others = {
-        i: there
-        for i, payload in found.items()
-        if (there := dialect_of(payload)) not in (dialect, None)
-    }
-    if others:
-        broker, there = min(others.items())
-        message = f"Broker {broker} under {zookeeper.chroot or '/'} is of {_FAMILIES[there]}, and source.broker_type is {dialect.value}"
-        action = (
-            f"Set source.broker_type: {there.value}, or the chroot at the end of zookeeper.connect"
-        )
+    registrations = {i: p[0] for i, p in sorted(zip(ids, payloads, strict=True)) if p}
+    for broker in sorted(registrations):
+        broker_type = dialect_of(registrations[broker])
+        if broker_type is None or broker_type is dialect:
+            continue
         raise SettingsError(
-            message, key="source.broker_type", connect=zookeeper.connect, action=action
+            f"Broker {broker} under {chroot} is of {_BROKER_TYPES[broker_type]}, "
+            f"but source.broker_type is {dialect.value}",
+            key="source.broker_type",
+            connect=zookeeper.connect,
+            action=f"Set source.broker_type: {broker_type.value}, "
+            "or check the chroot at the end of zookeeper.connect",
         )
-    return found
+    return registrations
 
 
 def read_topics(zookeeper: ZooKeeper) -> list[str]:
-    """Topics that are registered and not about to be deleted; none where the cluster keeps them
-    elsewhere (KRaft).
+    """Return the registered topics that are not about to be deleted.
+
+    Empty if the cluster stores its topics elsewhere (KRaft).
     """
-    there = zookeeper.children(BROKER_TOPICS) or ()
-    gone = set(zookeeper.children(DELETED_TOPICS) or ()) if there else set()
-    return sorted(set(there) - gone)
+    registered = zookeeper.children(BROKER_TOPICS) or ()
+    if not registered:
+        return []
+    deleted = zookeeper.children(DELETED_TOPICS) or ()
+    return sorted(set(registered) - set(deleted))
 
 
 def read_replicas(
     zookeeper: ZooKeeper, logs: Collection[BrokerPartition]
 ) -> dict[BrokerPartition, tuple[int, ...]]:
-    """The ids of the brokers that hold each log, the preferred leader first (Kafka 0.8 to 3.x);
-    without those not registered.
+    """Return the ids of the replicas of each partition, the preferred leader first.
+
+    Kafka 0.8 to 3.x. Unregistered partitions are left out.
     """
     topics = sorted({log.topic for log in logs})
     payloads = zookeeper.read_all([f"{BROKER_TOPICS}/{topic}" for topic in topics])
-    replicas = {topic: parse_replicas(p[0]) for topic, p in zip(topics, payloads, strict=True) if p}
-    return {
-        log: replicas[log.topic][log.partition]
-        for log in logs
-        if log.partition in replicas.get(log.topic, ())
-    }
+    by_topic = {topic: parse_replicas(p[0]) for topic, p in zip(topics, payloads, strict=True) if p}
+    replicas = {}
+    for log in logs:
+        of_topic = by_topic.get(log.topic, {})
+        if log.partition in of_topic:
+            replicas[log] = of_topic[log.partition]
+    return replicas
 
 
 def read_partition_states(
     zookeeper: ZooKeeper, logs: Collection[BrokerPartition]
 ) -> dict[BrokerPartition, PartitionState]:
-    """Return the state of each partition as last written by the controller (Kafka 0.8 to 3.x);
-    missing ones are left out.
+    """Return the state of each partition as last written by the controller.
+
+    Kafka 0.8 to 3.x. Missing states are left out.
     """
     wanted = sorted(logs)
     payloads = zookeeper.read_all([partition_state(log) for log in wanted])
@@ -190,38 +204,39 @@ def read_partition_states(
 
 
 def read_compacted(zookeeper: ZooKeeper, topics: Collection[str]) -> frozenset[str]:
-    """Those of the topics for which compaction was set (Kafka 0.8.1 to 3.x); what brokers do by
-    default stands nowhere.
+    """Return those of the topics that are configured as compacted.
+
+    Kafka 0.8.1 to 3.x. The default of the brokers is not stored in ZooKeeper.
     """
-    names = sorted(topics)
-    payloads = zookeeper.read_all([f"{TOPIC_CONFIGS}/{topic}" for topic in names])
-    policies = {
-        topic: parse_topic_config(p[0]).get("cleanup.policy", "")
-        for topic, p in zip(names, payloads, strict=True)
-        if p
-    }
-    return frozenset(
-        topic for topic, policy in policies.items() if "compact" in re.split(r"[,\s]+", policy)
-    )
+    wanted = sorted(topics)
+    payloads = zookeeper.read_all([f"{TOPIC_CONFIGS}/{topic}" for topic in wanted])
+    compacted = set()
+    for topic, found in zip(wanted, payloads, strict=True):
+        if found is None:
+            continue
+        policy = parse_topic_config(found[0]).get("cleanup.policy", "")
+        if "compact" in re.split(r"[,\s]+", policy):
+            compacted.add(topic)
+    return frozenset(compacted)
 
 
 def read_cluster_id(zookeeper: ZooKeeper) -> str | None:
-    """Kafka's cluster id (0.10.1 and later), or None."""
+    """Return Kafka's cluster id (0.10.1 and later); None without one."""
     found = zookeeper.read(CLUSTER_ID)
     return parse_cluster_id(found[0]) if found else None
 
 
 _BROKER_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
-_LOOKS_MAX = 3
+_TRIES_MAX = 3
 """Tries: a broker that adds partitions deletes its count and creates it again."""
 
 
 def read_physical_brokers(zookeeper: ZooKeeper) -> dict[int, Broker]:
-    """Broker id -> broker, of those that are registered now, in order of id.
+    """Return broker id -> broker of the registered Jafka or Kafka 0.7 brokers, by id.
 
-    Raises WrongChroot when there is no cluster there, ZooKeeperUnreachable when none of its brokers
-    is there, SettingsError for a broker of Kafka 0.8 or later, CorruptData for a registration in a
-    form that we do not know.
+    Raises WrongChroot if there is no cluster under the chroot, ZooKeeperUnreachable if no broker is
+    registered, SettingsError for a broker of Kafka 0.8 or later, CorruptData for a registration of
+    an unknown form.
     """
     registrations = read_registrations(zookeeper, BrokerFamily.JAFKA)
     brokers = {}
@@ -231,13 +246,14 @@ def read_physical_brokers(zookeeper: ZooKeeper) -> dict[int, Broker]:
             raise unknown_registration(
                 f"{BROKER_IDS}/{broker_id}",
                 payload,
-                "creator:host:port, with true or false behind it",
+                "creator:host:port, optionally followed by :true or :false",
             )
         brokers[broker.id] = broker
     if not brokers:
-        action = "Check that the brokers run with enable.zookeeper=true and this zk.connect"
         raise ZooKeeperUnreachable(
-            "No broker is registered", connect=zookeeper.connect, action=action
+            "No broker is registered",
+            connect=zookeeper.connect,
+            action="Check that the brokers run with enable.zookeeper=true and this zk.connect",
         )
     return dict(sorted(brokers.items()))
 
@@ -249,46 +265,46 @@ def read_physical_cluster(
 ) -> ClusterMetadata:
     """Return registered brokers and topics as a Metadata response; missing topics are left out.
 
-    `topics`: None for all. `known`: earlier partitions; those that no broker counts now are
+    `topics`: None for all. `known`: earlier partitions; those that no registered broker counts are
     included without a leader. Partitions are sorted as these consumers do, by key as text. Raises
     as `read_physical_brokers`.
     """
-    brokers, before = read_physical_brokers(zookeeper), set(known)
-    topics_found = {}
+    brokers = read_physical_brokers(zookeeper)
+    earlier = set(known)
+    metadata = {}
     for name, logs in sorted(_registered(zookeeper, topics).items()):
-        away = {log for log in before if log.topic == name and log.is_physical} - logs
-        leaders = {log: brokers.get(log.broker_id) for log in logs if log.broker_id is not None}
-        partitions = tuple(
-            PartitionMetadata(log, None, Leader(leader) if (leader := leaders.get(log)) else None)
-            for log in sorted(logs | away, key=lambda log: log.key)
-        )
-        topics_found[name] = TopicMetadata(name, None, None, False, partitions)
-    return ClusterMetadata(None, brokers, topics_found)
+        unregistered = {log for log in earlier if log.topic == name and log.is_physical} - logs
+        partitions = []
+        for log in sorted(logs | unregistered, key=lambda log: log.key):
+            broker = None
+            if log in logs and log.broker_id is not None:
+                broker = brokers.get(log.broker_id)
+            partitions.append(PartitionMetadata(log, None, Leader(broker) if broker else None))
+        metadata[name] = TopicMetadata(name, None, None, False, tuple(partitions))
+    return ClusterMetadata(None, brokers, metadata)
 
 
 def _registered(
     zookeeper: ZooKeeper, topics: Collection[str] | None
 ) -> dict[str, set[BrokerPartition]]:
-    """Return topic -> partitions of registered brokers; none if all its brokers are away."""
-    for _ in range(_LOOKS_MAX):
-        names = zookeeper.children(BROKER_TOPICS) or () if topics is None else topics
-        children = {
-            name: below
-            for name in sorted(names)
-            if (below := zookeeper.children(f"{BROKER_TOPICS}/{name}")) is not None
-        }
-        wanted = [
-            (name, broker)
-            for name, below in children.items()
-            for broker in below
-            if _BROKER_ID.fullmatch(broker)
-        ]
+    """Return topic -> partitions of registered brokers; empty if all its brokers are away."""
+    for _ in range(_TRIES_MAX):
+        names = topics
+        if names is None:
+            names = zookeeper.children(BROKER_TOPICS) or ()
+        logs: dict[str, set[BrokerPartition]] = {}
+        wanted: list[tuple[str, str]] = []
+        for name in sorted(names):
+            below = zookeeper.children(f"{BROKER_TOPICS}/{name}")
+            if below is None:
+                continue
+            logs[name] = set()
+            wanted.extend((name, broker) for broker in below if _BROKER_ID.fullmatch(broker))
         payloads = zookeeper.read_all(
             [f"{BROKER_TOPICS}/{name}/{broker}" for name, broker in wanted]
         )
         if None not in payloads:
             break
-    logs: dict[str, set[BrokerPartition]] = {name: set() for name in children}
     for (name, broker), payload in zip(wanted, payloads, strict=True):
         if payload is None:
             continue
@@ -302,8 +318,10 @@ def _registered(
 
 
 def unknown_registration(znode: str, payload: bytes, form: str) -> CorruptData:
-    """The error for a znode that a broker writes and that is not of the form."""
+    """Return the error for a znode of a broker whose content has an unknown form."""
     text = payload[:60].decode("utf-8", "backslashreplace")
     return CorruptData(
-        f"A registration is not {form}: {text!r}", znode=znode, action="Check who wrote that znode"
+        f"The registration is not {form}: {text!r}",
+        znode=znode,
+        action="Check which client wrote that znode",
     )

@@ -1,15 +1,18 @@
-"""How does one session read, write, and pipeline requests?
+"""How one ZooKeeper session reads, writes, and pipelines requests.
 
 kazoo and ZooKeeper: `transaction().commit()` returns errors and raises none; one stale znode rolls
-the whole `multi` back; a request above `jute.maxbuffer` (1 MB) closes the connection; a write whose
-answer was lost may have happened, so it is read back and never repeated blindly.
+the whole `multi` back; a request above `jute.maxbuffer` (1 MB) closes the connection. A write
+without an answer may have succeeded, so it is read back and never repeated blindly.
 
 multiRead (ZooKeeper 3.6) reads many znodes in one request, atomically. Older servers close the
-connection on it, so the version is asked first (`srvr`); a server that does not tell is asked for
-each znode.
+connection on it, and kazoo does not know it. So from `FEWEST` znodes on the server's version is
+requested first (`srvr`), again after each reconnect; without an answer each znode is read by a
+request of its own.
 
 Small requests are pipelined: ZooKeeper serves the requests of a session in order, so all are sent
 before the first answer is awaited. A rejected one does not stop the others.
+
+Lives here: sessions, single znodes, transactions. Not here: login and TLS (connection.py).
 """
 
 from __future__ import annotations
@@ -59,14 +62,12 @@ from etl.model.security import OPEN_ZOOKEEPER, Access
 from etl.settings.choices import split_connect
 
 FEWEST = 200
-"""For fewer znodes the server's version is not asked: pipelined reads are cheaper."""
+"""Fewest znodes for multiRead. For fewer, pipelined reads are cheaper than asking the version."""
 _PATHS_OF_ONE = 4_000
-"""Requests of this size are answered in some milliseconds, so that none keeps the session's
-heartbeat waiting.
-"""
+"""Paths of one multiRead: answered in some milliseconds, so the session's heartbeat never waits."""
 _GET_DATA, _MULTI_READ, _ERROR = 4, 22, -1
 _HEADER, _NUMBER, _STAT = struct.Struct("!iBi"), struct.Struct("!i"), struct.Struct("!32xi8xq16x")
-_ASKED = _HEADER.pack(_GET_DATA, False, -1)
+_GET_HEADER = _HEADER.pack(_GET_DATA, False, -1)
 _END = _HEADER.pack(-1, True, -1)
 
 
@@ -76,31 +77,32 @@ class Znode(NamedTuple):
     payload: bytes
     version: int
     owner_session: int
-    """Session whose end deletes it; 0: none."""
+    """Id of the session that owns an ephemeral znode; 0: none."""
 
 
 class MultiRead(NamedTuple):
-    """The request, as kazoo's connection takes one. Paths have the chroot in front."""
+    """A multiRead request in the form of kazoo's requests. Paths include the chroot."""
 
     paths: Sequence[str]
 
     @property
     def type(self) -> int:
-        """Its number in ZooKeeper's protocol."""
+        """The request's number in ZooKeeper's protocol."""
         return _MULTI_READ
 
     def serialize(self) -> bytes:
         """Return the request after its number and type."""
-        buffer = bytearray()
+        request = bytearray()
         for path in self.paths:
             name = path.encode()
-            buffer += _ASKED + _NUMBER.pack(len(name)) + name + b"\0"  # no watch
-        return bytes(buffer + _END)
+            request += _GET_HEADER + _NUMBER.pack(len(name)) + name + b"\0"  # no watch
+        return bytes(request + _END)
 
     @staticmethod
     def deserialize(content: bytes, at: int) -> list[Znode | None]:
-        """Return None for a missing znode. Raises as kazoo for other errors, ValueError for an
-        invalid answer.
+        """Return each znode; None for a missing one.
+
+        Raises as kazoo for other errors, ValueError for an invalid answer.
         """
         found: list[Znode | None] = []
         while True:
@@ -123,34 +125,28 @@ class MultiRead(NamedTuple):
 
 
 def knows_multi_read(client: KazooClient) -> bool:
-    """True if the connected server reports 3.6 or later."""
+    """Return True if the connected server reports version 3.6 or later."""
     try:
         version = re.search(r"[Vv]ersion: (\d+)\.(\d+)", client.command(b"srvr"))
-    except (
-        ConnectionLoss,
-        KazooTimeoutError,
-        OSError,
-        AttributeError,
-    ):  # AttributeError: kazoo has no socket at this moment
-        return False
+    except (ConnectionLoss, KazooTimeoutError, OSError, AttributeError):
+        return False  # AttributeError: kazoo has no socket while it reconnects
     return version is not None and (int(version[1]), int(version[2])) >= (3, 6)
 
 
 def read_together(client: KazooClient, paths: Sequence[str]) -> Iterator[Znode | None]:
-    """By multiRead, all requests sent before the first answer is awaited."""
+    """Read by multiRead; all requests are sent before the first answer is awaited."""
     answers = []
     for at in range(0, len(paths), _PATHS_OF_ONE):
         answer = client.handler.async_result()
-        client._call(
-            MultiRead([client.chroot + path for path in paths[at : at + _PATHS_OF_ONE]]), answer
-        )
+        part = [client.chroot + path for path in paths[at : at + _PATHS_OF_ONE]]
+        client._call(MultiRead(part), answer)
         answers.append(answer)
     for answer in answers:
         yield from answer.get()
 
 
 def read_each(client: KazooClient, paths: Sequence[str]) -> Iterator[Znode | None]:
-    """By a request for each znode, all sent before the first answer is awaited."""
+    """Read by one request per znode; all are sent before the first answer is awaited."""
     for answer in [client.get_async(path) for path in paths]:
         yield _znode(answer.get)
 
@@ -164,7 +160,7 @@ def _znode(answer: Callable[[], Any]) -> Znode | None:
 
 
 class SessionLife:
-    """State of a client's session."""
+    """The state of a client's session."""
 
     def __init__(self, client: KazooClient, hosts: str) -> None:
         self._hosts = hosts
@@ -178,22 +174,23 @@ class SessionLife:
 
     @property
     def is_over(self) -> bool:
-        """True if it has ended."""
+        """True if the session has ended."""
         return self._ended.is_set()
 
     def require(self) -> None:
-        """Fail if the session has ended: nothing read before may be used to commit. Raises
-        SessionLost.
-        """
+        """Raise SessionLost if the session has ended: nothing read before may be used to commit."""
         if self._ended.is_set():
-            check = "Raise zookeeper.session_timeout_s, against pauses of this host; run again, it goes on from what is stored"
             raise SessionLost(
-                "Our ZooKeeper session ended during the run", connect=self._hosts, action=check
+                "The ZooKeeper session ended during the run",
+                connect=self._hosts,
+                action="Raise zookeeper.session_timeout_s above the longest pause of this host. "
+                "Run again: the next run continues from the stored plan",
             )
 
     def require_soon(self, within_s: float) -> None:
-        """The same after a broken connection, which may break just before the server reports the
-        end: wait for that.
+        """Raise SessionLost if the session ends within this time after a broken connection.
+
+        The connection may break just before the server reports the end, so the state is awaited.
         """
         self._settled.wait(within_s)
         self.require()
@@ -214,7 +211,7 @@ T = TypeVar("T")
 NODE_MAX_BYTES = 900_000
 """Largest znode or request, with room for paths below the server's default of 1 MB."""
 OPERATION_BYTES = 120
-"""Upper bound of an operation's size besides path and data."""
+"""Upper bound of an operation's size without path and data."""
 NO_ANSWER = (
     ConnectionLoss,
     ConnectionClosedError,
@@ -238,8 +235,9 @@ def in_requests(wanted: Iterable[T], cost: Callable[[T], int]) -> Iterator[list[
 
 
 class ZooKeeper:
-    """One session, as a context manager. Each method raises ZooKeeperUnreachable or
-    PermissionDenied if the server is the reason.
+    """One ZooKeeper session, as a context manager.
+
+    Each method raises ZooKeeperUnreachable, SessionLost or PermissionDenied.
     """
 
     def __init__(
@@ -252,9 +250,10 @@ class ZooKeeper:
     ) -> None:
         self.hosts, slash, chroot = connect.partition("/")
         self.chroot = (slash + chroot).rstrip("/")
-        self._connect_timeout_s, self._access = connect_timeout_s, access
-        # of connections, too: without its deadline a call that is made while kazoo reconnects waits
-        # for ever
+        self._connect_timeout_s = connect_timeout_s
+        self._access = access
+        # Used for connections, too: kazoo queues calls while it reconnects, and without a deadline
+        # they would wait for ever.
         patience = KazooRetry(
             max_tries=-1, delay=0.1, max_delay=1, deadline=session_timeout_s + connect_timeout_s
         )
@@ -263,22 +262,21 @@ class ZooKeeper:
         )
         self.life = SessionLife(self.client, self.hosts)
         self._reads_many: tuple[int, bool] | None = None
-        """Whether the server of that connection supports multiRead; None: not asked yet."""
+        """Number of the connection, and whether its server supports multiRead; None: unknown."""
 
     def at_root(self) -> ZooKeeper:
-        """Open another session with the same servers, without the chroot."""
+        """Return another session with the same servers, without the chroot."""
         return ZooKeeper(self.hosts, connect_timeout_s=self._connect_timeout_s, access=self._access)
 
     @property
     def connect(self) -> str:
-        """The connection string, as it is shown in errors."""
+        """The connect string, as it is shown in errors."""
         return self.hosts + self.chroot
 
     def __enter__(self) -> ZooKeeper:
         try:
-            with warnings.catch_warnings(
-                action="ignore", category=UserWarning
-            ):  # a chroot that is not there is our own error, or made
+            # kazoo warns of a missing chroot, which is reported or created here.
+            with warnings.catch_warnings(action="ignore", category=UserWarning):
                 self.client.start(timeout=self._connect_timeout_s)
         except (*NO_ANSWER, *REFUSED) as error:
             self.close()
@@ -292,30 +290,32 @@ class ZooKeeper:
         self.close()
 
     def close(self) -> None:
-        """End the session; ephemeral nodes of ours go with it."""
+        """End the session, which deletes its ephemeral znodes."""
         for end in (self.client.stop, self.client.close):
             with contextlib.suppress(KazooException, KazooTimeoutError):
                 end()
 
     def read(self, path: str) -> tuple[bytes, int] | None:
-        """Payload and version of one znode, or None when it is not there."""
+        """Return payload and version of one znode; None if it does not exist."""
         return self.read_all([path])[0]
 
     def read_all(self, paths: Sequence[str]) -> list[tuple[bytes, int] | None]:
-        """Read many, pipelined: all are requested before the first answer is awaited."""
+        """Return payload and version of each znode; None for a missing one. Pipelined."""
         return [found and (found.payload, found.version) for found in self.read_znodes(paths)]
 
     def read_znodes(self, paths: Sequence[str]) -> list[Znode | None]:
-        """Read the same, with the owning session of each."""
+        """Return each znode with its owning session; None for a missing one. Pipelined."""
 
-        def ask() -> list[Znode | None]:
-            read = read_together if len(paths) >= FEWEST and self._knows_multi_read() else read_each
-            return list(read(self.client, paths))
+        def request() -> list[Znode | None]:
+            if len(paths) >= FEWEST and self._knows_multi_read():
+                return list(read_together(self.client, paths))
+            return list(read_each(self.client, paths))
 
-        return self.guarded(lambda: self.client.retry(ask), paths[0] if len(paths) == 1 else None)
+        path = paths[0] if len(paths) == 1 else None
+        return self.guarded(lambda: self.client.retry(request), path)
 
     def children(self, path: str) -> list[str] | None:
-        """Names of the children, or None when the znode is not there."""
+        """Return the names of the children; None if the znode does not exist."""
         try:
             return list(
                 self.guarded(lambda: self.client.retry(self.client.get_children, path), path)
@@ -324,21 +324,21 @@ class ZooKeeper:
             return None
 
     def sync(self, path: str) -> None:
-        """Let the server we talk to catch up with its leader before the decisive reads."""
+        """Make the connected server catch up with its leader before decisive reads."""
         with contextlib.suppress(NoNodeError):
             self.guarded(lambda: self.client.retry(self.client.sync, path), path)
 
     def ensure(self, path: str) -> None:
-        """Make the znode and its parents, without payload, where they are missing (the chroot too)."""
+        """Create the znode and its missing parents, without payload, including the chroot."""
         try:
             self.guarded(lambda: self.client.retry(self.client.ensure_path, path), path)
-        except NoNodeError:  # kazoo makes the last part of a chroot, and not those above it
+        except NoNodeError:  # kazoo creates the last part of a chroot, but not those above it
             with self.at_root() as root:
                 root.ensure(self.chroot)
             self.guarded(lambda: self.client.retry(self.client.ensure_path, path), path)
 
     def create(self, path: str, payload: bytes) -> bool:
-        """Put-if-absent with parents; False when there is one already, be it other or the same."""
+        """Create a znode with its parents; False if it exists, with any payload."""
         try:
             self.client.create(path, payload, makepath=True)
         except NodeExistsError:
@@ -348,16 +348,16 @@ class ZooKeeper:
             found = self.read(path)
             if not found or found[0] != payload:
                 raise ZooKeeperUnreachable(
-                    "A write got no answer", znode=path, action="ZooKeeper's log; then run again"
+                    "A write got no answer",
+                    znode=path,
+                    action="Check ZooKeeper's log, then run again",
                 ) from error
         except REFUSED as error:
             raise self._refused(error, path) from error
         return True
 
     def replace(self, path: str, payload: bytes, *, version: int) -> bool:
-        """Compare-and-set on the znode's version; False when it is not that version any more, or
-        gone.
-        """
+        """Write a znode of that version; False if it has another version or does not exist."""
         try:
             self.guarded(lambda: self.client.set(path, payload, version=version), path)
         except (BadVersionError, NoNodeError):
@@ -365,47 +365,55 @@ class ZooKeeper:
         return True
 
     def transact(self, request: TransactionRequest, path: str) -> bool:
-        """Execute all or nothing; False if another client changed something meanwhile. `path` is
-        named in errors.
+        """Execute a transaction; False if another client changed one of its znodes.
+
+        `path` is shown in errors.
         """
         return self.refused_at(request, path) is None
 
     def refused_at(self, request: TransactionRequest, path: str) -> str | None:
-        """The same; return the first znode that another client changed, else None."""
+        """Execute a transaction; return the first znode that another client changed, else None.
+
+        `path` is shown in errors, and returned if the changed znode is unknown.
+        """
         results = self.guarded(request.commit)
         failures = [result for result in results if isinstance(result, Exception)]
-        for refused in (
-            failure for failure in failures if isinstance(failure, NoAuthError | InvalidACLError)
-        ):
-            raise self._refused(refused, path) from refused
-        if failures and not all(isinstance(failure, _OVERTAKEN) for failure in failures):
+        if not failures:
+            return None
+        for failure in failures:
+            if isinstance(failure, NoAuthError | InvalidACLError):
+                raise self._refused(failure, path) from failure
+        if not all(isinstance(failure, _OVERTAKEN) for failure in failures):
             raise ZooKeeperUnreachable(
-                f"A change was refused: {failures!r}", znode=path, action="ZooKeeper's log"
+                f"ZooKeeper rejected a change: {failures!r}",
+                znode=path,
+                action="Check ZooKeeper's log",
             )
-        changed = (
-            part.path
-            for part, result in zip(request.operations, results, strict=True)
-            if isinstance(result, _CHANGED)
-        )
-        return next(changed, path).removeprefix(self.chroot) if failures else None
+        for part, result in zip(request.operations, results, strict=True):
+            if isinstance(result, _CHANGED):
+                changed: str = part.path
+                return changed.removeprefix(self.chroot)
+        return path.removeprefix(self.chroot)
 
     def missing(self, path: str) -> list[str]:
-        """The znode and those above it that are not there, deepest first, as far as we may ask."""
-        names, found = path.strip("/").split("/"), list[str]()
+        """Return the znode and those above it that do not exist, deepest first.
+
+        Ends at the first znode that exists or that this login may not see.
+        """
+        names = path.strip("/").split("/")
+        missing = []
         for depth in range(len(names), 0, -1):
             above = "/" + "/".join(names[:depth])
             try:
-                if self.guarded(lambda: self.client.retry(self.client.exists, above)):  # noqa: B023, asked at once
+                if self.guarded(lambda: self.client.retry(self.client.exists, above)):  # noqa: B023, called at once
                     break
             except PermissionDenied:
                 break
-            found.append(above)
-        return found
+            missing.append(above)
+        return missing
 
     def delete_unused(self, path: str) -> bool:
-        """Delete a znode that holds nothing, was never written and has no children; False when it
-        is another, or not there.
-        """
+        """Delete a znode that was never written and has no children; return success."""
         try:
             self.guarded(lambda: self.client.delete(path, version=0), path)
         except (NoNodeError, NotEmptyError, BadVersionError):
@@ -413,13 +421,14 @@ class ZooKeeper:
         return True
 
     def delete_tree(self, path: str) -> None:
-        """Delete the znode and all below it; quiet when it is not there."""
+        """Delete the znode and all below it, if it exists."""
         with contextlib.suppress(NoNodeError):
             self.guarded(lambda: self.client.delete(path, recursive=True), path)
 
     def guarded(self, call: Callable[[], T], path: str | None = None) -> T:
-        """Translate kazoo's exceptions about the server; answers (no node, node exists) pass.
-        `path` is named in errors.
+        """Call kazoo, and translate its exceptions about the server; `path` is shown in errors.
+
+        Answers about a znode (NoNodeError, NodeExistsError, BadVersionError) pass.
         """
         try:
             return call()
@@ -427,32 +436,26 @@ class ZooKeeper:
             if self.client.login_refused:
                 raise self._refused(error) from error
             self.reject_lost_session()
-            message = "ZooKeeper stopped answering"
             raise ZooKeeperUnreachable(
-                message,
+                "ZooKeeper stopped answering",
                 connect=self.hosts,
-                action="ZooKeeper's log and the network; then run again",
+                action="Check ZooKeeper's log and the network, then run again",
             ) from error
         except REFUSED as error:
             raise self._refused(error, path) from error
 
     def require_session(self) -> None:
-        """Fail if the session has ended: nothing read before may be used to commit. Raises
-        SessionLost.
-        """
+        """Raise SessionLost if the session has ended: nothing read before may be used to commit."""
         self.life.require()
 
     def reject_lost_session(self) -> None:
-        """Fail if the session is lost. A connection may break just before the server reports the
-        end, so wait for that.
-        """
+        """Raise SessionLost if the session is lost, as `SessionLife.require_soon`."""
         self.life.require_soon(self._connect_timeout_s)
 
     def _knows_multi_read(self) -> bool:
         connection = self.life.connections
-        if (
-            self._reads_many is None or self._reads_many[0] != connection
-        ):  # the next server may be an older one
+        # After a reconnect the server may be an older one.
+        if self._reads_many is None or self._reads_many[0] != connection:
             self._reads_many = connection, knows_multi_read(self.client)
         return self._reads_many[1]
 
@@ -463,19 +466,22 @@ class ZooKeeper:
             return self._refused(error)
         servers = split_connect(self.hosts)[0]
         within_s = min(self._connect_timeout_s, LOOKED_AT_S) / len(servers)
-        wrong = (why_shut(host, port, self._access, within_s) for host, port in servers)
-        check = "Check that ZooKeeper runs there and zookeeper.connect names it"
-        return next(filter(None, wrong), None) or ZooKeeperUnreachable(
-            "ZooKeeper does not answer", connect=self.hosts, action=check
+        for host, port in servers:
+            reason = why_shut(host, port, self._access, within_s)
+            if reason:
+                return reason
+        return ZooKeeperUnreachable(
+            "ZooKeeper does not answer",
+            connect=self.hosts,
+            action="Check that ZooKeeper runs there, and that zookeeper.connect names it",
         )
 
     def _refused(self, error: Exception, path: str | None = None) -> EtlError:
-        why = self.client.login_refused
-        return (
-            why
-            if isinstance(why, EtlError)
-            else error_of(AuthFailedError() if why else error, self.connect, self._access, path)
-        )
+        rejection = self.client.login_refused
+        if isinstance(rejection, EtlError):
+            return rejection
+        cause = AuthFailedError() if rejection else error
+        return error_of(cause, self.connect, self._access, path)
 
 
 Outcome = list[Any] | Exception
@@ -483,39 +489,37 @@ Outcome = list[Any] | Exception
 
 
 def children_of_each(zookeeper: ZooKeeper, paths: Sequence[str]) -> list[list[str]]:
-    """Names of the children of each znode; none where it is not there."""
+    """Return the names of the children of each znode; empty for a missing one. Pipelined."""
 
-    def ask() -> list[list[str]]:
-        return [
-            _children(answer)
-            for answer in [zookeeper.client.get_children_async(path) for path in paths]
-        ]
+    def request() -> list[list[str]]:
+        pending = [zookeeper.client.get_children_async(path) for path in paths]
+        return [_children(answer) for answer in pending]
 
-    return zookeeper.guarded(lambda: zookeeper.client.retry(ask))
+    return zookeeper.guarded(lambda: zookeeper.client.retry(request))
 
 
 def ensure_each(zookeeper: ZooKeeper, paths: Iterable[str]) -> None:
-    """Make each znode with those above it, without payload, where it is missing."""
+    """Create each missing znode and its parents, without payload. Pipelined."""
     wanted = sorted(set(paths))
-    missing = [
-        path
-        for path, found in zip(wanted, zookeeper.read_znodes(wanted), strict=True)
-        if found is None
-    ]
+    missing = []
+    for path, found in zip(wanted, zookeeper.read_znodes(wanted), strict=True):
+        if found is None:
+            missing.append(path)
     for above in sorted({path.rpartition("/")[0] for path in missing}):
         zookeeper.ensure(above)
 
-    def make() -> None:
+    def create() -> None:
         for answer in [zookeeper.client.create_async(path) for path in missing]:
             with contextlib.suppress(NodeExistsError):
                 answer.get()
 
-    zookeeper.guarded(lambda: zookeeper.client.retry(make))
+    zookeeper.guarded(lambda: zookeeper.client.retry(create))
 
 
 class Changes:
-    """Parts of one transaction, without kazoo's check of each path, which takes a second for a
-    hundred thousand.
+    """The operations of one transaction.
+
+    Bypasses kazoo's check of each path, which takes a second for a hundred thousand.
     """
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
@@ -525,17 +529,17 @@ class Changes:
         self.request = zookeeper.client.transaction()
 
     def create(self, path: str, payload: bytes, *, ephemeral: bool = False) -> None:
-        """Put-if-absent."""
+        """Add a creation."""
         self.request.operations.append(
             Create(self._chroot + path, payload, self._acl_of(path), int(ephemeral))
         )
 
     def write(self, path: str, payload: bytes, version: int) -> None:
-        """Compare-and-set on the znode's version."""
+        """Add a write of a znode of that version."""
         self.request.operations.append(SetData(self._chroot + path, payload, version))
 
     def put(self, path: str, payload: bytes, version: int | None) -> None:
-        """One or the other: `version` None, where there was no such znode."""
+        """Add a creation (`version` None: no such znode) or a write."""
         if version is None:
             self.create(path, payload)
         else:
@@ -550,8 +554,10 @@ class Changes:
         self.request.operations.append(CheckVersion(self._chroot + path, version))
 
     def send(self) -> Any:
-        """Send all of it, to be done or not as one, and do not wait. Raises SessionLost when our
-        session has ended: nothing that was read before counts any more."""
+        """Send the transaction without waiting for the answer.
+
+        Raises SessionLost if the session has ended: nothing read before may be used to commit.
+        """
         self._zookeeper.require_session()
         return self.request.commit_async()
 

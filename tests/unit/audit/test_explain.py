@@ -43,7 +43,7 @@ def test_reasons_are_added_up_over_receipts_and_coverage_and_a_recounted_receipt
     assert gaps == Gaps(5, 5, 6, unexplained=6, losses=losses[::-1])
     assert (
         gaps.says
-        == "5 control, 5 aborted, 6 compacted, 6 not known why, 20 lost (2 stretches from 130)"
+        == "5 control, 5 aborted, 6 compacted, 6 of unknown reason, 20 lost (2 intervals from 130)"
     )
     assert gaps_of(Expected(), losses[1:]).says == "10 lost (130 to 140, expired)"
 
@@ -91,7 +91,7 @@ def test_only_removals_after_the_commit_are_named() -> None:
     assert blame([origin(None, version=None)], [DELETE, WRITE], frozenset()).by == (DELETE, WRITE)
     nobody = blame([origin(10, version=8)], [DELETE, WRITE], frozenset())
     assert (nobody.by, nobody.allowed) == ((), False)
-    assert nobody.says == "4 removed later, by a commit that the log no longer holds"
+    assert nobody.says == "4 removed later, by a commit that the table's log no longer has"
 
 
 def test_rows_that_others_removed_are_right_only_where_every_such_commit_was_allowed() -> None:
@@ -107,7 +107,7 @@ def test_rows_in_a_table_before_this_one_are_nobodys_fault() -> None:
     assert found == Missing(removed=4, elsewhere=4, by=(DELETE,))
     assert (
         found.says
-        == "4 removed later by somebody else's DELETE at version 5, 4 in the table that was there before this one"
+        == "4 removed later by another writer's DELETE at version 5, 4 in an earlier table that was replaced by this one"
     )
 
 
@@ -133,7 +133,7 @@ def test_what_cannot_be_proven_is_told_with_its_plans_and_is_wrong_until_an_oper
     assert doubt.says.startswith(
         "7 offsets without a row cannot be proven (first between 0 and 10; plans 3, 7, 9): "
     )
-    assert "a crash took it, or the transform does not read its rows to the end" in doubt.says, (
+    assert "a crash lost them, or the transform does not read all its rows" in doubt.says, (
         "both leave no receipt"
     )
     findings = LogFindings(AuditedLog(LOG), 10, 10, unproven=unproven)
@@ -156,5 +156,5 @@ def test_the_origin_of_a_range_compares_what_was_planned_with_what_was_committed
 def test_many_removals_are_counted() -> None:
     by = tuple(ForeignCommit(n, "DELETE", "removed rows") for n in range(4, 9))
     assert blame([origin(10)], by, frozenset()).says == (
-        "4 removed later by somebody else's DELETE at version 4 and DELETE at version 5 and DELETE at version 6 and 2 more"
+        "4 removed later by another writer's DELETE at version 4 and DELETE at version 5 and DELETE at version 6 and 2 more"
     )

@@ -413,7 +413,7 @@ def test_a_commit_whose_plan_is_damaged_is_not_adopted() -> None:
     disagreement(
         ledger_of(1),
         table_of(3, metadata=replace(stamp_of(plan_of(3)), document=b"x")),
-        "does not hold what it should",
+        "A stored document is invalid",
     )
 
 

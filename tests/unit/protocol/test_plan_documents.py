@@ -452,7 +452,7 @@ def test_a_stamp_that_no_table_can_bear_is_refused_before_the_append(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("etl.ledger.plan_document.METADATA_MAX_BYTES", 10_000)
-    with pytest.raises(SettingsError, match="2,000 logs") as caught:
+    with pytest.raises(SettingsError, match="2,000 partitions") as caught:
         render_commit_metadata(plan_of(2000), APP_ID)
     assert caught.value.where["key"] == "source.topics"
 
@@ -462,7 +462,7 @@ def test_no_plan_is_written_that_could_not_be_read(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("etl.ledger.documents.WRITTEN_MAX_BYTES", size)
     assert parse_plan(render_plan(plan_of(2000)), path="/p") == plan_of(2000)
     monkeypatch.setattr("etl.ledger.documents.WRITTEN_MAX_BYTES", size - 1)
-    with pytest.raises(SettingsError, match="2,000 logs") as caught:
+    with pytest.raises(SettingsError, match="2,000 partitions") as caught:
         render_plan(plan_of(2000))
     assert caught.value.where["key"] == "source.topics"
 
@@ -472,7 +472,7 @@ def test_a_plan_of_more_ranges_than_a_record_can_tell_of_is_refused(
 ) -> None:
     monkeypatch.setattr("etl.ledger.plan_document.RANGES_MAX", 3)
     render_plan(plan_of(3))
-    with pytest.raises(SettingsError, match="4 ranges of 3") as caught:
+    with pytest.raises(SettingsError, match="4 ranges, more than 3") as caught:
         render_plan(plan_of(4))
     assert caught.value.action and "limits.max_bytes_per_plan" in caught.value.action
 

@@ -176,7 +176,7 @@ def test_a_command_whose_log_others_take_before_it_stores_moves_nothing_and_says
             others.own(B)
 
     with pytest.raises(
-        Owned, match="The group changed after the snapshot: clicks 1 is not ours any more"
+        Owned, match="The group changed after the snapshot: clicks 1 is no longer owned by this run"
     ):
         set_to(outside, SETTINGS, meanwhile, [A, B], b=8)
     assert (outside.newest_plan(), dict(outside.offsets)) == before
@@ -312,7 +312,8 @@ def test_a_ledger_that_was_written_anew_before_the_group_changed_is_not_said_to_
     with (
         as_member(world, SETTINGS) as share,
         pytest.raises(
-            Owned, match="The group changed after the snapshot: clicks 1 is not ours any more"
+            Owned,
+            match="The group changed after the snapshot: clicks 1 is no longer owned by this run",
         ) as refused,
     ):
         from_commits(world, replace(world.observe(), share=share), SETTINGS, "restored", "run-1")

@@ -588,7 +588,7 @@ def test_a_table_of_another_shape_is_refused_by_the_first_column_that_differs(
     check_shape(path, expected, ())
     with pytest.raises(SettingsError, match="partitioned by day: the rows have no column day"):
         check_shape(path, expected, ("topic", "day"))
-    with pytest.raises(NotOurTable, match="partitioned by nothing, the conf says topic"):
+    with pytest.raises(NotOurTable, match="partitioned by nothing, the conf sets topic"):
         check_shape(path, expected, ("topic",))
     with pytest.raises(NotOurTable, match="no column event_date .*date"):
         check_shape(path, expected, ("event_date",))

@@ -451,7 +451,7 @@ def is_obstacle(text: str) -> bool:
     return any(word in text.lower() for word in _OBSTACLES)
 
 
-def no_store(error: BaseException, path: str) -> SettingsError | None:
+def unknown_store(error: BaseException, path: str) -> SettingsError | None:
     """The failure for a URL by which delta-rs finds no store."""
     if not _NO_STORE.search(str(error)):
         return None
@@ -470,7 +470,7 @@ def not_supported(error: BaseException, path: str) -> NotOurTable | None:
     )
 
 
-def log_lost(error: BaseException, path: str) -> FileLost | None:
+def incomplete_log(error: BaseException, path: str) -> FileLost | None:
     """Return the error for a log with gaps, after a manual cleanup."""
     found = _LOG_LOST.search(str(error))
     if found is None:

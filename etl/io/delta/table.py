@@ -1,10 +1,11 @@
-"""What is at a table's path: nothing, a Delta table, or something else?
+"""What exists at a table's path: nothing, a Delta table, or something else?
 
-Lives here: the path as Spark and delta-rs need it; columns of the table, and whether rows fit,
-`event_date` included; table features and properties, and which writers support them (Delta
-protocol, "Table Features").
+Lives here: the path in the forms of Spark and delta-rs; the table's columns and partitioning, with
+the built-in `event_date`, and whether the rows fit; table features and properties, and which
+writers support them (Delta protocol, "Table Features").
 
-Not here: which types fit (etl/decide/table_rules.py), failures (etl/io/delta/stores.py).
+Not here: which column types fit (etl/decide/table_rules.py), the meaning of failures
+(etl/io/delta/stores.py).
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from etl.io.delta.log import Shape, open_log, parse_shape
 from etl.io.delta.stores import (
     behind,
     first_line,
-    log_lost,
-    no_store,
+    incomplete_log,
     not_supported,
     options_of,
     table_folder,
+    unknown_store,
     unreachable,
     without_columns,
 )
@@ -46,29 +47,35 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 
+EVENT_DATE = "event_date"
+_EVENT_DATE = {"name": EVENT_DATE, "type": "date", "nullable": True, "metadata": {}}
+_MAPPING_OF_NEW_TABLES = "spark.databricks.delta.properties.defaults.columnMapping.mode"
 _ANNOUNCED = "_delta_log/.announced"
-"""Sorts before all commits: a listing of the log begins after it."""
+"""Sorts before all commits, so a listing of the log begins after it."""
 PROBE_PREFIX = ".etl_probe_"
-"""Prefix of `exclusive_create`'s files; Spark and VACUUM skip names with a leading dot."""
+"""Prefix of `exclusive_create`'s files. Spark and VACUUM skip names with a leading dot."""
 
 
 def local_path(path: str) -> Path | None:
-    """The folder that `path` names on this machine, absolute; None for an object store."""
+    """Return the absolute local directory that `path` names; None for an object store."""
     folder = folder_of(path)
     return None if folder is None else Path(folder).absolute()
 
 
 def spark_path(path: str) -> str:
-    """Return the location for Spark: with a scheme, because a cluster's default file system may
-    differ; not percent-encoded. Hadoop knows `s3a://` and, by default, not `s3://`; `abfss://`
-    always uses TLS.
+    """Return the location for Spark: with a scheme, and not percent-encoded.
+
+    Without a scheme, a cluster's default file system would decide. Hadoop knows `s3a://` and, by
+    default, not `s3://`; `abfss://` always uses TLS.
     """
     local = local_path(path)
+    if local is not None:
+        return f"file://{local}"
     if path.startswith("s3://"):
         return f"s3a://{path.removeprefix('s3://')}"
     if path.startswith("abfss://") and (store_of(path).endpoint or "").startswith("http://"):
         return f"abfs://{path.removeprefix('abfss://')}"
-    return path if local is None else f"file://{local}"
+    return path
 
 
 def rust_path(path: str) -> str:
@@ -78,9 +85,10 @@ def rust_path(path: str) -> str:
 
 
 def open_table(path: str) -> DeltaTable | None:
-    """Return the Delta table at `path`, or None if there is none yet: nothing, an empty directory,
-    or a first write that never finished. Raises NotOurTable for anything else there,
-    TableUnreachable or PermissionDenied if that is unknown.
+    """Return the Delta table at `path`; None if there is none yet.
+
+    None means: nothing, an empty directory, or a first write that never finished. Raises
+    NotOurTable for anything else, TableUnreachable or PermissionDenied if that is unknown.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
@@ -90,9 +98,9 @@ def open_table(path: str) -> DeltaTable | None:
     try:
         return DeltaTable(rust_path(path), storage_options=options_of(path))
     except TableNotFoundError as error:
-        nowhere = no_store(error, path)
-        if nowhere:
-            raise nowhere from error
+        store_unknown = unknown_store(error, path)
+        if store_unknown:
+            raise store_unknown from error
         _reject_other_files(path)
         return None
     except DeltaProtocolError as error:
@@ -101,18 +109,19 @@ def open_table(path: str) -> DeltaTable | None:
             f"The table cannot be read: {first_line(error)}", path=path, action=action
         ) from error
     except (DeltaError, OSError) as error:
-        refusal = (
-            no_store(error, path)
+        known = (
+            unknown_store(error, path)
             or not_supported(error, path)
             or without_columns(error, path)
-            or log_lost(error, path)
+            or incomplete_log(error, path)
         )
-        raise refusal or unreachable(error, path, "read") from behind(error, path)
+        raise known or unreachable(error, path, "read") from behind(error, path)
 
 
 def check_writable(path: str) -> None:
-    """Raise TableUnreachable if the table's local directory cannot be written, tested with an
-    unnamed temporary file.
+    """Raise TableUnreachable if the table's local directory is not writable.
+
+    The test writes an unnamed temporary file.
     """
     folder = local_path(path)
     if folder is None:
@@ -123,19 +132,20 @@ def check_writable(path: str) -> None:
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(b"x")
     except NotADirectoryError as error:
-        raise _in_the_way(local_path(path) or folder, path) or unreachable(
-            error, path, "written", at=folder
-        ) from behind(error, path)
+        failure = _file_on_the_path(local_path(path) or folder, path)
+        if failure is None:
+            raise unreachable(error, path, "written", at=folder) from behind(error, path)
+        raise failure from behind(error, path)
     except OSError as error:
         raise unreachable(error, path, "written", at=folder) from behind(error, path)
 
 
 def announce_first_write(path: str) -> None:
-    """Create the empty `_delta_log` that marks the files of a first write.
+    """Create the empty `_delta_log` that marks the files of a first write as the pipeline's.
 
-    Spark creates it only with the commit, after the data files; after a crash in between a
-    directory of Parquet files would look like anybody's. In a store without directories an empty
-    file marks it.
+    Spark creates it only with the commit, after the data files. After a crash in between, the
+    directory would look like Parquet files of unknown origin, and the next run would reject it. In
+    a store without directories an empty file is the mark.
     """
     folder = local_path(path)
     try:
@@ -144,21 +154,21 @@ def announce_first_write(path: str) -> None:
             return
         (folder / "_delta_log").mkdir(parents=True, exist_ok=True)
     except (NotADirectoryError, FileExistsError) as error:
-        raise (_in_the_way(folder, path) if folder else None) or unreachable(
-            error, path, "written"
-        ) from behind(error, path)
+        failure = None if folder is None else _file_on_the_path(folder, path)
+        if failure is None:
+            raise unreachable(error, path, "written") from behind(error, path)
+        raise failure from behind(error, path)
     except OSError as error:
         raise unreachable(error, path, "written") from behind(error, path)
 
 
 def _may_be_table(path: str) -> bool:
-    """False if nothing is there. An object store is always asked."""
+    """Return False if nothing exists there. An object store is not checked: always True."""
     folder = local_path(path)
     if folder is None:
         return True
-    if re.search(
-        "%[0-9A-Fa-f]{2}", str(folder)
-    ):  # delta-rs would take it for an escaped character and look elsewhere
+    # delta-rs would decode such a name as an escaped character and read another directory
+    if re.search("%[0-9A-Fa-f]{2}", str(folder)):
         raise SettingsError(
             "A folder with % and two digits in its name cannot hold a table",
             path=path,
@@ -169,7 +179,10 @@ def _may_be_table(path: str) -> bool:
     except FileNotFoundError:
         return False
     except NotADirectoryError as error:
-        raise _in_the_way(folder, path) or unreachable(error, path, "read") from behind(error, path)
+        failure = _file_on_the_path(folder, path)
+        if failure is None:
+            raise unreachable(error, path, "read") from behind(error, path)
+        raise failure from behind(error, path)
     except OSError as error:
         raise unreachable(error, path, "read") from behind(error, path)
     if "_delta_log" in entries and not (folder / "_delta_log").is_dir():
@@ -181,42 +194,44 @@ def _may_be_table(path: str) -> bool:
     return bool(entries)
 
 
-def _in_the_way(folder: Path, path: str) -> NotOurTable | None:
-    """The failure for a file where a folder should be."""
+def _file_on_the_path(folder: Path, path: str) -> NotOurTable | None:
+    """Return the error for a file where the path needs a directory; None if there is no file."""
     if folder.is_file():
         return NotOurTable(
             "The path is a file, not a Delta table",
             path=path,
             action="Check table.path: it must name a folder",
         )
-    above = next((one for one in folder.parents if one.is_file()), None)
-    message = f"{above} is a file, and the path lies below it"
-    return (
-        NotOurTable(
-            message, path=path, action="Check table.path: every part above it must be a folder"
-        )
-        if above
-        else None
-    )
+    for parent in folder.parents:
+        if parent.is_file():
+            return NotOurTable(
+                f"{parent} is a file, and the path lies below it",
+                path=path,
+                action="Check table.path: every part above it must be a folder",
+            )
+    return None
 
 
 def _reject_other_files(path: str) -> None:
-    found = [
-        info.base_name for info in _entries(path) if not info.base_name.startswith(PROBE_PREFIX)
-    ]
-    if found and "_delta_log" not in found:
-        shown = ", ".join(sorted(found)[:3]) + (", ..." if len(found) > 3 else "")
-        message = f"The folder is no Delta table: it has no _delta_log, but holds {shown}"
-        raise NotOurTable(
-            message,
-            path=path,
-            action="Check table.path: it must name a Delta table, an empty folder or nothing",
-        )
+    """Raise NotOurTable for a directory with files and without a `_delta_log`."""
+    names = [info.base_name for info in _entries(path)]
+    found = sorted(name for name in names if not name.startswith(PROBE_PREFIX))
+    if not found or "_delta_log" in found:
+        return
+    shown = ", ".join(found[:3])
+    if len(found) > 3:
+        shown += ", ..."
+    raise NotOurTable(
+        f"The folder is no Delta table: it has no _delta_log, but holds {shown}",
+        path=path,
+        action="Check table.path: it must name a Delta table, an empty folder or nothing",
+    )
 
 
 def _entries(path: str) -> list[fs.FileInfo]:
-    """List the directory. delta-rs lists no empty directories, so a local one is listed by the
-    system.
+    """List the directory.
+
+    delta-rs lists no empty directories, so the operating system lists a local one.
     """
     folder = local_path(path)
     try:
@@ -229,15 +244,10 @@ def _entries(path: str) -> list[fs.FileInfo]:
         raise unreachable(error, path, "read") from behind(error, path)
 
 
-EVENT_DATE = "event_date"
-_EVENT_DATE = {"name": EVENT_DATE, "type": "date", "nullable": True, "metadata": {}}
-_MAPPING_OF_NEW_TABLES = "spark.databricks.delta.properties.defaults.columnMapping.mode"
-
-
 def check_shape(path: str, expected: pyarrow.Schema, partition_by: Sequence[str]) -> None:
-    """Reject a table that our rows do not fit, or that could not be created.
+    """Reject a table that the rows do not fit, or that could not be created.
 
-    `expected`: columns of the rows without the built-in `event_date`. A column that we do not write
+    `expected`: columns of the rows without the built-in `event_date`. Any other column of the table
     must be nullable. Raises NotOurTable with the first column that differs, SettingsError for an
     impossible partitioning.
     """
@@ -254,8 +264,9 @@ def check_columns(
     spark: Mapping[str, str] | None = None,
     key: str = "transform",
 ) -> None:
-    """Do the same for columns as in a schema of Spark or delta-rs, JSON. `spark`: the conf's
-    settings. `key`: the conf's key of the transform.
+    """Check columns as `check_shape` does, given as a JSON schema of Spark or delta-rs.
+
+    `spark`: the conf's Spark settings. `key`: the conf's key of the transform.
     """
     fields = json.loads(expected)["fields"]
     names = [field["name"] for field in fields]
@@ -263,21 +274,25 @@ def check_columns(
     if EVENT_DATE in partition_by and EVENT_DATE not in names:
         fields.append(_EVENT_DATE)
     table = open_table(path)
-    with_mapping = table is not None or (spark or {}).get(_MAPPING_OF_NEW_TABLES, "none") != "none"
+    mapping_of_new_table = (spark or {}).get(_MAPPING_OF_NEW_TABLES, "none")
+    with_mapping = table is not None or mapping_of_new_table != "none"
     reject_impossible_columns(fields, with_mapping=with_mapping, key=key)
+
     wanted = parse_shape("", json.dumps({"fields": fields}), partition_by)
-    found = shape_of(table) if table is not None else None
-    is_there_so = found is not None and found.partition_by == wanted.partition_by
-    reject_partitions(wanted.columns, partition_by, path=path if is_there_so else None)
-    if found is None:
+    if table is None:
+        reject_partitions(wanted.columns, partition_by, path=None)
         return
+    found = shape_of(table)
+    same_partitioning = found.partition_by == wanted.partition_by
+    reject_partitions(wanted.columns, partition_by, path=path if same_partitioning else None)
     reject_other_columns(path, wanted.columns, found.columns)
     _reject_another_partitioning(found, wanted.partition_by, path)
 
 
 def columns_to_add(path: str, expected: pyarrow.Schema) -> str:
-    """The statement that gives the table the columns that it lacks; empty if there is none, or it
-    has all of them.
+    """Return the SQL statement that adds the columns that the table lacks.
+
+    Empty if there is no table, or it has all of them.
     """
     from deltalake import Schema
 
@@ -289,8 +304,9 @@ def columns_to_add(path: str, expected: pyarrow.Schema) -> str:
 
 
 def check_partitioning(path: str, partition_by: Sequence[str]) -> None:
-    """Check what `check_columns` rejects whatever the columns are. Raises NotOurTable,
-    SettingsError.
+    """Check the part of `check_columns` that does not depend on the rows' columns.
+
+    Raises NotOurTable, SettingsError.
     """
     table = open_table(path)
     if table is None:
@@ -301,22 +317,26 @@ def check_partitioning(path: str, partition_by: Sequence[str]) -> None:
 
 
 def _reject_another_partitioning(found: Shape, partition_by: Sequence[str], path: str) -> None:
-    if found.partition_by != partition_by:
-        reject_partitions(
-            found.columns, found.partition_by, path=path
-        )  # one that cannot go on so is not to be named in the conf either
-        message = f"The table is partitioned by {_listed(found.partition_by)}, the conf says {_listed(partition_by)}"
-        raise NotOurTable(
-            message,
-            path=path,
-            key="table.partition_by",
-            action="Check table.partition_by, or that table.path is the right table",
-        )
+    if found.partition_by == partition_by:
+        return
+    # first: an impossible partitioning of the table must not be recommended for the conf
+    reject_partitions(found.columns, found.partition_by, path=path)
+    message = (
+        f"The table is partitioned by {_listed(found.partition_by)}, "
+        f"the conf sets {_listed(partition_by)}"
+    )
+    raise NotOurTable(
+        message,
+        path=path,
+        key="table.partition_by",
+        action="Check table.partition_by, or that table.path is the right table",
+    )
 
 
 def with_event_date_field(schema: pyarrow.Schema, partition_by: Sequence[str]) -> pyarrow.Schema:
-    """The schema with the built-in column `event_date`, when the partitioning names it and the rows
-    lack it.
+    """Return the schema with the built-in column `event_date` if it is needed.
+
+    It is needed if the partitioning names it and the rows lack it.
     """
     import pyarrow
 
@@ -327,25 +347,29 @@ def with_event_date_field(schema: pyarrow.Schema, partition_by: Sequence[str]) -
 
 
 def reject_unknown(partition_by: Sequence[str], columns: Sequence[str]) -> None:
-    """`event_date` is made of the column `timestamp`, every other column must be there. Raises
-    SettingsError.
+    """Raise SettingsError for a partition column that the rows do not have.
+
+    The built-in `event_date` is computed from the column `timestamp`.
     """
     for name in partition_by:
-        needed = "timestamp" if name == EVENT_DATE and name not in columns else name
+        needed = name
+        if name == EVENT_DATE and name not in columns:
+            needed = "timestamp"
         if needed not in columns:
-            message = f"The table cannot be partitioned by {name}: the rows have no column {needed}"
             raise SettingsError(
-                message, key="table.partition_by", action=f"Use the columns {', '.join(columns)}"
+                f"The table cannot be partitioned by {name}: the rows have no column {needed}",
+                key="table.partition_by",
+                action=f"Use the columns {', '.join(columns)}",
             )
 
 
 def shape_of(table: DeltaTable) -> Shape:
-    """The table's id, columns and partitioning."""
+    """Return the table's id, columns and partitioning."""
     return parse_shape(id_of(table), table.schema().to_json(), table.metadata().partition_columns)
 
 
 def id_of(table: DeltaTable) -> str:
-    """The table's id."""
+    """Return the table's id."""
     return str(table.metadata().id)
 
 
@@ -389,7 +413,7 @@ WRITTEN_BY_SPARK = frozenset(
         "variantType-preview",
     )
 )
-"""Features that the Delta of our Spark reports as supported; a test asks it."""
+"""Features that this release of Delta for Spark reports as supported; a test compares them."""
 WRITTEN_BY_DELTA_RS = frozenset(
     (
         "appendOnly",
@@ -405,15 +429,17 @@ WRITTEN_BY_DELTA_RS = frozenset(
         "variantType-preview",
     )
 )
-"""Features that delta-rs commits to; a test tries them."""
+"""Features of tables to which delta-rs can commit; a test tries each."""
 WRITTEN_BY_ARROW = frozenset(
     ("appendOnly", "changeDataFeed", "deletionVectors", "timestampNtz", "v2Checkpoint")
 )
-"""Features under which our own files may be added; a test tries them."""
+"""Features of tables to which files of the arrow writer can be added; a test tries each."""
 _IN_NAME_ONLY = frozenset(
     ("checkConstraints", "columnMapping", "generatedColumns", "identityColumns", "invariants")
 )
-"""Features that a table often names without using them: only their use matters."""
+"""Features that tables often name without using them. Only their use matters, which
+`unfit_for_arrow` checks.
+"""
 _BY_WRITER_VERSION = {
     2: ("appendOnly", "invariants"),
     3: ("checkConstraints",),
@@ -422,84 +448,84 @@ _BY_WRITER_VERSION = {
     6: ("identityColumns",),
 }
 """Features of writer versions below 7 (Delta protocol, "Requirements for Writers")."""
-_FORGETS_IDS = "delta.setTransactionRetentionDuration"
 
-
-def features_of(table: DeltaTable) -> frozenset[str]:
-    """The table features by name, also those that an old protocol version implies."""
-    protocol = table.protocol()
-    named = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
-    if protocol.min_writer_version < 7:
-        named |= {
-            f
-            for version, brings in _BY_WRITER_VERSION.items()
-            if version <= protocol.min_writer_version
-            for f in brings
-        }
-    return frozenset(map(str, named))
-
-
-def not_by_delta_rs(table: DeltaTable) -> frozenset[str]:
-    """The features that keep delta-rs from committing to the table; Spark may."""
-    return (
-        features_of(table) - WRITTEN_BY_DELTA_RS
-        if table.protocol().min_writer_version >= 7
-        else frozenset()
-    )
-
-
-def unfit_for_arrow(table: DeltaTable) -> str | None:
-    """Return why our own files cannot be added to the table; None if they can. No reader checks
-    such files: constraints, generated values and column names would be violated silently.
-    """
-    unknown = sorted(
-        (features_of(table) - WRITTEN_BY_ARROW - _IN_NAME_ONLY) | not_by_delta_rs(table)
-    )
-    if unknown:
-        return f"it has the table feature {unknown[0]}"
-    properties = table.metadata().configuration
-    mapping = properties.get("delta.columnMapping.mode", "none")
-    if mapping != "none":
-        return f"it has column mapping ({mapping})"
-    constraint = next(
-        (key for key in sorted(properties) if key.startswith("delta.constraints.")), None
-    )
-    if constraint:
-        return f"it has the constraint {constraint.removeprefix('delta.constraints.')}"
-    return next(
-        (why for field in json.loads(table.schema().to_json())["fields"] if (why := _asks(field))),
-        None,
-    )
-
-
-def _asks(field: Mapping[str, Any]) -> str | None:
-    """Return what a column requires of its values that our files would not satisfy."""
-    feature = next((key for key in field.get("metadata", {}) if key in _OF_COLUMNS), None)
-    if feature:
-        return f"its column {field['name']} is {_OF_COLUMNS[feature]}"
-    return None if field["nullable"] else f"its column {field['name']} is NOT NULL"
-
-
-_OF_COLUMNS = {
+_REQUIREMENTS = {
     "delta.generationExpression": "generated",
     "delta.invariants": "under an invariant",
     "delta.identity.start": "an identity column",
     "__CHAR_VARCHAR_TYPE_STRING": "CHAR or VARCHAR",
 }
+"""Key in a column's metadata -> how the message describes the column."""
+
+_ID_RETENTION = "delta.setTransactionRetentionDuration"
+
+
+def features_of(table: DeltaTable) -> frozenset[str]:
+    """Return the names of the table features, with those that an old protocol version implies."""
+    protocol = table.protocol()
+    names = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    if protocol.min_writer_version < 7:
+        for version, features in _BY_WRITER_VERSION.items():
+            if version <= protocol.min_writer_version:
+                names.update(features)
+    return frozenset(map(str, names))
+
+
+def not_by_delta_rs(table: DeltaTable) -> frozenset[str]:
+    """Return the features that keep delta-rs from committing to the table; Spark may support them."""
+    if table.protocol().min_writer_version < 7:
+        return frozenset()
+    return features_of(table) - WRITTEN_BY_DELTA_RS
+
+
+def unfit_for_arrow(table: DeltaTable) -> str | None:
+    """Return why files of the arrow writer cannot be added to the table; None if they can.
+
+    No reader checks such files: they would silently violate constraints, generated values and
+    column names.
+    """
+    by_arrow = WRITTEN_BY_ARROW | _IN_NAME_ONLY
+    unsupported = sorted((features_of(table) - by_arrow) | not_by_delta_rs(table))
+    if unsupported:
+        return f"it has the table feature {unsupported[0]}"
+    properties = table.metadata().configuration
+    mapping = properties.get("delta.columnMapping.mode", "none")
+    if mapping != "none":
+        return f"it has column mapping ({mapping})"
+    for key in sorted(properties):
+        if key.startswith("delta.constraints."):
+            return f"it has the constraint {key.removeprefix('delta.constraints.')}"
+    for field in json.loads(table.schema().to_json())["fields"]:
+        requirement = _requirement_of(field)
+        if requirement:
+            return requirement
+    return None
+
+
+def _requirement_of(field: Mapping[str, Any]) -> str | None:
+    """Return what a column requires of its values that the arrow writer does not ensure."""
+    for key in field.get("metadata", {}):
+        if key in _REQUIREMENTS:
+            return f"its column {field['name']} is {_REQUIREMENTS[key]}"
+    return None if field["nullable"] else f"its column {field['name']} is NOT NULL"
 
 
 def reject_expiring_transaction_ids(
     table: DeltaTable,
     path: str,
     *,
-    called: str = "the table",
+    called: str = "The table",
     harm: str = "a plan could be applied twice",
 ) -> None:
-    """Raises NotOurTable if the table expires transaction ids, which tell what was applied; `harm`:
-    the consequence.
+    """Raise NotOurTable if the table expires transaction ids, which show what was applied.
+
+    `called`: the table in the message. `harm`: the consequence.
     """
-    if _FORGETS_IDS in table.metadata().configuration:
-        action = f"ALTER TABLE ... UNSET TBLPROPERTIES ('{_FORGETS_IDS}'): once an id has expired, {harm}"
+    if _ID_RETENTION in table.metadata().configuration:
+        action = (
+            f"Run ALTER TABLE ... UNSET TBLPROPERTIES ('{_ID_RETENTION}'). "
+            f"Once an id has expired, {harm}"
+        )
         raise NotOurTable(
-            f"{called} forgets transaction ids ({_FORGETS_IDS})", path=path, action=action
+            f"{called} forgets transaction ids ({_ID_RETENTION})", path=path, action=action
         )

@@ -278,7 +278,7 @@ _BYTES = "by key: Delta keeps .* bytes come back as others"
 @pytest.mark.parametrize(
     ("is_by", "partition_by", "error", "why"),
     [
-        ("topic", ("partition",), NotOurTable, "partitioned by topic, the conf says partition"),
+        ("topic", ("partition",), NotOurTable, "partitioned by topic, the conf sets partition"),
         # what the conf says cannot mend it, and is not what is told
         ("key", ("key",), SettingsError, _BYTES),
         ("key", ("partition",), SettingsError, _BYTES),

@@ -1,20 +1,22 @@
-"""How do the rows of a plan come into the table, with one commit?
+"""How are the rows of a plan appended to the table, in one commit?
+
+Lives here: the writers, the choice between them, and `append`, which reads the table before and
+after a writer and interprets its exceptions. All writers pass tests/spark/test_delta.py.
+Not here: the state of the table (etl/io/delta/table_state.py), the files of tasks
+(etl/io/delta/data_files.py).
+
+- `SparkWriter` appends, or replaces the rows of a replay, and adds `event_date`.
+- `ArrowWriter` commits files that tasks wrote, by delta-rs without a JVM. Readers trust file
+  entries, so each range must be reported once, each file must exist with its size, and the columns
+  must be the table's.
+- `EmptyCommit` commits a plan without ranges, and adds no files.
 
 To add a writer:
 
-1. A module beside this one with a `Writer`: `commit` makes ONE Delta commit with the application
-id,
-   the plan's number and the given metadata, and reports no result.
-2. A line in `choose_writer`, which decides by plan, table and settings.
-3. `takes` says in which form it takes rows; a new form needs a reader in `run.live`.
-
-`append` itself reads the table before and after and interprets exceptions. All writers keep the
-laws of `tests/spark/test_delta.py`.
-
-Spark's writer appends, or overwrites the rows of a replay, and adds `event_date`. The arrow writer
-commits files that tasks wrote, by delta-rs without a JVM; since readers trust file entries, each
-range must have come once, each file must exist with its size, and columns must be the table's. A
-plan without ranges is a commit without files.
+1. Add a module here with a `Writer`: `commit` makes ONE Delta commit with the application id, the
+   plan's number and the given metadata, and returns nothing.
+2. Add a line to `choose_writer`, which decides by plan, table and settings.
+3. `takes` names the form in which it takes rows; a new form needs a reader in `run.live`.
 """
 
 from __future__ import annotations
@@ -80,6 +82,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+_REPORT_BUG = "Report this bug. Nothing was committed, the next run appends the same plan again"
+
+
 class Takes(str, Enum):
     """The form in which a writer takes rows."""
 
@@ -95,7 +100,7 @@ class FilesOfTasks(Protocol):
     """The rows of a plan, not read yet, by tasks that write files themselves."""
 
     def write(self, wanted: FileOptions) -> Sequence[Written]:
-        """Read all and write it; what each task gave back. Raises whatever it likes."""
+        """Read and write all rows; return the result of each task. Can raise any exception."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +115,9 @@ class ArrowWriter:
     row_group_bytes: int = ROW_GROUP_BYTES
     write_buffer_bytes: int = WRITE_BUFFER_BYTES
     gives_way: bool = False
-    """The conf leaves the choice to us (`auto`): the next run takes Spark's writer where this one
-    cannot be.
-    """
+    """The conf sets `auto`: the next run uses Spark's writer if this one cannot be used."""
     made: pyarrow.Schema | None = None
-    """The columns of the rows, where a transform made them; None: those of `columns`."""
+    """The columns that a transform returns; None: the columns of the raw table."""
 
     @property
     def name(self) -> str:
@@ -123,12 +126,12 @@ class ArrowWriter:
 
     @property
     def takes(self) -> Takes:
-        """Files."""
+        """Return the form in which it takes rows: files."""
         return Takes.FILES
 
     @property
     def writes_files(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def commit(
@@ -139,57 +142,53 @@ class ArrowWriter:
         metadata: str,
         to: Destination,
     ) -> None:
-        """See `Writer`. Range results are known before the commit and part of it. Raises
-        TableUnreachable for files that differ from what their tasks reported, NotOurTable for a
-        table that became unfit meanwhile.
+        """See `Writer`. Range results are known before the commit and are part of it.
+
+        Raises TableUnreachable for files that differ from the reports of their tasks, NotOurTable
+        for a table that became unfit meanwhile.
         """
         wanted = self._wanted(table, to)
         with contextlib.ExitStack() as without_commit:
-            without_commit.callback(take_away, wanted)
+            without_commit.callback(delete_uncommitted, wanted)
             written = rows.write(wanted)
             reject_other_ranges(plan, written)
             reject_other_rows(written)
-            files = [file for one in written for file in one.files]
+            files = [file for task in written for file in task.files]
             reject_lost_files(wanted.root, files)
-            if (
-                table is not None
-            ):  # what is looked at is the table of now: what somebody changed while tasks wrote need be no conflict
+            if table is not None:
+                # Open the table again: a change of another writer while the tasks wrote is not
+                # always a conflict for delta-rs.
                 table = open_table(to.path)
                 if holds(plan, table, to.app_id) or table is None:
                     return
                 self._reject_unfit(table, to)
-            without_commit.pop_all()  # from here on a commit may name them
-        receipts = {i: receipt for one in written for i, receipt in one.receipts.items()}
-        in_order = (
-            tuple(receipts[i] for i in range(len(plan.ranges)))
-            if len(receipts) == len(plan.ranges)
-            else None
-        )
+            without_commit.pop_all()  # from here on a commit can refer to the files
+        results = {i: result for task in written for i, result in task.receipts.items()}
+        if len(results) == len(plan.ranges):
+            in_order = tuple(results[i] for i in range(len(plan.ranges)))
+            if in_order:
+                metadata = with_results(metadata, plan, in_order)
         try:
-            self._commit(
-                plan,
-                files,
-                table,
-                with_results(metadata, plan, in_order) if in_order else metadata,
-                to,
-            )
-        except OSError as error:  # delta-rs raises it for all that a file system or a store says
+            self._commit(plan, files, table, metadata, to)
+        except OSError as error:  # delta-rs raises it for all failures of a file system or a store
             raise unreachable(error, to.path, "written") from behind(error, to.path)
 
     def _reject_unfit(self, table: DeltaTable, to: Destination) -> None:
-        """Tasks wrote for a table that takes such files no more. Raises NotOurTable, or
-        TableUnreachable where another run is enough.
+        """Reject a table to which files of tasks can no longer be added.
+
+        Raises NotOurTable, or TableUnreachable if another run is sufficient.
         """
         try:
             self._wanted(table, to)
         except NotOurTable as unfit:
             if not self.gives_way:
                 raise
-            action = (
-                "Nothing was committed; the next run takes Spark's writer, under which it may be"
-            )
-            message = f"The table became unfit while tasks wrote its files: {unfit.message}"
-            raise TableUnreachable(message, path=to.path, action=action) from unfit
+            raise TableUnreachable(
+                f"The table became unfit while tasks wrote its files: {unfit.message}",
+                path=to.path,
+                action="Run again: nothing was committed, and the next run uses Spark's writer, "
+                "which can append to it",
+            ) from unfit
 
     def _wanted(self, table: DeltaTable | None, to: Destination) -> FileOptions:
         columns = self._columns(to)
@@ -227,17 +226,18 @@ class ArrowWriter:
         metadata: str,
         to: Destination,
     ) -> None:
-        """Commit by delta-rs, which detects conflicts by the version of the given table object:
-        number and id were read from that very object. Without a table the commit creates it, and is
-        never retried as a later version.
+        """Commit by delta-rs, which detects conflicts by the version of the given table object.
+
+        The plan number and the table id were read from that very object. Without a table the commit
+        creates it, and is never retried as a later version.
         """
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import create_table_with_add_actions
 
         transaction = Transaction(to.app_id, plan.number, last_updated=int(time.time() * 1000))
-        # under isolation level WriteSerializable a DELETE, UPDATE or MERGE of others passes a
-        # commit that says isBlindAppend; Spark's appends say it, and of its own accord delta-rs
-        # does not
+        # Under isolation level WriteSerializable, a DELETE, UPDATE or MERGE of another writer
+        # conflicts with no commit that has isBlindAppend. Spark sets it for appends; delta-rs does
+        # not.
         options: dict[str, Any] = {
             "custom_metadata": {"userMetadata": metadata, "isBlindAppend": True},
             "app_transactions": [transaction],
@@ -257,19 +257,19 @@ class ArrowWriter:
                 commit_properties=CommitProperties(**options, max_commit_retries=0),
             )
         else:
-            kept = table.metadata().partition_columns
             table.create_write_transaction(
                 added,
                 "append",
                 table.schema(),
-                partition_by=kept,
+                partition_by=table.metadata().partition_columns,
                 commit_properties=CommitProperties(**options),
             )
 
 
-def take_away(wanted: FileOptions) -> None:
-    """Delete all files of a write that no commit names, whoever wrote them: after a full disk a
-    retry needs the space. What cannot be deleted is left to VACUUM.
+def delete_uncommitted(wanted: FileOptions) -> None:
+    """Delete all files of a write without commit, also those of other tasks.
+
+    After a full disk a retry needs the space. VACUUM deletes what cannot be deleted here.
     """
     with contextlib.suppress(OSError):
         folder = table_folder(wanted.root)
@@ -279,79 +279,80 @@ def take_away(wanted: FileOptions) -> None:
 
 
 def reject_other_ranges(plan: Plan, written: Sequence[Written]) -> None:
-    """Raises TableUnreachable unless each range of the plan came back once."""
-    came = Counter(i for one in written for i in one.indices)
-    wrong = [i for i in range(len(plan.ranges)) if came[i] != 1] + sorted(
-        came.keys() - set(range(len(plan.ranges)))
-    )
+    """Raise TableUnreachable unless the tasks returned each range of the plan once."""
+    planned = range(len(plan.ranges))
+    returned = Counter(i for task in written for i in task.indices)
+    wrong = [i for i in planned if returned[i] != 1]
+    wrong += sorted(returned.keys() - set(planned))
     if wrong:
-        message = f"Range {wrong[0]} of plan {plan.number} came back {came[wrong[0]]} times from the tasks"
+        times = returned[wrong[0]]
         raise TableUnreachable(
-            message,
-            action="Report this bug. Nothing was committed, the next run appends the same plan again",
+            f"Range {wrong[0]} of plan {plan.number} came back {times} times from the tasks",
+            action=_REPORT_BUG,
         )
 
 
 def reject_other_rows(written: Sequence[Written]) -> None:
-    """Raises TableUnreachable unless the files have as many rows as were read; of what a transform
-    made, as many as it made.
+    """Raise TableUnreachable unless the files have as many rows as were read.
+
+    After a transform: as many rows as it returned.
     """
-    read = sum(
-        sum(
-            receipt.rows or 0 for receipt in one.receipts.values()
-        )  # a task knows; only later counts may not
-        if one.made is None
-        else one.made
-        for one in written
-    )
-    wrote = sum(one.rows for one in written)
+    read = 0
+    for task in written:
+        if task.made is not None:
+            read += task.made
+        else:  # a task knows its rows; only a later recount may not
+            read += sum(result.rows or 0 for result in task.receipts.values())
+    wrote = sum(task.rows for task in written)
     if wrote != read:
-        message = f"The files of the tasks have {wrote} rows of the {read} that were read, or made of what was read"
-        raise TableUnreachable(
-            message,
-            action="Report this bug. Nothing was committed, the next run appends the same plan again",
+        message = (
+            f"The files of the tasks have {wrote} rows of the {read} rows "
+            "that were read or that a transform returned"
         )
+        raise TableUnreachable(message, action=_REPORT_BUG)
 
 
 def reject_lost_files(root: str, files: Sequence[DataFile]) -> None:
-    """Raises TableUnreachable unless each file is there, once, with the size that its task wrote."""
-    for file, size in zip(
-        files, table_folder(root).sizes([file.path for file in files]), strict=True
-    ):
-        if size != file.size:
-            found = "is not there" if size is None else f"has {size} bytes of {file.size}"
-            action = (
-                "Check that the folder is the same one on every executor's host, and who removed files meanwhile (VACUUM takes what no commit "
-                "names once it is as old as the retention asked for); the next run appends the same plan again"
-            )
-            raise TableUnreachable(
-                f"A file that a task wrote {found}", file=file.path, path=root, action=action
-            )
+    """Raise TableUnreachable unless each file exists with the size that its task wrote."""
+    sizes = table_folder(root).sizes([file.path for file in files])
+    for file, size in zip(files, sizes, strict=True):
+        if size == file.size:
+            continue
+        found = f"has {size} bytes of {file.size}"
+        if size is None:
+            found = "is missing"
+        action = (
+            "Check that the folder is the same one on every executor's host, and which process "
+            "removed files meanwhile (VACUUM deletes files without a commit that are older than "
+            "its retention). The next run appends the same plan again"
+        )
+        raise TableUnreachable(
+            f"A file that a task wrote {found}", file=file.path, path=root, action=action
+        )
 
 
 def _reject_other_row_shape(table: DeltaTable, columns: Any, to: Destination) -> None:
-    """The table may be another one than `check_shape` saw when the run began, or than tasks wrote
-    for. Raises NotOurTable.
+    """Reject a table with other columns or partitioning than the rows. Raises NotOurTable.
+
+    It may be another table than the one that `check_shape` saw, or that tasks wrote for.
     """
     from deltalake import Schema
 
-    found, wanted = (
-        shape_of(table),
-        parse_shape("", Schema.from_arrow(columns).to_json(), to.partition_by),
-    )
+    found = shape_of(table)
+    wanted = parse_shape("", Schema.from_arrow(columns).to_json(), to.partition_by)
     reject_other_columns(to.path, wanted.columns, found.columns)
     if found.partition_by != tuple(to.partition_by):
-        message = f"The table is partitioned by {', '.join(found.partition_by) or 'nothing'}"
         raise NotOurTable(
-            message, path=to.path, action="Check who changed the table during the run"
+            f"The table is partitioned by {', '.join(found.partition_by) or 'nothing'}",
+            path=to.path,
+            action="Check who changed the table during the run",
         )
 
 
 def _action(file: DataFile) -> Any:
     from deltalake.transaction import AddAction
 
-    # the name is plain (`table_storage.name_of_file`), so there is nothing in it that the log has to
-    # escape
+    # the log needs no escapes: `table_storage.name_of_file` makes plain names
     return AddAction(
         file.path, file.size, dict(file.partition_values), file.modified_at_ms, True, file.stats
     )
@@ -359,12 +360,10 @@ def _action(file: DataFile) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class EmptyCommit:
-    """The writer of plans without ranges; where there is no table, the commit that creates it is
-    the plan's.
-    """
+    """The writer of plans without ranges. If there is no table, the plan's commit creates it."""
 
     columns: pyarrow.Schema
-    """Those of a new table, without the built-in ones."""
+    """The columns of a new table, without the built-in ones."""
 
     @property
     def name(self) -> str:
@@ -373,47 +372,47 @@ class EmptyCommit:
 
     @property
     def takes(self) -> Takes:
-        """No rows."""
+        """Return the form in which it takes rows: none."""
         return Takes.NOTHING
 
     @property
     def writes_files(self) -> bool:
-        """No."""
+        """Return False."""
         return False
 
     def commit(
         self, plan: Plan, rows: Any, table: DeltaTable | None, metadata: str, to: Destination
     ) -> None:
-        """See `Writer`. There are no rows. delta-rs accepts used and lower numbers, and detects
-        conflicts by the version of the given table object: number and table id were read from that
-        very object.
+        """See `Writer`; there are no rows.
+
+        delta-rs accepts used and lower transaction versions, and detects conflicts by the version
+        of the given table object: plan number and table id were read from that very object.
         """
         from deltalake import CommitProperties, DeltaTable, Transaction
 
         transaction = Transaction(to.app_id, plan.number, last_updated=int(time.time() * 1000))
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "custom_metadata": {"userMetadata": metadata},
             "app_transactions": [transaction],
         }
         if table is None:
             columns = with_event_date_field(self.columns, to.partition_by)
-            # no second try: over a table that somebody else made meanwhile, delta-rs would commit
-            # ours as its version 1
+            # No retry: if another writer created a table meanwhile, delta-rs would commit this one
+            # as its version 1.
             DeltaTable.create(
                 rust_path(to.path),
                 columns,
                 partition_by=list(to.partition_by),
                 storage_options=options_of(to.path),
-                commit_properties=CommitProperties(**given, max_commit_retries=0),
+                commit_properties=CommitProperties(**options, max_commit_retries=0),
             )
         else:
-            kept = table.metadata().partition_columns
             table.create_write_transaction(
                 [],
                 "append",
                 table.schema(),
-                partition_by=kept,
-                commit_properties=CommitProperties(**given),
+                partition_by=table.metadata().partition_columns,
+                commit_properties=CommitProperties(**options),
             )
 
 
@@ -422,14 +421,17 @@ _YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
 _MICROS = "unix_micros(timestamp)"
 _UTC_DATE = (
     f"case when {_MICROS} >= {_YEAR_1} and {_MICROS} < {_YEAR_10000} then "
-    f"date_from_unix_date(cast(({_MICROS} - pmod({_MICROS}, {_MICROS_PER_DAY})) div {_MICROS_PER_DAY} as int)) end"
+    f"date_from_unix_date(cast(({_MICROS} - pmod({_MICROS}, {_MICROS_PER_DAY})) "
+    f"div {_MICROS_PER_DAY} as int)) end"
 )
-"""Integer arithmetic on the instant: `to_date` would follow the session's time zone. Other years
-are no date that every reader of a table knows (`event_date=+55840-11-08` is none for delta-rs), and
-the arithmetic would leave the range of an int64 in the least of them.
+"""The UTC date in integer arithmetic: `to_date` would use the session's time zone.
+
+Null outside the years 1 to 9999: delta-rs, for example, cannot read `event_date=+55840-11-08`, and
+the arithmetic would overflow an int64 in the earliest years.
 """
 _SPELLED = {Codec.LZ4: "lz4_raw"}
-"""Spark's names of codecs where they differ; its `lz4` is Hadoop's frame, which others do not read.
+"""Spark's names of codecs where they differ. Spark's `lz4` is Hadoop's frame, which other readers
+do not support.
 """
 
 
@@ -449,61 +451,56 @@ class SparkWriter:
 
     @property
     def takes(self) -> Takes:
-        """A DataFrame."""
+        """Return the form in which it takes rows: a DataFrame."""
         return Takes.DATA_FRAME
 
     @property
     def writes_files(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def commit(
         self, plan: Plan, rows: DataFrame, table: DeltaTable | None, metadata: str, to: Destination
     ) -> None:
-        """See `Writer`. Spark opens the table itself, and silently skips a used number."""
-        writer = (
-            with_event_date(rows, to.partition_by)
-            .write.format("delta")
-            .mode("append")
-            .partitionBy(*to.partition_by)
-        )
-        writer = (
-            writer
-            if self.codec is None
-            else writer.option("compression", _SPELLED.get(self.codec, self.codec.value))
-        )
+        """See `Writer`. Spark opens the table itself, and silently skips a used plan number."""
+        writer = with_event_date(rows, to.partition_by).write.format("delta").mode("append")
+        writer = writer.partitionBy(*to.partition_by)
+        if self.codec is not None:
+            writer = writer.option("compression", _SPELLED.get(self.codec, self.codec.value))
         if plan.kind is PlanKind.REPLAY:
-            writer = writer.mode("overwrite").option(
-                "replaceWhere", condition_of(plan, replaceable(to.path))
-            )  # also where none is by now
-        writer.option("txnAppId", to.app_id).option("txnVersion", plan.number).option(
-            "userMetadata", metadata
-        ).save(spark_path(to.path))
+            # replaceable() raises if there is no table any more
+            condition = condition_of(plan, replaceable(to.path))
+            writer = writer.mode("overwrite").option("replaceWhere", condition)
+        writer = writer.option("txnAppId", to.app_id).option("txnVersion", plan.number)
+        writer.option("userMetadata", metadata).save(spark_path(to.path))
 
 
 def replace_in(
     path: str, plan: Plan, rows: DataFrame, metadata: str, partition_by: Sequence[str]
 ) -> None:
-    """Replace the rows of the same offsets in another table, which is created if needed, in one
-    commit without a transaction: it can be repeated. Raises as an append.
+    """Replace the rows of the same offsets in another table, in one commit.
+
+    Creates the table if needed. The commit has no transaction id, so it can be repeated. Raises as
+    `append`.
     """
-    table, dated = open_table(path), with_event_date(rows, partition_by)
+    table = open_table(path)
+    dated = with_event_date(rows, partition_by)
     writer = dated.write.format("delta").partitionBy(*partition_by).option("userMetadata", metadata)
     try:
         if table is None:
             announce_first_write(path)
             writer.mode("error").save(spark_path(path))
         else:
-            writer.mode("overwrite").option(
-                "replaceWhere", condition_of(plan, replaceable(path))
-            ).save(spark_path(path))
-    except Exception as error:  # whatever Spark and Java raise
+            condition = condition_of(plan, replaceable(path))
+            writer.mode("overwrite").option("replaceWhere", condition).save(spark_path(path))
+    except Exception as error:  # any exception of Spark and Java
         raise translate(error, path) from behind(error, path)
 
 
 def with_event_date(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:
-    """Add the built-in column `event_date`, the UTC date of `timestamp`, when the partitioning
-    names it and the rows lack it.
+    """Add the built-in column `event_date`, the UTC date of `timestamp`, if it is needed.
+
+    It is needed if the partitioning names it and the rows lack it.
     """
     reject_unknown(partition_by, frame.columns)
     if EVENT_DATE not in partition_by or EVENT_DATE in frame.columns:
@@ -515,8 +512,9 @@ def with_event_date(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The table that a plan is appended to, its pipeline, and what is known of it; fields as in
-    `table_state.read_table`.
+    """The table that a plan is appended to, and its pipeline.
+
+    The fields have the meaning of the parameters of `table_state.read_table`.
     """
 
     path: str
@@ -541,23 +539,23 @@ class Writer(Protocol):
 
     @property
     def writes_files(self) -> bool:
-        """True if files exist before their commit: then a first write is announced."""
+        """Return True if files exist before their commit: then a first write is announced."""
 
     def commit(
         self, plan: Plan, rows: Any, table: DeltaTable | None, metadata: str, to: Destination
     ) -> None:
-        """Make one commit with the rows, the transaction (`to.app_id`, `plan.number`) and
-        `metadata`; without a table, create it.
+        """Make one commit with the rows, `metadata` and the transaction (`to.app_id`, number).
 
-        `table` is the object that was read and does not hold the number. May raise anything; the
-        table decides.
+        Without a table, create it. `table` is the object that was read and does not contain the
+        plan's number. Can raise any exception: the state of the table decides.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The rows of a plan, not read yet, and the writer that appends them; a plan without ranges may
-    have none.
+    """The rows of a plan, not read yet, and the writer that appends them.
+
+    A plan without ranges can have no rows.
     """
 
     writer: Writer
@@ -566,7 +564,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The writer that a plan gets, and why, in words that follow its name."""
+    """The writer of a plan, and why it was chosen: a phrase that follows its name."""
 
     writer: Writer
     why: str
@@ -583,54 +581,57 @@ def choose_writer(
 ) -> Chosen:
     """Return the writer that appends this plan.
 
-    Without ranges no JVM starts if delta-rs can commit: a new table may have a transform's columns,
-    known only with Spark, and an old one features that delta-rs lacks. `look` opens the table,
-    `columns` returns those of the tasks' rows; both are called only where they decide, and may
-    raise. Raises NotOurTable, SettingsError for an impossible writer of the conf.
+    Without ranges no JVM starts if delta-rs can commit. It cannot if a new table gets the columns
+    of a transform, which only Spark knows, or an existing table has features that it lacks.
+    `look` opens the table, `columns` returns the columns of the tasks' rows; both are called only
+    if they decide, and can raise. Raises NotOurTable or SettingsError for an impossible writer of
+    the conf.
     """
     if plan.ranges:
-        return _of_rows(plan, settings, look, columns)
-    needs_spark = (
-        settings.transform.dataframe is not None if plan.table_id is None else _is_unknown(look())
-    )
+        return _writer_of_rows(plan, settings, look, columns)
+    if plan.table_id is None:
+        needs_spark = settings.transform.dataframe is not None
+    else:
+        needs_spark = _needs_spark(look())
     if needs_spark:
         return Chosen(SparkWriter(settings.table.compression), "delta-rs cannot make this commit")
     return Chosen(EmptyCommit(columns()), "there are no rows")
 
 
-def _is_unknown(table: DeltaTable | None) -> bool:
+def _needs_spark(table: DeltaTable | None) -> bool:
     return table is not None and bool(not_by_delta_rs(table))
 
 
-def _of_rows(
+def _writer_of_rows(
     plan: Plan,
     settings: Settings,
     look: Callable[[], DeltaTable | None],
     columns: Callable[[], pyarrow.Schema],
 ) -> Chosen:
-    wanted, codec = settings.table.writer, settings.table.compression
-    if wanted is WriterName.SPARK:
-        return Chosen(SparkWriter(codec), "table.writer says so")
+    table = settings.table
+    by_spark = SparkWriter(table.compression)
+    if table.writer is WriterName.SPARK:
+        return Chosen(by_spark, "table.writer is spark")
     if plan.kind is PlanKind.REPLAY:
-        return Chosen(
-            SparkWriter(codec), "the plan puts rows in the place of others, which it alone can"
-        )
-    refusal = error_of_arrow_writer(settings, look, columns, is_new=plan.table_id is None)
-    if refusal is None:
-        table, made = settings.table, columns() if settings.transform.record_batch else None
+        return Chosen(by_spark, "only Spark can replace the rows of a replay")
+    obstacle = error_of_arrow_writer(settings, look, columns, is_new=plan.table_id is None)
+    if obstacle is None:
+        made = None
+        if settings.transform.record_batch:
+            made = columns()
         arrow = ArrowWriter(
             settings.source.is_physical,
-            codec or DEFAULT_CODEC,
+            table.compression or DEFAULT_CODEC,
             table.target_file_bytes,
             table.row_group_bytes,
             table.write_buffer_bytes,
-            gives_way=wanted is WriterName.AUTO,
+            gives_way=table.writer is WriterName.AUTO,
             made=made,
         )
-        return Chosen(arrow, f"table.writer is {wanted.value}")
-    if wanted is WriterName.ARROW:
-        raise refusal
-    return Chosen(SparkWriter(codec), f"table.writer is auto. {refusal.message}")
+        return Chosen(arrow, f"table.writer is {table.writer.value}")
+    if table.writer is WriterName.ARROW:
+        raise obstacle
+    return Chosen(by_spark, f"table.writer is auto. {obstacle.message}")
 
 
 def error_of_arrow_writer(
@@ -640,47 +641,48 @@ def error_of_arrow_writer(
     *,
     is_new: bool,
 ) -> EtlError | None:
-    """Return the error why tasks cannot write the files; None if they can. The table is checked
-    last. `is_new`: it does not exist yet; `columns` as in `choose_writer`.
+    """Return the error why tasks cannot write the files; None if they can.
+
+    The table is checked last. `is_new`: it does not exist yet. `look` and `columns` as in
+    `choose_writer`.
     """
-    where = {
+    details = {
         "path": settings.table.path,
         "key": "table.writer",
         "action": "Set table.writer: spark, or auto, which uses spark where needed",
     }
-    made = (
-        {field.name: str(field.type) for field in columns()}
-        if settings.transform.record_batch
-        else None
-    )
+    made = None
+    if settings.transform.record_batch:
+        made = {field.name: str(field.type) for field in columns()}
     why = why_not_arrow(settings, is_new=is_new, made=made)
     if why:
-        return SettingsError(f"The arrow writer cannot be: {why}", **where)
+        return SettingsError(f"The arrow writer cannot be: {why}", **details)
     table = None if is_new else look()
-    why = unfit_for_arrow(table) if table is not None else None
-    return (
-        NotOurTable(f"The arrow writer cannot append to this table: {why}", **where)
-        if why
-        else None
-    )
+    why = None if table is None else unfit_for_arrow(table)
+    if why:
+        return NotOurTable(f"The arrow writer cannot append to this table: {why}", **details)
+    return None
 
 
 def append(load: Load, plan: Plan, to: Destination) -> Outcome:
-    """Append the rows as plan `plan.number`, at most once, and return what the table holds then.
+    """Append the rows as plan `plan.number`, at most once; return the state of the table after it.
 
-    If the table holds that number already the writer is not called. If the plan is not in the table
-    afterwards, the writer's exception is raised: an executor's EtlError, TableUnreachable for an
-    unwritable place, or unchanged. Without an exception the result is NOT_APPLIED: the table was
-    replaced meanwhile.
+    If the table contains that number already, the writer is not called. If the plan is not in the
+    table afterwards, the writer's exception is raised: an executor's EtlError, TableUnreachable for
+    an unwritable path, or the exception unchanged. Without an exception the result is NOT_APPLIED:
+    the table was replaced meanwhile.
     """
     metadata = render_commit_metadata(plan, to.app_id, to.run_id)
-    table, failure = open_table(to.path), None
+    table = open_table(to.path)
+    failure = None
+    # Spark silently skips an append with a version at or below the one in the table; delta-rs
+    # accepts used and lower versions. So check first, on the object that commits.
     if not holds(plan, table, to.app_id):
         if load.writer.writes_files:
             announce_first_write(to.path)
         try:
             load.writer.commit(plan, load.rows, table, metadata, to)
-        except Exception as error:  # whatever it is, the table decides first: the commit may have happened before it
+        except Exception as error:  # the table decides: the commit may have succeeded before it
             failure = error
     return _decide(failure, plan, to)
 

@@ -472,7 +472,7 @@ def features_of(table: DeltaTable) -> frozenset[str]:
 
 
 def not_by_delta_rs(table: DeltaTable) -> frozenset[str]:
-    """Return the features that keep delta-rs from committing to the table; Spark may support them."""
+    """Return the table's features that delta-rs cannot commit to; Spark may support them."""
     if table.protocol().min_writer_version < 7:
         return frozenset()
     return features_of(table) - WRITTEN_BY_DELTA_RS

@@ -132,7 +132,7 @@ def test_a_range_that_did_not_come_back_once_is_told_and_nothing_is_committed(
 
 @pytest.mark.parametrize(
     ("harm", "why"),
-    [(os.remove, "is not there"), (lambda file: open(file, "ab").write(b"x"), "bytes of")],
+    [(os.remove, "is missing"), (lambda file: open(file, "ab").write(b"x"), "bytes of")],
 )
 def test_a_file_that_is_not_as_its_task_left_it_is_told_and_nothing_is_committed(
     path: str, harm: Any, why: str
@@ -216,7 +216,7 @@ def test_under_auto_a_table_that_becomes_unfit_while_tasks_write_asks_for_anothe
     tasks = Tasks(
         plan, meanwhile=lambda: DeltaTable(path).alter.add_constraint({"small": "partition < 9"})
     )
-    with pytest.raises(TableUnreachable, match="the next run takes Spark's") as raised:
+    with pytest.raises(TableUnreachable, match="the next run uses Spark's") as raised:
         append(Load(ArrowWriter(gives_way=True), tasks), plan, Destination(path, APP))
     assert "constraint small" in raised.value.message and "table.writer" not in str(raised.value)
     assert len(offsets(path)) == 15

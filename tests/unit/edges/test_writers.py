@@ -148,7 +148,10 @@ def test_a_plan_that_puts_rows_in_the_place_of_others_is_no_matter_of_adding_fil
     plan = plain_plan(ranges=RANGES, positions={LOG: 10}, table_id="t", kind=PlanKind.REPLAY)
     for writer in ("auto", "arrow"):
         chosen = choose_writer(plan, plain_settings(**conf(writer=writer)), unasked)
-        assert isinstance(chosen.writer, SparkWriter) and "in the place of others" in chosen.why
+        assert (
+            isinstance(chosen.writer, SparkWriter)
+            and "can replace the rows of a replay" in chosen.why
+        )
 
 
 UNFIT_TABLES: list[tuple[Any, str]] = [

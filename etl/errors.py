@@ -242,7 +242,7 @@ class ZooKeeperUnreachable(Unreachable):
 
 
 class SessionLost(Unreachable):
-    """Our ZooKeeper session ended during the run: nothing read before may be used to commit."""
+    """The ZooKeeper session ended during the run: earlier reads may not be used to commit."""
 
 
 class MembershipLost(Unreachable):
@@ -300,14 +300,14 @@ class Stopped(EtlError):
 
 
 def rebuild(name: str, message: str, action: str, where: dict[str, Any]) -> EtlError:
-    """The error of that kind again; an EtlError where this version knows no such kind."""
-    return {kind.__name__: kind for kind in family(EtlError)}.get(name, EtlError)(
-        message, action=action, **where
-    )
+    """Return the error of the class of that name; an EtlError if the class is unknown."""
+    classes = {kind.__name__: kind for kind in family(EtlError)}
+    kind = classes.get(name, EtlError)
+    return kind(message, action=action, **where)
 
 
 def family(kind: type[EtlError]) -> list[type[EtlError]]:
-    """The kind and all that are below it."""
+    """Return an error class and all its subclasses."""
     return [kind] + [child for sub in kind.__subclasses__() for child in family(sub)]
 
 
@@ -315,16 +315,13 @@ _MARK = "etl-error:"
 
 
 def mark(error: EtlError) -> str:
-    """One line that carries `error` through a Spark traceback; `unmark` finds it again."""
-    return (
-        _MARK
-        + json.dumps([type(error).__name__, error.message, error.action, error.where], default=str)
-        + "\n"
-    )
+    """Return a line that carries `error` through a Spark traceback; `unmark` parses it."""
+    content = [type(error).__name__, error.message, error.action, error.where]
+    return f"{_MARK}{json.dumps(content, default=str)}\n"
 
 
 def unmark(text: str) -> EtlError | None:
-    """The first error that `mark` put into `text`, or None."""
+    """Return the first error that `mark` wrote into `text`, or None."""
     at = text.find(_MARK)
     while at >= 0:
         at += len(_MARK)
@@ -337,13 +334,13 @@ def unmark(text: str) -> EtlError | None:
 
 
 def whole_text(failure: BaseException) -> str:
-    """An exception's text with that of its causes: Spark puts the executor's traceback into one of
-    them.
+    """Return the text of an exception and of its Java causes, at most 20.
+
+    Spark puts the executor's traceback into one of the causes.
     """
-    java: Any = getattr(failure, "java_exception", None)
-    texts = [str(failure), str(java.toString()) if java is not None else ""]
-    cause = java.getCause() if java is not None else None
-    for _ in range(20):
+    texts = [str(failure)]
+    cause: Any = getattr(failure, "java_exception", None)
+    for _ in range(21):
         if cause is None:
             break
         texts.append(str(cause.toString()))
@@ -357,24 +354,24 @@ class Meaning(Enum):
     OUT_OF_RANGE = "the offset is not in the log"
     UNKNOWN_TOPIC = "the topic is not there"
     ANOTHER_TOPIC = "no topic has this id, or another one has its name"
-    NOT_ALLOWED = "we are known, and may not"
-    NOT_COORDINATOR = "another broker keeps this group"
-    NO_COORDINATOR_YET = "nobody keeps this group's offsets yet, or whoever does still loads them"
-    REBALANCING = "the group divides its logs anew: its members join again"
-    OLD_GENERATION = "the group has divided its logs anew since"
-    NO_SUCH_GROUP = "there is no group of this name, or it is one of the other protocol"
-    SWITCHED_OFF = "brokers of this version, or with these features, do nothing of the kind"
-    UNKNOWN_MEMBER = "nobody of this id is a member of the group"
-    ID_REQUIRED = "a new member joins again with the id that it is given here"
-    FENCED = "another process is the static member of this name by now"
-    FENCED_EPOCH = "the member was taken for gone, and keeps its id if it joins again"
-    STALE_EPOCH = "the member has another epoch by now, which its next heartbeat is told"
-    NO_COMMON_STRATEGY = "the members of the group have no strategy in common"
-    UNSTABLE = "a transaction is open that stores this offset"
-    NO_SEARCH = "the log cannot be searched by time"
-    NO_LISTENER = "whoever leads it is there, and has no listener of the name by which we came"
-    UNSAID = "something went wrong, and the broker does not say what"
-    OTHER = "nothing that is treated on its own"
+    NOT_ALLOWED = "the login has no permission"
+    NOT_COORDINATOR = "another broker is the coordinator of the group"
+    NO_COORDINATOR_YET = "the group has no coordinator yet, or its coordinator still loads"
+    REBALANCING = "the group rebalances: its members join again"
+    OLD_GENERATION = "the group has rebalanced since"
+    NO_SUCH_GROUP = "there is no group of this name, or it uses the other protocol"
+    SWITCHED_OFF = "the brokers do not support the request at their version or features"
+    UNKNOWN_MEMBER = "the group has no member of this id"
+    ID_REQUIRED = "a new member joins again with the returned member id"
+    FENCED = "another process is the static member of this name"
+    FENCED_EPOCH = "the group removed the member; it keeps its id if it joins again"
+    STALE_EPOCH = "the member has a newer epoch, which the next heartbeat returns"
+    NO_COMMON_STRATEGY = "the members of the group have no common assignment strategy"
+    UNSTABLE = "an open transaction stores this offset"
+    NO_SEARCH = "the partition cannot be searched by time"
+    NO_LISTENER = "the leader has no listener of the name that this connection uses"
+    UNSAID = "the broker reports an error without a cause"
+    OTHER = "any other error"
 
 
 @dataclass(frozen=True, slots=True)

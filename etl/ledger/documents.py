@@ -6,9 +6,8 @@ locations of named tables, pauses, bounds and run keys.
 Not here: plans (plan_document.py), znode paths (paths.py), reading and writing znodes
 (etl/io/zookeeper/).
 
-A document of a newer format is rejected, so that an old driver never misreads a newer plan.
-Documents of formats 1 and 2 lack table versions, log starts, leader epochs, incarnations, pending
-starts and the reasons of lost offsets; they are still parsed.
+There is one format. A document of a newer one is rejected, so that an old driver never misreads
+a newer plan.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ from etl.model.snapshot import (
 T = TypeVar("T")
 V = TypeVar("V")
 FORMAT = 3
+"""The format of all documents."""
 WRITTEN_MAX_BYTES = 64 * 2**20
 """Largest document that is written, in bytes before compression.
 
@@ -53,7 +53,7 @@ A larger plan is rejected; a larger commit result is written without some of its
 DOCUMENT_MAX_BYTES = 4 * WRITTEN_MAX_BYTES
 """Largest document that is parsed, in bytes after decompression.
 
-It is more than what is written, since earlier versions wrote commit results without a limit.
+It is more than what is written, so that a lower `WRITTEN_MAX_BYTES` makes no document unreadable.
 """
 
 
@@ -70,6 +70,8 @@ def parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T
                 znode=path,
                 action="Check that the newest version of offset-range-etl runs everywhere",
             )
+        if document["format"] < FORMAT:
+            raise ValueError(f"no version writes format {document['format']}")
         return build(document)
     except (
         ValueError,
@@ -249,7 +251,6 @@ def parse_applied(payload: bytes, *, path: str) -> CommitResult:
 
 def applied_of(document: dict[str, Any]) -> CommitResult:
     """Return a plan's result from its document."""
-    count = len(document["rows"])
     columns = zip(
         document["rows"],
         document["fetched_bytes"],
@@ -258,10 +259,9 @@ def applied_of(document: dict[str, Any]) -> CommitResult:
         document["missing_offsets"],
         document["gaps"],
         document["gaps_complete"],
-        # Earlier formats and versions lack the following columns.
-        document.get("last_epoch") or [None] * count,
-        document.get("behind_transform") or [False] * count,
-        document.get("epochs") or [[]] * count,
+        document["last_epoch"],
+        document["behind_transform"],
+        document["epochs"],
         strict=True,
     )
     receipts = []
@@ -287,8 +287,8 @@ def applied_of(document: dict[str, Any]) -> CommitResult:
         document["delta_version"],
         document["table_id"],
         tuple(receipts),
-        document.get("run_id"),
-        document.get("uncounted"),
+        document["run_id"],
+        document["uncounted"],
     )
 
 
@@ -349,11 +349,10 @@ def parse_loaded_intervals(payload: bytes, *, path: str) -> LoadedIntervals:
 
 
 def _loaded_intervals(document: dict[str, Any]) -> LoadedIntervals:
-    removals = tuple(ForeignCommit(*found) for found in document.get("removals", ()))
+    removals = tuple(ForeignCommit(*found) for found in document["removals"])
     vanished = tuple(
-        Vanished(log_of(topic, key), *found) for topic, key, *found in document.get("vanished", ())
+        Vanished(log_of(topic, key), *found) for topic, key, *found in document["vanished"]
     )
-    given_up = _parse_intervals(document["given_up"]) if "given_up" in document else {}
     read_by_others = tuple(
         ReadByOthers(log_of(topic, key), *found)
         for topic, key, *found in document.get("read_by_others", ())
@@ -362,12 +361,12 @@ def _loaded_intervals(document: dict[str, Any]) -> LoadedIntervals:
         document["through"],
         _parse_intervals(document),
         removals,
-        document.get("table_id"),
+        document["table_id"],
         vanished,
-        given_up,
-        document.get("held_through"),
-        document.get("unproven_through", 0),
-        parse_keys(document.get("keys", ())),
+        _parse_intervals(document["given_up"]),
+        document["held_through"],
+        document["unproven_through"],
+        parse_keys(document["keys"]),
         read_by_others,
     )
 
@@ -426,24 +425,21 @@ def _parse_acknowledgement(found: dict[str, Any]) -> Acknowledgement:
         int(found["number"]),
         str(found["reason"]),
         int(found["at_ms"]),
-        bool(found.get("lacks_plan")),
-        found.get("plan_id"),
-        found.get("transaction_version"),
-        found.get("was_recorded"),
-        found.get("commit"),
-        found.get("place"),
+        bool(found["lacks_plan"]),
+        found["plan_id"],
+        found["transaction_version"],
+        found["was_recorded"],
+        found["commit"],
+        found["place"],
         of_backfills,
         tuple(map(str, found.get("rows_of", ()))),
     )
 
 
-_RETIREMENT_FORMAT = 1
-
-
 def render_retirement(retirement: Retirement) -> bytes:
     """Render a retirement as uncompressed JSON."""
     content = {
-        "format": _RETIREMENT_FORMAT,
+        "format": FORMAT,
         "reason": retirement.reason,
         "at_ms": retirement.at_ms,
         "taken_over_by": retirement.taken_over_by,
@@ -457,7 +453,7 @@ def parse_retirement(payload: bytes, *, path: str) -> Retirement:
 
 
 def _retirement(found: dict[str, Any]) -> Retirement:
-    successor = found.get("taken_over_by")
+    successor = found["taken_over_by"]
     return Retirement(
         str(found["reason"]),
         int(found["at_ms"]),
@@ -465,14 +461,11 @@ def _retirement(found: dict[str, Any]) -> Retirement:
     )
 
 
-_RESERVATION_FORMAT = 1
-
-
 def render_claim(claim: Reservation) -> bytes:
     """Render the reservation of a backfill."""
     logs = in_order(claim.stretches)
     document = {
-        "format": _RESERVATION_FORMAT,
+        "format": FORMAT,
         "name": claim.name,
         "logs": render_logs(logs),
         "stretches": [claim.stretches[log] for log in logs],
@@ -554,7 +547,7 @@ def _named_table(found: dict[str, Any]) -> NamedTable:
     location = found["path"]
     table_id = found["table_id"]
     at_ms = found["at_ms"]
-    catalog = found.get("catalog")
+    catalog = found["catalog"]
     is_valid = isinstance(name, str) and isinstance(location, str) and isinstance(at_ms, int)
     if not is_valid or not name or not location:
         raise ValueError(f"{name!r} at {location!r} is no location of a table")

@@ -67,17 +67,17 @@ from etl.model.plans import (
 )
 from etl.model.snapshot import CommitMetadata
 
-_LOSS_COLUMNS = {1: 3, 2: 4}
-"""Columns of a loss in earlier formats."""
 
+def content_of(plan: Plan) -> dict[str, Any]:
+    """Return the content of the plan without its id.
 
-def content_of(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
-    """Return the content of the plan in that format, without its id."""
+    Rare fields are left out if unset.
+    """
     logs = in_order(plan.positions)
     index = {log: i for i, log in enumerate(logs)}
     brokers = sorted({r.leader.broker for r in plan.ranges if r.leader})
     content: dict[str, Any] = {
-        "format": form,
+        "format": FORMAT,
         "number": plan.number,
         "uid": plan.uid,
         "kind": plan.kind.value,
@@ -98,66 +98,10 @@ def content_of(plan: Plan, form: int = FORMAT) -> dict[str, Any]:
         "seen_version": [plan.seen[log].version for log in logs],
         "leaders": [[broker.id, broker.host, broker.port] for broker in brokers],
         "ranges": _ranges_content(plan, index, brokers),
-        "losses": _losses_content(plan, index, form),
-    }
-    if form > 1:
-        content["table_bit"] = plan.table_transaction_version
-        content["kept"] = [_distance(plan, log, plan.log_starts.get(log)) for log in logs]
-    if form > 2:
-        content |= _since_format_3(plan, logs, index, brokers)
-    return content
-
-
-def _distance(plan: Plan, log: BrokerPartition, offset: int | None) -> int | None:
-    """Return how far the offset is below the loaded-until offset; None: unknown offset."""
-    return None if offset is None else plan.positions[log] - offset
-
-
-def _ranges_content(
-    plan: Plan, index: Mapping[BrokerPartition, int], brokers: Sequence[Broker]
-) -> dict[str, Any]:
-    broker_index = {broker: i for i, broker in enumerate(brokers)}
-    leaders = [r.leader for r in plan.ranges]
-    return {
-        "log": [index[r.log] for r in plan.ranges],
-        "size": [r.size for r in plan.ranges],
-        "before": [plan.positions[r.log] - r.until_offset for r in plan.ranges],
-        "leader": [broker_index[leader.broker] if leader else None for leader in leaders],
-        "epoch": [leader.epoch if leader else None for leader in leaders],
-    }
-
-
-def _losses_content(plan: Plan, index: Mapping[BrokerPartition, int], form: int) -> list[list[Any]]:
-    columns = _LOSS_COLUMNS.get(form)
-    rows = []
-    for loss in plan.losses:
-        row = [
-            index[loss.log],
-            loss.from_offset,
-            loss.until_offset,
-            loss.why.value,
-            loss.log_epoch,
-        ]
-        rows.append(row[:columns])
-    return rows
-
-
-def _since_format_3(
-    plan: Plan,
-    logs: Sequence[BrokerPartition],
-    index: Mapping[BrokerPartition, int],
-    brokers: Sequence[Broker],
-) -> dict[str, Any]:
-    """Return what earlier formats lack.
-
-    Rare fields are left out if unset: the id of a plan without them is that of earlier versions.
-    """
-    content: dict[str, Any] = {
-        "epochs": {
-            "leader": [plan.leader_epochs.get(log) for log in logs],
-            "record": [flat(plan.record_epochs.get(log) or ()) for log in logs],
-            "log": [plan.log_epochs.get(log) or 0 for log in logs],
-        },
+        "losses": _losses_content(plan, index),
+        "table_bit": plan.table_transaction_version,
+        "kept": [_distance(plan, log, plan.log_starts.get(log)) for log in logs],
+        "epochs": _epochs_content(plan, logs),
         "vanished": [
             [index[vanished.log], vanished.from_offset, vanished.until_offset, vanished.log_epoch]
             for vanished in plan.vanished
@@ -185,6 +129,41 @@ def _since_format_3(
         rare["rows_before"] = _rows_before_content(plan.rows_before)
     content |= {name: value for name, value in rare.items() if value is not None}
     return content
+
+
+def _distance(plan: Plan, log: BrokerPartition, offset: int | None) -> int | None:
+    """Return how far the offset is below the loaded-until offset; None: unknown offset."""
+    return None if offset is None else plan.positions[log] - offset
+
+
+def _ranges_content(
+    plan: Plan, index: Mapping[BrokerPartition, int], brokers: Sequence[Broker]
+) -> dict[str, Any]:
+    broker_index = {broker: i for i, broker in enumerate(brokers)}
+    leaders = [r.leader for r in plan.ranges]
+    return {
+        "log": [index[r.log] for r in plan.ranges],
+        "size": [r.size for r in plan.ranges],
+        "before": [plan.positions[r.log] - r.until_offset for r in plan.ranges],
+        "leader": [broker_index[leader.broker] if leader else None for leader in leaders],
+        "epoch": [leader.epoch if leader else None for leader in leaders],
+    }
+
+
+def _losses_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> list[list[Any]]:
+    rows = []
+    for loss in plan.losses:
+        offsets = [loss.from_offset, loss.until_offset]
+        rows.append([index[loss.log], *offsets, loss.why.value, loss.log_epoch])
+    return rows
+
+
+def _epochs_content(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, Any]:
+    return {
+        "leader": [plan.leader_epochs.get(log) for log in logs],
+        "record": [flat(plan.record_epochs.get(log) or ()) for log in logs],
+        "log": [plan.log_epochs.get(log) or 0 for log in logs],
+    }
 
 
 def _generations_content(plan: Plan, brokers: Sequence[Broker]) -> list[Any] | None:
@@ -268,18 +247,19 @@ def plan_of(document: dict[str, Any]) -> Plan:
     """Return the plan of a document. Its id is not verified."""
     logs = parse_logs(document["logs"])
     positions: list[int] = document["positions"]
-    epochs = document.get("epochs") or {}
+    epochs = document["epochs"]
     pending = document.get("pending_starts")
     took_over = document.get("took_over")
     share = document.get("share")
     rows_before = document.get("rows_before")
     losses = tuple(
-        _loss(logs[i], start, stop, *more) for i, start, stop, *more in document["losses"]
+        Loss(logs[i], start, stop, LossReason(reason), incarnation)
+        for i, start, stop, reason, incarnation in document["losses"]
     )
-    incarnations = _known_of(logs, epochs.get("log"))
+    incarnations = _known_of(logs, epochs["log"])
     vanished = tuple(
         Vanished(logs[i], start, stop, incarnation)
-        for i, start, stop, incarnation in document.get("vanished", ())
+        for i, start, stop, incarnation in document["vanished"]
     )
     read_by_others = tuple(
         ReadByOthers(logs[i], *columns) for i, *columns in document.get("read_by_others", ())
@@ -304,10 +284,10 @@ def plan_of(document: dict[str, Any]) -> Plan:
         seen=_committed_offsets(document, logs, positions),
         id=document["id"],
         losses=losses,
-        table_transaction_version=document.get("table_bit", document["number"] - 1),
+        table_transaction_version=document["table_bit"],
         log_starts=_log_starts(document, logs, positions),
-        leader_epochs=_known_of(logs, epochs.get("leader")),
-        record_epochs=_record_epochs(logs, epochs.get("record") or []),
+        leader_epochs=_known_of(logs, epochs["leader"]),
+        record_epochs=_record_epochs(logs, epochs["record"]),
         log_epochs={log: incarnation for log, incarnation in incarnations.items() if incarnation},
         pending_starts=_pending(pending, "at_ms"),
         pending_offsets=_pending_offsets(pending),
@@ -377,9 +357,8 @@ def _committed_offsets(
 def _log_starts(
     document: Mapping[str, Any], logs: Sequence[BrokerPartition], positions: Sequence[int]
 ) -> dict[BrokerPartition, int]:
-    distances = document.get("kept") or [None] * len(logs)
     starts = {}
-    for log, position, distance in zip(logs, positions, distances, strict=True):
+    for log, position, distance in zip(logs, positions, document["kept"], strict=True):
         if distance is not None:
             starts[log] = position - distance
     return starts
@@ -458,19 +437,7 @@ def _assignment(found: Mapping[str, Any], logs: Sequence[BrokerPartition]) -> Me
 def _record_epochs(
     logs: list[BrokerPartition], column: list[list[int]]
 ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
-    if not column:
-        return {}
     return {log: pairs(numbers) for log, numbers in zip(logs, column, strict=True) if numbers}
-
-
-def _loss(
-    log: BrokerPartition,
-    start: int,
-    stop: int,
-    why: str = LossReason.EXPIRED.value,
-    log_epoch: int = 0,
-) -> Loss:
-    return Loss(log, start, stop, LossReason(why), log_epoch)
 
 
 def _pending_content(plan: Plan) -> dict[str, Any]:
@@ -496,12 +463,8 @@ def _pending_offsets(found: Mapping[str, Any] | None) -> dict[BrokerPartition, i
     return {log: offset for log, offset in _pending(found, "offsets").items() if offset is not None}
 
 
-def _known_of(
-    logs: list[BrokerPartition], column: list[int | None] | None
-) -> dict[BrokerPartition, int]:
+def _known_of(logs: list[BrokerPartition], column: list[int | None]) -> dict[BrokerPartition, int]:
     """Return a column of values that are known for some of the partitions."""
-    if not column:
-        return {}
     return {log: value for log, value in zip(logs, column, strict=True) if value is not None}
 
 
@@ -528,12 +491,12 @@ def with_id(plan: Plan) -> Plan:
     return identified
 
 
-def plan_id(plan: Plan, form: int = FORMAT) -> str:
-    """Return the hash of the plan's canonical content in that format: 32 hex digits.
+def plan_id(plan: Plan) -> str:
+    """Return the hash of the plan's canonical content: 32 hex digits.
 
     Leaders and the state of the offset commit are not hashed.
     """
-    return _hash(_parts(content_of(plan, form)))
+    return _hash(_parts(content_of(plan)))
 
 
 class _Parts(NamedTuple):
@@ -642,7 +605,7 @@ def _parsed(payload: bytes, path: str) -> Plan:
 
 def _plan(document: dict[str, Any]) -> Plan:
     plan = plan_of(document)
-    if plan_id(plan, document["format"]) != plan.id:
+    if plan_id(plan) != plan.id:
         raise ValueError("the content does not hash to the plan id")
     return plan
 

@@ -60,15 +60,15 @@ COLUMNS: tuple[str, ...] = tuple(SPARK_TYPES)
 
 
 def types_of(*, physical: bool) -> dict[str, str]:
-    """Column -> Spark SQL type, in the table's order."""
+    """Return the Spark SQL type of each column, in the table's order."""
     return PHYSICAL_TYPES if physical else SPARK_TYPES
 
 
 def raw_columns(names: Sequence[str] | None = None, *, physical: bool = False) -> tuple[str, ...]:
-    """The chosen columns in the table's order; all of them for None. `physical`: of rows of
-    physical logs.
+    """Return the chosen columns in the table's order; all of them for None.
 
-    Raises SettingsError for a name that is no column of the raw table.
+    `physical`: the columns of rows from Jafka or Kafka 0.7. Raises SettingsError for a name that is
+    no column of the raw table.
     """
     types = types_of(physical=physical)
     if names is None:
@@ -84,9 +84,7 @@ def raw_columns(names: Sequence[str] | None = None, *, physical: bool = False) -
 
 
 def spark_schema(names: Sequence[str] | None = None, *, physical: bool = False) -> str:
-    """The schema as the DDL string that Spark's `schema()` takes, e.g. `key binary, value binary,
-    ...`.
-    """
+    """Return the schema as a DDL string of Spark, e.g. `key binary, value binary, ...`."""
     return ", ".join(
         f"{name} {types_of(physical=physical)[name]}"
         for name in raw_columns(names, physical=physical)
@@ -94,7 +92,10 @@ def spark_schema(names: Sequence[str] | None = None, *, physical: bool = False) 
 
 
 def row_key(*, physical: bool) -> tuple[str, ...]:
-    """Return the columns that identify a row, `log_epoch` last; `misfit` says which may be missing."""
+    """Return the columns that identify a row, `log_epoch` last.
+
+    `misfit` names those that may be missing.
+    """
     return (
         "topic",
         *(("broker_id",) if physical else ()),
@@ -106,7 +107,7 @@ def row_key(*, physical: bool) -> tuple[str, ...]:
 
 
 def names_of_key(*, physical: bool) -> str:
-    """The columns of `row_key` that a transform must leave as they are, as a sentence names them."""
+    """Format the columns that a transform must not change: those of `row_key` but the last."""
     *most, last = [name for name in row_key(physical=physical) if name != "log_epoch"]
     return f"{', '.join(most)} and {last}"
 
@@ -115,9 +116,10 @@ _NUMBERS = ("tinyint", "smallint", "int", "bigint")
 
 
 def misfit(types: Iterable[tuple[str, str]], *, physical: bool = False) -> str | None:
-    """Return why rows of these columns, (name, Spark SQL type), cannot be identified by their
-    records; None if they can. Counting and verifying need the columns of `row_key` with their
-    original types; only `log_epoch` may be missing.
+    """Return why rows with these columns cannot be matched with their records; None if they can.
+
+    `types`: pairs of column name and Spark SQL type. Counting and verifying need the columns of
+    `row_key` with their original types; only `log_epoch` may be missing.
     """
     found = dict(types)
     for name in row_key(physical=physical):

@@ -111,14 +111,12 @@ class BrokerPartition(
 
     @property
     def place(self) -> dict[str, Any]:
-        """The log in an error and in a document for programs: topic, partition, and broker_id where
-        it has one.
-        """
+        """Return topic, partition and, on Jafka, broker_id, for errors and JSON documents."""
         place: dict[str, Any] = {"topic": self.topic, "partition": self.partition}
         return place if self.broker_id is None else {**place, "broker_id": self.broker_id}
 
     def __str__(self) -> str:
-        """The log in a sentence: `clicks 3`, `clicks 0-3`."""
+        """Return the partition for a message: `clicks 3`, on Jafka `clicks 0-3`."""
         return f"{self.topic} {self.key}"
 
 
@@ -142,7 +140,7 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """Log start and readable end of one log at one moment."""
+    """Log start and readable end of one partition at one moment."""
 
     log_start_offset: int
     end_offset: int
@@ -150,12 +148,10 @@ class PartitionOffsets:
     the high watermark.
     """
     high_watermark: int | None = None
-    """One past the last offset that all in-sync replicas have, where that lies above the readable
-    end; None: nothing does.
-    """
+    """One past the last offset that all in-sync replicas have; None: it equals the readable end."""
     boundaries: tuple[int, ...] | None = None
-    """The only offsets at which a range of this log may begin or end, ascending, its start and end
-    among them; None: all are.
+    """The only offsets at which a range may begin or end, ascending, with log start and end; None:
+    any offset.
     """
 
     @property
@@ -175,8 +171,8 @@ class UnverifiedOffset:
     walk_from: int
     """The nearest offset at or below it at which an entry begins for sure."""
     until_offset: int
-    """The nearest offset above it at which an entry ends for sure: where its segment does, or the
-    log.
+    """The nearest offset above it at which an entry ends for sure: the end of its segment or of
+    the partition.
     """
     is_kept: bool = False
     """True if a stored plan keeps it: it was verified when the plan was made, so its own bytes
@@ -190,7 +186,7 @@ class LookedAt:
 
     offset: int
     is_entry: bool | None
-    """True if an entry begins there; None: the broker returned nothing that tells."""
+    """True if an entry begins there; None: the broker's answer does not show it."""
     wrong: str = ""
     """Why none does."""
     before: int | None = None
@@ -224,7 +220,7 @@ class EpochEnd:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The bytes that a physical log holds right before an offset: by them it is known again."""
+    """Fingerprint of the bytes of a Jafka partition right before an offset: it identifies the log."""
 
     until_offset: int
     size: int
@@ -245,7 +241,7 @@ class OldestRecord:
 def uncounted(
     leaderless: Iterable[BrokerPartition], led: Iterable[BrokerPartition]
 ) -> frozenset[BrokerPartition]:
-    """Physical logs that their broker counts no more, though it is there and has others of the
+    """Return Jafka partitions that their broker no longer counts, although it leads others of the
     topic.
     """
     there = {(log.topic, log.broker_id) for log in led}
@@ -255,17 +251,15 @@ def uncounted(
 
 
 Lineage = tuple[tuple[int, int], ...]
-"""Leader epochs of a log, ascending, each with the first offset that is known to be of it."""
+"""Leader epochs of a partition, ascending, each with its first known offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaGroup:
-    """The live members of Kafka's group with our group's name, by its coordinator."""
+    """The live members of the group in Kafka, as its coordinator reports them."""
 
     members: Mapping[str, frozenset[BrokerPartition] | None] = field(default_factory=dict)
-    """Id and host of each member, and the logs that it reads; None: not known, as in the middle of
-    a rebalance.
-    """
+    """Id and host of each member, and its assignment; None: unknown, as during a rebalance."""
     unknown: str | None = None
     """Why the members are unknown; None if the answer is complete."""
 
@@ -278,7 +272,7 @@ class Retention:
     bytes: int | None = None
     """Per partition."""
     is_compacted: bool = False
-    """`cleanup.policy` contains `compact`: offsets may be missing anywhere in a log."""
+    """`cleanup.policy` contains `compact`: any offsets may be missing."""
     is_tiered: bool = False
     """`remote.storage.enable` (KIP-405): an answer without records may only mean that the remote
     storage is slow.
@@ -295,17 +289,17 @@ class Cleanup:
 
     @property
     def explains_missing(self) -> bool:
-        """Missing offsets are compaction's. Else they are lost."""
+        """True if compaction explains missing offsets; otherwise they are lost."""
         return bool(self.is_compacted)
 
     @property
     def ends_in_silence(self) -> bool:
-        """Answers without records prove that nothing is left up to the end of the log."""
+        """True if answers without records prove that no record is left up to the log end."""
         return bool(self.is_compacted) and not self.is_tiered
 
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Metadata v0 does not mark them, and old consumers know them by their names."""
+"""Metadata v0 does not mark internal topics; old consumers recognise them by name."""
 
 
 _KEY = re.compile(r"((0|[1-9][0-9]{0,9})-)?(0|[1-9][0-9]{0,9})")
@@ -322,7 +316,7 @@ def parse_partition_key(topic: str, key: str) -> BrokerPartition | None:
 
 
 Stretch = tuple[BrokerPartition, int, int]
-"""A log, from, until."""
+"""An offset interval of a partition: partition, from (inclusive), until (exclusive)."""
 FORM_OF_PARTITION = "PARTITION is a number, e.g. 3; where brokers have logs of their own (0.7 family) BROKER-PARTITION, e.g. 0-3"
 _LOG = re.compile(r"(?P<topic>.+):(?P<key>(\d{1,10}-)?\d{1,9})")
 _STRETCH = re.compile(r"(?P<log>.*):(?P<start>\d{1,19})-(?P<until>\d{1,19})")
@@ -330,7 +324,7 @@ _IN_NO_TOPIC = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
 
 
 def render_log(log: BrokerPartition) -> str:
-    """`TOPIC:PARTITION`."""
+    """Format a partition as `TOPIC:PARTITION`."""
     return f"{log.topic}:{log.key}"
 
 
@@ -347,8 +341,9 @@ def may_be_topic(text: str) -> bool:
 
 
 def parse_log(text: str) -> BrokerPartition | None:
-    """The log that `render_log` names; None for any other text. The last ':' is the one before the
-    partition, for topics may have some.
+    """Parse a partition that `render_log` wrote; None for any other text.
+
+    The last ':' separates the partition, because topics of Jafka may contain colons.
     """
     found = _LOG.fullmatch(text)
     return (
@@ -359,7 +354,7 @@ def parse_log(text: str) -> BrokerPartition | None:
 
 
 def render_intervals(stretches: Iterable[Stretch]) -> str:
-    """Each as `TOPIC:PARTITION:FROM-UNTIL`, until exclusive, with a space between them."""
+    """Format intervals as `TOPIC:PARTITION:FROM-UNTIL` (until exclusive), separated by spaces."""
     return " ".join(f"{render_log(log)}:{start}-{until}" for log, start, until in stretches)
 
 
@@ -380,7 +375,7 @@ def parse_intervals(text: str) -> tuple[Stretch, ...]:
     """
     found = [parse_interval(one) for one in text.split()]
     if None in found:
-        raise ValueError(f"{text!r} names no stretches of offsets")
+        raise ValueError(f"{text!r} names no offset intervals")
     return tuple(one for one in found if one is not None)
 
 
@@ -391,15 +386,15 @@ class OffsetsStorage(str, Enum):
     KAFKA = "kafka"
     """In the group's coordinator (0.8.2 and later)."""
     DUAL = "dual"
-    """In both, while consumers go from one to the other; the larger one counts."""
+    """In both, during a migration of consumers from one to the other; the larger one counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The group's **next** offset, with what detects a write by another client."""
+    """The **next** offset of the group, with what detects a commit by another client."""
 
     offset: int | None = None
-    """None: there is none. Kept in both places, the larger one."""
+    """None: no offset is committed. With `dual`: the larger one."""
     version: int | None = None
     """Version of its znode; None without a znode, or if offsets are in Kafka."""
     word: str | None = None
@@ -407,7 +402,7 @@ class Committed:
     no offset is stored.
     """
     apart: tuple[int | None, int | None] | None = None
-    """Kept in both places, where they differ: the offset in ZooKeeper, and in Kafka."""
+    """With `dual`, if they differ: the offset in ZooKeeper and the one in Kafka."""
 
     @property
     def in_zookeeper(self) -> Committed:
@@ -416,7 +411,7 @@ class Committed:
 
     @property
     def in_kafka(self) -> Committed:
-        """The other one."""
+        """Return the part in Kafka."""
         return Committed(self.apart[1] if self.apart else self.offset, None, self.word)
 
     def moved(self, to: int, word: str, storage: OffsetsStorage) -> Committed:
@@ -497,8 +492,8 @@ class RebalanceStatistics:
     """How long ago the group's side last answered that we are a member; None where nothing beats.
     """
 
-    def beside(self, earlier: RebalanceStatistics | None) -> RebalanceStatistics:
-        """Return the sum with an earlier membership of the same run, whose session was lost."""
+    def plus(self, earlier: RebalanceStatistics | None) -> RebalanceStatistics:
+        """Return the sum with an earlier membership of the same run that lost its session."""
         if earlier is None:
             return self
         return replace(

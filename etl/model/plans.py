@@ -1,4 +1,4 @@
-"""Which offset ranges does a plan hold, and what was the result of reading and writing them?
+"""Which offset ranges does a plan hold, and what are the results of reading and writing them?
 
 Lives here: offset ranges and plans; run keys and bounds; lost offsets and offsets read by other
 members; range results and commit results; counted requests; data files that tasks wrote and that
@@ -73,7 +73,7 @@ NO_BOUNDS = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a run is asked to load, in addition to its conf."""
+    """What a run loads, in addition to its conf: run key and bounds."""
 
     run_key: str | None = None
     """Idempotency key: a second run with the same key loads nothing."""
@@ -82,9 +82,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class RunKeyRecord:
-    """A run key, and what became of the run under it, as pruned plans leave it and runs that had
-    nothing to read.
-    """
+    """The result of a run key, kept for pruned plans and for runs without records."""
 
     key: str
     number: int
@@ -98,7 +96,7 @@ class RunKeyRecord:
 
 
 class LossReason(str, Enum):
-    """Why offsets of a log are not in the table and never will be."""
+    """Why offsets of a partition are lost: no plan will load them."""
 
     EXPIRED = "expired"
     """Retention had deleted them (`source.on_data_loss: skip`)."""
@@ -108,7 +106,7 @@ class LossReason(str, Enum):
     """No record batch of the log had them, and nothing explains it (`source.on_data_loss: skip`).
     """
     SKIPPED = "skipped by hand"
-    """An operator superseded the plan with them, or set the position behind them."""
+    """An operator superseded their plan, or set the loaded-until offset past them."""
     DELETED = "topic deleted"
     """A stored plan was to read them, and their topic was deleted before it did."""
     RECREATED = "topic recreated"
@@ -118,12 +116,13 @@ class LossReason(str, Enum):
 
 
 LOST_WITH_LOG = frozenset((LossReason.DELETED, LossReason.RECREATED, LossReason.TRUNCATED))
-"""No plan reads such offsets again, whatever the log of that name holds by now."""
+"""Losses of a partition that was deleted, recreated or truncated. No plan reads such offsets again,
+even if a partition of that name has them."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Loss:
-    """Offsets [from, until) of one log that a plan let go."""
+    """Lost offsets [from, until) of one partition, as recorded by a plan."""
 
     log: BrokerPartition
     from_offset: int
@@ -248,7 +247,7 @@ class Plan:
     """Everything that one Delta commit will hold, decided and stored before the first fetch.
 
     `id` is the hash of the canonical content without leaders (`plan_document.plan_id`): equal
-    content is the same plan, whoever made it.
+    content is the same plan, whichever driver made it.
     """
 
     number: int
@@ -329,7 +328,7 @@ class Plan:
     that id (`decide.partition_identity`).
     """
     bounds: Bounds = NO_BOUNDS
-    """The bounds that the run was asked for."""
+    """The requested bounds of the run."""
     key_ends: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
     """With a run key: partitions that the plan does not read up to the key's bound, and the bound.
     A cap ended it earlier, or the partition was unreadable; None: never readable, bound unknown.
@@ -504,8 +503,8 @@ class RangeResult:
     control_records: int = 0
     aborted_records: int = 0
     missing_offsets: int = 0
-    """Offsets that no batch covers (compaction). On Jafka they cannot be told from offsets inside
-    an entry: 0.
+    """Offsets that no batch covers (compaction). On Jafka 0: there they cannot be distinguished from
+    offsets inside an entry.
     """
     gaps: tuple[tuple[int, int], ...] = ()
     """Intervals [from, until) inside the range that gave no row, for whatever of the three reasons,
@@ -556,7 +555,7 @@ class CommitResult:
     table_id: str
     receipts: tuple[RangeResult, ...]
     run_id: str | None = None
-    """The run that appended it; None: the commit does not say."""
+    """The run that appended it; None: the commit has no run id."""
     uncounted: str | None = None
     """Why the rows could not be counted after a crash; the results are then `NOT_COUNTED`."""
     undated: int | None = field(default=None, compare=False)

@@ -1,7 +1,7 @@
 """What did the brokers, the ledger and the table hold at the start of a run?
 
-Lives here: the snapshot of a run; the ledger of a pipeline and its reservations for backfills; the
-last plan in the table, and what others committed there; the state of the pipeline that follows.
+Lives here: the snapshot of a run; the ledger of a pipeline and the reservations of its backfills;
+the last plan in the table, and commits of other writers; the state of the pipeline that follows.
 
 A backfill has a pipeline of its own, named `PIPELINE@NAME`: no conf can use that name.
 """
@@ -48,11 +48,11 @@ class ReservationState(str, Enum):
     OPEN = "open"
     """It loads, or has loaded all."""
     CLOSING = "closing"
-    """It is being given up: none of its plans is stored any more, and what the table has of them is
+    """It is being deleted: its plans are no longer stored, and which of them are in the table is
     not known yet.
     """
     GIVEN_UP = "given up"
-    """It claims what it has loaded."""
+    """It was deleted. It reserves the offsets that it has loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,13 @@ class Reservation:
     stretches: Mapping[BrokerPartition, tuple[tuple[int, int], ...]]
     """Per partition offset intervals [from, until), ascending and disjoint."""
     log_epochs: Mapping[BrokerPartition, int]
-    """Which life of a log they are of; 0 where not named."""
+    """The incarnation of each partition; 0 if not named."""
     asked: str
     """The request as text: one name stands for one request."""
     made_at_ms: int
     state: ReservationState = ReservationState.OPEN
     reason: str | None = None
-    """Why it was given up."""
+    """Why it was deleted."""
     table_id: str | None = None
     """Id of the table that it was created for; None: a document without it."""
 
@@ -79,17 +79,17 @@ class Reservation:
 
     @property
     def offsets(self) -> int:
-        """How many there are; bytes, of physical logs."""
+        """Return the number of reserved offsets; of Jafka, bytes."""
         return sum(until - start for found in self.stretches.values() for start, until in found)
 
     def incarnation_of(self, log: BrokerPartition) -> int:
-        """Which life of the log its offsets are of."""
+        """Return the incarnation of the partition that the reserved offsets belong to."""
         return self.log_epochs.get(log, 0)
 
     def left_from(
         self, positions: Mapping[BrokerPartition, int]
     ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
-        """Return what lies at or above these positions, without empty partitions."""
+        """Return the intervals at or above these offsets, without empty partitions."""
         found = {
             log: tuple(
                 (max(start, positions.get(log, 0)), until)
@@ -103,7 +103,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A claim as it was read."""
+    """A reservation as it was read."""
 
     claim: Reservation
     version: int
@@ -123,13 +123,13 @@ class Reservations:
         return (one.claim for one in self.backfills)
 
     def of(self, table_id: str | None) -> Reservations:
-        """Those that may be of that table."""
+        """Return the reservations that may be of that table."""
         return Reservations(
             self.fence, tuple(one for one in self.backfills if one.claim.is_of(table_id))
         )
 
     def named(self, name: str) -> Claimed | None:
-        """The one of that name."""
+        """Return the reservation of that name; None if there is none."""
         return next((one for one in self.backfills if one.claim.name == name), None)
 
 
@@ -142,33 +142,34 @@ def backfill_pipeline(pipeline: str, name: str) -> str:
 
 
 def live_and_name(pipeline: str) -> tuple[str, str | None]:
-    """The live pipeline, and the backfill's name where it is one."""
+    """Return the live pipeline, and the name of the backfill; None for the live pipeline itself."""
     live, mark, name = pipeline.partition(MARK)
     return live, name if mark else None
 
 
 def is_beside(app_id: str, other: str) -> bool:
-    """True if two application ids are of one pipeline and its backfills, whose offsets are kept
-    apart by reservations.
+    """True if two application ids are of one pipeline and its backfills.
+
+    Reservations keep their offsets apart.
     """
     return live_and_name(app_id)[0] == live_and_name(other)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignCommit:
-    """A commit that is not ours and that touched what we wrote."""
+    """A commit of another writer that changed rows or the schema of this pipeline's table."""
 
     delta_version: int
     operation: str
     why: str
-    """What the commit did: `removed rows`, `redefined the table`."""
+    """The change: `removed rows`, `redefined the table`."""
     by: TookOver | None = None
     """If another pipeline loaded a topic of ours: its application id and plan number."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
-    """What `userMetadata` of one of our commits holds."""
+    """The `userMetadata` of a commit of this program."""
 
     delta_version: int
     app_id: str
@@ -176,9 +177,7 @@ class CommitMetadata:
     number: int
     plan_id: str
     document: bytes | None = field(default=None, repr=False, kw_only=True)
-    """The whole plan as `plan_document.parse_plan` reads it; None when the commit does not carry
-    it.
-    """
+    """The plan, as `plan_document.parse_plan` parses it; None: the commit has none."""
     run_id: str | None = field(default=None, kw_only=True)
     """The run that appended it."""
     receipts: bytes | None = field(default=None, repr=False, kw_only=True)
@@ -210,7 +209,7 @@ class OtherPipeline:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The table's side: which plan it holds last, and what others did to it since."""
+    """The table: the last plan in it, and commits of other writers since."""
 
     id: str
     version: int
@@ -244,9 +243,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A loaded interval [from, until) of one log, the rows that it gave, and why its other offsets
-    gave none.
-    """
+    """A loaded interval [from, until) of a partition: its rows, and why other offsets have none."""
 
     from_offset: int
     until_offset: int
@@ -263,7 +260,7 @@ class Interval:
 
     @property
     def unexplained(self) -> int:
-        """Return the number of offsets without a row whose reason is unknown."""
+        """Return the number of offsets that have no row for an unknown reason."""
         if self.rows is None:
             return 0
         explained = self.rows + self.control_records + self.aborted_records + self.compacted
@@ -309,8 +306,8 @@ class Acknowledgement:
     reason: str
     at_ms: int
     lacks_plan: bool = False
-    """True if the table has no row of plan `number`: the ledgers could not tell, so rows were
-    looked up.
+    """True if a look-up of rows found none of plan `number`, because ledger and table did not show
+    whether it was applied.
     """
     plan_id: str | None = None
     """Id of plan `number` at that time; None, like the next two, in documents that lack it."""
@@ -330,7 +327,7 @@ class Acknowledgement:
     """The same decision for the newest plan of each backfill in that table, by name."""
 
     rows_of: tuple[str, ...] = ()
-    """Topics whose rows in that table, written by others, are of another cluster or incarnation."""
+    """Topics of another cluster or incarnation, with rows of other writers in that table."""
 
     def of_backfill(self, name: str) -> Acknowledgement:
         """Return the decision as a backfill uses it: changes by others are accepted for all; for a
@@ -351,13 +348,11 @@ class Retirement:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """An operator's decision: a topic, or one log of it, keeps its position and gets no range until
-    it is resumed.
-    """
+    """An operator's decision: a topic, or one partition of it, is not read until it is resumed."""
 
     topic: str
     log: BrokerPartition | None
-    """None: all logs of the topic, those that come later, too."""
+    """None: all partitions of the topic, later ones included."""
     reason: str
     by: str
     """Operator: `user@host`."""
@@ -411,14 +406,11 @@ class Snapshot:
     live_in_kafka: tuple[str, ...] = ()
     """Those of the live consumers that are members of Kafka's own group of this name."""
     retention: Mapping[str, Retention] = field(default_factory=dict)
-    """Retention by topic, of topics with something to read. Also tells what missing offsets mean.
-    """
+    """Retention of topics with unread offsets. It also explains missing offsets."""
     leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Leader epochs of the reported ends, if brokers have epochs."""
     epoch_ends: Mapping[BrokerPartition, EpochEnd] = field(default_factory=dict)
-    """Ends of the epochs that the newest plan has; partitions whose leader does not know are left
-    out.
-    """
+    """Ends of the newest plan's leader epochs, of partitions with a leader that knows them."""
     retained_from: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """The first offset that will not have expired by time within `source.expiry_warning_s`, where
     `retention` has a time.
@@ -426,7 +418,7 @@ class Snapshot:
     open_transactions: Mapping[BrokerPartition, OpenTransaction] = field(default_factory=dict)
     """Open transactions of partitions with unreadable offsets, if the brokers describe them."""
     extents_of_owned: Mapping[BrokerPartition, PartitionOffsets] = field(default_factory=dict)
-    """Offsets of partitions that are left to their owners, which are not in the other mappings."""
+    """Offsets of partitions that are left to their owners; the other mappings do not have them."""
     missing_topics: frozenset[str] = frozenset()
     """Topics of a stored plan that no longer exist, whether or not the conf selects them."""
     parallelism: int | None = 1
@@ -453,10 +445,10 @@ class Snapshot:
     pauses: tuple[Pause, ...] = ()
     """Paused partitions of a live pipeline, as in the ledger."""
     paused: Mapping[BrokerPartition, Pause] = field(default_factory=dict)
-    """Logs that are left alone for that (`decide.set_offsets`), and so are not among the others."""
+    """Paused partitions (`decide.set_offsets`); the other mappings do not have them."""
     extents_of_paused: Mapping[BrokerPartition, PartitionOffsets] = field(default_factory=dict)
     oldest_of_paused: Mapping[BrokerPartition, OldestRecord] = field(default_factory=dict)
-    """The oldest unread record of each paused log that has one, where messages have times."""
+    """The oldest unread record of each paused partition, if messages have timestamps."""
     share: MemberAssignment | None = None
     """Partitions that the run owns as a group member; None: no member."""
     time_zone: str | None = None
@@ -472,7 +464,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRequest:
-    """What a run is asked to load, with the looked-up offsets."""
+    """The request of a run, with the looked-up offsets."""
 
     request: Request
     key: RunKeyRecord | None = None
@@ -545,7 +537,7 @@ PipelineState = FirstRun | Replay | Supersede | RebuildFromTable | UpToDate
 
 @dataclass(frozen=True, slots=True)
 class NamedTable:
-    """The location of a named table when Spark was asked."""
+    """The location of a named table, as looked up by Spark."""
 
     name: str
     """As in the conf."""
@@ -560,15 +552,15 @@ class NamedTable:
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """What a catalog reports for a name."""
+    """The entry of a table in a catalog."""
 
     catalog: str
     kind: str
-    """MANAGED, EXTERNAL, VIEW, ... as in Spark; empty if the catalog does not say."""
+    """MANAGED, EXTERNAL, VIEW, ... as in Spark; empty if the catalog does not report it."""
     provider: str
     """delta, parquet, ...: lower case."""
     location: str | None
-    """The place as Hadoop writes it: file:/a b, s3a://bucket/path."""
+    """The location as Hadoop writes it: file:/a b, s3a://bucket/path."""
     properties: frozenset[str] = frozenset()
     """Keys of the table's own, and of what the catalog gives a session to reach its files by: their
     values may be secrets.

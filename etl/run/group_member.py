@@ -148,7 +148,7 @@ class Joining:
             return
         self._member.leave()
         statistics = self._member.statistics
-        self._report.membership = statistics.beside(self._report.membership)
+        self._report.membership = statistics.plus(self._report.membership)
         if statistics.lost and self._has_committed:
             self._report.add(
                 Outcome.MEMBERSHIP_ENDED,

@@ -148,9 +148,9 @@ def test_the_content_of_a_plan_is_made_once_for_its_id_its_znode_and_its_commit(
 ) -> None:
     made = list[Plan]()
 
-    def counted(plan: Plan, *form: int) -> dict[str, Any]:
+    def counted(plan: Plan) -> dict[str, Any]:
         made.append(plan)
-        return content_of(plan, *form)
+        return content_of(plan)
 
     monkeypatch.setattr(plan_document, "content_of", counted)
     plan = with_id(plan_without_id(3))
@@ -183,35 +183,15 @@ def test_the_id_does_not_change_with_the_format_of_the_code() -> None:
             table_id="t1",
         )
     )
-    assert plan_id(plan, 1) == "a9dd03acb6e3fab60076e0768eb1267f"
-    assert plan_id(plan, 2) == "601e06e2f5050ab0f6ed02c6f59fc9ba"
+    assert plan_id(plan) == "2f53e8c4c8efd9279aa29033bcfd7de0"
 
 
-def test_a_plan_of_format_one_is_still_read() -> None:
-    document = document_of(
-        render_plan(
-            replace(
-                plan_of(2),
-                table_transaction_version=6,
-                losses=(Loss(LOG, 1, 2, LossReason.EXPIRED),),
-            )
-        )
-    )
-    del document["table_bit"], document["kept"], document["epochs"], document["vanished"]
-    document.update(format=1, losses=[[0, 1, 2]])
-    old = replace(
-        plan_of(2), table_transaction_version=6, losses=(Loss(LOG, 1, 2, LossReason.EXPIRED),)
-    )
-    document["id"] = plan_id(old, 1)
-    assert parse_plan(payload_of(document), path="/p") == replace(old, id=document["id"])
-
-
-def test_a_plan_of_format_two_is_still_read() -> None:
-    old = replace(plan_of(2), losses=(Loss(LOG, 1, 2, LossReason.MOVED),))
-    document = document_of(render_plan(old))
-    del document["epochs"], document["vanished"]
-    document.update(format=2, losses=[[0, 1, 2, "offset moved"]], id=plan_id(old, 2))
-    assert parse_plan(payload_of(document), path="/p") == replace(old, id=document["id"])
+@pytest.mark.parametrize("older", [1, 2])
+def test_a_document_of_an_older_format_is_rejected(older: int) -> None:
+    document = document_of(render_plan(plan_of(2)))
+    document["format"] = older
+    with pytest.raises(LedgersDisagree, match=f"no version writes format {older}"):
+        parse_plan(payload_of(document), path="/p")
 
 
 def test_a_plan_that_says_nothing_of_rows_from_before_it_has_the_id_that_it_had_before_plans_could_say_so() -> (

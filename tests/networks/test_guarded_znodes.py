@@ -104,12 +104,12 @@ def test_what_was_open_is_guarded_by_a_command_and_opened_again_by_it(
     refused(
         pipeline.run(),
         2,
-        "ZooKeeper does not let us",
+        "ZooKeeper denies access",
         "znode",
-        "nobody (zookeeper.auth.scheme is not set)",
+        "none, since zookeeper.auth.scheme is not set",
         "apply-acl",
     )
-    refused(pipeline.door("ledger", "apply-acl"), 2, "ZooKeeper does not let us")
+    refused(pipeline.door("ledger", "apply-acl"), 2, "ZooKeeper denies access")
     under(secured, pipeline, "sasl", acl="open")
     loaded(pipeline)
     verdict, said = advised(pipeline)
@@ -126,7 +126,10 @@ def test_what_was_open_is_guarded_by_a_command_and_opened_again_by_it(
 
 @pytest.mark.parametrize(
     ("scheme", "as_other"),
-    [("sasl", "sasl user another"), ("digest", "digest user another, whose wrong password")],
+    [
+        ("sasl", "sasl user another"),
+        ("digest", "digest user another, whose wrong password servers do not reject"),
+    ],
 )
 def test_another_login_is_refused_by_every_verb_that_writes_and_let_in_by_two_commands(
     secured: Secured,
@@ -146,7 +149,7 @@ def test_another_login_is_refused_by_every_verb_that_writes_and_let_in_by_two_co
         (("pipelines", "retire"), ("--reason", "seen")),
         (("topics", "pause"), ("-p", f"{pipeline.topic}:0", "--reason", "seen")),
     ):
-        refused(pipeline.door(*words, after=after), 2, "ZooKeeper does not let us", as_other)
+        refused(pipeline.door(*words, after=after), 2, "ZooKeeper denies access", as_other)
     doctor = pipeline.door("doctor", json_too=False)
     assert doctor.code == 2 and as_other in doctor.out, doctor.out
     assert pipeline.door("lag").code == 0, "who only looks is let in"
@@ -158,7 +161,7 @@ def test_another_login_is_refused_by_every_verb_that_writes_and_let_in_by_two_co
     pipeline.ran()
     assert pipeline.is_whole() and len(rights(secured, pipeline)[0]) == 1
     assert advised(pipeline)[0] == "ok"
-    refused(under(secured, pipeline, scheme, acl="creator").run(), 2, "ZooKeeper does not let us")
+    refused(under(secured, pipeline, scheme, acl="creator").run(), 2, "ZooKeeper denies access")
 
 
 def test_where_a_login_is_lost_the_superuser_opens_what_it_guarded(

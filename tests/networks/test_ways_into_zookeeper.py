@@ -126,7 +126,7 @@ class Told:
 _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
     "a wrong password": (
         lambda s: {"connect": s.plain.connect, "auth": login(variable="WRONG")},
-        Told(PermissionDenied, "refuses our login, sasl user etl", "zookeeper.auth"),
+        Told(PermissionDenied, "rejects the login, sasl user etl", "zookeeper.auth"),
     ),
     "a wrong password, encrypted": (
         lambda s: {
@@ -134,23 +134,23 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
             "auth": login(variable="WRONG"),
             "tls": s.trusted(),
         },
-        Told(PermissionDenied, "refuses our login, sasl user etl", "zookeeper.auth"),
+        Told(PermissionDenied, "rejects the login, sasl user etl", "zookeeper.auth"),
     ),
     "a wrong password where a login is required": (
         lambda s: {"connect": s.strict.connect, "auth": login(variable="WRONG")},
-        Told(PermissionDenied, "refuses our login, sasl user etl", "zookeeper.auth"),
+        Told(PermissionDenied, "rejects the login, sasl user etl", "zookeeper.auth"),
     ),
     "a name that nobody knows": (
         lambda s: {"connect": s.plain.connect, "auth": login("nobody", variable="WRONG")},
-        Told(PermissionDenied, "refuses our login, sasl user nobody", "zookeeper.auth"),
+        Told(PermissionDenied, "rejects the login, sasl user nobody", "zookeeper.auth"),
     ),
     "no login": (
         lambda s: {"connect": s.strict.connect},
-        Told(PermissionDenied, "wants a login by SASL", "zookeeper.auth"),
+        Told(PermissionDenied, "requires a login by SASL", "zookeeper.auth"),
     ),
     "a login of another scheme": (
         lambda s: {"connect": s.strict.connect, "auth": login(scheme="digest")},
-        Told(PermissionDenied, "wants a login by SASL", "zookeeper.auth"),
+        Told(PermissionDenied, "requires a login by SASL", "zookeeper.auth"),
     ),
     "a certificate for a login": (
         lambda s: {
@@ -158,13 +158,13 @@ _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
             "auth": {"scheme": "x509"},
             "tls": s.trusted(cert_file=s.client.both),
         },
-        Told(PermissionDenied, "wants a login by SASL", "zookeeper.auth"),
+        Told(PermissionDenied, "requires a login by SASL", "zookeeper.auth"),
     ),
     "no password": (
         lambda s: {"connect": s.plain.connect, "auth": login(variable="NOWHERE")},
         Told(
             SettingsError,
-            "NOWHERE that zookeeper.auth.password refers to cannot be read",
+            "zookeeper.auth.password refers to the environment variable NOWHERE, which cannot be read",
             "zookeeper.auth.password",
         ),
     ),
@@ -447,7 +447,7 @@ def test_a_first_conf_enters_by_the_keys_that_are_said_and_says_which_where_none
     refused(
         run_etl(*words, *strict),
         2,
-        "wants a login by SASL",
+        "requires a login by SASL",
         "Of etl init: --set zookeeper.auth.scheme=sasl",
     )
     refused(
@@ -461,9 +461,9 @@ def test_a_first_conf_enters_by_the_keys_that_are_said_and_says_which_where_none
         for name, value in login().items()
         for word in ("--set", f"zookeeper.auth.{name}={value}")
     ]
-    refused(run_etl(*words, *strict, *keys), 6, "no connection")
+    refused(run_etl(*words, *strict, *keys), 6, "No connection")
     refused(
         run_etl(*words, *encrypted, "--set", f"zookeeper.tls.ca_file={servers.authority.ca}"),
         6,
-        "no connection",
+        "No connection",
     )

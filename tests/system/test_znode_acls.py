@@ -52,7 +52,7 @@ def test_what_a_pipeline_keeps_is_its_creators_and_what_its_group_shares_is_ever
     ]
     assert set(writers_of(zookeeper, [*shared, *kept_by(zookeeper, "g", "pq")]).values()) == OPEN
     assert kept_by(zookeeper, "g", "none") == [] and writers_of(zookeeper, ["/none"]) == {}
-    with pytest.raises(PermissionDenied, match="nobody.*`etl ledger apply-acl CONF`"):
+    with pytest.raises(PermissionDenied, match="none, since.*`etl ledger apply-acl CONF`"):
         PlanLedger(zookeeper, "g", "p").store_plan(plain_plan(2))
 
 

@@ -87,17 +87,17 @@ def granted_ms(host: str, port: int, access: Access, *, asked_ms: int, timeout_s
     with _connected(host, port, access, timeout_s) as connection, _telling(f"{host}:{port}"):
         connection.sendall(struct.pack(">i", len(frame)) + frame)
         with connection.makefile("rb") as answer:
-            said = answer.read(4)
-            size = int.from_bytes(said, "big")
-            if said and size not in _HANDSHAKE_SIZES:
-                raise NoHandshake(f"its answer starts with {said!r}, which is not ZooKeeper's")
-            answered = answer.read(size)
-            granted = (
-                Connect.deserialize(answered, 0)[0] if size and len(answered) == size else None
-            )
-        if not said:
-            raise HungUp("it hangs up (a server without a quorum does)")
-        if granted is None or granted.time_out <= 0:
+            header = answer.read(4)
+            if not header:
+                raise HungUp("it hangs up (a server without a quorum does)")
+            size = int.from_bytes(header, "big")
+            if size not in _HANDSHAKE_SIZES:
+                raise NoHandshake(f"its answer starts with {header!r}, which is not ZooKeeper's")
+            body = answer.read(size)
+        if not size or len(body) != size:
+            raise NoHandshake("it hangs up (a server without a quorum does)")
+        granted = Connect.deserialize(body, 0)[0]
+        if granted.time_out <= 0:
             raise NoHandshake("it hangs up (a server without a quorum does)")
         connection.sendall(_CLOSE_SESSION)
         return int(granted.time_out)
@@ -117,7 +117,7 @@ def why_shut(host: str, port: int, access: Access, timeout_s: float) -> EtlError
 def of_encryption(
     error: OSError | NoHandshake, host: str, port: int, access: Access, timeout_s: float
 ) -> EtlError | None:
-    """Return the error if a server expects TLS and we do not use it; None for another reason.
+    """Return the error if a server expects TLS and the conf does not; None for another reason.
 
     Such a server closes unencrypted connections, or waits for more of a handshake.
     """
@@ -196,16 +196,17 @@ class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
         timeout: float | None = None,
         **_: Any,
     ) -> socket.socket:
-        """Raises OSError, upon which kazoo tries the next server; AuthFailedError, upon which it
-        ends, where each has refused and none ever was entered."""
-        if isinstance(
-            hostname, str
-        ):  # for a server's own commands kazoo names its port (client.py, `command`)
+        """Connect with TLS.
+
+        Raises OSError, after which kazoo tries the next server. Raises AuthFailedError, after which
+        kazoo ends, once each server has rejected the handshake and none ever accepted it.
+        """
+        # For a server's own commands kazoo passes its port as hostname (client.py, `command`).
+        if isinstance(hostname, str):
             self._hosts[address] = hostname
         host = self._hosts.get(address, address[0])
-        within_s = (
-            None if timeout is None else timeout / self._servers
-        )  # one that says nothing leaves time for the others
+        # A silent server must leave time for the others.
+        within_s = None if timeout is None else timeout / self._servers
         connected = socket.create_connection(address, within_s)
         try:
             wrapped = self._wrapped(connected, host, address)
@@ -236,12 +237,16 @@ class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
         other: Sequence[Any],
         timeout: float | None = None,
     ) -> Any:
-        """As `select`, with decrypted unread bytes: the socket itself has no more, and kazoo would
-        wait for its next heartbeat.
+        """Select, and report sockets with decrypted unread bytes as readable.
+
+        Such a socket has no more bytes of its own, and kazoo would wait for its next heartbeat.
         """
         decrypted = [one for one in read if isinstance(one, ssl.SSLSocket) and one.pending()]
-        ready, writable, odd = super().select(read, write, other, 0 if decrypted else timeout)
-        return [*decrypted, *(one for one in ready if one not in decrypted)], writable, odd
+        if decrypted:
+            timeout = 0
+        ready, writable, failed = super().select(read, write, other, timeout)
+        ready = [one for one in ready if one not in decrypted]
+        return [*decrypted, *ready], writable, failed
 
 
 def no_such_login() -> SettingsError:
@@ -255,22 +260,28 @@ def no_such_login() -> SettingsError:
 
 
 def said_of(access: Access, name: str) -> str:
-    """`username` or `password`; nothing where there is no such login. Raises SettingsError that
-    names the key and the machine.
+    """Return `username` or `password` of the login; empty if it has none.
+
+    Raises SettingsError, with key and machine, for a missing secret.
     """
-    said: str | SecretRef | None = getattr(access.auth, name, None)
-    return "" if said is None else login_text(said, f"zookeeper.auth.{name}")
+    reference: str | SecretRef | None = getattr(access.auth, name, None)
+    if reference is None:
+        return ""
+    return login_text(reference, f"zookeeper.auth.{name}")
 
 
 def id_of(access: Access) -> str | None:
-    """Return our identity in ACLs, `scheme:id`; None without a login, or if only the server knows
-    it (a certificate's subject).
+    """Return the identity of this login in ACLs, `scheme:id`.
+
+    None without a login, or if only the server knows the identity (subject of a certificate).
     """
     if access.auth is None or access.auth.scheme is Scheme.X509:
         return None
     if access.auth.scheme is Scheme.SASL:
         return f"sasl:{said_of(access, 'username')}"
-    return f"digest:{make_digest_acl_credential(said_of(access, 'username'), said_of(access, 'password'))}"
+    username = said_of(access, "username")
+    password = said_of(access, "password")
+    return f"digest:{make_digest_acl_credential(username, password)}"
 
 
 Acls = list[ACL]
@@ -283,20 +294,21 @@ _DECIDED = (
     KeeperState.AUTH_FAILED,
     KeeperState.CLOSED,
 )
-_SAYS_A_SECRET = "session_passwd"
-"""A log message of kazoo with which a reader could take the session over."""
+_SESSION_PASSWORD = "session_passwd"
+"""Part of kazoo's log message with the session password, by which a reader could use the session."""
 
 
-def _drop_secrets(record: logging.LogRecord) -> bool:
-    said = record.args if isinstance(record.args, tuple) else ()
-    return _SAYS_A_SECRET not in str(record.msg) and not any(
-        isinstance(one, AuthRequest | SASL | Connect) for one in said
-    )
+def _has_no_secret(record: logging.LogRecord) -> bool:
+    if _SESSION_PASSWORD in str(record.msg):
+        return False
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    return not any(isinstance(one, AuthRequest | SASL | Connect) for one in arguments)
 
 
 class Client(KazooClient):  # type: ignore[misc]
-    """A client that has not started. `start` raises SettingsError for a missing secret, and as
-    kazoo.
+    """A client with TLS and login, not started yet.
+
+    `start` raises SettingsError for a missing secret, and kazoo's own exceptions.
     """
 
     def __init__(
@@ -306,20 +318,19 @@ class Client(KazooClient):  # type: ignore[misc]
         self._decided = threading.Event()
         """Set once the login was accepted or finally rejected."""
         self.login_refused: EtlError | bool = False
-        """The server's rejection of our login, or why it could not be sent; kazoo ends the session
-        for good then.
-        """
+        """Why the server rejected the login, or why it was not sent. kazoo then ends the session."""
         logger = logging.getLogger("kazoo.client")
-        logger.addFilter(_drop_secrets)
+        logger.addFilter(_has_no_secret)
+        handler = None
+        if access.tls is not None:
+            handler = Encrypting(access.tls, len(hosts.split(",")))
         super().__init__(
             hosts=hosts,
             timeout=session_timeout_s,
             command_retry=patience,
             connection_retry=patience.copy(),
             logger=logger,
-            handler=Encrypting(access.tls, len(hosts.split(",")))
-            if access.tls is not None
-            else None,
+            handler=handler,
         )
         self._connection = _Connection(
             access, self, self._conn_retry.copy(), logger=logger, sasl_options=self._sasl()
@@ -328,7 +339,7 @@ class Client(KazooClient):  # type: ignore[misc]
     def _sasl(self) -> dict[str, Any] | None:
         if self._access.auth is None or self._access.auth.scheme is not Scheme.SASL:
             return None
-        from puresasl import QOP  # who logs in nowhere does not need it
+        from puresasl import QOP  # only a login by SASL needs it
 
         return {
             "mechanism": "DIGEST-MD5",
@@ -337,29 +348,23 @@ class Client(KazooClient):  # type: ignore[misc]
         }
 
     def start(self, timeout: float = 10) -> None:
-        """Start the session within `timeout` seconds; one request shows whether the login is
-        accepted.
-        """
-        auth, said = (
-            self._access.auth,
-            [said_of(self._access, name) for name in ("username", "password")],
-        )
+        """Start the session within `timeout` seconds, and check the login by one request."""
+        auth = self._access.auth
+        username = said_of(self._access, "username")
+        password = said_of(self._access, "password")
         if auth is not None and auth.scheme is Scheme.DIGEST:
-            self.auth_data = {("digest", ":".join(said))}
+            self.auth_data = {("digest", f"{username}:{password}")}
         self._decided.clear()
         self.start_async()
         self._decided.wait(timeout)
         if not self.connected:
             self.stop()
             self.close()
-            raise (
-                AuthFailedError()
-                if self.login_refused
-                else self.handler.timeout_exception("Connection time-out")
-            )
-        with contextlib.suppress(
-            NoAuthError
-        ):  # of the chroot: we are in, and what we may not see is told where it is wanted
+            if self.login_refused:
+                raise AuthFailedError()
+            raise self.handler.timeout_exception("Connection time-out")
+        # A hidden chroot does not mean that the login failed. Later reads report what is hidden.
+        with contextlib.suppress(NoAuthError):
             self.retry(self.exists, "/")
 
     def _session_callback(self, state: str) -> None:
@@ -371,25 +376,24 @@ class Client(KazooClient):  # type: ignore[misc]
 
     def acl_of(self, path: str) -> Acls:
         """Return the ACL of a new znode; its path is without the chroot."""
-        return (
-            CREATOR_WRITES
-            if self._access.acl is Acl.CREATOR and is_of_a_pipeline(path)
-            else OPEN_ACL_UNSAFE
-        )
+        if self._access.acl is Acl.CREATOR and is_of_a_pipeline(path):
+            return CREATOR_WRITES
+        everybody: Acls = OPEN_ACL_UNSAFE
+        return everybody
 
     def create_async(
         self, path: str, value: bytes = b"", acl: Acls | None = None, *args: Any, **how: Any
     ) -> Any:
-        """As kazoo's. Parents that are created on the way get their own ACLs, not that of the znode
-        below.
-        """
-        return super().create_async(path, value, self._made_with(path, acl), *args, **how)
+        """Create a znode. Missing parents get their own ACLs, not that of the znode."""
+        return super().create_async(path, value, self._acl_to_create(path, acl), *args, **how)
 
-    def _made_with(self, path: str, acl: Acls | None) -> Acls:
-        return acl if acl is not None and acl is not CREATOR_WRITES else self.acl_of(path)
+    def _acl_to_create(self, path: str, acl: Acls | None) -> Acls:
+        if acl is None or acl is CREATOR_WRITES:
+            return self.acl_of(path)
+        return acl
 
     def transaction(self) -> TransactionRequest:
-        """As kazoo's."""
+        """Begin a transaction that creates znodes with their ACLs."""
         return _Transaction(self)
 
 
@@ -401,8 +405,9 @@ class _Transaction(TransactionRequest):  # type: ignore[misc]
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]
-    """Distinguishes a server that goes away from one that rejects us, and ends once each has
-    rejected us.
+    """A connection that ends once each server has rejected the login.
+
+    A server that closes the connection for another reason is tried again.
     """
 
     def __init__(self, access: Access, *args: Any, **how: Any) -> None:
@@ -410,8 +415,9 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         self._access = access
         self._shut: dict[tuple[str, int], EtlError | None] = {}
         """Servers that closed the connection, with their reason if known."""
-        self._was_in = self._broke = False
-        self._said = 0
+        self._was_in = False
+        self._broke = False
+        self._sasl_requests = 0
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         try:
@@ -419,42 +425,40 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         except ConnectionDropped as dropped:
             is_late = isinstance(dropped.__context__, TimeoutError)
             if not self._was_in and not is_late and (host, port) not in self._shut:
-                self._shut[host, port] = wrong = why_shut(host, port, self._access, LOOKED_AT_S)
-                if (
-                    wrong is not None
-                    and len(self._shut) == len(self.client.hosts)
-                    and all(self._shut.values())
-                ):
-                    self.client.login_refused = wrong
-                    raise AuthFailedError(str(wrong)) from dropped
+                reason = why_shut(host, port, self._access, LOOKED_AT_S)
+                self._shut[host, port] = reason
+                all_tried = len(self._shut) == len(self.client.hosts)
+                if reason is not None and all_tried and all(self._shut.values()):
+                    self.client.login_refused = reason
+                    raise AuthFailedError(str(reason)) from dropped
             raise
         self._was_in = True
         return connected
 
     def _submit(self, request: Any, timeout: float, xid: int | None = None) -> None:
         if isinstance(request, SASL):
-            self._said += 1
-            if (
-                self._said > 1 and not request.challenge
-            ):  # kazoo would go on for ever, and the server with it
+            self._sasl_requests += 1
+            # kazoo and the server would exchange empty challenges without end.
+            if self._sasl_requests > 1 and not request.challenge:
                 raise AuthFailedError from no_such_login()
         super()._submit(request, timeout, xid)
 
     def _authenticate_with_sasl(self, host: str, timeout: float) -> None:
-        self._said = 0
+        self._sasl_requests = 0
         try:
             super()._authenticate_with_sasl(host, timeout)
-        except (
-            SessionClosedRequireSaslError
-        ) as error:  # of one that wants a login, and not this one
+        except SessionClosedRequireSaslError as error:
+            # The server requires another login.
             raise AuthFailedError from error
         except AuthFailedError as error:
-            why = error.__cause__
-            if isinstance(why, EtlError):
-                self.client.login_refused = why
-            if isinstance(why, ConnectionDropped) and (self._was_in or not self._broke):
-                self._broke = True  # one that is being stopped does this, and before ZooKeeper 3.6 one that refuses us: it never let us in
-                raise why from None
+            cause = error.__cause__
+            if isinstance(cause, EtlError):
+                self.client.login_refused = cause
+            if isinstance(cause, ConnectionDropped) and (self._was_in or not self._broke):
+                # A server that stops drops the connection. One before ZooKeeper 3.6 also drops it
+                # to reject a login, but then it never accepted one: try once more.
+                self._broke = True
+                raise cause from None
             raise
         self._broke = False
 
@@ -476,25 +480,25 @@ def error_of(
     where = {"connect": connect} if znode is None else {"znode": znode, "connect": connect}
     if isinstance(error, AuthFailedError) and access.auth is not None:
         return PermissionDenied(
-            f"ZooKeeper refuses our login, {identity}",
+            f"ZooKeeper rejects the login, {identity}",
             key=_AUTH,
             **where,
             action=f"Check scheme, username and password of {_AUTH}, "
             "and that every server knows them",
         )
     if isinstance(error, AuthFailedError | SessionClosedRequireSaslError):
-        wanted = "of another scheme than ours"
+        required = "of another scheme"
         if isinstance(error, SessionClosedRequireSaslError):
-            wanted = "by SASL"
+            required = "by SASL"
         return PermissionDenied(
-            f"ZooKeeper wants a login {wanted}",
+            f"ZooKeeper requires a login {required}",
             key=_AUTH,
             **where,
             action=f"Set {_AUTH} with scheme sasl. The present login: {identity}",
         )
     if isinstance(error, InvalidACLError):
         return PermissionDenied(
-            f"ZooKeeper does not know us, {identity}, "
+            f"ZooKeeper does not know the login, {identity}, "
             "but zookeeper.acl: creator lets only this login write",
             key=_AUTH,
             **where,
@@ -504,18 +508,21 @@ def error_of(
     if znode is not None and is_of_a_pipeline(znode):
         action += ". A login that the ACL names changes it by `etl ledger apply-acl CONF`"
     return PermissionDenied(
-        "ZooKeeper does not let us: the ACL of a znode is for other logins",
+        "ZooKeeper denies access: the ACL of a znode is for other logins",
         **where,
         action=action,
     )
 
 
 def describe_identity(access: Access) -> str:
-    """Return our identity as in ACLs, without a secret."""
+    """Describe the identity of this login, without a secret."""
     auth = access.auth
     if auth is None:
-        return "nobody (zookeeper.auth.scheme is not set)"
+        return "none, since zookeeper.auth.scheme is not set"
     if auth.scheme is Scheme.X509:
-        return f"x509, by the certificate of zookeeper.tls.cert_file ({access.tls and access.tls.cert_file})"
-    password = ", whose wrong password no server refuses" if auth.scheme is Scheme.DIGEST else ""
-    return f"{auth.scheme.value} user {auth.username}{password}"
+        cert_file = access.tls and access.tls.cert_file
+        return f"x509, by the certificate of zookeeper.tls.cert_file ({cert_file})"
+    identity = f"{auth.scheme.value} user {auth.username}"
+    if auth.scheme is Scheme.DIGEST:
+        identity += ", whose wrong password servers do not reject"
+    return identity

@@ -69,27 +69,25 @@ T = TypeVar("T")
 
 
 class Bell:
-    """Merges events: wakes waiting threads; `is_called` is set if the group may have changed since
-    it was reset.
-    """
+    """Merges watch events: wakes waiting threads, and keeps whether the group may have changed."""
 
     def __init__(self) -> None:
         self.rung = threading.Event()
         self.is_called = False
 
     def call(self, *_: object) -> None:
-        """The group may have changed. A watch."""
+        """Record that the group may have changed. The callback of all watches."""
         self.is_called = True
         self.rung.set()
 
     def silence(self) -> None:
-        """Before the group is read."""
+        """Reset `is_called`, before the group is read."""
         self.is_called = False
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """A group at one moment. Two that are equal divide their logs alike."""
+    """A group at one moment. Equal snapshots give equal assignments."""
 
     registrations: Mapping[str, Registration]
     partitions: Mapping[str, Collection[BrokerPartition]]
@@ -104,61 +102,63 @@ class GroupSnapshot:
 
 
 class WatchedGroup:
-    """Reads one group, and rings `bell` if anything that was read changes. Raises as `ZooKeeper`."""
+    """Reads one group with watches that ring `bell`. Raises as `ZooKeeper`."""
 
     def __init__(self, zookeeper: ZooKeeper, group: str, dialect: BrokerFamily, bell: Bell) -> None:
         self._zookeeper, self._dialect, self._bell = zookeeper, dialect, bell
         self._members, self._ids = GroupMembers(zookeeper, group), GroupPaths(group).consumer_ids
 
     def read(self, topics: Collection[str], strategy: Strategy) -> GroupSnapshot:
-        """The group as it is now, with the partitions of these topics; of all that the group reads,
-        where the strategy deals them together.
+        """Return the group with the partitions of these topics.
 
-        An old consumer is not called when a topic changes that it does not read, and keeps what it
-        has until the next event. We are called: who keeps what it had is in the way of those who
-        are, too. Raises SettingsError where a registration cannot be read by all of the group's
-        consumers, so that no rebalance of theirs succeeds, or where we do not know what it means;
-        CorruptData for a count of partitions that is none.
+        If the strategy assigns all topics together, the topics of the other members are included.
+        An old consumer gets no event for a topic that it does not read, and keeps its partitions
+        until the next event. This member watches such topics, too, since those partitions block
+        the members that rebalance.
+
+        Raises SettingsError for a registration that is unknown here or that not all consumers of
+        the group can read, so that none of their rebalances succeeds. Raises CorruptData for an
+        invalid partition count.
         """
         self._bell.silence()
-        members, _ = self._children(
-            [self._ids, BROKER_IDS]
-        )  # where no broker was there, old consumers share anew once one is
-        registrations = {
-            member: self._parsed(member, payload)
-            for member, payload in self._members.read(members).items()
-        }
-        counting = (
-            set(topics) | self._of_others(registrations) if strategy.deals_all_topics else topics
-        )
-        return GroupSnapshot(registrations, self._partitions(sorted(counting)))
+        # Brokers are watched because old consumers rebalance once the first broker registers.
+        members, _ = self._children([self._ids, BROKER_IDS])
+        registrations = {}
+        for member, payload in self._members.read(members).items():
+            registrations[member] = self._parsed(member, payload)
+        counted_topics = set(topics)
+        if strategy.deals_all_topics:
+            counted_topics |= self._of_others(registrations)
+        return GroupSnapshot(registrations, self._partitions(sorted(counted_topics)))
 
     def _of_others(self, registrations: Mapping[str, Registration]) -> set[str]:
-        """Return what the group's consumers read. The list of topics is watched while one of them
-        has a filter.
+        """Return the topics that the group's consumers read.
+
+        The list of topics is watched while a consumer has a filter.
         """
-        has_filter = any(
-            isinstance(found.reads, FilteredTopics) for found in registrations.values()
-        )
-        existing = self._children([BROKER_TOPICS])[0] if has_filter else ()
-        return {topic for found in registrations.values() for topic in found.threads(existing)}
+        existing: Collection[str] = ()
+        if any(isinstance(found.reads, FilteredTopics) for found in registrations.values()):
+            existing = self._children([BROKER_TOPICS])[0]
+        topics: set[str] = set()
+        for found in registrations.values():
+            topics.update(found.threads(existing))
+        return topics
 
     def topics_allowed(self, wanted: TopicFilter) -> frozenset[str]:
-        """Return the existing topics that the filter accepts. Call after `read`, which resets the
-        bell.
+        """Return the existing topics that the filter accepts.
+
+        Call it after `read`, which resets the bell.
         """
-        return frozenset(
-            topic for topic in self._children([BROKER_TOPICS])[0] if wanted.allows(topic)
-        )
+        existing = self._children([BROKER_TOPICS])[0]
+        return frozenset(topic for topic in existing if wanted.allows(topic))
 
     def _parsed(self, member: str, payload: bytes) -> Registration:
         path = self._members.path(member)
         found = parse_registration(payload, path=path)
-        if (
-            found.dialect is not self._dialect
-            or self._dialect is BrokerFamily.JAFKA
-            and isinstance(found.reads, FilteredTopics)
-        ):
+        is_filter_on_jafka = self._dialect is BrokerFamily.JAFKA and isinstance(
+            found.reads, FilteredTopics
+        )
+        if found.dialect is not self._dialect or is_filter_on_jafka:
             raise SettingsError(
                 "A consumer of the group is registered in a form that consumers of "
                 f"{self._dialect.value} cannot read: {payload[:80]!r}",
@@ -172,29 +172,28 @@ class WatchedGroup:
         paths = [f"{BROKER_TOPICS}/{topic}" for topic in topics]
         if self._dialect is BrokerFamily.JAFKA:
             return self._physical(topics, self._children(paths))
-        return {
-            topic: tuple(
-                BrokerPartition(topic, number) for number in sorted(parse_replicas(payload))
-            )
-            for topic, payload in zip(topics, self._payloads(paths), strict=True)
-            if payload is not None
-        }
+        found: dict[str, Collection[BrokerPartition]] = {}
+        for topic, payload in zip(topics, self._payloads(paths), strict=True):
+            if payload is not None:
+                numbers = sorted(parse_replicas(payload))
+                found[topic] = tuple(BrokerPartition(topic, number) for number in numbers)
+        return found
 
     def _physical(
         self, topics: Sequence[str], brokers: Sequence[Collection[str]]
     ) -> dict[str, Collection[BrokerPartition]]:
-        """A broker that goes or comes between the two reads, or counts anew, has fired the watch."""
-        asked = [
-            (topic, broker)
-            for topic, some in zip(topics, brokers, strict=True)
-            for broker in sorted(some)
-            if broker.isdecimal()
-        ]
+        """Return the partitions of topics whose brokers were read with a watch.
+
+        The watch fires if a broker registers, unregisters, or changes its partition count between
+        the two reads.
+        """
+        registered = []
+        for topic, names in zip(topics, brokers, strict=True):
+            registered += [(topic, name) for name in sorted(names) if name.isdecimal()]
+        paths = [f"{BROKER_TOPICS}/{topic}/{broker}" for topic, broker in registered]
+        payloads = self._zookeeper.read_all(paths)
         found: dict[str, list[BrokerPartition]] = {topic: [] for topic in topics}
-        paths = [f"{BROKER_TOPICS}/{topic}/{broker}" for topic, broker in asked]
-        for (topic, broker), path, payload in zip(
-            asked, paths, self._zookeeper.read_all(paths), strict=True
-        ):
+        for (topic, broker), path, payload in zip(registered, paths, payloads, strict=True):
             if payload is None:
                 continue
             count = parse_count(payload[0])
@@ -204,7 +203,7 @@ class WatchedGroup:
         return {topic: tuple(logs) for topic, logs in found.items()}
 
     def _children(self, paths: Sequence[str]) -> list[list[str]]:
-        """Names of each znode's children; none where it is not there."""
+        """Return the names of each znode's children; none of a missing znode."""
         client = self._zookeeper.client
         found = self._watched(paths, lambda path: client.get_children_async(path, self._bell.call))
         return [list(names or ()) for names in found]
@@ -216,24 +215,24 @@ class WatchedGroup:
         return [answer[0] or b"" if answer else None for answer in found]
 
     def _watched(self, paths: Sequence[str], ask: Callable[[str], Any]) -> list[Any]:
-        """Read with watches, all requested before the first answer is awaited. A missing znode is
-        watched until it exists.
+        """Read znodes with watches; a missing znode is watched until it exists.
+
+        All requests are sent before the first answer is awaited.
         """
         client = self._zookeeper.client
 
-        def every() -> list[Any]:
-            return [_or_none(answer) for answer in [ask(path) for path in paths]]
+        def read_each() -> list[Any]:
+            answers = [ask(path) for path in paths]
+            return [_or_none(answer) for answer in answers]
 
-        def absent(missing: Sequence[str]) -> list[Any]:
-            return [
-                answer.get()
-                for answer in [client.exists_async(path, self._bell.call) for path in missing]
-            ]
+        def watch_missing(missing: Sequence[str]) -> list[Any]:
+            answers = [client.exists_async(path, self._bell.call) for path in missing]
+            return [answer.get() for answer in answers]
 
-        found = self._zookeeper.guarded(lambda: client.retry(every))
+        found = self._zookeeper.guarded(lambda: client.retry(read_each))
         missing = [path for path, answer in zip(paths, found, strict=True) if answer is None]
-        if any(self._zookeeper.guarded(lambda: client.retry(absent, missing))):
-            self._bell.call()  # it came meanwhile
+        if any(self._zookeeper.guarded(lambda: client.retry(watch_missing, missing))):
+            self._bell.call()  # a znode was created between the two reads
         return list(found)
 
 
@@ -250,41 +249,40 @@ class MemberOptions:
 
     dialect: BrokerFamily
     topics: frozenset[str]
-    """Which it reads; under a filter it finds that out itself."""
+    """Topics that it reads; with a filter the member finds them itself."""
     strategy: Strategy = Strategy.RANGE
     threads: int = 1
-    """How many it counts for, of each topic."""
+    """Number of consumer threads per topic."""
     member_id: str | None = None
-    """Fixed name in the group; None: a name that identifies the process, by which the next run
-    knows whether it is dead.
+    """Fixed name in the group. None: a name that identifies the process, so that the next run can
+    check whether it is dead.
     """
     timing: Timing = Timing()
     threads_of: Mapping[str, int] = field(default_factory=dict)
     """Topics with another number of threads."""
     filter: TopicFilter | None = None
-    """By what it reads all topics that pass, those that are made later, too."""
+    """Filter of topics, later ones included."""
 
 
 class Rebalance:
-    """Steps of a member's rebalance, and what it knows by them. One thread at a time. Raises as
-    `ZooKeeper`.
+    """The steps of a member's rebalance, and their state. One thread at a time.
+
+    Raises as `ZooKeeper`.
     """
 
     def __init__(
         self, zookeeper: ZooKeeper, group: str, pipeline: str, run_id: str, options: MemberOptions
     ) -> None:
-        self._zookeeper, self._options = zookeeper, options
+        self._zookeeper = zookeeper
+        self._options = options
         self._us = OwnerNode(pipeline, this_driver(run_id))
-        self.member = (
-            consumer_id(group, options.member_id)
-            if options.member_id
-            else driver_consumer_id(group, self._us)
-        )
+        if options.member_id:
+            self.member = consumer_id(group, options.member_id)
+        else:
+            self.member = driver_consumer_id(group, self._us)
         self.bell = Bell()
-        self._members, self._owners = (
-            GroupMembers(zookeeper, group),
-            Owners(zookeeper, group, pipeline),
-        )
+        self._members = GroupMembers(zookeeper, group)
+        self._owners = Owners(zookeeper, group, pipeline)
         self._group = WatchedGroup(zookeeper, group, options.dialect, self.bell)
         self._seen = GroupSnapshot({}, {})
         self._in_the_way: Owned | None = None
@@ -301,20 +299,20 @@ class Rebalance:
         }
         self.standing = Standing()
         self.share: dict[BrokerPartition, bytes] = {}
-        """The logs that are ours, each with the thread that owns it."""
+        """The owned partitions, each with the thread that owns it."""
         self._left: set[BrokerPartition] = set()
         """Released partitions whose owner nodes may still exist."""
         self.statistics = RebalanceStatistics()
         self.before_let_go: Callable[[], None] = lambda: None
-        """Called where something is to be let go, while it is still ours."""
+        """Called before partitions are released, while they are still owned."""
         self.is_stopped = False
-        """True if waiting threads shall return and do nothing more."""
+        """True if waiting threads must return without further steps."""
 
     def run(self, step: Step) -> None:
-        """Do what comes next until there is nothing to do.
+        """Take steps until the group is settled.
 
-        Raises Owned where the group does not settle in time, SessionLost where our session ended,
-        SettingsError for a group that the options do not fit.
+        Raises Owned if the group does not settle in time, SessionLost if the session ended, and
+        SettingsError if the options do not fit the group.
         """
         self._began = time.monotonic()
         while step[1] is not Do.REST and not self.is_stopped:
@@ -324,27 +322,30 @@ class Rebalance:
         self.standing = step[0]
 
     def withdraw(self) -> None:
-        """Let go and be registered no more, as far as the session still can: the rest goes with it.
-        Never raises.
+        """Release all partitions and deregister, as far as the session permits. Never raises.
+
+        ZooKeeper deletes what remains when the session ends.
         """
         self._zookeeper.client.remove_listener(self._watch_session)
         with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionDenied):
             if (self._is_registered or self._left) and not self._release():
-                self._zookeeper.reject_lost_session()  # a connection that comes back finds the nodes of a session that lives on
+                # After a reconnect the session may still be alive, and its nodes exist.
+                self._zookeeper.reject_lost_session()
                 self._release()
             if self._is_registered and self._zookeeper.client.connected:
                 self._members.deregister(self.member)
-        self.standing, self.share, self._is_registered = (
-            group_assignment.ended(self.standing),
-            {},
-            False,
-        )
+        self.standing = group_assignment.ended(self.standing)
+        self.share = {}
+        self._is_registered = False
 
     def nudge_ownerless(self) -> bool:
-        """Call the others where logs that the group gives them have no owner; whether it did."""
-        of_others = [
-            log for logs in self._seen.partitions.values() for log in logs if log not in self.share
-        ]
+        """Make the others rebalance if partitions assigned to them have no owner.
+
+        Returns whether it did.
+        """
+        of_others = []
+        for logs in self._seen.partitions.values():
+            of_others += [log for log in logs if log not in self.share]
         if not group_assignment.ownerless(of_others, self._owners.owned_of(of_others)):
             return False
         self._members.nudge()
@@ -360,12 +361,11 @@ class Rebalance:
                 action="Check the names, and zookeeper.connect with its chroot",
             )
         self._zookeeper.client.add_listener(self._watch_session)
-        self._is_registered = True  # or may be, whatever comes back
-        self._let_go()  # where it was stopped in the middle of another rebalance
+        self._is_registered = True  # also if the answer to the registration is lost
+        self._let_go()  # partitions of a rebalance that was stopped in the middle
+        # Owner nodes first: consumers that the deleted registration wakes must find them free.
         self._owners.release_stale_owners(self._topics, self._us)
-        self._members.delete_stale_nodes(
-            self._us
-        )  # behind its owner nodes: who is called by it finds them free
+        self._members.delete_stale_nodes(self._us)
         while not self._ensure_registered():
             left = self._options.timing.join_timeout_s - self._elapsed_s
             if left <= 0:
@@ -386,26 +386,26 @@ class Rebalance:
         if options.filter is not None and options.dialect is not BrokerFamily.JAFKA:
             reads: FixedTopics | FilteredTopics = FilteredTopics(options.filter, options.threads)
         else:
-            reads = FixedTopics(
-                {topic: options.threads_of.get(topic, options.threads) for topic in self._topics}
-            )
-        return render_registration(
-            Registration(options.dialect, reads), now_ms=round(time.time() * 1000)
-        )
+            threads = {}
+            for topic in self._topics:
+                threads[topic] = options.threads_of.get(topic, options.threads)
+            reads = FixedTopics(threads)
+        registration = Registration(options.dialect, reads)
+        return render_registration(registration, now_ms=round(time.time() * 1000))
 
     def _look(self) -> Step:
         seen = self._group.read(self._topics, self._options.strategy)
-        if (
-            self.member not in seen.registrations
-        ):  # somebody deleted it: consumers register again, too
+        if self.member not in seen.registrations:
+            # Another client deleted it. Consumers register again in this case, too.
             self._ensure_registered()
             seen = self._group.read(self._topics, self._options.strategy)
-        while (
-            self._options.filter is not None
-            and (topics := self._group.topics_allowed(self._options.filter)) != self._topics
-        ):
+        while self._options.filter is not None:
+            topics = self._group.topics_allowed(self._options.filter)
+            if topics == self._topics:
+                break
             self._topics = topics
-            if self._options.dialect is BrokerFamily.JAFKA:  # whose consumers know no filter
+            # Registrations on Jafka have no filter: they list the topics.
+            if self._options.dialect is BrokerFamily.JAFKA:
                 self._members.replace(self.member, self._registration())
             seen = self._group.read(topics, self._options.strategy)
         self._seen = seen
@@ -417,10 +417,10 @@ class Rebalance:
             return self._try_again(
                 Owned("ZooKeeper did not delete earlier owner nodes of this run")
             )
-        given = assign(self._seen.context, self._options.strategy, self.member)
-        self.share = {
-            log: thread.encode() for log, thread in assignment_of(self.member, given).items()
-        }
+        assigned = assign(self._seen.context, self._options.strategy, self.member)
+        self.share = {}
+        for log, thread in assignment_of(self.member, assigned).items():
+            self.share[log] = thread.encode()
         try:
             self._owners.claim(self.share, self._us)
         except Owned as error:
@@ -433,17 +433,14 @@ class Rebalance:
         return group_assignment.claimed(self.standing, is_called=self.bell.is_called)
 
     def _wait(self) -> Step:
-        """Wait until all our partitions are free or an event comes, a backoff at most."""
-        deadline = time.monotonic() + group_assignment.backoff_s(
-            self._options.timing, elapsed_s=self._elapsed_s
-        )
+        """Wait until all assigned partitions are free or an event comes, a backoff at most."""
+        backoff_s = group_assignment.backoff_s(self._options.timing, elapsed_s=self._elapsed_s)
+        deadline = time.monotonic() + backoff_s
         while (left := deadline - time.monotonic()) > 0:
             self.bell.rung.clear()
-            if (
-                self.bell.is_called
-                or self.is_stopped
-                or not (self._left or self._owners.owned_of(self.share, self.bell.rung))
-            ):
+            if self.bell.is_called or self.is_stopped:
+                break
+            if not self._left and not self._owners.owned_of(self.share, self.bell.rung):
                 break
             self.bell.rung.wait(left)
         return group_assignment.waited(self.standing)
@@ -456,9 +453,7 @@ class Rebalance:
         return group_assignment.let_go(self.standing)
 
     def _release(self) -> bool:
-        """Release everything. False: some may still be ours, and until its node is deleted nobody
-        else can own it.
-        """
+        """Release all partitions. False: some owner nodes may still exist and block others."""
         self._left |= self.share.keys()
         if self._owners.release(self._left):
             self._left.clear()
@@ -492,28 +487,32 @@ class Rebalance:
 
 
 class ZooKeeperMember:
-    """A `run.services.Member`; its process holds the driver lock. Raises as `ZooKeeper`, too."""
+    """A `run.services.Member`. Its process holds the driver lock. Raises as `ZooKeeper`, too."""
 
     def __init__(
         self, zookeeper: ZooKeeper, group: str, pipeline: str, run_id: str, options: MemberOptions
     ) -> None:
-        self._zookeeper, self._options, self._paths = zookeeper, options, GroupPaths(group)
+        self._zookeeper = zookeeper
+        self._options = options
+        self._paths = GroupPaths(group)
         self._rebalance = Rebalance(zookeeper, group, pipeline, run_id, options)
         self._bell = self._rebalance.bell
         self._follower: threading.Thread | None = None
         self._look_at: float | None = None
         """When to check whether others own their partitions."""
         self.ended: Exception | None = None
-        """Why the membership ended after the commit; nothing depends on it then."""
+        """Why the membership ended after the commit. Nothing depends on it at that point."""
 
     @property
     def id(self) -> str:
-        """The name of our node among the members."""
+        """Return the name of this member's node."""
         return self._rebalance.member
 
     def join(self) -> MemberAssignment:
-        """See `Member`. Nodes of a dead process of our pipeline on this host are deleted; for
-        another one under its `member_id` its session's end is awaited.
+        """See `Member`.
+
+        Deletes nodes of a dead process of this pipeline on this host. Waits for the end of the
+        session of another process with the same `member_id`.
         """
         self._stop_following()
         return self._settled(group_assignment.to_join(self._rebalance.standing))
@@ -539,37 +538,41 @@ class ZooKeeperMember:
         return self._rebalance.statistics
 
     def owner_checks(self, logs: Collection[BrokerPartition]) -> list[Check]:
-        """Return the checks of a commit of these partitions: that each is still ours. A rival of
-        our kind creates nodes of the same version, but moves the offset when it commits, and the
-        offset's version is part of the transaction.
+        """Return the checks for a commit: that each partition is still owned.
+
+        Another member of this kind creates nodes of the same version, but its commit moves the
+        offset, and the transaction checks the version of the offset, too.
         """
         return [Check(self._paths.owner(log), OUR_VERSION) for log in sorted(logs)]
 
     @property
     def threads(self) -> dict[BrokerPartition, int]:
         """Return the thread that owns each partition; numbers begin at 0 for each topic."""
-        return {
-            log: int(thread.rpartition(b"-")[2]) for log, thread in self._rebalance.share.items()
-        }
+        threads = {}
+        for log, thread in self._rebalance.share.items():
+            threads[log] = int(thread.rpartition(b"-")[2])
+        return threads
 
     def before_let_go(self, do: Callable[[], None]) -> None:
         """Set what to call before `rejoin` releases partitions, while they are owned."""
         self._rebalance.before_let_go = do
 
     def notify_other_members(self) -> None:
-        """For a member that does not `follow`: call now and then; nudges others that gave up
-        because of us, when it is time.
+        """Make members that gave up because of this one rebalance, when it is time.
+
+        A member that does not `follow` calls it regularly.
         """
-        if (
-            self._follower is None
-            and self._look_at is not None
-            and self._look_at <= time.monotonic()
-        ):
-            self._look_at = self._next_look() if self._rebalance.nudge_ownerless() else None
+        if self._follower is not None or self._look_at is None:
+            return
+        if self._look_at <= time.monotonic():
+            nudged = self._rebalance.nudge_ownerless()
+            self._look_at = self._next_look() if nudged else None
 
     def follow(self) -> None:
-        """See `Member`. If the group does not settle after the commit, or our session ends, the
-        membership is over (`ended`).
+        """See `Member`.
+
+        If the group does not settle after the commit, or the session ends, the membership ends
+        (`ended`).
         """
         if self._follower is None and self._rebalance.standing.phase is Phase.STABLE:
             self._follower = threading.Thread(
@@ -588,23 +591,24 @@ class ZooKeeperMember:
         except BaseException:
             self._rebalance.withdraw()
             raise
-        self._look_at, logs = self._next_look(), frozenset(self._rebalance.share)
-        return MemberAssignment(
-            self.id, Membership.ZOOKEEPER, self._options.strategy.value, None, logs
-        )
+        self._look_at = self._next_look()
+        logs = frozenset(self._rebalance.share)
+        strategy = self._options.strategy.value
+        return MemberAssignment(self.id, Membership.ZOOKEEPER, strategy, None, logs)
 
     def _follow(self) -> None:
-        """The thread; errors are kept, since nobody waits for them."""
+        """Run the thread. It has no caller, so `ended` keeps its error."""
         try:
             self._follow_until_stopped()
-        except Exception as error:  # told in `ended`
+        except Exception as error:
             self._rebalance.withdraw()
             self._rebalance.statistics = replace(self.statistics, lost=self.statistics.lost + 1)
             self.ended = error
 
     def _follow_until_stopped(self) -> None:
-        """Take part in each rebalance; later check whether others own their partitions, and nudge
-        them if not.
+        """Take part in each rebalance.
+
+        Later check whether the others own their partitions, and make them rebalance if not.
         """
         look_at = self._next_look()
         while not self._rebalance.is_stopped:
@@ -613,11 +617,13 @@ class ZooKeeperMember:
                 self._rebalance.run((self._rebalance.standing, Do.LOOK))
                 look_at = self._next_look()
             elif look_at is not None and look_at <= time.monotonic():
-                look_at = self._next_look() if self._rebalance.nudge_ownerless() else None
+                nudged = self._rebalance.nudge_ownerless()
+                look_at = self._next_look() if nudged else None
             elif not self._rebalance.is_stopped:
-                self._bell.rung.wait(
-                    None if look_at is None else max(0.0, look_at - time.monotonic())
-                )
+                wait_s = None
+                if look_at is not None:
+                    wait_s = max(0.0, look_at - time.monotonic())
+                self._bell.rung.wait(wait_s)
 
     def _next_look(self) -> float | None:
         wait_s = group_assignment.nudge_after_s(self._rebalance.standing, self._options.timing)

@@ -53,5 +53,8 @@ def test_a_backfill_whose_plan_nobody_can_count_keeps_no_table_from_being_accept
         world, fake_table.read_table(outside), reason="an older copy", at_ms=1
     )
     assert found.said == {} and found.untold.keys() == {"old"}
-    assert "; of backfill old nothing is accepted: Nobody can tell whether plan 3" in found.sentence
-    assert "the file part-0.parquet is gone; mend that" in found.sentence
+    assert "; nothing is accepted for backfill old: It is unknown whether plan 3" in found.sentence
+    assert (
+        "the file part-0.parquet is gone. Correct that, and run this command again"
+        in found.sentence
+    )

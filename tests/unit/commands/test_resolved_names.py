@@ -22,18 +22,18 @@ FOUND = NamedTable("lake.clicks", "/wh/clicks", "id-1", 1_700_000_000_000)
 @pytest.mark.parametrize(
     ("before", "made_for", "words", "is_silent_of"),
     [
-        (None, None, "the table lake.clicks is at /wh/clicks", "until now"),
-        (FOUND, "id-1", "the table lake.clicks is at /wh/clicks", "the next run stops"),
+        (None, None, "Table lake.clicks is at /wh/clicks", "until now"),
+        (FOUND, "id-1", "Table lake.clicks is at /wh/clicks", "the next run stops"),
         (
             replace(FOUND, path="/wh/old"),
             "id-1",
-            "until now runs went by lake.clicks at /wh/old",
+            "until now runs used lake.clicks at /wh/old",
             "the next run stops",
         ),
         (
             replace(FOUND, name="lake.visits"),
             "id-2",
-            "It is another table (id-1) than plan 1 was made for (id-2): the next run stops",
+            "It is another table (id-1) than that of plan 1 (id-2): the next run stops",
             "  ",
         ),
     ],

@@ -1,9 +1,12 @@
-"""Which family does a broker belong to, and how does a connection to it begin?
+"""Which broker type does a broker have, and how does a connection to it begin?
 
-This is the only module that names all families. It also encodes the requests of a login:
+Lives here: the list of all broker types, the choice among them, and the requests of a login:
 ApiVersions, which brokers answer before a login, SaslHandshake v1 and SaslAuthenticate (KIP-43,
-KIP-152, KIP-368). Before Kafka 1.0 SASL tokens were sent without a request header, and a rejected
-login closed the connection: logins to such brokers are not supported.
+KIP-152, KIP-368).
+Not here: requests of one broker type (kafka_family.py, jafka_family.py).
+
+Before Kafka 1.0 SASL tokens were sent without a request header, and a rejected login closed the
+connection. Logins to such brokers are not supported.
 """
 
 from __future__ import annotations
@@ -28,35 +31,99 @@ from etl.kafka.protocol import (
 from etl.kafka.versions import NONE, Api, ApiVersions, error_of, release_of
 
 Answer = TypeVar("Answer")
+Greeted = TypeVar("Greeted")
+
+GENERATIONS: tuple[Generation, ...] = (Kafka(), Jafka())
+"""All broker types, the newest first."""
+
 _ILLEGAL_STATE = 34
 _AUTHENTICATION_FAILED = 58
 _HANDSHAKE = 1
+"""The version of SaslHandshake after which tokens are sent by SaslAuthenticate."""
 
 
-def asked_first(client_id: str, address: str) -> Request[LoginDialect]:
-    """Return the request by which a broker tells how to log in. Parsing its response raises
-    SettingsError if that is unsupported.
+def choose(
+    greet: Callable[[Greeting], Greeted], *, client_id: str, address: str, told: str | None = None
+) -> Greeted:
+    """Return the result of `greet` for the first broker type whose handshake succeeds.
+
+    `told` is the configured broker type or release; no other type is then tried. `greet` raises
+    NotKafka for another protocol. If no type fits, the error of the newest type is raised, as most
+    brokers are of that type. Raises SettingsError for an unknown name.
+    """
+    failures: list[NotKafka] = []
+    for broker_type in _candidates(told):
+        try:
+            return greet(broker_type.greeting(client_id, address, told))
+        except NotKafka as failure:
+            failures.append(failure)
+    raise failures[0]
+
+
+def _candidates(name: str | None) -> tuple[Generation, ...]:
+    """Return the broker types to try: those of this name, or all that can be detected."""
+    if name is None:
+        return tuple(broker_type for broker_type in GENERATIONS if not broker_type.is_told)
+
+    named = tuple(broker_type for broker_type in GENERATIONS if name in broker_type.names)
+    if not named:
+        names = ", ".join(name for broker_type in GENERATIONS for name in broker_type.names)
+        raise SettingsError(f"There is no broker type {name}", action=f"Use one of {names}")
+    return named
+
+
+def is_release(reported: str | None) -> bool:
+    """True if this name is a release whose brokers could also be asked for their versions."""
+    return any(reported in broker_type.releases for broker_type in GENERATIONS)
+
+
+def may_lose_isolation(reported: str | None) -> bool:
+    """True if requests of this release return uncommitted records, also from a newer broker."""
+    return any(reported in broker_type.without_isolation for broker_type in GENERATIONS)
+
+
+def of_broker_version(version: str, **written: str) -> str:
+    """Return the name of the release of a Kafka version, so that brokers are not asked.
+
+    `written` names the setting in errors. Raises SettingsError for an unsupported version.
+    """
+    release = release_of(version)
+    if release is not None:
+        return Kafka.name_of(release)
+
+    raise SettingsError(
+        f"The API versions of brokers of version {version} are unknown",
+        action=(
+            "Check the number, such as 0.8.2, 0.9 or 3.9. "
+            "Brokers from 0.10 on report their API versions, and need no broker_version"
+        ),
+        **(written or {"key": "source.broker_version"}),
+    )
+
+
+def login_asked_first(client_id: str, address: str) -> Request[LoginDialect]:
+    """Return the request whose response decides how to log in. Only Kafka has logins.
+
+    Parsing the response raises SettingsError if the broker supports no login known here.
     """
 
-    def dialect(response: Any) -> LoginDialect:
+    def choose_login(response: Any) -> LoginDialect:
         spoken = small_messages.parse_api_versions(response)
-        if versions.newest_of(Api.SASL_HANDSHAKE, spoken) < _HANDSHAKE or not versions.is_spoken(
-            Api.SASL_AUTHENTICATE, spoken
-        ):
-            action = "Use a listener without a login, for brokers of this release"
+        has_handshake = versions.newest_of(Api.SASL_HANDSHAKE, spoken) >= _HANDSHAKE
+        if not has_handshake or not versions.is_spoken(Api.SASL_AUTHENTICATE, spoken):
             raise SettingsError(
-                "The broker is of a release before 1.0, and logins begin there",
+                "The broker is older than Kafka 1.0, and logins are supported from 1.0 on",
                 broker=address,
-                action=action,
+                action="Use a listener without a login for brokers of this release",
             )
         return KafkaLogin(spoken, client_id, address)
 
-    return _request(Api.API_VERSIONS, 0, {}, dialect, client_id, address)
+    return _request(Api.API_VERSIONS, 0, {}, choose_login, client_id, address)
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaLogin(LoginDialect):
-    """See `LoginDialect`."""
+    """Requests of a login to a Kafka broker."""
 
     spoken: ApiVersions
     client_id: str
@@ -85,14 +152,15 @@ class KafkaLogin(LoginDialect):
 
 
 def parse_mechanisms(response: Any) -> MechanismAnswer:
-    """An answer to SaslHandshake."""
+    """Parse a response to SaslHandshake."""
     code = response.error_code
     return MechanismAnswer(code == NONE, tuple(response.mechanisms), code == _ILLEGAL_STATE)
 
 
 def parse_token(response: Any) -> TokenAnswer:
-    """Parse a response to SaslAuthenticate. One code alone means wrong credentials; others are
-    failures of a broker, or of a proxy.
+    """Parse a response to SaslAuthenticate.
+
+    Only one error code means wrong credentials. The others are failures of a broker or a proxy.
     """
     code = response.error_code
     if refusal := error_of(code):
@@ -101,10 +169,10 @@ def parse_token(response: Any) -> TokenAnswer:
             is_wrong=code == _AUTHENTICATION_FAILED,
             said=response.error_message or "",
         )
+
     lifetime_ms = getattr(response, "session_lifetime_ms", 0) or 0
-    return TokenAnswer(
-        bytes(response.auth_bytes), lifetime_s=lifetime_ms / 1000 if lifetime_ms > 0 else None
-    )
+    lifetime_s = lifetime_ms / 1000 if lifetime_ms > 0 else None
+    return TokenAnswer(bytes(response.auth_bytes), lifetime_s=lifetime_s)
 
 
 def _request(
@@ -124,67 +192,3 @@ def _request(
         return Reply(parse(small_messages.decode(api, version, answer, broker=address)))
 
     return Request(frame, read)
-
-
-Greeted = TypeVar("Greeted")
-GENERATIONS: tuple[Generation, ...] = (Kafka(), Jafka())
-"""The newest first."""
-
-
-def choose(
-    greet: Callable[[Greeting], Greeted], *, client_id: str, address: str, told: str | None = None
-) -> Greeted:
-    """Return what `greet` makes of the first broker type whose handshake succeeds, or of the
-    configured one (`told`).
-
-    `greet` raises NotKafka for another protocol. If none fits, the error of the newest type is
-    raised, which most brokers are. Raises SettingsError for an unknown name.
-    """
-    strangers: list[NotKafka] = []
-    for generation in _asked(told):
-        try:
-            return greet(generation.greeting(client_id, address, told))
-        except NotKafka as stranger:
-            strangers.append(stranger)
-    raise strangers[0]
-
-
-def login_asked_first(client_id: str, address: str) -> Request[LoginDialect]:
-    """Return the request by which a broker tells how to log in. Only one broker type has logins."""
-    return asked_first(client_id, address)
-
-
-def is_release(reported: str | None) -> bool:
-    """True if a broker that is configured as this release could also be asked for its versions."""
-    return any(reported in generation.releases for generation in GENERATIONS)
-
-
-def may_lose_isolation(reported: str | None) -> bool:
-    """True if a broker that is configured as this release is read without isolation, whatever it
-    is.
-    """
-    return any(reported in generation.without_isolation for generation in GENERATIONS)
-
-
-def of_broker_version(version: str, **written: str) -> str:
-    """Return the release name for a Kafka version, so that brokers are not asked. Raises
-    SettingsError for an unsupported version; `written` names the setting.
-    """
-    release = release_of(version)
-    if release is None:
-        message = f"What brokers of version {version} speak is not known"
-        action = "Check the number, such as 0.8.2, 0.9 or 3.9; brokers from 0.10 on tell what they speak by themselves"
-        raise SettingsError(message, action=action, **(written or {"key": "source.broker_version"}))
-    return Kafka.name_of(release)
-
-
-def _asked(reported: str | None) -> tuple[Generation, ...]:
-    if reported is None:
-        return tuple(generation for generation in GENERATIONS if not generation.is_told)
-    found = tuple(generation for generation in GENERATIONS if reported in generation.names)
-    if not found:
-        names = ", ".join(name for generation in GENERATIONS for name in generation.names)
-        raise SettingsError(
-            f"There is no generation of brokers called {reported}", action=f"Use one of {names}"
-        )
-    return found

@@ -1,9 +1,13 @@
-"""Which request does each question become on Kafka 0.8 to 4.x?
+"""The requests of Kafka 0.8 to 4.x.
+
+Lives here: the handshake, and for each operation the request, its version and its parser.
+Not here: the bytes (small_messages.py, many_partitions.py, group_messages.py, fetch.py) and the
+tables of versions and errors (versions.py).
 
 Versions are those that the broker reported in the handshake, else those of its release. Brokers
-from 0.10 on answer ApiVersions (KIP-35). On it, 0.8.2.2 closes the connection and 0.9.0.1 does not
-answer, though some distributors' 0.9 close it. All of them answer ListOffsets v0, which without
-partitions is the smallest request that every broker before 4.0 accepts.
+from 0.10 on answer ApiVersions (KIP-35). On that request, 0.8.2.2 closes the connection and 0.9.0.1
+does not answer, though the 0.9 of some distributors closes it. All of them answer ListOffsets v0,
+which without partitions is the smallest request that every broker before 4.0 accepts.
 """
 
 from __future__ import annotations
@@ -54,46 +58,53 @@ from etl.model.partitions import (
 
 Answer = TypeVar("Answer")
 HANDSHAKE_CORRELATION_ID = 0x0D0A0D0A
-r"""Its bytes read \r\n\r\n: a server of a line protocol (HTTP) sees the end of a request in our first frame and
-answers at once, where it would else wait for more as we wait for it."""
+r"""Its bytes are \r\n\r\n, which end a request of a line protocol (HTTP).
+
+A server of such a protocol answers the first frame at once. It would else wait for more bytes while
+this client waits for a response.
+"""
 _OLDER_CORRELATION_ID = 0x0A0D0A0D
 PATIENCE_S = 1.0
-"""How long brokers may think about ApiVersions before it is looked whether they will ever answer.
-Only time is lost by a wrong guess.
+"""How long to wait for a response to ApiVersions before an older release is tested for.
+
+A wrong value costs only time.
 """
-_TELLS_ITSELF = "kafka"
+_DETECTED = "kafka"
+"""The name of brokers that reported their versions."""
 _FIRST_WITH_LARGEST_TIMES = 7
-"""The version of ListOffsets (KIP-734). A broker before Kafka 3.0 takes the question for a time
-before all others.
+"""The version of ListOffsets with MAX_TIMESTAMP (KIP-734).
+
+A broker before Kafka 3.0 takes that for a time before all others.
 """
 
 
 class Kafka(Generation):
-    """Brokers of Kafka from 0.8 on: `kafka` reports its versions, `kafka-0.9` and the like are
-    configured releases.
+    """Brokers of Kafka 0.8 and later.
+
+    The name `kafka` is of brokers that reported their versions. `kafka-0.9` and the like are
+    releases, configured or detected.
     """
 
-    names = (_TELLS_ITSELF, *(f"{_TELLS_ITSELF}-{release}" for release in versions.releases()))
+    names = (_DETECTED, *(f"{_DETECTED}-{release}" for release in versions.releases()))
     releases = names[1:]
     without_isolation = tuple(
-        f"{_TELLS_ITSELF}-{release}"
-        for release, spoken in versions.releases().items()
-        if not versions.keeps_isolation(spoken)
+        f"{_DETECTED}-{release}"
+        for release, api_versions in versions.releases().items()
+        if not versions.keeps_isolation(api_versions)
     )
     is_told = False
 
     @staticmethod
     def name_of(release: str) -> str:
-        """The name of a release of `versions.releases`."""
-        return f"{_TELLS_ITSELF}-{release}"
+        """Return the broker type name of a release of `versions.releases`."""
+        return f"{_DETECTED}-{release}"
 
     def greeting(self, client_id: str, address: str, name: str | None = None) -> Greeting:
-        if name not in (None, _TELLS_ITSELF):
-            return _greeting_of_a_release(
-                name.removeprefix(f"{_TELLS_ITSELF}-"), client_id, address
-            )
+        if name not in (None, _DETECTED):
+            release = name.removeprefix(f"{_DETECTED}-")
+            return _handshake_of_release(release, client_id, address)
 
-        def dialect(answer: memoryview) -> BrokerProtocol:
+        def parse_versions(answer: memoryview) -> BrokerProtocol:
             response = small_messages.decode(Api.API_VERSIONS, 0, answer, broker=address)
             return KafkaDialect(small_messages.parse_api_versions(response), client_id, address)
 
@@ -104,41 +115,51 @@ class Kafka(Generation):
             client_id=client_id,
             fields={},
         )
-        of_0_8, of_0_9 = (
-            partial(KafkaDialect.of_release, release, client_id, address)
-            for release in ("0.8", "0.9")
-        )
-        oldest = _empty_list_offsets(0, client_id)
-        older = OlderBrokers(
-            oldest,
-            lambda answer: _number(answer) == _OLDER_CORRELATION_ID,
-            PATIENCE_S,
-            unanswering=of_0_9,
-            hanging_up=((_empty_describe_groups(client_id), of_0_9), (oldest, of_0_8)),
-        )
+        older = None
+        if name is None:
+            older = _older_brokers(client_id, address)
         return Greeting(
             "ApiVersions",
             frame,
             lambda answer: _number(answer) == HANDSHAKE_CORRELATION_ID,
-            dialect,
-            older=older if name is None else None,
+            parse_versions,
+            older=older,
         )
 
 
-def _greeting_of_a_release(release: str, client_id: str, address: str) -> Greeting:
-    """Return a handshake without versions, which only shows that the port speaks Kafka."""
+def _older_brokers(client_id: str, address: str) -> OlderBrokers:
+    """Return how to recognise brokers that have no ApiVersions.
+
+    A broker must not be taken for an older one than it is: it would return records in an older
+    format, without headers and timestamps, and no error. A newer broker that closes the connection
+    may only be starting, and one that does not answer may only be overloaded.
+    """
+    of_0_8 = partial(KafkaDialect.of_release, "0.8", client_id, address)
+    of_0_9 = partial(KafkaDialect.of_release, "0.9", client_id, address)
+    oldest = _empty_list_offsets(0, client_id)
+    return OlderBrokers(
+        oldest,
+        lambda answer: _number(answer) == _OLDER_CORRELATION_ID,
+        PATIENCE_S,
+        unanswering=of_0_9,
+        hanging_up=((_empty_describe_groups(client_id), of_0_9), (oldest, of_0_8)),
+    )
+
+
+def _handshake_of_release(release: str, client_id: str, address: str) -> Greeting:
+    """Return a handshake without versions, which only proves that the port speaks Kafka."""
     protocol = KafkaDialect.of_release(release, client_id, address)
     frame = _empty_list_offsets(protocol.version_of(Api.LIST_OFFSETS), client_id)
-    action = (
-        f"Check that the broker understands Kafka {release}, as broker_version says, or the broker itself when the run began; "
-        "for a TLS listener on this port, or a broker that wants a login"
-    )
     return Greeting(
         "ListOffsets",
         frame,
         lambda answer: _number(answer) == _OLDER_CORRELATION_ID,
         lambda answer: protocol,
-        check_if_truncated=action,
+        check_if_truncated=(
+            f"Check that the broker supports Kafka {release}, the release that broker_version "
+            "names or that the broker had when the run began, "
+            "and whether the port is a TLS listener or needs a login"
+        ),
     )
 
 
@@ -153,7 +174,7 @@ def _empty_list_offsets(version: int, client_id: str) -> bytes:
 
 
 def _empty_describe_groups(client_id: str) -> bytes:
-    """Return a request that brokers before 0.9 do not know."""
+    """Return a request that brokers before 0.9 do not support."""
     return small_messages.encode(
         Api.DESCRIBE_GROUPS,
         0,
@@ -164,27 +185,25 @@ def _empty_describe_groups(client_id: str) -> bytes:
 
 
 class KafkaDialect(BrokerProtocol):
-    """Requests of one broker, by the versions that it reported, or of the configured release."""
+    """Requests to one broker, in the versions that it reported, else those of its release."""
 
     def __init__(
-        self, spoken: ApiVersions, client_id: str, address: str, generation: str = _TELLS_ITSELF
+        self, api_versions: ApiVersions, client_id: str, address: str, generation: str = _DETECTED
     ) -> None:
-        self._spoken, self._client_id, self._address, self._generation = (
-            spoken,
-            client_id,
-            address,
-            generation,
-        )
+        self._api_versions = api_versions
+        self._client_id = client_id
+        self._address = address
+        self._generation = generation
 
     @classmethod
     def of_release(cls, release: str, client_id: str, address: str) -> KafkaDialect:
-        """Return the requests of a release of `versions.releases`."""
+        """Return the requests in the versions of a release of `versions.releases`."""
         return cls(versions.releases()[release], client_id, address, Kafka.name_of(release))
 
     def version_of(self, api: Api, *, least: int = 0, most: int | None = None) -> int:
-        """Which version a request is sent in; see `versions.choose_version`."""
+        """Return the version of a request; see `versions.choose_version`."""
         return versions.choose_version(
-            api, self._spoken, least=least, most=most, broker=self._address
+            api, self._api_versions, least=least, most=most, broker=self._address
         )
 
     @property
@@ -194,64 +213,71 @@ class KafkaDialect(BrokerProtocol):
     def is_not_of(
         self, reported: str, isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> OtherRelease | None:
-        name, found = reported.removeprefix(f"{_TELLS_ITSELF}-"), self._release
-        theirs = versions.releases().get(name, {})
-        answers = f"the broker is spoken to as Kafka {name}, and answers as Kafka {found} does"
-        fits = (
-            f"Check that key, or the data source's option broker_version: '{found}' fits this broker; where it is left out, brokers are asked. "
-            "If it is not given, the broker was another one when the run began: run again"
+        configured = reported.removeprefix(f"{_DETECTED}-")
+        configured_versions = versions.releases().get(configured, {})
+        finding = (
+            f"The broker is treated as Kafka {configured}, and answers like Kafka {self._release}"
+        )
+        action = (
+            "Check that key, or the data source's option broker_version: "
+            f"'{self._release}' fits this broker. "
+            "Without it, brokers are asked for their API versions. "
+            "If it is not set, the broker had another release when the run began: run again"
         )
         place = {"key": "source.broker_version", "broker": self._address}
-        if lacking := versions.not_spoken(theirs, self._spoken):
-            return OtherRelease(f"{answers}, which has no {lacking[0]}", action=fits, **place)
-        is_lost = isolation is Isolation.READ_COMMITTED and versions.keeps_isolation(self._spoken)
-        if is_lost and not versions.keeps_isolation(theirs):
-            message = f"{answers}: spoken to so it also gives out records of transactions that were aborted or are still open"
+
+        missing = versions.not_spoken(configured_versions, self._api_versions)
+        if missing:
+            return OtherRelease(f"{finding}, which has no {missing[0]}", action=action, **place)
+
+        # In a version from before transactions a broker returns uncommitted records, and no error.
+        returns_uncommitted = versions.keeps_isolation(
+            self._api_versions
+        ) and not versions.keeps_isolation(configured_versions)
+        if isolation is Isolation.READ_COMMITTED and returns_uncommitted:
             return OtherRelease(
-                message,
-                action=f"{fits}; where such records are wanted, isolation_level: read_uncommitted",
+                f"{finding}: to requests of Kafka {configured} it also returns records of "
+                "transactions that were aborted or are still open",
+                action=(f"{action}. To load such records, set isolation_level: read_uncommitted"),
                 **place,
             )
         return None
 
     @property
     def _release(self) -> str:
-        return (
-            versions.release(self._spoken)
-            if self._generation == _TELLS_ITSELF
-            else self._generation.removeprefix(f"{_TELLS_ITSELF}-")
-        )
+        if self._generation == _DETECTED:
+            return versions.release(self._api_versions)
+        return self._generation.removeprefix(f"{_DETECTED}-")
 
     def introduction(self) -> str:
         fetch = self.version_of(Api.FETCH)
-        if self._generation == _TELLS_ITSELF:
-            return f"Kafka {self._release} by what it speaks, Fetch v{fetch}"
-        return f"Kafka, spoken to as {self._release}, Fetch v{fetch}"
+        if self._generation == _DETECTED:
+            return f"Kafka {self._release} by its API versions, Fetch v{fetch}"
+        return f"Kafka, treated as {self._release}, Fetch v{fetch}"
 
     def number_of(self, start: memoryview) -> int | None:
         return _number(start)
 
     def metadata(self, topics: Collection[str] | None) -> Request[ClusterMetadata]:
-        # A broker that is asked for a topic by name before version 4 may create it, so it is asked
-        # for all of them. A topic of the brokers themselves is made in any version, whatever the
-        # request says of making topics (seen on 1.1).
-        is_internal = not INTERNAL_TOPICS.isdisjoint(topics or ())
-        by_name = (
-            self.version_of(Api.METADATA) >= small_messages.METADATA_CREATES_NOTHING
-            and not is_internal
-        )
-        fields, chosen = (
-            small_messages.metadata_fields(topics if by_name else None),
-            None if by_name else topics,
-        )
+        # Before version 4 (Kafka 0.11) a broker may create a topic that a request names, so the
+        # request is for all topics. Internal topics are created in any version, whatever the
+        # request says about creating topics (seen on 1.1).
         version = self.version_of(Api.METADATA)
+        is_internal = not INTERNAL_TOPICS.isdisjoint(topics or ())
+        if version >= small_messages.METADATA_CREATES_NOTHING and not is_internal:
+            fields = small_messages.metadata_fields(topics)
+            chosen = None
+        else:
+            fields = small_messages.metadata_fields(None)
+            chosen = topics
+
         if version < many_partitions.FIRST_CLUSTER:
             return self._request(
                 Api.METADATA,
                 fields,
                 lambda response: small_messages.parse_metadata(response, chosen),
             )
-        return self._about_logs(
+        return self._request_by_partition(
             version,
             partial(small_messages.encode, Api.METADATA, fields=fields),
             partial(many_partitions.parse_cluster, chosen=chosen),
@@ -266,16 +292,19 @@ class KafkaDialect(BrokerProtocol):
         version = self.version_of(Api.LIST_OFFSETS)
         if version == 0 and any(when >= 0 for when in times.values()):
             raise SettingsError(
-                "Brokers before 0.10.1 cannot find the record of a time: they only know when whole segments were written",
-                action="Check where reading is to start or stop by a time: earliest, latest and offsets are what they can tell; of a run, "
-                "--until -10000: up to so many offsets before the end",
+                "Brokers before 0.10.1 cannot find the record of a time: "
+                "they only know when whole segments were written",
+                action=(
+                    "Start or stop at earliest, latest or an offset instead of a time. "
+                    "For a run, --until -10000 stops that many offsets before the end"
+                ),
                 broker=self._address,
             )
         if version < many_partitions.FIRST_LISTED:
             fields = small_messages.list_offsets_fields(times, isolation, epochs)
             return self._request(Api.LIST_OFFSETS, fields, small_messages.parse_list_offsets)
         is_stable = isolation is Isolation.READ_COMMITTED and version >= 2
-        return self._about_logs(
+        return self._request_by_partition(
             version,
             partial(
                 many_partitions.encode_list_offsets, times=times, isolation=isolation, epochs=epochs
@@ -285,7 +314,7 @@ class KafkaDialect(BrokerProtocol):
 
     @property
     def has_max_timestamps(self) -> bool:
-        return versions.newest_of(Api.LIST_OFFSETS, self._spoken) >= _FIRST_WITH_LARGEST_TIMES
+        return versions.newest_of(Api.LIST_OFFSETS, self._api_versions) >= _FIRST_WITH_LARGEST_TIMES
 
     def largest_times(
         self,
@@ -293,7 +322,7 @@ class KafkaDialect(BrokerProtocol):
         epochs: Mapping[BrokerPartition, int | None],
     ) -> Request[dict[BrokerPartition, ListedOffset]]:
         times = dict.fromkeys(logs, small_messages.MAX_TIMESTAMP)
-        return self._about_logs(
+        return self._request_by_partition(
             self.version_of(Api.LIST_OFFSETS, least=_FIRST_WITH_LARGEST_TIMES),
             partial(
                 many_partitions.encode_list_offsets,
@@ -307,7 +336,7 @@ class KafkaDialect(BrokerProtocol):
     def segments_before(
         self, log: BrokerPartition, time_ms: int
     ) -> Request[tuple[int, ...] | BrokerRefusal]:
-        """Version 0, which brokers before 4.0 speak, knows segments only."""
+        # Version 0, which brokers before 4.0 support, finds segments only.
         fields = small_messages.list_offsets_fields({log: time_ms}, Isolation.READ_UNCOMMITTED, {})
         return self._request(
             Api.LIST_OFFSETS,
@@ -319,7 +348,7 @@ class KafkaDialect(BrokerProtocol):
     def offsets_before(
         self, log: BrokerPartition, time_ms: int, most: int
     ) -> Request[tuple[int, ...] | BrokerRefusal]:
-        """All versions answer it; what a time finds differs."""
+        # All versions answer this; version 0 finds the segments of a time, later ones a record.
         fields = small_messages.list_offsets_fields(
             {log: time_ms}, Isolation.READ_UNCOMMITTED, {}, most
         )
@@ -330,14 +359,14 @@ class KafkaDialect(BrokerProtocol):
         )
 
     def fetch(self, fetch: Fetch) -> Request[FetchAnswer]:
-        version = self.version_of(
-            Api.FETCH, most=None if names_all_by_id(fetch.wanted) else FIRST_WITH_TOPIC_IDS - 1
-        )
-        wanted = (
-            squeezed(fetch.wanted, fetch.max_bytes)
-            if version < FIRST_WITH_A_LIMIT
-            else fetch.wanted
-        )
+        if names_all_by_id(fetch.wanted):
+            version = self.version_of(Api.FETCH)
+        else:
+            version = self.version_of(Api.FETCH, most=FIRST_WITH_TOPIC_IDS - 1)
+
+        wanted = fetch.wanted
+        if version < FIRST_WITH_A_LIMIT:
+            wanted = squeezed(fetch.wanted, fetch.max_bytes)
 
         def frame(number: int) -> bytes:
             return encode_fetch(
@@ -352,46 +381,44 @@ class KafkaDialect(BrokerProtocol):
             )
 
         def read(answer: memoryview) -> Reply[FetchAnswer]:
-            found = parse_fetch(version, answer[4:], wanted, broker=self._address)
-            return Reply(found, found.throttle_ms)
+            fetched = parse_fetch(version, answer[4:], wanted, broker=self._address)
+            return Reply(fetched, fetched.throttle_ms)
 
         return Request(frame, read)
 
     @property
     def keeps_groups(self) -> bool:
-        return Api.DESCRIBE_GROUPS.key in self._spoken
+        return Api.DESCRIBE_GROUPS.key in self._api_versions
 
     @property
     def membership(self) -> SpokenMembership:
-        joins, beats = (
-            versions.newest_of(api, self._spoken)
-            for api in (Api.JOIN_GROUP, Api.CONSUMER_GROUP_HEARTBEAT)
-        )
-        # version 0 is the preview of 3.7 to 3.9, which refuses it unless it is enabled
+        join = versions.newest_of(Api.JOIN_GROUP, self._api_versions)
+        heartbeat = versions.newest_of(Api.CONSUMER_GROUP_HEARTBEAT, self._api_versions)
         return SpokenMembership(
-            joins >= 0,
-            joins >= 1,
-            joins >= group_messages.FIRST_STATIC_JOIN,
-            beats >= 1,
-            self._release,
+            is_classic=join >= 0,
+            has_rebalance_timeout=join >= 1,
+            is_static=join >= group_messages.FIRST_STATIC_JOIN,
+            # Version 0 is the preview of 3.7 to 3.9, which rejects it unless it is enabled.
+            is_consumer=heartbeat >= 1,
+            release=self._release,
         )
 
     @property
     def has_describe_configs(self) -> bool:
-        return Api.DESCRIBE_CONFIGS.key in self._spoken
+        return Api.DESCRIBE_CONFIGS.key in self._api_versions
 
     @property
     def keeps_offsets(self) -> bool:
-        return self._spoken.get(Api.OFFSET_COMMIT.key, (0, 0))[1] >= 1
+        return self._api_versions.get(Api.OFFSET_COMMIT.key, (0, 0))[1] >= 1
 
     @property
     def has_leader_epochs(self) -> bool:
-        return versions.is_spoken(Api.OFFSET_FOR_LEADER_EPOCH, self._spoken)
+        return versions.is_spoken(Api.OFFSET_FOR_LEADER_EPOCH, self._api_versions)
 
     def epoch_ends(
         self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]
     ) -> Request[EpochEndsResponse]:
-        return self._about_logs(
+        return self._request_by_partition(
             self.version_of(Api.OFFSET_FOR_LEADER_EPOCH),
             partial(many_partitions.encode_epoch_ends, epochs=epochs, current=current),
             many_partitions.parse_epoch_ends,
@@ -399,7 +426,7 @@ class KafkaDialect(BrokerProtocol):
 
     def log_sizes(self, logs: Collection[BrokerPartition]) -> Request[dict[BrokerPartition, int]]:
         version = self.version_of(Api.DESCRIBE_LOG_DIRS)
-        return self._about_logs(
+        return self._request_by_partition(
             version,
             partial(many_partitions.encode_log_dirs, logs=logs),
             many_partitions.parse_log_dirs,
@@ -449,7 +476,7 @@ class KafkaDialect(BrokerProtocol):
 
     @property
     def keeps_consumer_groups(self) -> bool:
-        return versions.is_spoken(Api.CONSUMER_GROUP_DESCRIBE, self._spoken)
+        return versions.is_spoken(Api.CONSUMER_GROUP_DESCRIBE, self._api_versions)
 
     def consumer_members_of(self, group: str) -> Request[MembersResponse]:
         return self._request(
@@ -461,7 +488,9 @@ class KafkaDialect(BrokerProtocol):
         )
 
     def join_group(self, wanted: JoinRequest) -> Request[Joined]:
-        least = 0 if wanted.instance_id is None else group_messages.FIRST_STATIC_JOIN
+        least = 0
+        if wanted.instance_id is not None:
+            least = group_messages.FIRST_STATIC_JOIN
         return self._request(
             Api.JOIN_GROUP,
             group_messages.join_fields(wanted),
@@ -485,7 +514,7 @@ class KafkaDialect(BrokerProtocol):
             Api.SYNC_GROUP,
             fields,
             partial(group_messages.parse_sync, broker=self._address, group=identity.group),
-            least=_static(identity),
+            least=_oldest_version_for(identity),
         )
 
     def heartbeat(self, identity: MemberIdentity) -> Request[BrokerRefusal | None]:
@@ -493,7 +522,7 @@ class KafkaDialect(BrokerProtocol):
             Api.HEARTBEAT,
             group_messages.heartbeat_fields(identity),
             group_messages.parse_heartbeat,
-            least=_static(identity),
+            least=_oldest_version_for(identity),
         )
 
     def leave_group(self, identity: MemberIdentity) -> Request[BrokerRefusal | None]:
@@ -513,7 +542,7 @@ class KafkaDialect(BrokerProtocol):
     def commit_offsets(
         self, commit: OffsetsCommit, *, in_zookeeper: bool = False
     ) -> Request[dict[BrokerPartition, BrokerRefusal | None]]:
-        bounds = _bounds_of(in_zookeeper, commit.offsets, commit.topic_ids)
+        bounds = _version_bounds(in_zookeeper, commit.offsets, commit.topic_ids)
         if commit.member and commit.member.instance_id is not None:
             bounds["least"] = many_partitions.FIRST_STATIC
         return self._request(
@@ -532,7 +561,7 @@ class KafkaDialect(BrokerProtocol):
             lambda response: many_partitions.parse_offset_fetch(
                 response, in_zookeeper=in_zookeeper, question=question
             ),
-            **_bounds_of(in_zookeeper, question.logs, question.topic_ids),
+            **_version_bounds(in_zookeeper, question.logs, question.topic_ids),
         )
 
     def append(
@@ -543,12 +572,11 @@ class KafkaDialect(BrokerProtocol):
         timestamp_ms: int,
         timeout_ms: int,
     ) -> Request[int | BrokerRefusal | None]:
-        magic = produce.magic_of(self.version_of(Api.PRODUCE))
-        encoded = (
-            records
-            if isinstance(records, bytes)
-            else produce.encode_records(records, timestamp_ms=timestamp_ms, magic=magic)
-        )
+        if isinstance(records, bytes):
+            encoded = records
+        else:
+            magic = produce.magic_of(self.version_of(Api.PRODUCE))
+            encoded = produce.encode_records(records, timestamp_ms=timestamp_ms, magic=magic)
         return self._request(
             Api.PRODUCE,
             produce.produce_fields(log, encoded, timeout_ms),
@@ -557,7 +585,7 @@ class KafkaDialect(BrokerProtocol):
             ),
         )
 
-    def _about_logs(
+    def _request_by_partition(
         self,
         version: int,
         encode: Callable[..., bytes],
@@ -594,24 +622,25 @@ class KafkaDialect(BrokerProtocol):
         return Request(frame, read)
 
 
-def _static(identity: MemberIdentity) -> int:
-    """The oldest version that knows the name of this member."""
+def _oldest_version_for(identity: MemberIdentity) -> int:
+    """Return the oldest version of a request that can identify this member."""
     return 0 if identity.instance_id is None else group_messages.FIRST_STATIC
 
 
-def _bounds_of(
+def _version_bounds(
     in_zookeeper: bool, logs: Iterable[BrokerPartition], topic_ids: Mapping[str, str]
 ) -> dict[str, int]:
-    """The versions of OffsetCommit and OffsetFetch by which a broker writes to ZooKeeper, or the
-    coordinator keeps the offsets itself.
+    """Return the bounds of the versions of OffsetCommit and OffsetFetch.
+
+    The version decides whether a broker stores the offsets in ZooKeeper (0), or the coordinator
+    stores them in Kafka, and whether topics are identified by name or id.
     """
     if in_zookeeper:
         return {"most": 0}
-    return (
-        {"least": 1}
-        if {log.topic for log in logs} <= topic_ids.keys()
-        else {"least": 1, "most": many_partitions.FIRST_BY_ID - 1}
-    )
+    topics = {log.topic for log in logs}
+    if topics <= topic_ids.keys():
+        return {"least": 1}
+    return {"least": 1, "most": many_partitions.FIRST_BY_ID - 1}
 
 
 def _number(answer: memoryview) -> int:

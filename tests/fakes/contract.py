@@ -42,7 +42,7 @@ class BrokerContract:
     def test_a_broker_shows_what_it_is_by_the_versions_that_it_speaks(self, served: Served) -> None:
         with served.consumer() as consumer:
             assert re.fullmatch(
-                r"Kafka [34]\.[0-9.]+ by what it speaks, Fetch v13", consumer.introduction()
+                r"Kafka [34]\.[0-9.]+ by its API versions, Fetch v13", consumer.introduction()
             )
 
     def test_records_that_were_sent_are_fetched_from_their_offset_on(self, served: Served) -> None:

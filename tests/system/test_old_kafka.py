@@ -37,7 +37,7 @@ def test_a_broker_version_above_the_brokers_own_is_told_as_that_setting(
 ) -> None:
     for said in ("0.9", "0.10.0", "0.10.2", "0.11", "1.1", "2.8", "3.9", "4.1"):
         with pytest.raises(
-            OtherRelease, match=f"spoken to as Kafka {said}.*answers as Kafka 0.8 does"
+            OtherRelease, match=f"treated as Kafka {said}.*answers like Kafka 0.8"
         ) as refused:
             preview(settings_of(old, tmp_path, broker_version=said, request_timeout_s=5))
         assert (refused.value.exit_code, refused.value.where["key"]) == (2, "source.broker_version")

@@ -47,13 +47,13 @@ def test_an_old_broker_is_found_out_and_its_generation_can_be_told_to_others(
         assert consumer.generation == f"kafka-{old.release}"
         assert (
             consumer.introduction()
-            == f"Kafka, spoken to as {old.release}, Fetch v{1 if old.release == '0.9' else 0}"
+            == f"Kafka, treated as {old.release}, Fetch v{1 if old.release == '0.9' else 0}"
         )
 
 
 def test_a_broker_of_0_9_that_hangs_up_as_0_8_does_is_not_taken_for_that() -> None:
     with OldBroker("0.9", hangs_up=True).listening() as old, consumer_of(old) as consumer:
-        assert consumer.introduction() == "Kafka, spoken to as 0.9, Fetch v1"
+        assert consumer.introduction() == "Kafka, treated as 0.9, Fetch v1"
 
 
 def test_who_was_told_asks_for_no_versions(old: OldBroker) -> None:
@@ -77,7 +77,7 @@ def test_a_broker_that_leaves_the_greeting_unanswered_is_waited_for_once_only(
     with OldBroker("0.9").listening() as old:
         for _ in range(3):
             with consumer_of(old) as consumer:
-                assert consumer.introduction().startswith("Kafka, spoken to as 0.9")
+                assert consumer.introduction().startswith("Kafka, treated as 0.9")
     assert [wait > 0 for wait in waits] == [True, False, False]
 
 
@@ -169,5 +169,5 @@ def test_a_release_that_was_told_is_greeted_with_a_question_that_it_understands(
     generation: str, version: int
 ) -> None:
     with FakeBroker() as broker, consumer_of(broker, generation) as consumer:
-        assert consumer.introduction().startswith(f"Kafka, spoken to as {generation[6:]}, ")
+        assert consumer.introduction().startswith(f"Kafka, treated as {generation[6:]}, ")
         assert broker.requests == [(LIST_OFFSETS, version)]

@@ -90,7 +90,7 @@ def test_brokers_that_keep_no_offsets_are_refused_with_what_they_are(storage: st
         offsets_on(broker, storage).committed([LOG])
     assert (
         refused.value.where == {"key": "group.offsets_storage"}
-        and "by what it speaks" in refused.value.message
+        and "by its API versions" in refused.value.message
     )
     assert "from 0.8.2 on" in refused.value.action
 

@@ -82,7 +82,7 @@ def test_what_was_never_committed_is_not_read_by_a_release_that_knows_no_transac
         "key": "source.broker_version",
         "broker": f"{broker.host}:{broker.port}",
     }
-    assert f"spoken to as Kafka {told}, and answers as Kafka 1.1 does" in raised.value.message
+    assert f"treated as Kafka {told}, and answers like Kafka 1.1" in raised.value.message
     assert "'1.1' fits" in raised.value.action and "read_uncommitted" in raised.value.action
 
 
@@ -152,7 +152,7 @@ def test_a_question_that_the_broker_hangs_up_on_is_told_with_the_setting(
         broker.script[api].extend([hang_up] * 4)
         with pytest.raises(
             OtherRelease,
-            match=f"spoken to as Kafka {told}, and answers as Kafka {release} does, which has no ",
+            match=f"treated as Kafka {told}, and answers like Kafka {release}, which has no ",
         ):
             ask(cluster)
 
@@ -194,6 +194,6 @@ def test_the_doctor_asks_each_broker_whether_it_is_what_the_conf_says(
         line = told_by_doctor(broker, told, isolation)
     assert line.verdict is verdict
     if verdict is Verdict.FAILED:
-        assert f"answers as Kafka {release} does" in line.found and "source.broker_version" in str(
+        assert f"answers like Kafka {release}" in line.found and "source.broker_version" in str(
             line
         )

@@ -1,21 +1,21 @@
 """Which rows are in a table?
 
-Queries that read rows, never file statistics, which are claims of the writer. Their results are
-judged in etl/audit/audit.py.
+Lives here: queries that read rows. File statistics are only claims of a writer, so a proof does not
+use them. Not here: the judgement of the results (etl/audit/audit.py).
 
 Kafka 0.8 and later: bitmaps of offsets per partition.
 
-Jafka: rows come in runs, each a part of what one task wrote: the same entry and the next index, or
-a later entry and index 0. A partition whose runs, ordered by first row, continue the same way has
-each message once, and rows between two edges of the ledger are counted directly. Of any other
-partition Spark counts the rows of each entry and sums them between edges. The driver receives as
-many rows as the ledger has intervals.
+Jafka: rows come in runs, each a part of the rows that one task wrote. Within a run the next row has
+the same entry and the next index, or a later entry and index 0. If the runs of a partition, ordered
+by first row, continue in the same way, the partition has each message once, and rows between two
+edges of the ledger are counted directly. Of any other partition Spark counts the rows of each entry
+and sums them between edges. The driver receives as many rows as the ledger has intervals.
 
 Replays: the `replaceWhere` condition and the number of rows that meet it. One overwrite is one
 commit with the plan's transaction, and Delta rejects rows that do not meet the condition.
 
-Rows that no pipeline of ours loaded: first and last offset of each partition, from statistics where
-they suffice, else from the key columns of the files.
+Rows that no pipeline loaded: first and last offset of each partition, from statistics if they
+suffice, else from the key columns of the files.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 
 
 Intervals = Mapping[AuditedLog, Sequence[tuple[int, int]]]
-"""Offsets [from, until) of each log."""
+"""Offsets [from, until) of each partition."""
 _FROM_STATISTICS = "spark.databricks.delta.optimizeMetadataQuery.enabled"
 _LOG_COLUMNS = ("topic", "log_epoch", "partition")
 _DOUBLES_SHOWN = 5
@@ -86,14 +86,14 @@ _STRANGERS_SHOWN = 3
 
 @dataclass(slots=True)
 class Scan:
-    """One scan of all rows of a table at `delta_version`. Raises TableUnreachable, SettingsError."""
+    """A scan of all rows of a table at `delta_version`. Raises TableUnreachable, SettingsError."""
 
     spark: SparkSession
     path: str
     delta_version: int | None = None
     rows_of_no_log: int = 0
-    """Rows without topic, partition or offset, or with numbers that no log has; known when
-    `buckets` has come to its end.
+    """Rows without topic, partition or offset, or with numbers that no partition has. Known after
+    the last item of `buckets`.
     """
     before: Intervals = field(default_factory=dict)
     """Offsets [from, until) with rows from before plan 1: left out."""
@@ -104,26 +104,27 @@ class Scan:
 
     def doubles(self, found: LogFindings) -> list[tuple[tuple[int, ...], int]]:
         """Return the first duplicate offsets of a partition, each with its number of rows."""
-        return [
-            ((offset,), rows)
-            for bucket in found.double_places[:1]
-            for offset, rows in doubled_offsets(
-                self.spark,
-                self.path,
-                found.audited,
-                bucket,
-                delta_version=self.delta_version,
-                before=self.before,
-            )
-        ]
+        if not found.double_places:
+            return []
+        doubled = doubled_offsets(
+            self.spark,
+            self.path,
+            found.audited,
+            found.double_places[0],
+            delta_version=self.delta_version,
+            before=self.before,
+        )
+        return [((offset,), rows) for offset, rows in doubled]
 
     def _keys(self) -> DataFrame:
-        return without_intervals(
-            read_keys(self.spark, self.path, self.delta_version, physical=False), self.before
-        )
+        keys = read_keys(self.spark, self.path, self.delta_version, physical=False)
+        return without_intervals(keys, self.before)
 
     def doubled_span(self, found: LogFindings) -> tuple[int, int] | None:
-        """From the first doubled offset of a log to one past the last. None: no offset is doubled."""
+        """Return the first duplicate offset of a partition, and the last one plus 1.
+
+        None: no offset has two rows.
+        """
         from pyspark.sql import functions as f
 
         if not found.double_rows:
@@ -131,30 +132,26 @@ class Scan:
         with rows_are_read(self.spark, self.path):
             rows = _of_log(self._keys(), found.audited)
             doubled = rows.groupBy("offset").agg(f.count(f.lit(1)).alias("rows")).where("rows > 1")
-            [span] = doubled.agg(
-                f.min("offset").alias("first"), f.max("offset").alias("last")
-            ).collect()
+            bounds = doubled.agg(f.min("offset").alias("first"), f.max("offset").alias("last"))
+            [span] = bounds.collect()
         return None if span["first"] is None else (span["first"], span["last"] + 1)
 
     def buckets(self) -> Iterator[tuple[AuditedLog, Bucket]]:
-        """The offsets that the table holds, one bitmap for each 32,768 of a log, ordered by log and
-        bucket.
+        """Yield the offsets in the table, one bitmap for each 32,768 offsets of a partition.
 
-        Spark aggregates; one partition of its answer at a time comes to the driver.
+        Ordered by partition and bucket. Spark aggregates; the driver receives one partition of its
+        result at a time.
         """
         with rows_are_read(self.spark, self.path):
             for row in _buckets(self._keys()).toLocalIterator():
                 if row["bucket"] is None:
                     self.rows_of_no_log = row["rows"]
                     continue
-                full = row["rows"] == row["distinct_offsets"] == BUCKET_OFFSETS
-                audited = AuditedLog(
-                    BrokerPartition(row["topic"], row["partition"]), row["log_epoch"]
-                )
-                yield (
-                    audited,
-                    Bucket(row["bucket"], row["rows"], None if full else bytes(row["bitmap"])),
-                )
+                partition = BrokerPartition(row["topic"], row["partition"])
+                is_full = row["rows"] == row["distinct_offsets"] == BUCKET_OFFSETS
+                bitmap = None if is_full else bytes(row["bitmap"])
+                bucket = Bucket(row["bucket"], row["rows"], bitmap)
+                yield AuditedLog(partition, row["log_epoch"]), bucket
 
     def first_of_no_log(self) -> list[dict[str, Any]]:
         """Return the key columns of some rows without a valid record."""
@@ -170,24 +167,17 @@ def doubled_offsets(
     delta_version: int | None = None,
     before: Intervals = MappingProxyType({}),
 ) -> list[tuple[int, int]]:
-    """The first offsets of one bucket that have more than one row, each with its number of rows."""
+    """Return the first offsets of one bucket with several rows, each with its number of rows."""
     from pyspark.sql import functions as f
 
     start = bucket * BUCKET_OFFSETS
     with rows_are_read(spark, path):
-        of_log = _of_log(
-            without_intervals(read_keys(spark, path, delta_version, physical=False), before),
-            audited,
-        )
-        rows = of_log.where((f.col("offset") >= start) & (f.col("offset") < start + BUCKET_OFFSETS))
-        counted = (
-            rows.groupBy("offset")
-            .agg(f.count(f.lit(1)).alias("rows"))
-            .where("rows > 1")
-            .orderBy("offset")
-            .limit(_DOUBLES_SHOWN)
-        )
-        return [(row["offset"], row["rows"]) for row in counted.collect()]
+        keys = read_keys(spark, path, delta_version, physical=False)
+        rows = _of_log(without_intervals(keys, before), audited)
+        rows = rows.where((f.col("offset") >= start) & (f.col("offset") < start + BUCKET_OFFSETS))
+        counted = rows.groupBy("offset").agg(f.count(f.lit(1)).alias("rows"))
+        doubled = counted.where("rows > 1").orderBy("offset").limit(_DOUBLES_SHOWN)
+        return [(row["offset"], row["rows"]) for row in doubled.collect()]
 
 
 def _of_log(rows: DataFrame, audited: AuditedLog) -> DataFrame:
@@ -201,25 +191,19 @@ def _of_log(rows: DataFrame, audited: AuditedLog) -> DataFrame:
 
 
 def rows_until(spark: SparkSession, path: str) -> dict[BrokerPartition, tuple[int, int]]:
-    """The last life of each log that the table holds rows of, and one past the last offset of that
-    life.
-    """
+    """Return the last incarnation of each partition in the table, and its last offset plus 1."""
     from pyspark.sql import functions as f
 
     with rows_are_read(spark, path):
-        rows = read_keys(spark, path, None, physical=False).dropna(
-            subset=["topic", "partition", "offset"]
-        )
-        last = rows.groupBy("topic", "partition").agg(
-            f.max(f.struct("log_epoch", "offset")).alias("last")
-        )
-        return {
-            BrokerPartition(row["topic"], row["partition"]): (
-                row["last"]["log_epoch"],
-                row["last"]["offset"] + 1,
-            )
-            for row in last.collect()
-        }
+        keys = read_keys(spark, path, None, physical=False)
+        rows = keys.dropna(subset=["topic", "partition", "offset"])
+        newest = f.max(f.struct("log_epoch", "offset")).alias("last")
+        found = {}
+        for row in rows.groupBy("topic", "partition").agg(newest).collect():
+            last = row["last"]
+            partition = BrokerPartition(row["topic"], row["partition"])
+            found[partition] = last["log_epoch"], last["offset"] + 1
+        return found
 
 
 def rows_in_intervals(
@@ -230,24 +214,23 @@ def rows_in_intervals(
     *,
     physical: bool,
 ) -> dict[AuditedLog, int]:
-    """How many rows the table has in these intervals of each log."""
+    """Return the number of rows in these intervals of each partition."""
     if not intervals:
         return {}
     names = [name for name in row_key(physical=physical) if name not in ("offset", "message_index")]
     with rows_are_read(spark, path):
         keys = read_keys(spark, path, delta_version, physical=physical)
         counted = _joined(keys, intervals, "left_semi").groupBy(*names).count().collect()
-    return {
-        AuditedLog(
-            BrokerPartition(row["topic"], row["partition"], row["broker_id"] if physical else None),
-            row["log_epoch"],
-        ): row["count"]
-        for row in counted
-    }
+    rows = {}
+    for row in counted:
+        broker_id = row["broker_id"] if physical else None
+        partition = BrokerPartition(row["topic"], row["partition"], broker_id)
+        rows[AuditedLog(partition, row["log_epoch"])] = row["count"]
+    return rows
 
 
 def without_intervals(keys: DataFrame, intervals: Intervals) -> DataFrame:
-    """The rows that are in none of these intervals."""
+    """Return the rows that are in none of these intervals."""
     return _joined(keys, intervals, "left_anti") if intervals else keys
 
 
@@ -256,27 +239,21 @@ def _joined(keys: DataFrame, intervals: Intervals, how: str) -> DataFrame:
 
     physical = any(audited.log.is_physical for audited in intervals)
     names = [name for name in row_key(physical=physical) if name not in ("offset", "message_index")]
-    rows = [
-        (
-            *({**audited.log.place, "log_epoch": audited.log_epoch}[name] for name in names),
-            start,
-            until,
-        )
-        for audited, parts in intervals.items()
-        for start, until in parts
-    ]
-    kinds = {"topic": "string"}
-    schema = ", ".join(
-        f"{name} {kinds.get(name, 'bigint')}" for name in (*names, "from_offset", "until_offset")
-    )
-    of_logs = f.broadcast(keys.sparkSession.createDataFrame(rows, schema).alias("one"))
-    is_same = functools.reduce(
-        operator.and_, (f.col(f"key.{name}") == f.col(f"one.{name}") for name in names)
-    )
-    is_inside = (f.col("key.offset") >= f.col("one.from_offset")) & (
-        f.col("key.offset") < f.col("one.until_offset")
-    )
-    return keys.alias("key").join(of_logs, is_same & is_inside, how)
+    rows = []
+    for audited, parts in intervals.items():
+        values = {**audited.log.place, "log_epoch": audited.log_epoch}
+        key = [values[name] for name in names]
+        rows += [(*key, start, until) for start, until in parts]
+    schema = _schema_of((*names, "from_offset", "until_offset"))
+    listed = f.broadcast(keys.sparkSession.createDataFrame(rows, schema).alias("listed"))
+    same = [f.col(f"key.{name}") == f.col(f"listed.{name}") for name in names]
+    same.append(f.col("key.offset") >= f.col("listed.from_offset"))
+    same.append(f.col("key.offset") < f.col("listed.until_offset"))
+    return keys.alias("key").join(listed, functools.reduce(operator.and_, same), how)
+
+
+def _schema_of(names: Iterable[str]) -> str:
+    return ", ".join(f"{name} {_TYPES.get(name, 'bigint')}" for name in names)
 
 
 def first_of_no_log(
@@ -285,18 +262,16 @@ def first_of_no_log(
     """Return the key columns of some rows without a valid record."""
     names = [name for name in row_key(physical=physical) if name != "log_epoch"]
     with rows_are_read(spark, path):
-        found = (
-            _load(spark, path, delta_version, physical=physical)
-            .where(~_is_of_a_log(physical=physical))
-            .limit(_STRANGERS_SHOWN)
-        )
-        return [{name: row[name] for name in names} for row in found.collect()]
+        rows = _load(spark, path, delta_version, physical=physical)
+        invalid = rows.where(~_is_of_a_log(physical=physical)).limit(_STRANGERS_SHOWN)
+        return [{name: row[name] for name in names} for row in invalid.collect()]
 
 
 @contextmanager
 def rows_are_read(spark: SparkSession, path: str) -> Iterator[None]:
-    """Make Spark read rows: Delta answers a plain count from file statistics by default. An
-    unreadable file is named.
+    """Make Spark read rows. By default Delta answers a plain count from file statistics.
+
+    Raises TableUnreachable or FileLost for a file that Spark cannot read.
     """
     before = spark.conf.get(_FROM_STATISTICS, None)
     spark.conf.set(_FROM_STATISTICS, "false")
@@ -329,8 +304,9 @@ def read_keys(
 
 
 def _is_of_a_log(*, physical: bool) -> Column:
-    """Return the condition of a valid record. No broker has an offset above 2^63 - 2, so that an
-    end is a number, too.
+    """Return the condition of a valid record.
+
+    No broker has an offset above 2^63 - 2, so that an end offset is an int64, too.
     """
     from pyspark.sql import functions as f
 
@@ -351,20 +327,25 @@ def _load(
     frame = reader.load(spark_path(path))
     wrong = misfit(frame.dtypes, physical=physical)
     if wrong:
-        check = f"Check the transform: it must leave {names_of_key(physical=physical)} as they are"
-        raise SettingsError(f"Nobody can prove the table's rows: {wrong}", path=path, action=check)
-    epoch = f.coalesce(f.col("log_epoch"), f.lit(0)) if "log_epoch" in frame.columns else f.lit(0)
-    return frame.select(
-        [
-            epoch.alias(name) if name == "log_epoch" else f.col(name)
-            for name in row_key(physical=physical)
-        ]
-    )
+        keys = names_of_key(physical=physical)
+        raise SettingsError(
+            f"The table's rows cannot be verified: {wrong}",
+            path=path,
+            action=f"Check the transform: it must leave {keys} as they are",
+        )
+    epoch = f.lit(0)
+    if "log_epoch" in frame.columns:
+        epoch = f.coalesce(f.col("log_epoch"), epoch)
+    columns = {name: f.col(name) for name in row_key(physical=physical) if name != "log_epoch"}
+    columns["log_epoch"] = epoch
+    return frame.select([columns[name].alias(name) for name in row_key(physical=physical)])
 
 
 def _buckets(frame: DataFrame) -> DataFrame:
-    """Spark's bitmap functions number the buckets of positive values from 1, value 1 being the
-    first bit: hence offset + 1.
+    """Return a bitmap of the offsets of each partition and bucket.
+
+    Spark's bitmap functions number the buckets of positive values from 1, and value 1 is the first
+    bit: hence offset + 1.
     """
     from pyspark.sql import functions as f
 
@@ -372,55 +353,51 @@ def _buckets(frame: DataFrame) -> DataFrame:
     grouped = frame.groupBy(*_LOG_COLUMNS, (f.bitmap_bucket_number(at) - 1).alias("bucket"))
     bitmap = f.bitmap_construct_agg(f.bitmap_bit_position(at)).alias("bitmap")
     counted = grouped.agg(f.count(f.lit(1)).alias("rows"), bitmap)
-    return counted.withColumn("distinct_offsets", f.bitmap_count("bitmap")).orderBy(
-        *_LOG_COLUMNS, "bucket"
-    )
+    with_distinct = counted.withColumn("distinct_offsets", f.bitmap_count("bitmap"))
+    return with_distinct.orderBy(*_LOG_COLUMNS, "bucket")
 
 
 LOG = ("topic", "broker_id", "partition", "log_epoch")
-"""The columns that name a log and its life. All are NULL in rows of no log."""
+"""The columns of a partition and its incarnation. All are NULL in rows without a valid record."""
 Log = tuple[str, int, int, int]
 _RUN = ("number", "first_offset", "first_index", "last_offset", "last_index", "rows")
 
 
 def intervals_in_order(keys: DataFrame, edges: Mapping[Log, Sequence[int]]) -> DataFrame:
-    """Return a row for each partition and interval between its edges, sorted, and one with NULL
-    keys for rows without a record.
+    """Return a row for each partition and interval between its edges, sorted.
 
     `keys`: the columns of `LOG`, as string and bigints, with `offset` and `message_index`. `edges`:
     of each expected partition, ascending; others have one interval, 0. Columns: those of `LOG`,
     `number`, `rows`, `offset` (the first entry), `is_ordered` (the runs of this interval are
-    consecutive). If it is false once, the rows of the whole partition must be counted.
+    consecutive). If `is_ordered` is false once, the rows of the whole partition must be counted.
+    Rows without a record are in one row with NULL keys.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    kinds = {"topic": "string"}
-    schema = ", ".join(f"{name} {kinds.get(name, 'bigint')}" for name in (*LOG, *_RUN))
-    runs = keys.mapInArrow(
-        Runs({log: numpy.array(some, numpy.int64) for log, some in edges.items()}), schema
-    )
+    runs_of_batches = Runs({log: numpy.array(some, numpy.int64) for log, some in edges.items()})
+    runs = keys.mapInArrow(runs_of_batches, _schema_of((*LOG, *_RUN)))
     in_order = Window.partitionBy(*LOG).orderBy("first_offset", "first_index")
-    before_offset, before_index = (
-        f.lag(name).over(in_order) for name in ("last_offset", "last_index")
-    )
-    goes_on = (
+    before_offset = f.lag("last_offset").over(in_order)
+    before_index = f.lag("last_index").over(in_order)
+    follows = (
         f.when(before_offset.isNull(), f.col("first_index") == 0)
         .when(before_offset == f.col("first_offset"), f.col("first_index") == before_index + 1)
         .otherwise((before_offset < f.col("first_offset")) & (f.col("first_index") == 0))
     )
-    compared = runs.withColumn("goes_on", f.col("topic").isNull() | goes_on)
+    compared = runs.withColumn("follows", f.col("topic").isNull() | follows)
     added = compared.groupBy(*LOG, "number").agg(
         f.sum("rows").alias("rows"),
         f.min("first_offset").alias("offset"),
-        f.min("goes_on").alias("is_ordered"),
+        f.min("follows").alias("is_ordered"),
     )
     return added.orderBy(*LOG, "number")
 
 
 class Runs:
-    """The runs of rows in Arrow batches, as Spark's `mapInArrow` takes it; `edges` as
-    `intervals_in_order` has them. Edges end a run.
+    """A function for Spark's `mapInArrow` that returns the runs of rows in Arrow batches.
+
+    `edges` as in `intervals_in_order`. An edge ends a run.
     """
 
     def __init__(self, edges: Mapping[Log, NDArray[numpy.int64]]) -> None:
@@ -441,15 +418,16 @@ class Runs:
         logs = [_int64(topics.indices), *(numbers[name] for name in LOG[1:])]
         offset, index = numbers["offset"], numbers["message_index"]
         another_log = _changes(*logs)
-        stretch = self._stretches(batch, offset, another_log)
+        interval = self._intervals(batch, offset, another_log)
         later = (offset[1:] > offset[:-1]) & (index[1:] == 0)
         next_one = (offset[1:] == offset[:-1]) & (index[1:] == index[:-1] + 1)
-        nowhere = logs[0][1:] < 0
-        goes_on = ~another_log & (later | next_one | nowhere) & (stretch[1:] == stretch[:-1])
-        begins = numpy.concatenate(([0], numpy.flatnonzero(~goes_on) + 1))
+        without_record = logs[0][1:] < 0
+        same_interval = interval[1:] == interval[:-1]
+        follows = ~another_log & (later | next_one | without_record) & same_interval
+        begins = numpy.concatenate(([0], numpy.flatnonzero(~follows) + 1))
         ends = numpy.concatenate((begins[1:], [batch.num_rows]))
         found = {
-            "number": stretch[begins],
+            "number": interval[begins],
             "first_offset": offset[begins],
             "first_index": index[begins],
             "last_offset": offset[ends - 1],
@@ -463,13 +441,13 @@ class Runs:
             }
         )
 
-    def _stretches(
+    def _intervals(
         self,
         batch: pyarrow.RecordBatch,
         offset: NDArray[numpy.int64],
         another_log: NDArray[numpy.bool_],
     ) -> NDArray[numpy.int64]:
-        """How many edges of its log lie at or below each row's entry."""
+        """Return the number of edges of its partition at or below each row's entry."""
         found = numpy.zeros(batch.num_rows, numpy.int64)
         begins = [0, *(numpy.flatnonzero(another_log) + 1).tolist(), batch.num_rows]
         heads = [batch.column(name).take(begins[:-1]).to_pylist() for name in LOG]
@@ -481,7 +459,7 @@ class Runs:
 
 
 def _int64(column: pyarrow.Array) -> NDArray[numpy.int64]:
-    """-1 for NULL: no log has such a number, and no topic such a place."""
+    """Return the column as int64, with -1 for NULL: no partition or topic has that number."""
     found: NDArray[numpy.int64] = (
         column.fill_null(-1).to_numpy(zero_copy_only=False).astype(numpy.int64, copy=False)
     )
@@ -510,14 +488,14 @@ _COUNTS = {
 
 @dataclass(slots=True)
 class EntryScan:
-    """One scan of all rows of a table at `delta_version`. Raises TableUnreachable, SettingsError."""
+    """A scan of all rows of a table at `delta_version`. Raises TableUnreachable, SettingsError."""
 
     spark: SparkSession
     path: str
     delta_version: int | None = None
     rows_of_no_log: int = 0
-    """Rows that lack something of their key, or with numbers that no log has; known when `findings`
-    has come to its end.
+    """Rows with an incomplete key, or with numbers that no partition has. Known after the last item
+    of `findings`.
     """
     before: Intervals = field(default_factory=dict)
     """Offsets [from, until) with rows from before plan 1: left out."""
@@ -530,81 +508,70 @@ class EntryScan:
     def stretches(
         self, edges: Mapping[AuditedLog, Sequence[int]]
     ) -> Iterator[tuple[AuditedLog, EntryInterval]]:
-        """The rows that the table holds, added up between the edges of each log, those of a log
-        together and ordered by edge.
+        """Yield the number of rows between the edges of each partition.
+
+        The intervals of one partition are consecutive and ordered by edge.
         """
         with rows_are_read(self.spark, self.path):
             keys = without_intervals(_keys(self.spark, self.path, self.delta_version), self.before)
-            to_count = list[AuditedLog]()
-            found = intervals_in_order(
-                keys, {_log_of(audited): some for audited, some in edges.items()}
-            )
-            for audited, rows in groupby(found.toLocalIterator(), key=_audited):
-                several = list(rows)
+            to_count: dict[AuditedLog, Sequence[int]] = {}
+            by_log = {_log_of(audited): some for audited, some in edges.items()}
+            found = intervals_in_order(keys, by_log).toLocalIterator()
+            for audited, grouped in groupby(found, key=_audited):
+                rows = list(grouped)
                 if audited is None:
-                    self.rows_of_no_log = several[0]["rows"]
-                elif all(row["is_ordered"] for row in several):
-                    yield from (
-                        (
-                            audited,
-                            EntryInterval(row["number"], row["rows"], row["rows"], row["offset"]),
-                        )
-                        for row in several
-                    )
+                    self.rows_of_no_log = rows[0]["rows"]
+                elif all(row["is_ordered"] for row in rows):
+                    for row in rows:
+                        count = row["rows"]
+                        yield audited, EntryInterval(row["number"], count, count, row["offset"])
                 else:
-                    to_count.append(audited)
+                    to_count[audited] = edges.get(audited, ())
             if to_count:
-                yield from self._counted(
-                    keys, {audited: edges.get(audited, ()) for audited in to_count}
-                )
+                yield from self._counted(keys, to_count)
 
     def _counted(
         self, keys: DataFrame, edges: Mapping[AuditedLog, Sequence[int]]
     ) -> Iterator[tuple[AuditedLog, EntryInterval]]:
-        """Return the same for the partitions of `edges`, counted message by message."""
+        """Yield the same for the partitions of `edges`, counted message by message."""
         for row in _stretches(keys, edges).toLocalIterator():
             audited = _audited(row)
-            if audited is not None:
-                yield (
-                    audited,
-                    EntryInterval(
-                        row["number"],
-                        row["rows"],
-                        row["messages"],
-                        row["offset"],
-                        row["holes"],
-                        row["first_hole"],
-                        row["first_double"],
-                    ),
-                )
+            if audited is None:
+                continue
+            interval = EntryInterval(
+                row["number"],
+                row["rows"],
+                row["messages"],
+                row["offset"],
+                row["holes"],
+                row["first_hole"],
+                row["first_double"],
+            )
+            yield audited, interval
 
     def doubles(self, found: LogFindings) -> list[tuple[tuple[int, ...], int]]:
-        """Entry and index of the first messages of a log that have more than one row, each with its
-        number of rows.
+        """Return the first duplicate messages of a partition.
+
+        Each has its entry and index, and its number of rows.
         """
         from pyspark.sql import functions as f
 
         if not found.double_places:
             return []
-        wanted = {
-            **found.audited.log.place,
-            "log_epoch": found.audited.log_epoch,
-            "offset": found.double_places[0],
-        }
+        entry = found.double_places[0]
+        audited = found.audited
+        wanted = {**audited.log.place, "log_epoch": audited.log_epoch, "offset": entry}
         with rows_are_read(self.spark, self.path):
-            rows = without_intervals(
-                read_keys(self.spark, self.path, self.delta_version, physical=True), self.before
-            )
+            keys = read_keys(self.spark, self.path, self.delta_version, physical=True)
+            rows = without_intervals(keys, self.before)
             for name, value in wanted.items():
                 rows = rows.where(f.col(name) == value)
-            counted = (
-                rows.groupBy("message_index").agg(f.count(f.lit(1)).alias("rows")).where("rows > 1")
-            )
-            first = counted.orderBy("message_index").limit(_DOUBLES_SHOWN).collect()
-            return [((found.double_places[0], row["message_index"]), row["rows"]) for row in first]
+            counted = rows.groupBy("message_index").agg(f.count(f.lit(1)).alias("rows"))
+            doubled = counted.where("rows > 1").orderBy("message_index").limit(_DOUBLES_SHOWN)
+            return [((entry, row["message_index"]), row["rows"]) for row in doubled.collect()]
 
     def doubled_span(self, found: LogFindings) -> tuple[int, int] | None:
-        """Return None: rows do not tell where the last duplicate entry ends, which a replay needs."""
+        """Return None: a replay needs the end of the last duplicate entry, which rows lack."""
         return None
 
     def first_of_no_log(self) -> list[dict[str, Any]]:
@@ -627,41 +594,36 @@ def _log_of(audited: AuditedLog) -> Log:
 
 
 def _keys(spark: SparkSession, path: str, delta_version: int | None) -> DataFrame:
-    """The key of every row, in the same types whatever the table has."""
+    """Return the key of every row, in the same types for every table."""
     from pyspark.sql import functions as f
 
     keys = read_keys(spark, path, delta_version, physical=True)
-    return keys.select(
-        [
-            f.col(name).cast(_TYPES.get(name, "bigint")).alias(name)
-            for name in (*_ENTRY, "message_index")
-        ]
-    )
+    columns = []
+    for name in (*_ENTRY, "message_index"):
+        columns.append(f.col(name).cast(_TYPES.get(name, "bigint")).alias(name))
+    return keys.select(columns)
 
 
 def _stretches(keys: DataFrame, edges: Mapping[AuditedLog, Sequence[int]]) -> DataFrame:
-    """One row for each log of `edges` and number."""
+    """Return a row for each partition of `edges` and interval number."""
     from pyspark.sql import functions as f
 
     logs = list(edges)
-    schema = ", ".join(f"{name} {_TYPES.get(name, 'bigint')}" for name in (*LOG, "log"))
-    named = keys.sparkSession.createDataFrame(
-        [(*_log_of(audited), at) for at, audited in enumerate(logs)], schema
-    )
+    numbered_logs = [(*_log_of(audited), at) for at, audited in enumerate(logs)]
+    named = keys.sparkSession.createDataFrame(numbered_logs, _schema_of((*LOG, "log")))
     entries = _entries(keys.join(f.broadcast(named), list(LOG), "inner"))
-    columns = {**dict.fromkeys((*LOG, "number"), "first"), **_COUNTS}
-    numbered = entries.mapInArrow(
-        Numbering([numpy.array(edges[log], numpy.int64) for log in logs]),
-        ", ".join(f"{name} {_TYPES.get(name, 'bigint')}" for name in columns),
-    )
-    together = {"sum": f.sum, "min": f.min}
-    added = [together[how](name).alias(name) for name, how in _COUNTS.items()]
+    columns = (*LOG, "number", *_COUNTS)
+    numbering = Numbering([numpy.array(edges[log], numpy.int64) for log in logs])
+    numbered = entries.mapInArrow(numbering, _schema_of(columns))
+    functions = {"sum": f.sum, "min": f.min}
+    added = [functions[how](name).alias(name) for name, how in _COUNTS.items()]
     return numbered.groupBy(*LOG, "number").agg(*added).orderBy(*LOG, "number")
 
 
 def _entries(keys: DataFrame) -> DataFrame:
-    """One row for each entry: its rows, its messages, and the index of the last of them. `log` is
-    the place of its log.
+    """Return a row for each entry: its rows, its messages, and the index of the last message.
+
+    `log` is the index of its partition.
     """
     from pyspark.sql import functions as f
 
@@ -673,9 +635,10 @@ def _entries(keys: DataFrame) -> DataFrame:
 
 
 class Numbering:
-    """Numbers entries by the interval that they begin in, and adds up those of one partition and
-    number in each Arrow batch. `edges` are those of each partition, by its place in `log`; others
-    have one interval, 0.
+    """A function for `mapInArrow` that numbers entries by the interval in which they begin.
+
+    It adds up the entries of one partition and number in each Arrow batch. `edges`: of each
+    partition, by the index in `log`; others have one interval, 0.
     """
 
     def __init__(self, edges: Sequence[numpy.ndarray[Any, numpy.dtype[numpy.int64]]]) -> None:
@@ -729,14 +692,17 @@ _APPEND_ONLY = "delta.appendOnly"
 
 
 def condition(spans: Sequence[Span], columns: Sequence[str]) -> str:
-    """SQL that holds for the rows of these offsets and for no other; `columns` are the table's.
+    """Return SQL that is true for exactly the rows of these offsets. `columns`: of the table.
 
-    A row without a `log_epoch` is of the log's first life.
+    A row without a `log_epoch` is of the partition's first incarnation.
     """
-    life = "coalesce(`log_epoch`, 0)" if "log_epoch" in columns else "0"
+    incarnation = "0"
+    if "log_epoch" in columns:
+        incarnation = "coalesce(`log_epoch`, 0)"
     return " OR ".join(
-        f"({_partition_condition(span.log)} AND `offset` >= {span.from_offset} AND `offset` < {span.until_offset} "
-        f"AND {life} = {span.log_epoch})"
+        f"({_partition_condition(span.log)} "
+        f"AND `offset` >= {span.from_offset} AND `offset` < {span.until_offset} "
+        f"AND {incarnation} = {span.log_epoch})"
         for span in spans
     )
 
@@ -757,20 +723,24 @@ def condition_of(plan: Plan, table: DeltaTable) -> str:
 
 
 def replaceable(path: str) -> DeltaTable:
-    """Return the table whose rows are replaced. Raises NotOurTable if it permits no deletions,
-    LedgersDisagree if it is gone.
+    """Return the table in which rows are to be replaced.
+
+    Raises NotOurTable if it permits no deletions, LedgersDisagree if it is gone.
     """
     table = open_table(path)
     if table is None:
         raise LedgersDisagree(
-            "There is no table whose rows could be replaced",
+            "There is no table in which rows could be replaced",
             path=path,
             action="Check who removed it",
         )
     if str(table.metadata().configuration.get(_APPEND_ONLY, "")).lower() == "true":
-        check = f"Check who set {_APPEND_ONLY}, and why; rows of such a table cannot be replaced. `--into PATH` makes the rows in another table"
+        action = (
+            f"Check who set {_APPEND_ONLY}, and why; rows of such a table cannot be replaced. "
+            "`--into PATH` writes the rows to another table"
+        )
         raise NotOurTable(
-            "The table is append-only: nobody may take rows out of it", path=path, action=check
+            "The table is append-only: no rows may be removed from it", path=path, action=action
         )
     return table
 
@@ -778,47 +748,43 @@ def replaceable(path: str) -> DeltaTable:
 def rows_there(
     spark: SparkSession, path: str, spans: Sequence[Span]
 ) -> Mapping[BrokerPartition, int]:
-    """Return the rows in each interval, whoever wrote them; one interval per partition. None
-    without a table. Raises as `open_table`.
+    """Return the number of rows in each interval, of all writers; one interval per partition.
+
+    All are 0 without a table. Raises as `open_table`.
     """
     table = open_table(path)
     found = dict.fromkeys((span.log for span in spans), 0)
     if table is None:
         return found
     names = [field.name for field in table.schema().fields]
-    logs = [
-        "topic",
-        "partition",
-        *(["broker_id"] if "broker_id" in names and any(log.is_physical for log in found) else []),
-    ]
+    columns = ["topic", "partition"]
+    has_broker = "broker_id" in names and any(log.is_physical for log in found)
+    if has_broker:
+        columns.append("broker_id")
     frame = spark.read.format("delta").option("versionAsOf", table.version()).load(spark_path(path))
     with rows_are_read(spark, path):
-        counted = frame.where(condition(spans, names)).groupBy(*logs).count().collect()
+        counted = frame.where(condition(spans, names)).groupBy(*columns).count().collect()
     for row in counted:
-        found[
-            BrokerPartition(
-                row["topic"], row["partition"], row["broker_id"] if "broker_id" in logs else None
-            )
-        ] = row["count"]
+        broker_id = row["broker_id"] if has_broker else None
+        found[BrokerPartition(row["topic"], row["partition"], broker_id)] = row["count"]
     return found
 
 
 _DELETION_VECTORS = "deletionVectors"
 _FILES_AT_ONCE = 4
 _Counted = dict[tuple[Any, ...], tuple[int, int, int]]
-"""By topic, broker, partition and life of the log: first and last offset, and the number of rows.
-"""
+"""By topic, broker, partition and incarnation: first offset, last offset, number of rows."""
 
 
 def unaccounted_rows(
     path: str, topics: Collection[str], *, physical: bool, app_id: str = ""
 ) -> tuple[HeldRows, ...] | None:
-    """Return the rows of `topics` that no pipeline of ours loaded into this table, sorted. None: no
-    table, no files, or a log that no longer says what one of its pipelines loaded.
+    """Return the rows of `topics` that no pipeline loaded into this table, sorted.
 
-    Topics that another pipeline loaded have rules of their own (`other_pipelines`). `app_id`: this
-    pipeline, if it has commits there and never knew these topics. Raises NeedsDecision if a file
-    cannot be read, TableUnreachable.
+    None: no table, no files, or a pipeline has commits in it and the log no longer contains the
+    plan of one. Topics that another pipeline loaded have rules of their own (`other_pipelines`).
+    `app_id`: this pipeline, if it has commits there and never knew these topics. Raises
+    NeedsDecision if a file cannot be read, TableUnreachable.
     """
     table = open_table(path)
     if table is None or not table.get_add_actions().num_rows:
@@ -834,43 +800,53 @@ def unaccounted_rows(
 def held_rows(
     table: DeltaTable, path: str, topics: Collection[str], *, physical: bool
 ) -> tuple[HeldRows, ...]:
-    """Return the rows of `topics` in the table, whoever wrote them; none if the table lacks a
-    column that names a record.
+    """Return the rows of `topics` in the table, of all writers.
+
+    None are returned if the table lacks a column of the record's key.
     """
     names = key_columns(table, physical=physical)
     if names is None or not topics:
         return ()
     found: _Counted = {}
-    to_read, may_be_deleted = [], _DELETION_VECTORS in features_of(table)
+    to_read = []
+    may_be_deleted = _DELETION_VECTORS in features_of(table)
     for action in actions_of(table):
         if not _may_hold(action, names, topics):
             continue
-        one = _by_statistics(action, names)
-        if one is None or may_be_deleted:
+        group = _by_statistics(action, names)
+        if group is None or may_be_deleted:
             to_read.append(action)
         else:
-            _add(found, *one)
+            _add(found, *group)
     if to_read:
         _read_files(table, path, to_read, names, found)
-    held = (_held(key, counted) for key, counted in found.items() if key[0] in topics)
-    return tuple(sorted(one for one in held if one is not None))
+    rows = []
+    for key, counted in found.items():
+        held = _held(key, counted) if key[0] in topics else None
+        if held is not None:
+            rows.append(held)
+    return tuple(sorted(rows))
 
 
 def _held(key: tuple[Any, ...], counted: tuple[int, int, int]) -> HeldRows | None:
-    topic, broker_id, partition, life = key
+    topic, broker_id, partition, incarnation = key
     first, last, rows = counted
-    if min(partition, life, first, broker_id or 0) < 0:
-        return None  # the row names no record
-    return HeldRows(BrokerPartition(topic, partition, broker_id), life, first, last + 1, rows)
+    if min(partition, incarnation, first, broker_id or 0) < 0:
+        return None  # no valid record
+    return HeldRows(
+        BrokerPartition(topic, partition, broker_id), incarnation, first, last + 1, rows
+    )
 
 
 def _may_hold(action: Mapping[str, Any], names: Mapping[str, str], topics: Collection[str]) -> bool:
-    """False if the statistics exclude all topics. Long texts are truncated in them, so bounds are
-    compared, not equality.
+    """Return False if the statistics exclude all topics.
+
+    Statistics truncate long texts, so bounds are compared, not equality.
     """
     if "topic" in action["partition"]:
         return action["partition"]["topic"] in topics
-    low, high = action["min"].get(names["topic"]), action["max"].get(names["topic"])
+    low = action["min"].get(names["topic"])
+    high = action["max"].get(names["topic"])
     if low is None or high is None:
         return True
     return any(low.encode() <= topic.encode() <= high.encode() for topic in topics)
@@ -879,42 +855,29 @@ def _may_hold(action: Mapping[str, Any], names: Mapping[str, str], topics: Colle
 def _by_statistics(
     action: Mapping[str, Any], names: Mapping[str, str]
 ) -> tuple[tuple[Any, ...], tuple[int, int, int]] | None:
-    """Return what the file holds if that is one partition of one topic, by its statistics; else
-    None.
-    """
-    bounds = {
-        name: _bounds(action, name, physical)
-        for name, physical in names.items()
-        if name != "message_index"
-    }
-    rows, life = action.get("num_records"), bounds.get(LOG_EPOCH, (0, 0))
-    if life is None and action["null_count"].get(names[LOG_EPOCH]) == rows:
-        life = 0, 0
-    if (
-        rows is None
-        or life is None
-        or any(bounds[name] is None for name in bounds if name != LOG_EPOCH)
-    ):
+    """Return the rows of a file by its statistics; None unless it has one partition and topic."""
+    bounds = {}
+    for name, physical in names.items():
+        if name != "message_index":
+            bounds[name] = _bounds(action, name, physical)
+    rows = action.get("num_records")
+    incarnation = bounds.pop(LOG_EPOCH, (0, 0))
+    if incarnation is None and action["null_count"].get(names[LOG_EPOCH]) == rows:
+        incarnation = 0, 0
+    if rows is None or incarnation is None or None in bounds.values():
         return None
-    one_value = {
-        name: found for name, found in bounds.items() if found and name not in ("offset", LOG_EPOCH)
-    }
-    if (
-        any(low != high for low, high in (*one_value.values(), life))
-        or len(bounds["topic"][0]) >= TEXT_KEPT
-    ):
+    first, last = bounds.pop("offset")
+    if any(low != high for low, high in (*bounds.values(), incarnation)):
         return None
-    broker_id = one_value["broker_id"][0] if "broker_id" in one_value else None
-    first, last = bounds["offset"]
-    return (one_value["topic"][0], broker_id, one_value["partition"][0], life[0]), (
-        first,
-        last,
-        rows,
-    )
+    topic = bounds["topic"][0]
+    if len(topic) >= TEXT_KEPT:  # the statistics may have truncated it
+        return None
+    broker_id = bounds["broker_id"][0] if "broker_id" in bounds else None
+    return (topic, broker_id, bounds["partition"][0], incarnation[0]), (first, last, rows)
 
 
 def _bounds(action: Mapping[str, Any], name: str, physical: str) -> Any:
-    """Least and greatest value of a column without a null; None if they are not known."""
+    """Return the least and greatest value of a column without nulls; None if unknown."""
     if name in action["partition"]:
         value = action["partition"][name]
         return None if value is None else (value, value)
@@ -946,9 +909,11 @@ def _read_files(
                 for group in groups:
                     _add(found, *group)
     except Uncountable as why:
-        message = f"The table has rows that no pipeline of ours loaded, and it is not known of which topics: {why}"
-        check = "Check the table's files; or another table: table.path"
-        raise NeedsDecision(message, path=path, action=check) from why
+        raise NeedsDecision(
+            "The table has rows that no pipeline loaded, and their topics are unknown: " + str(why),
+            path=path,
+            action="Check the table's files, or set table.path to another table",
+        ) from why
 
 
 def _counted_in(files: TableFiles) -> list[tuple[tuple[Any, ...], tuple[int, int, int]]]:
@@ -962,7 +927,7 @@ def _counted_in(files: TableFiles) -> list[tuple[tuple[Any, ...], tuple[int, int
 
 
 def _groups(rows: pyarrow.Table) -> Iterator[tuple[tuple[Any, ...], tuple[int, int, int]]]:
-    """First offset, last offset and rows of each partition and life of `rows`."""
+    """Yield first offset, last offset and rows of each partition and incarnation of `rows`."""
     keys = [
         name for name in ("topic", "broker_id", "partition", LOG_EPOCH) if name in rows.column_names
     ]
@@ -977,33 +942,35 @@ def _groups(rows: pyarrow.Table) -> Iterator[tuple[tuple[Any, ...], tuple[int, i
 def _by_query_engine(
     table: DeltaTable, names: Mapping[str, str]
 ) -> Iterable[tuple[tuple[Any, ...], tuple[int, int, int]]] | None:
-    """Return the same for the whole table without rows that deletion vectors mark; None if delta-rs
-    cannot read the table. The query has no condition, because delta-rs takes a missing bound for
-    null and skips the file.
+    """Return the same for the whole table, without rows that deletion vectors mark.
+
+    None: delta-rs cannot read the table. The query has no condition on the topic, because delta-rs
+    takes a missing bound in the statistics for null and skips the file.
     """
     import pyarrow
     from deltalake import QueryBuilder
 
-    life = f'coalesce("{LOG_EPOCH}", 0)' if LOG_EPOCH in names else "0"
+    incarnation = f'coalesce("{LOG_EPOCH}", 0)' if LOG_EPOCH in names else "0"
     broker = ", broker_id" if "broker_id" in names else ""
     query = (
-        f'select topic{broker}, partition, {life} as "life", min("offset") as "first", max("offset") as "last", count("offset") as "rows" '
-        f"from held where partition is not null and topic is not null group by topic{broker}, partition, {life}"
+        f'select topic{broker}, partition, {incarnation} as "life", '
+        'min("offset") as "first", max("offset") as "last", count("offset") as "rows" '
+        "from held where partition is not null and topic is not null "
+        f"group by topic{broker}, partition, {incarnation}"
     )
     try:
-        rows = pyarrow.table(
-            QueryBuilder().register("held", table).execute(query).read_all()
-        ).to_pylist()
-    except Exception:  # the query engine's failures have no class of their own; the files are read then, with rows that were deleted
+        result = QueryBuilder().register("held", table).execute(query).read_all()
+        rows = pyarrow.table(result).to_pylist()
+    except Exception:
+        # Failures of the query engine have no class of their own. The caller reads the files then,
+        # with rows that were deleted.
         return None
-    return [
-        (
-            (row["topic"], row.get("broker_id"), row["partition"], row["life"]),
-            (row["first"], row["last"], row["rows"]),
-        )
-        for row in rows
-        if row["rows"]
-    ]
+    counted = []
+    for row in rows:
+        if row["rows"]:
+            key = row["topic"], row.get("broker_id"), row["partition"], row["life"]
+            counted.append((key, (row["first"], row["last"], row["rows"])))
+    return counted
 
 
 def _add(found: _Counted, key: tuple[Any, ...], counted: tuple[int, int, int]) -> None:

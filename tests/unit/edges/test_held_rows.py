@@ -140,7 +140,7 @@ def test_a_file_that_is_damaged_leaves_it_open_which_topics_it_has_and_that_is_n
 ) -> None:
     written(tmp_path, rows(("clicks", 0, 5), ("views", 0, 9)))
     unreadable(tmp_path)
-    with pytest.raises(NeedsDecision, match="not known of which topics"):
+    with pytest.raises(NeedsDecision, match="their topics are unknown"):
         of_clicks(tmp_path)
 
 

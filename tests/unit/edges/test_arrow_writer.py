@@ -509,7 +509,7 @@ def test_a_table_that_is_gone_since_the_plan_was_made_is_told_and_no_other_is_ma
     append(Load(ArrowWriter(), Tasks(first)), first, Destination(str(tmp_path / "table"), APP))
     second = plan_of(2, table_id=str(DeltaTable(tmp_path / "table").metadata().id))
     (tmp_path / "table").rename(tmp_path / "moved")
-    with pytest.raises(TableUnreachable, match="no table is there any more"):
+    with pytest.raises(TableUnreachable, match="there is no table any more"):
         append(Load(writer, Tasks(second)), second, Destination(str(tmp_path / "table"), APP))
     assert not (tmp_path / "table").exists()
 

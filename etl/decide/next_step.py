@@ -182,8 +182,7 @@ def next_step(
     if isinstance(state, RebuildFromTable):
         has_run_key = unpaused.asked is not None and bool(unpaused.asked.request.run_key)
         if has_run_key and not is_foreseen:
-            # A key is looked up after the newest plan is known. Pruning moves keys from plans to
-            # the loaded intervals: in another order the same key may be loaded twice.
+            # The run key can only be looked up after the ledger is restored.
             return replace(step, action=Action.LOOK_AGAIN)
         settled = state.state
     else:

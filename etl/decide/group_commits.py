@@ -1,26 +1,31 @@
 """Where do a member's partitions begin, and which of its offset commits are in doubt?
 
-With `group.mode: join` and `commit_when: before_read` the group's offsets are committed when the plan
-is stored (ADR 27). Positions say how far the table is; offsets, read after the partitions are
-owned, say where the next plan begins:
+Lives here: the state of a pipeline by the offsets of its owned partitions; the result of a commit
+in doubt; replacing a plan with a rejected commit; duplicate reads.
+Not here: owners and live members (group_ownership.py), joining the group (etl/run/group_member.py).
 
-    offset of an owned partition               meaning
+With `group.mode: join` and `commit_when: before_read` the group's offsets are committed when the
+plan is stored (ADR 27). The loaded-until offsets describe the table. The committed offsets, read
+after the partitions are owned, are where the next plan begins:
+
+    committed offset of an owned partition     meaning
     ----------------------------------------   -----------------------------------------------------
-    at our position                            nobody read since
-    beyond it                                  other members read it: neither lost nor ours
-    none, as when another member owned it      nobody read since
+    at the loaded-until offset                 no other member read since
+    beyond it                                  other members read the offsets between: not lost, and
+                                               not loaded by this pipeline
+    none, as when another member owned it      no other member read since
     beyond it, by an unknown plan of ours      OffsetMoved: the ledger lost that plan
     below it, or gone                          OffsetMoved: following would load rows twice
     as seen by a plan that commits after its   left by a run of another mode; committed first
     append
 
-The position of a partition of another member stays until the partition is owned again. A stored
-plan whose offsets are committed is executed by any run. One whose offsets are not is replaced by a
-plan of the run that owns its partitions now, before its first fetch.
+The loaded-until offset of another member's partition does not change until this pipeline owns the
+partition again. Any run executes a stored plan with committed offsets. A plan without them is
+replaced, before its first fetch, by a plan of the run that owns its partitions now.
 
 In Kafka a plan is stored, one commit moves the group's offsets with the plan's metadata, then the
 plan is marked. A commit without a mark is in doubt. Its membership is ended first, so that it can
-no longer arrive (`run.group_member`); then the group's offsets are read:
+no longer arrive (`run.group_member`). Then the group's offsets decide:
 
     offsets of the plan's partitions                 the commit
     ----------------------------------------------   -----------------------------------------------
@@ -28,22 +33,23 @@ no longer arrive (`run.group_member`); then the group's offsets are read:
     the same, another is as the plan saw it          succeeded except for that one (topic not
                                                      authorized): an operator decides
     one is as the plan saw it, metadata too          did not arrive
-    all are before the plan's ends                   did not arrive; others read on
+    all are before the plan's ends                   did not arrive; other members read on
     all overwritten, beyond the plan's ends          unknown: an operator decides
 
 A rejected commit is recorded, too. If an offset has its metadata all the same, the commit
 succeeded (a former coordinator, or one before 2.5 that waited for replicas).
 
 With `commit_when: after_append` (ADR 31) offsets are committed after the append, by the membership
-that planned it. A stored plan is executed by any run, and an offset below our position is moved
-there. What both read then:
+that planned it. Any run executes a stored plan, and an offset below the loaded-until offset is
+moved to it. Offsets that both this pipeline and other members read:
 
-    group's offset            plan stored             in the table, not recorded   recorded
-    -----------------------   ---------------------   --------------------------   -----------------
-    as the plan saw it        nobody committed        unknown: all of it may be    commit rejected
-    as the plan moves it      -                       moved                        moved
-    below its position        others read so far      all of it may be             others read on
-    at or beyond it           others read all of it   all of it may be             moved, reported
+    group's offset                plan stored            in the table, not recorded   recorded
+    ---------------------------   --------------------   --------------------------   ----------------
+    as the plan saw it            no commit              unknown: all of it may be    commit rejected
+    as the plan moves it          -                      moved                        moved
+    below the loaded-until        others read so far     all of it may be             others read on
+    offset
+    at or beyond it               others read it all     all of it may be             moved, reported
 """
 
 from __future__ import annotations
@@ -99,72 +105,66 @@ def commits_after_append(settings: Settings) -> bool:
 
 def is_left_to_execute(ledger: Ledger, settings: Settings) -> bool:
     """True if any run executes the newest plan, member or not, and its result is not recorded."""
-    is_behind = ledger.newest is not None and ledger.newest.is_of_member and ledger.applied is None
-    return is_left_committed(ledger) or (is_behind and commits_after_append(settings))
+    if is_left_committed(ledger):
+        return True
+    plan = ledger.newest
+    is_unrecorded = plan is not None and plan.is_of_member and ledger.applied is None
+    return is_unrecorded and commits_after_append(settings)
 
 
 def owned_logs(snapshot: Snapshot, settings: Settings) -> Collection[BrokerPartition] | None:
-    """Return the partitions of a member; if none has joined, as for a command, all with an offset.
-    None: runs are no members.
+    """Return the partitions of a member; before it joins, as for a command, all with an offset.
+
+    None: runs are not group members.
     """
     if not is_member(settings):
         return None
-    if snapshot.share is None and is_left_to_execute(snapshot.ledger, settings):
-        return (
-            frozenset()
-        )  # what is left is executed before anybody joins, and then it is looked again
-    return snapshot.share.logs if snapshot.share else snapshot.committed.keys()
+    if snapshot.share is None:
+        if is_left_to_execute(snapshot.ledger, settings):
+            # A run executes this plan before it joins the group, then observes again.
+            return frozenset()
+        return snapshot.committed.keys()
+    return snapshot.share.logs
 
 
 def is_never_committed(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
-    """True if another plan replaces this one, which is stored and not in the table: nothing was or
-    will be committed for it.
-    """
-    is_known = snapshot.share is not None or plan.handed_over is False
-    is_behind = plan.is_of_member and commits_after_append(settings)
-    return (
-        is_member(settings)
-        and is_known
-        and not plan.handed_over
-        and not is_behind
-        and plan.kind in _BY_MEMBERS
-    )
+    """True if a stored plan outside the table is replaced, as it is never committed."""
+    if not is_member(settings) or plan.handed_over or plan.kind not in _BY_MEMBERS:
+        return False
+    if plan.is_of_member and commits_after_append(settings):
+        return False
+    return snapshot.share is not None or plan.handed_over is False
 
 
 def of_member(
     plan: Plan, snapshot: Snapshot, settings: Settings, *, is_command: bool = False
 ) -> Plan:
     """Return the plan with its maker's assignment and commit state; unchanged without a membership.
-    `is_command`: no member executes it, so it commits as it is stored, whatever the conf says of
-    runs.
+
+    `is_command`: no member executes the plan, so it commits when it is stored, whatever
+    `commit_when` is.
     """
     share = snapshot.share
     if not is_member(settings) or share is None:
         return plan
-    # in ZooKeeper it is stored in one step with the offsets, or not at all
-    handed_over = (
-        None
-        if commits_after_append(settings) and not is_command
-        else share.membership is Membership.ZOOKEEPER
-    )
-    return replace(
-        plan, share=replace(share, logs=share.logs & plan.positions.keys()), handed_over=handed_over
-    )
+    handed_over = None
+    if is_command or not commits_after_append(settings):
+        # In ZooKeeper plan and offsets are stored in one step, or not at all.
+        handed_over = share.membership is Membership.ZOOKEEPER
+    assignment = replace(share, logs=share.logs & plan.positions.keys())
+    return replace(plan, share=assignment, handed_over=handed_over)
 
 
 def as_if_alone(snapshot: Snapshot, settings: Settings) -> Snapshot:
-    """Return the snapshot of a run that owns all partitions: before joining, the assignment is
-    unknown.
+    """Return the snapshot of a run that owns all partitions.
+
+    Before a member joins, its assignment is unknown.
     """
     if not is_member(settings) or snapshot.share is not None:
         return snapshot
-    every = frozenset((*snapshot.extents, *snapshot.leaderless))
-    return replace(
-        snapshot,
-        share=MemberAssignment(
-            "", settings.group.membership or Membership.ZOOKEEPER, "", None, every
-        ),
-    )
+    all_partitions = frozenset((*snapshot.extents, *snapshot.leaderless))
+    membership = settings.group.membership or Membership.ZOOKEEPER
+    return replace(snapshot, share=MemberAssignment("", membership, "", None, all_partitions))
 
 
 def standing_of_member(
@@ -177,27 +177,25 @@ def standing_of_member(
     *,
     moves_behind: bool = False,
 ) -> PipelineState:
-    """The state by ledger and table, with what the offsets of owned logs add to it. `known`: the
-    newest plan that the ledger has.
+    """Return the state by ledger and table, completed by the committed offsets of `owned`.
+
+    `known`: the newest plan in the ledger. The others: see `stand_as_member`.
     """
     if isinstance(state, UpToDate):
         return stand_as_member(
             state.last, committed, owned, ends, storage=storage, moves_behind=moves_behind
         )
     if isinstance(state, RebuildFromTable):
-        seen = expected_after_restore(state.plan, known, committed)
-        return replace(
-            state,
-            state=stand_as_member(
-                seen,
-                committed,
-                owned,
-                ends,
-                storage=storage,
-                is_rebuilt=True,
-                moves_behind=moves_behind,
-            ),
+        restored = stand_as_member(
+            expected_after_restore(state.plan, known, committed),
+            committed,
+            owned,
+            ends,
+            storage=storage,
+            is_rebuilt=True,
+            moves_behind=moves_behind,
         )
+        return replace(state, state=restored)
     return state
 
 
@@ -211,61 +209,67 @@ def stand_as_member(
     is_rebuilt: bool = False,
     moves_behind: bool = False,
 ) -> UpToDate:
-    """Return the state after `plan`, which is in the table, by the offsets of owned partitions; see
-    the module's table.
+    """Return the state after `plan`, which is in the table, by the offsets of owned partitions.
 
-    `storage`: where the offsets are from; `is_rebuilt`: the ledger was lost, and the plan's `seen`
-    are offsets of an older copy; `moves_behind`: offsets below our position are committed again
-    (`commits_after_append`). Raises OffsetMoved.
+    See the module's first table. `storage`: the storage of the committed offsets. `is_rebuilt`: the
+    ledger was lost, and the plan's `seen` are offsets of an older copy. `moves_behind`: offsets
+    below the loaded-until offsets are committed again (`commits_after_append`). Raises OffsetMoved.
     """
-    uncommitted, advanced = [], dict[BrokerPartition, Committed]()
-    passed, back = dict[BrokerPartition, Committed](), dict[BrokerPartition, Committed]()
-    moved_by_plan = {
-        *plan.offsets_to_commit,
-        *(plan.offsets_to_move if plan.is_of_member else ()),
-    }
+    uncommitted = []
+    too_low = dict[BrokerPartition, Committed]()
+    moved_back = dict[BrokerPartition, Committed]()
+    passed = dict[BrokerPartition, Committed]()
+    moved_by_plan = set(plan.offsets_to_commit)
+    if plan.is_of_member:
+        moved_by_plan.update(plan.offsets_to_move)
     moves_later = is_rebuilt or (plan.moves_offsets and plan.handed_over is None)
+    moves_low_offsets = moves_behind and storage in (None, plan.offsets_in)
+
     for log in sorted(plan.positions.keys() & set(owned)):
-        found, position = committed.get(log, NOTHING_COMMITTED), plan.positions[log]
-        if found.offset == position or (
-            found == plan.seen[log] == NOTHING_COMMITTED and log not in moved_by_plan
-        ):
+        found = committed.get(log, NOTHING_COMMITTED)
+        loaded_until = plan.positions[log]
+        is_as_seen = found == plan.seen[log]
+        if found.offset == loaded_until:
             continue
-        if moves_later and found == plan.seen[log] and not is_read_on_by_others(plan, log, found):
+        if is_as_seen and found == NOTHING_COMMITTED and log not in moved_by_plan:
+            continue
+        is_below = found.offset is not None and found.offset < loaded_until
+        if moves_later and is_as_seen and not is_read_on_by_others(plan, log, found):
             uncommitted.append(log)
-        elif (
-            moves_behind
-            and storage in (None, plan.offsets_in)
-            and found.offset is not None
-            and found.offset < position
-        ):
-            advanced[log] = found
-        elif found.offset is None or found.offset < position:
-            back[log] = found
+        elif is_below and moves_low_offsets:
+            too_low[log] = found
+        elif is_below or found.offset is None:
+            moved_back[log] = found
         else:
             passed[log] = found
-    if back:
-        raise moved_offset(plan, back, min(back), storage)
+
+    if moved_back:
+        raise moved_offset(plan, moved_back, min(moved_back), storage)
+    _reject_passed(plan, passed, ends)
+
+    passed_to = {log: found.offset for log, found in passed.items() if found.offset is not None}
+    last = plan
+    if too_low:
+        last = replace(plan, seen={**plan.seen, **too_low})
+    to_commit = tuple(sorted((*uncommitted, *too_low)))
+    return UpToDate(last, {**plan.positions, **passed_to}, to_commit, passed=passed_to)
+
+
+def _reject_passed(plan: Plan, passed: Mapping[BrokerPartition, Committed], ends: Ends) -> None:
+    """Reject offsets beyond the loaded-until offsets that other members cannot have committed."""
     for log, found in passed.items():
         if is_of_a_later_plan(plan, found):
             raise of_a_lost_plan(plan, found, log)
-    reset = (
-        sorted(passed.keys() & {gone.log for gone in plan.vanished})
-        if plan.kind is PlanKind.RESET
-        else []
-    )
-    if reset:
-        raise of_another_log(plan, passed[reset[0]].offset, reset[0], None)
+    if plan.kind is PlanKind.RESET:
+        of_former_incarnation = sorted(passed.keys() & {gone.log for gone in plan.vanished})
+        if of_former_incarnation:
+            log = of_former_incarnation[0]
+            raise of_another_log(plan, passed[log].offset, log, None)
     reject_beyond(plan, passed, ends, is_member=True)
-    to = {log: found.offset for log, found in passed.items() if found.offset is not None}
-    last = replace(plan, seen={**plan.seen, **advanced}) if advanced else plan
-    return UpToDate(
-        last, {**plan.positions, **to}, tuple(sorted((*uncommitted, *advanced))), passed=to
-    )
 
 
 def read_by_others(last: Plan, passed: Mapping[BrokerPartition, int]) -> tuple[ReadByOthers, ...]:
-    """Return what other members read after `last`, up to the group's current offsets."""
+    """Return the offsets that other members read after `last`, up to the committed ones."""
     return tuple(
         ReadByOthers(log, last.positions[log], to, last.log_epochs.get(log, 0))
         for log, to in sorted(passed.items())
@@ -273,21 +277,22 @@ def read_by_others(last: Plan, passed: Mapping[BrokerPartition, int]) -> tuple[R
 
 
 def metadata_named_by_command(state: UpToDate | Replay) -> tuple[ReadByOthers, ...]:
-    """Return the commit metadata of a command's plan, after the last one or instead of a stored one
-    that named it.
+    """Return what others read, for a command's plan after the last one or instead of a stored one.
+
+    A plan that replaces a stored one names the same offsets as that one.
     """
-    return (
-        read_by_others(state.last, state.passed)
-        if isinstance(state, UpToDate)
-        else state.plan.read_by_others
-    )
+    if isinstance(state, UpToDate):
+        return read_by_others(state.last, state.passed)
+    return state.plan.read_by_others
 
 
 def before(plan: Plan) -> Plan:
-    """Return the positions before this plan, also before what others read. On such a partition the
-    plan saw their offset, which is above the position for good.
+    """Return the plan with its loaded-until offsets before it, also before what others read.
+
+    Where others read, `plan.seen` is their offset, which stays above the loaded-until offset.
     """
-    starts, seen = starts_of(plan), dict(plan.seen)
+    starts = starts_of(plan)
+    seen = dict(plan.seen)
     for hole in plan.read_by_others:
         starts[hole.log] = min(starts[hole.log], hole.from_offset)
         seen[hole.log] = Committed(starts[hole.log])
@@ -303,54 +308,66 @@ def before(plan: Plan) -> Plan:
 
 
 def reject_replacing(plan: Plan) -> None:
-    """Reject a plan that would leave this one's ranges to a later run, which would take them for
-    read by others. Raises NeedsDecision.
+    """Reject replacing this plan by one that leaves its ranges to a later run.
+
+    That run would consider the ranges read by other members. Raises NeedsDecision.
     """
+    number = plan.number
     if plan.handed_over is False:
-        message = f"Plan {plan.number} is stored, and " + (
-            "void, since its hand-over was refused: the next run that owns a partition puts another in its place"
-            if plan.is_void
-            else "the next run finds out whether it was handed over"
-        )
-        raise NeedsDecision(message, action="Run `etl run CONF`; then run this command again")
+        message = f"Plan {number} is stored, and its offset commit is in doubt"
+        action = "Run `etl run CONF`, which settles the commit; then run this command again"
+        if plan.is_void:
+            message = f"Plan {number} is stored, and its offset commit was rejected"
+            action = (
+                "Run `etl run CONF`: the next run that owns a partition replaces the plan; "
+                "then run this command again"
+            )
+        raise NeedsDecision(message, action=action)
     if plan.is_executed_as_it_is:
-        message = f"Plan {plan.number} was handed over and is not in the table: the group's offsets are behind it, and nobody else reads it"
+        message = (
+            f"The offsets of plan {number} are committed, and the plan is not in the table: "
+            "no other member reads its ranges"
+        )
         if not plan.handed_over:
-            message = f"Plan {plan.number} is stored by a member of the group and not in the table: others may have read on behind it"
+            message = (
+                f"Plan {number} is stored by a member of the group and is not in the table: "
+                "other members may have read offsets after its ranges"
+            )
         action = (
-            "Run `etl run CONF`, which executes it; what cannot be read of it any more is left out by `etl plans supersede CONF "
-            f"{plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ...`; then say this again"
+            "Run `etl run CONF`, which executes the plan. If some of its offsets cannot be read "
+            f"any more, leave them out with `etl plans supersede CONF {number} "
+            "--skip TOPIC:PARTITION:FROM-UNTIL --reason ...`. Then run this command again"
         )
         raise NeedsDecision(message, action=action)
 
 
 def as_left_to_others(snapshot: Snapshot, plan: Plan | None, settings: Settings) -> Snapshot:
-    """Return the snapshot with offsets that other members advanced at the positions of `plan`,
-    since setting them back would read records twice. Offsets outside the log, of an earlier
+    """Return the snapshot with the offsets of `plan` where other members advanced the group's.
+
+    Setting those back would read records twice. Offsets outside the log, of an earlier
     incarnation, or of partitions that are not read now stay.
     """
     if not is_member(settings) or plan is None:
         return snapshot
-    ends, reset = (
-        ends_of(snapshot),
-        {gone.log for gone in plan.vanished} if plan.kind is PlanKind.RESET else set(),
-    )
-    theirs = {
-        log: plan.left(log)
-        for log, found in snapshot.committed.items()
-        if log in plan.positions
-        and log not in reset
-        and found.offset is not None
-        and found.offset > plan.positions[log]
-        and ((end := ends.get(log)) is None or found.offset <= end)
-        and not is_of_a_later_plan(plan, found)
-    }
-    theirs |= {
-        log: plan.left(log)
-        for log in plan.positions
-        if snapshot.share and log not in snapshot.share.logs
-    }
-    return replace(snapshot, committed={**snapshot.committed, **theirs})
+    ends = ends_of(snapshot)
+    restarted = set[BrokerPartition]()
+    if plan.kind is PlanKind.RESET:
+        restarted = {gone.log for gone in plan.vanished}
+
+    left_to_others = {}
+    for log, found in snapshot.committed.items():
+        if log not in plan.positions or log in restarted or found.offset is None:
+            continue
+        end = ends.get(log)
+        is_in_log = end is None or found.offset <= end
+        is_advanced = found.offset > plan.positions[log]
+        if is_in_log and is_advanced and not is_of_a_later_plan(plan, found):
+            left_to_others[log] = plan.left(log)
+    if snapshot.share:
+        for log in plan.positions:
+            if log not in snapshot.share.logs:
+                left_to_others[log] = plan.left(log)
+    return replace(snapshot, committed={**snapshot.committed, **left_to_others})
 
 
 class HandOverOutcome(Enum):
@@ -368,93 +385,114 @@ def is_left_open(ledger: Ledger) -> bool:
 
 
 def found_out(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> HandOverOutcome:
-    """Return the result of a plan's commit in doubt; see the module's table."""
+    """Return the result of a plan's commit in doubt; see the module's second table."""
     logs = plan.offsets_to_commit
     if not logs:
         return HandOverOutcome.NOT_TAKEN
     found = {log: committed.get(log, NOTHING_COMMITTED) for log in logs}
-    is_as_seen = bool(uncommitted_partitions(plan, committed))
-    if any(there.word == plan.word for there in found.values()):
-        return HandOverOutcome.IN_PART if is_as_seen else HandOverOutcome.TAKEN
-    offsets = {log: there.offset for log, there in found.items() if there.offset is not None}
-    if is_as_seen or plan.is_void:
+    has_uncommitted = bool(uncommitted_partitions(plan, committed))
+    if any(offset.word == plan.word for offset in found.values()):
+        return HandOverOutcome.IN_PART if has_uncommitted else HandOverOutcome.TAKEN
+    if has_uncommitted or plan.is_void:
         return HandOverOutcome.NOT_TAKEN
+    offsets = {log: there.offset for log, there in found.items() if there.offset is not None}
     if offsets and all(offset < plan.positions[log] for log, offset in offsets.items()):
         return HandOverOutcome.NOT_TAKEN
     return HandOverOutcome.UNTOLD
 
 
 def with_commit_settled(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot in which a plan with a successful commit says so."""
+    """Return the snapshot with its newest plan marked as committed if its commit succeeded."""
     ledger = snapshot.ledger
     plan = ledger.newest
-    if (
-        plan is None
-        or plan.handed_over is not False
-        or ledger.applied
-        or found_out(plan, snapshot.committed) is not HandOverOutcome.TAKEN
-    ):
+    if plan is None or plan.handed_over is not False or ledger.applied:
         return snapshot
-    return replace(
-        snapshot, ledger=replace(ledger, newest=replace(plan, handed_over=True, is_void=False))
-    )
+    if found_out(plan, snapshot.committed) is not HandOverOutcome.TAKEN:
+        return snapshot
+    settled = replace(plan, handed_over=True, is_void=False)
+    return replace(snapshot, ledger=replace(ledger, newest=settled))
 
 
 def reject_in_doubt_commit(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
-    """Reject a plan whose commit must be settled first, or cannot be. Raises SettingsError for runs
-    that are no members any more or keep offsets elsewhere, NeedsDecision if the result is unknown.
+    """Reject a plan with a commit that must be settled first, or that cannot be settled.
+
+    Raises SettingsError for runs that are not members any more or keep offsets elsewhere,
+    NeedsDecision if the result is unknown.
     """
     if plan.handed_over is not False:
         return
+    number = plan.number
     if not is_member(settings):
-        message = f"Plan {plan.number} was stored by a member of the group, and nobody wrote down that it was handed over"
-        action = "With group.mode: join, as it was, `etl run CONF` finds out and finishes it; change the key then"
+        message = (
+            f"Plan {number} was stored by a member of the group, "
+            "and the ledger has no result of its offset commit"
+        )
+        action = (
+            "Set group.mode: join, as it was: `etl run CONF` then settles the commit and "
+            "finishes the plan. Change the key after that"
+        )
         raise SettingsError(message, key="group.mode", action=action)
     if plan.is_open:
         reject_other_offsets_storage(plan, snapshot.offsets_in)
+
     found = found_out(plan, snapshot.committed)
     if found is HandOverOutcome.IN_PART:
-        refused = min(uncommitted_partitions(plan, snapshot.committed))
+        uncommitted = min(uncommitted_partitions(plan, snapshot.committed))
+        message = f"The offsets of plan {number} are committed except for this partition"
         action = (
-            "Check the brokers' ACLs for the topic (Read), and that the coordinator knows it; then `etl plans supersede CONF "
-            f"{plan.number} --reason ...`: what was handed over is loaded, and a later plan reads the rest"
+            "Check the brokers' ACLs for the topic (Read), and that the coordinator knows the "
+            f"topic. Then run `etl plans supersede CONF {number} --reason ...`: the committed "
+            "partitions are loaded, and a later plan reads the rest"
         )
-        raise NeedsDecision(
-            f"Plan {plan.number} was handed over but for this partition",
-            **refused.place,
-            action=action,
-        )
+        raise NeedsDecision(message, **uncommitted.place, action=action)
     if found is HandOverOutcome.UNTOLD:
         log = plan.offsets_to_commit[0]
         message = (
-            f"Nobody can tell whether plan {plan.number} was handed over: its run died at that very moment, and others have committed "
-            "the group's offsets beyond its ends since"
+            f"The result of the offset commit of plan {number} is unknown: its run ended during "
+            "the commit, and other members have committed offsets beyond the plan's ends since"
         )
         action = (
-            "Check what the group's other members read between the offsets in `etl plans show CONF "
-            f"{plan.number}`, such as {starts_of(plan)[log]} to {plan.positions[log]} of {log}: if they read it, `etl plans supersede "
-            f"CONF {plan.number} --reason ...` leaves it to them; if they did not, the same with --assume-offsets-committed, and the next run loads it"
+            "Check whether other members of the group read the offsets in "
+            f"`etl plans show CONF {number}`, such as {starts_of(plan)[log]} to "
+            f"{plan.positions[log]} of {log}. If they read them, run `etl plans supersede CONF "
+            f"{number} --reason ...`, which leaves the offsets to them. If they did not, add "
+            "--assume-offsets-committed, and the next run loads the offsets"
         )
         raise NeedsDecision(message, **log.place, action=action)
 
 
 def reject_without_assignment(plan: Plan, snapshot: Snapshot) -> None:
-    """Reject replacing an uncommitted plan without an assignment: a run that has one does it.
-    Raises NeedsDecision.
+    """Reject replacing an uncommitted plan without an assignment.
+
+    A run that has an assignment replaces it. Raises NeedsDecision.
     """
     if snapshot.share is None:
-        message = f"Plan {plan.number} is stored and was not handed over: a run that has joined the group puts another in its place"
+        message = (
+            f"Plan {plan.number} is stored, and its offsets are not committed: "
+            "a run that has joined the group replaces it"
+        )
         raise NeedsDecision(message, action="Run `etl run CONF`; then run this command again")
 
 
 def plan_without_uncommitted(
     plan: Plan, logs: Collection[BrokerPartition], reason: str, *, now_ms: int
 ) -> Plan:
-    """The plan, without its id, that takes the place of one of which these logs were not handed
-    over: they stay where they were.
+    """Return a replacement of the plan, without its id, that leaves out these uncommitted partitions.
+
+    Their loaded-until offsets do not change.
     """
-    stood = before(plan)
+    previous = before(plan)
     ranges = tuple(r for r in plan.ranges if r.log not in logs)
+    positions = dict(plan.positions)
+    for log in plan.positions.keys() & set(logs):
+        positions[log] = previous.positions[log]
+    losses = []
+    for loss in plan.losses:
+        if loss.log not in logs or loss.until_offset <= previous.positions[loss.log]:
+            losses.append(loss)
+    assignment = plan.share
+    if assignment:
+        assignment = replace(assignment, logs=assignment.logs - set(logs))
     return replace(
         plan,
         kind=PlanKind.INGEST if ranges else PlanKind.START,
@@ -462,16 +500,10 @@ def plan_without_uncommitted(
         ranges=ranges,
         supersedes=plan.id,
         reason=reason,
-        positions={
-            log: stood.positions[log] if log in logs else at for log, at in plan.positions.items()
-        },
-        losses=tuple(
-            loss
-            for loss in plan.losses
-            if loss.log not in logs or loss.until_offset <= stood.positions[loss.log]
-        ),
+        positions=positions,
+        losses=tuple(losses),
         read_by_others=tuple(hole for hole in plan.read_by_others if hole.log not in logs),
-        share=replace(plan.share, logs=plan.share.logs - set(logs)) if plan.share else None,
+        share=assignment,
         handed_over=True,
         is_void=False,
         id="",
@@ -491,9 +523,7 @@ def uncommitted_partitions(
 
 @dataclass(frozen=True, slots=True)
 class ReadTwice:
-    """Offsets [from, until) of one log that the table holds, or will, and that others may have read
-    as well.
-    """
+    """Offsets [from, until) in the table, now or later, that others may have read as well."""
 
     log: BrokerPartition
     from_offset: int
@@ -501,42 +531,44 @@ class ReadTwice:
 
 
 def read_twice(state: PipelineState, snapshot: Snapshot) -> tuple[ReadTwice, ...]:
-    """Return the duplicate reads of the newest plan; none unless it is a member's that commits
-    after the append.
+    """Return the duplicate reads of the newest plan; see the module's last table.
+
+    Empty unless a member made the plan and commits after the append.
     """
     plan = snapshot.ledger.newest
     if plan is None or not plan.is_of_member or isinstance(state, RebuildFromTable):
         return ()
-    is_in_table, is_recorded = isinstance(state, UpToDate), snapshot.ledger.applied is not None
-    began, unknown = (
-        _began(plan),
-        set(plan.offsets_to_move) if is_in_table and not is_recorded else set(),
-    )
-    found = []
-    for log, position in sorted(plan.positions.items()):
-        there = snapshot.committed.get(log, NOTHING_COMMITTED)
-        is_told = is_in_table and log not in unknown and (there.offset or 0) >= position
-        until = position if log in unknown else min(there.offset or 0, position)
-        if there != plan.left(log) and not is_told and until > began[log]:
-            found.append(ReadTwice(log, began[log], until))
-    return tuple(found)
+    is_in_table = isinstance(state, UpToDate)
+    is_recorded = snapshot.ledger.applied is not None
+    starts = _starts_for_others(plan)
+    unknown = set[BrokerPartition]()
+    if is_in_table and not is_recorded:
+        unknown.update(plan.offsets_to_move)
+
+    duplicates = []
+    for log, loaded_until in sorted(plan.positions.items()):
+        found = snapshot.committed.get(log, NOTHING_COMMITTED)
+        offset = found.offset or 0
+        is_known = is_in_table and log not in unknown and offset >= loaded_until
+        until = min(offset, loaded_until)
+        if log in unknown:
+            until = loaded_until
+        if found != plan.left(log) and not is_known and until > starts[log]:
+            duplicates.append(ReadTwice(log, starts[log], until))
+    return tuple(duplicates)
 
 
 def taken(plan: Plan, moved: Collection[BrokerPartition]) -> tuple[ReadTwice, ...]:
-    """Return what others read, or will, of a plan in the table of which only the offsets of `moved`
-    were committed.
-    """
-    began, left = (
-        _began(plan),
-        [log for log in plan.offsets_to_move if log not in moved] if plan.is_of_member else [],
-    )
-    return tuple(ReadTwice(log, began[log], plan.positions[log]) for log in left)
+    """Return what others read, or will, of a plan in the table with offsets committed for `moved`."""
+    if not plan.is_of_member:
+        return ()
+    starts = _starts_for_others(plan)
+    uncommitted = [log for log in plan.offsets_to_move if log not in moved]
+    return tuple(ReadTwice(log, starts[log], plan.positions[log]) for log in uncommitted)
 
 
-def _began(plan: Plan) -> dict[BrokerPartition, int]:
-    """Return where another member begins that takes a partition before the plan's offsets are
-    committed.
-    """
+def _starts_for_others(plan: Plan) -> dict[BrokerPartition, int]:
+    """Return where another member begins before the plan's offsets are committed."""
     starts = starts_of(plan)
     return {
         log: starts[log] if seen.offset is None else seen.offset for log, seen in plan.seen.items()

@@ -1,29 +1,32 @@
 """What do owners and live members of the group mean for a run, and for a command?
 
+Lives here: waiting for owners, skipping or rejecting owned partitions; the assignment of a command;
+rejecting decisions that would make other members lose or double records.
+Not here: claiming partitions and waiting for owners (etl/io/zookeeper/owners.py), commits of
+members (group_commits.py). Original consumers know neither plans nor commits (docs/adr/0005).
+
     found                          policy                    decision
     ----------------------------   -----------------------   ---------------------------------------
-    a live consumer                on_active_members: fail       Owned (also a member of Kafka's group)
-    a live consumer                on_active_members: skip    read unowned partitions only
+    a live consumer                on_active_members: fail   Owned (also a member of Kafka's group)
+    a live consumer                on_active_members: skip   read unowned partitions only
     an owner                       on_owned: fail            Owned
     an owner                       on_owned: wait            wait once, observe again, then Owned
-    an owner                       on_owned: skip            leave the partition out; position stays
+    an owner                       on_owned: skip            leave the partition out; its
+                                                             loaded-until offset does not change
     an owner of a stored plan's    skip, unowned             Owned: a stored plan is executed whole
     a driver of this pipeline      any                       none: the driver lock decides
-    other members                  mode: join                theirs is left to them
-    members of the group of this   mode: join, fail          Owned: they divide nothing with us
+    other members                  mode: join                their partitions are left to them
+    members of the group of this   mode: join, fail          Owned: they do not share the assignment
     name in the other storage
 
-A command that moves offsets under `mode: join` (ADR 27) joins the group; its plan commits as it is
-stored:
+A command that moves offsets under `mode: join` (ADR 27) joins the group; its plan commits when it
+is stored:
 
     the partition is                          decision
     ---------------------------------------   ------------------------------------------------------
     assigned to the command                   its offset moves with the plan
     another member's                          Owned: that one continues from its own position
     read by others since our last plan        rejected if the command would go back over it
-
-Not here: claiming partitions and waiting for owners (etl/io/zookeeper/owners.py). Original
-consumers know neither plans nor commits (docs/adr/0005).
 """
 
 from __future__ import annotations
@@ -63,8 +66,8 @@ from etl.settings.sections import GroupSettings, Settings
 
 _NAMED = 3
 UNASSIGNED = "no known member of the group"
-"""Instead of an owner: the group divided its partitions before this one was there, or divides them
-now.
+"""Instead of an owner: the partition was created after the last rebalance, or a rebalance is in
+progress.
 """
 _ANOTHER = "another member of the group"
 
@@ -72,12 +75,12 @@ _ANOTHER = "another member of the group"
 def foreign_owners(
     owners: Mapping[BrokerPartition, str], settings: Settings
 ) -> dict[BrokerPartition, str]:
-    """The owners that are no drivers of this very pipeline."""
+    """Return the owners that are not drivers of this pipeline."""
     return {log: owner for log, owner in owners.items() if not _is_ours(owner, settings)}
 
 
 def foreign_consumers(consumers: Iterable[str], settings: Settings) -> tuple[str, ...]:
-    """Those of the group's consumers, by their ids, that are no drivers of this very pipeline."""
+    """Return the ids of the group's consumers that are not drivers of this pipeline."""
     return tuple(
         consumer for consumer in consumers if not _is_ours(thread_id(consumer, 0), settings)
     )
@@ -86,121 +89,136 @@ def foreign_consumers(consumers: Iterable[str], settings: Settings) -> tuple[str
 def members_as_owners(
     group: KafkaGroup, logs: Collection[BrokerPartition]
 ) -> dict[BrokerPartition, str]:
-    """Return the members of Kafka's group as owners of these partitions: of all if their assignment
-    is unknown.
+    """Return the members of Kafka's group as owners of these partitions.
+
+    A member with an unknown assignment owns all of them.
     """
-    return {
-        log: member
-        for member, theirs in group.members.items()
-        for log in logs
-        if theirs is None or log in theirs
-    }
+    owners = {}
+    for member, assigned in group.members.items():
+        for log in logs:
+            if assigned is None or log in assigned:
+                owners[log] = member
+    return owners
 
 
 def owners_to_wait_for(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, str]:
-    """Return the owners that policy says to wait for, with their partitions; none if waiting would
-    change nothing.
-    """
-    if (
-        is_member(settings)
-        or on_owned(settings.group) is not OnOwned.WAIT
-        or _is_refused(snapshot, settings)
-    ):
+    """Return the partitions and owners to wait for by policy; none if waiting changes nothing."""
+    if is_member(settings) or on_owned(settings.group) is not OnOwned.WAIT:
+        return {}
+    if _rejects_live_consumers(snapshot, settings):
         return {}
     return foreign_owners(snapshot.owners, settings)
 
 
 def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
     """Return the snapshot without partitions that are left to others; its `owners` are these.
+
     Raises Owned, with the consumer or owner, if policy is `fail` or waiting did not help.
     """
-    if is_member(settings) and (
-        snapshot.share
-        or is_left_to_execute(snapshot.ledger, settings)
-        or is_left_open(snapshot.ledger)
-    ):
-        _reject_members_elsewhere(snapshot, settings.group)
-        return _without(snapshot, _of_others(snapshot, settings))
-    if _is_refused(snapshot, settings):
-        message = f"Live consumers are registered in the group: {', '.join(foreign_consumers(snapshot.live_consumers, settings)[:_NAMED])}"
-        action = "Check that they are stopped; a crashed one leaves after its session timeout"
-        raise Owned(message, action=action)
-    left = foreign_owners(snapshot.owners, settings)
-    if left and on_owned(settings.group) is not OnOwned.SKIP:
-        raise owned_by(left)
-    return _without(snapshot, left)
+    if is_member(settings):
+        ledger = snapshot.ledger
+        if snapshot.share or is_left_to_execute(ledger, settings) or is_left_open(ledger):
+            _reject_members_elsewhere(snapshot, settings.group)
+            return _without(snapshot, _of_others(snapshot, settings))
+    if _rejects_live_consumers(snapshot, settings):
+        alive = foreign_consumers(snapshot.live_consumers, settings)
+        raise Owned(
+            f"Live consumers are registered in the group: {', '.join(alive[:_NAMED])}",
+            action="Check that they are stopped; a crashed one leaves after its session timeout",
+        )
+    owners = foreign_owners(snapshot.owners, settings)
+    if owners and on_owned(settings.group) is not OnOwned.SKIP:
+        raise owned_by(owners)
+    return _without(snapshot, owners)
 
 
 def _reject_members_elsewhere(snapshot: Snapshot, group: GroupSettings) -> None:
-    """Reject members in the other storage: they do not share the assignment and would read the same
-    partitions.
+    """Reject members in the other storage, which would read the same partitions.
+
+    They take no part in the assignment. Raises Owned.
     """
     if snapshot.share is None or group.on_active_members is not OnActiveMembers.FAIL:
         return
-    in_zookeeper = [one for one in snapshot.live_consumers if one not in snapshot.live_in_kafka]
-    if snapshot.share.membership is Membership.ZOOKEEPER and snapshot.live_in_kafka:
-        message = f"Consumers are alive in Kafka's own group of this name: {', '.join(snapshot.live_in_kafka[:_NAMED])}"
+    membership = snapshot.share.membership
+    in_kafka = snapshot.live_in_kafka
+    if membership is Membership.ZOOKEEPER and in_kafka:
+        names = ", ".join(in_kafka[:_NAMED])
         raise Owned(
-            message,
-            action="Check that they are stopped: offsets_storage: zookeeper shares with consumers that are registered in ZooKeeper alone",
+            f"Consumers are alive in Kafka's own group of this name: {names}",
+            action=(
+                "Check that they are stopped: offsets_storage: zookeeper divides the partitions "
+                "among consumers that are registered in ZooKeeper alone"
+            ),
         )
-    if snapshot.share.membership is Membership.COORDINATOR and in_zookeeper:
-        message = f"Consumers of the group are registered in ZooKeeper: {', '.join(in_zookeeper[:_NAMED])}"
+    in_zookeeper = _live_in_zookeeper(snapshot)
+    if membership is Membership.COORDINATOR and in_zookeeper:
+        names = ", ".join(in_zookeeper[:_NAMED])
         raise Owned(
-            message,
-            action="Check that they are stopped: membership: coordinator shares with members of Kafka's own group alone",
+            f"Consumers of the group are registered in ZooKeeper: {names}",
+            action=(
+                "Check that they are stopped: membership: coordinator divides the partitions "
+                "among members of Kafka's own group alone"
+            ),
         )
+
+
+def _live_in_zookeeper(snapshot: Snapshot) -> list[str]:
+    return [found for found in snapshot.live_consumers if found not in snapshot.live_in_kafka]
 
 
 def _of_others(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, str]:
     """Return partitions that are neither assigned to us nor of a plan that any run executes."""
-    plan = snapshot.ledger.newest if is_left_to_execute(snapshot.ledger, settings) else None
-    ours = {
-        *(snapshot.share.logs if snapshot.share else ()),
-        *(r.log for r in (plan.ranges if plan else ())),
-    }
+    ours = set[BrokerPartition]()
+    if snapshot.share:
+        ours.update(snapshot.share.logs)
+    plan = snapshot.ledger.newest
+    if plan and is_left_to_execute(snapshot.ledger, settings):
+        ours.update(r.log for r in plan.ranges)
     others = (log for log in (*snapshot.extents, *snapshot.leaderless) if log not in ours)
     unknown = owner_not_known(snapshot, settings)
     return {log: snapshot.owners.get(log, unknown) for log in others}
 
 
 def owner_not_known(snapshot: Snapshot, settings: Settings) -> str:
-    """Return the owner of an unassigned partition without a known owner. Members in ZooKeeper own a
-    partition a moment before its znode says so; assignments of Kafka's members are known.
+    """Return the text for the owner of a partition that is not ours and has no known owner.
+
+    Members in ZooKeeper own a partition a moment before its znode exists. Assignments of Kafka's
+    members are known.
     """
-    in_zookeeper = [one for one in snapshot.live_consumers if one not in snapshot.live_in_kafka]
-    is_shared = settings.group.membership is Membership.ZOOKEEPER and foreign_consumers(
-        in_zookeeper, settings
-    )
-    return _ANOTHER if is_shared else UNASSIGNED
+    if settings.group.membership is Membership.ZOOKEEPER:
+        if foreign_consumers(_live_in_zookeeper(snapshot), settings):
+            return _ANOTHER
+    return UNASSIGNED
 
 
 def _without(snapshot: Snapshot, left: Mapping[BrokerPartition, str]) -> Snapshot:
+    """Return the snapshot without the partitions that are left to their owners."""
     extents = {log: extent for log, extent in snapshot.extents.items() if log not in left}
-    owners = {
-        log: owner
-        for log, owner in left.items()
-        if log in snapshot.extents or log in snapshot.leaderless
-    }
+    extents_of_owned = {log: extent for log, extent in snapshot.extents.items() if log in left}
+    owners = {}
+    for log, owner in left.items():
+        if log in snapshot.extents or log in snapshot.leaderless:
+            owners[log] = owner
     return replace(
         snapshot,
         extents=extents,
-        extents_of_owned={log: extent for log, extent in snapshot.extents.items() if log in left},
+        extents_of_owned=extents_of_owned,
         leaderless=snapshot.leaderless - left.keys(),
         owners=owners,
     )
 
 
 def reject_owned_ranges(plan: Plan, snapshot: Snapshot) -> None:
-    """Reject a stored plan that reads a partition left to its owner, since it is executed whole.
-    Raises Owned. A committed plan is executed whoever owns its partitions now; an uncommitted one
-    is replaced by a member.
+    """Reject a stored plan that reads a partition left to its owner, as it is executed whole.
+
+    A committed plan is executed whichever member owns its partitions now; a member replaces an
+    uncommitted one. Raises Owned.
     """
     if plan.handed_over or snapshot.share:
         return
-    left = {r.log: snapshot.owners[r.log] for r in plan.ranges if r.log in snapshot.owners}
-    if left:
-        raise owned_by(left, first=f"Plan {plan.number} is stored and must be executed first. ")
+    owners = {r.log: snapshot.owners[r.log] for r in plan.ranges if r.log in snapshot.owners}
+    if owners:
+        raise owned_by(owners, first=f"Plan {plan.number} is stored and must be executed first. ")
 
 
 def on_owned(group: GroupSettings) -> OnOwned:
@@ -210,38 +228,42 @@ def on_owned(group: GroupSettings) -> OnOwned:
     return group.on_owned
 
 
-def _is_refused(snapshot: Snapshot, settings: Settings) -> bool:
-    return settings.group.on_active_members is OnActiveMembers.FAIL and bool(
-        foreign_consumers(snapshot.live_consumers, settings)
-    )
+def _rejects_live_consumers(snapshot: Snapshot, settings: Settings) -> bool:
+    """True if other consumers of the group are alive, and policy is `fail`."""
+    if settings.group.on_active_members is not OnActiveMembers.FAIL:
+        return False
+    return bool(foreign_consumers(snapshot.live_consumers, settings))
 
 
 def _is_ours(owner: str, settings: Settings) -> bool:
-    found, name = parse_owner(settings.group.id, owner), settings.group.join.instance_id
+    """True if the owner is a driver of this pipeline or its own static member."""
+    found = parse_owner(settings.group.id, owner)
     if found is not None:
         return found.pipeline == settings.pipeline
-    if not is_member(settings) or name is None:
+    instance_id = settings.group.join.instance_id
+    if not is_member(settings) or instance_id is None:
         return False
-    if (
-        settings.group.membership is Membership.COORDINATOR
-    ):  # a static member stays in its group between runs
-        return is_of_instance(owner.partition(" at ")[0], name)
-    return consumer_of(owner) == consumer_id(settings.group.id, name)
+    if settings.group.membership is Membership.COORDINATOR:
+        # A static member stays in its group between runs.
+        return is_of_instance(owner.partition(" at ")[0], instance_id)
+    return consumer_of(owner) == consumer_id(settings.group.id, instance_id)
 
 
 def owned_by(owners: Mapping[BrokerPartition, str], *, waited: str = "", first: str = "") -> Owned:
-    """The error that names the first of these logs and its owner. `waited` ends the sentence,
-    `first` begins what to check.
+    """Return the error with the first of these partitions and its owner.
+
+    `waited`: end of the message. `first`: sentence before the action.
     """
     log, owner = min(owners.items())
     if owner == UNASSIGNED:
-        message = f"The partition is assigned to {owner}{waited}"
         return Owned(
-            message,
+            f"The partition is assigned to {owner}{waited}",
             **log.place,
             action=f"{first}Run this command again after the next rebalance of the group",
         )
-    more = f" (and {len(owners) - 1:,} more partitions have owners)" if len(owners) > 1 else ""
+    more = ""
+    if len(owners) > 1:
+        more = f" (and {len(owners) - 1:,} more partitions have owners)"
     return Owned(
         f"The partition is owned by {owner}{more}{waited}",
         **log.place,
@@ -255,48 +277,62 @@ def joins_for_commands(settings: Settings) -> bool:
 
 
 def foreseen_by_command(snapshot: Snapshot, settings: Settings) -> Snapshot:
-    """Return the snapshot of a command that owns all partitions, for a dry run, which does not
-    join.
+    """Return the snapshot of a command that owns all partitions.
+
+    For a dry run, which does not join the group.
     """
     return as_if_alone(snapshot, settings) if joins_for_commands(settings) else snapshot
 
 
 def reject_active_members(snapshot: Snapshot, settings: Settings) -> None:
-    """Reject a plan that commits after its append while others are in the group: they would read
-    from their offsets. So it is in Kafka's groups, where a command is no member. Raises Owned.
+    """Reject a plan that commits after its append while others are in the group.
+
+    They would read from their own offsets. This applies to Kafka's groups, where a command is not a
+    member. Raises Owned.
     """
     alive = foreign_consumers(snapshot.live_consumers, settings)
     if is_member(settings) and not joins_for_commands(settings) and alive:
-        message = f"The group has members, and what is stored here moves offsets only when a run executes it: {', '.join(alive[:_NAMED])}"
-        action = "Stop them, as Kafka's own tools want it for a reset; then run this command again, `etl run CONF`, and start them again"
+        message = (
+            f"The group has members: {', '.join(alive[:_NAMED])}. The plan of this command "
+            "commits its offsets only when a run executes it"
+        )
+        action = (
+            "Stop them, as Kafka's own tools require for a reset. Then run this command again, "
+            "run `etl run CONF`, and start them again"
+        )
         raise Owned(message, action=action)
 
 
 def reject_partitions_of_other_members(
     logs: Collection[BrokerPartition], snapshot: Snapshot, settings: Settings
 ) -> None:
-    """Reject moving offsets of partitions assigned to others; deleted ones have no owner. Raises
-    Owned.
+    """Reject moving offsets of partitions assigned to others; deleted ones have no owner.
+
+    Raises Owned.
     """
+    # A member reads on from its position in memory, whatever offset is committed meanwhile: records
+    # would be lost or doubled. So a command owns a partition while it stores its plan.
     if snapshot.share is None:
         return
-    there = {
+    existing = {
         *snapshot.extents,
         *snapshot.extents_left_alone,
         *snapshot.leaderless,
         *snapshot.owners,
     }
-    theirs = there.intersection(logs) - snapshot.share.logs
-    if theirs:
-        first = "Its offset would move while its owner continues from its own. "
+    of_others = existing.intersection(logs) - snapshot.share.logs
+    if of_others:
         unknown = owner_not_known(snapshot, settings)
-        raise owned_by({log: snapshot.owners.get(log, unknown) for log in theirs}, first=first)
+        owners = {log: snapshot.owners.get(log, unknown) for log in of_others}
+        first = "Its offset would move while its owner continues from its own. "
+        raise owned_by(owners, first=first)
 
 
 def of_command(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
-    """Return the plan of a command, without its id: committed as it is stored if runs are members,
-    else unchanged. It expects the current offsets of its partitions, also when it replaces a plan
-    that saw others.
+    """Return the plan of a command, without its id.
+
+    If runs are members, it commits when it is stored and expects the current offsets of its
+    partitions, also when it replaces a plan that saw others. Else it is unchanged.
     """
     found = of_member(plan, snapshot, settings, is_command=True)
     if found.share is None or not found.handed_over:
@@ -306,82 +342,93 @@ def of_command(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
 
 
 def ownership_after_inheritance(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
-    """`of_command` for a plan that takes another pipeline's place: what other members read beyond
-    its positions stays theirs, also of logs that this pipeline had before, and the next run names
-    it.
+    """Return `of_command` of a plan that inherits another pipeline.
+
+    Offsets that other members committed beyond its loaded-until offsets stay, also of partitions
+    that this pipeline had before. The next run records them as read by others.
     """
     left = as_left_to_others(snapshot, plan, settings)
-    theirs = {
-        log: found
-        for log, found in left.committed.items()
-        if log in plan.seen and found != snapshot.committed.get(log)
-    }
-    return of_command(replace(plan, seen={**plan.seen, **theirs}), left, settings)
+    of_others = {}
+    for log, found in left.committed.items():
+        if log in plan.seen and found != snapshot.committed.get(log):
+            of_others[log] = found
+    return of_command(replace(plan, seen={**plan.seen, **of_others}), left, settings)
 
 
 def reject_unfinished_predecessor(
     other: OtherPipeline, newest: Plan | None, committed: Mapping[BrokerPartition, Committed]
 ) -> None:
-    """Reject inheriting from a pipeline whose newest plan is or may be committed and is not in the
-    table.
+    """Reject inheriting from a pipeline with a newest plan that is not in the table, but committed.
 
-    `committed`: the offsets of its group, if it is ours; they may show that a rejected commit
-    succeeded. Raises NeedsDecision.
+    Also if it may be committed. `committed`: the offsets of its group, if it is ours; they may
+    prove that a rejected commit succeeded. Raises NeedsDecision.
     """
     if newest and newest.number > other.number and _may_be_committed(newest, lambda _: committed):
-        raise _left_unread(newest, name_of(other.app_id), "is not in the table")
+        raise _unfinished(newest, name_of(other.app_id), "the plan is not in the table")
 
 
 def reject_retiring_unfinished(
     name: str, ledger: Ledger, committed: Callable[[Plan], Mapping[BrokerPartition, Committed]]
 ) -> None:
-    """Reject retiring a pipeline whose newest plan is or may be committed and is not known to be in
-    the table: another pipeline would begin after it, and nobody would load its ranges.
+    """Reject retiring a pipeline with a newest plan that is or may be committed, without a result.
 
-    `committed`: see `reject_unfinished_predecessor`; of the plan's partitions, read where needed.
-    Raises NeedsDecision.
+    Another pipeline would begin after it, and its ranges would never be loaded. `committed`: see
+    `reject_unfinished_predecessor`; of the plan's partitions, read where needed. Raises
+    NeedsDecision.
     """
     if ledger.newest and not ledger.applied and _may_be_committed(ledger.newest, committed):
-        raise _left_unread(ledger.newest, name, "nobody wrote down that it is in the table")
+        unrecorded = "the ledger does not record that the plan is in the table"
+        raise _unfinished(ledger.newest, name, unrecorded)
 
 
 def _may_be_committed(
     plan: Plan, committed: Callable[[Plan], Mapping[BrokerPartition, Committed]]
 ) -> bool:
-    return plan.handed_over is not None and not (
-        plan.is_void and found_out(plan, committed(plan)) is HandOverOutcome.NOT_TAKEN
-    )
+    if plan.handed_over is None:
+        return False
+    if not plan.is_void:
+        return True
+    return found_out(plan, committed(plan)) is not HandOverOutcome.NOT_TAKEN
 
 
-def _left_unread(plan: Plan, name: str, is_known: str) -> NeedsDecision:
-    was = "was handed over" if plan.handed_over or plan.is_void else "may have been handed over"
-    message = f"Plan {plan.number} of {name} {was} and {is_known}: nobody else reads its ranges"
-    return NeedsDecision(
-        message,
-        action="Run `etl run` with that pipeline's conf, which finds out and executes it; then run this command again",
+def _unfinished(plan: Plan, name: str, table_state: str) -> NeedsDecision:
+    verb = "may be"
+    if plan.handed_over or plan.is_void:
+        verb = "are"
+    message = (
+        f"The offsets of plan {plan.number} of {name} {verb} committed, and {table_state}: "
+        "no other member reads its ranges"
     )
+    action = (
+        "Run `etl run` with that pipeline's conf, which settles the commit and executes the "
+        "plan; then run this command again"
+    )
+    return NeedsDecision(message, action=action)
 
 
 def reject_unrecorded_commit(state: PipelineState, snapshot: Snapshot, settings: Settings) -> None:
-    """Reject a command without membership after a committed plan whose result is not recorded,
-    since `owned_logs` does not see what others read before that. Raises NeedsDecision.
+    """Reject a command without membership after a committed plan without a recorded result.
+
+    `owned_logs` does not contain what others read before that. Raises NeedsDecision.
     """
-    if (
-        isinstance(state, UpToDate)
-        and is_member(settings)
-        and snapshot.share is None
-        and is_left_to_execute(snapshot.ledger, settings)
-    ):
-        message = f"Plan {state.last.number} is of a member of the group, and nobody wrote down that it is in the table"
-        raise NeedsDecision(
-            message,
-            action="Run `etl run CONF`, which finds out and continues; then run this command again",
+    if not isinstance(state, UpToDate) or not is_member(settings) or snapshot.share is not None:
+        return
+    if is_left_to_execute(snapshot.ledger, settings):
+        message = (
+            f"Plan {state.last.number} was stored by a member of the group, "
+            "and the ledger does not record that it is in the table"
         )
+        action = (
+            "Run `etl run CONF`, which completes the record and continues; "
+            "then run this command again"
+        )
+        raise NeedsDecision(message, action=action)
 
 
 def reject_fenced_plan(void: RejectedCommit | None, done: str = "") -> None:
-    """Report that the plan was not stored because another member came first. `done`: what was done
-    before. Raises Owned.
+    """Reject a command that could not store its plan because the group changed.
+
+    `done`: what the command did before. Raises Owned.
     """
     if void:
         raise Owned(
@@ -393,15 +440,20 @@ def reject_fenced_plan(void: RejectedCommit | None, done: str = "") -> None:
 def reject_offsets_read_by_others(
     back: Mapping[BrokerPartition, tuple[int, int]], read: Collection[ReadByOthers]
 ) -> None:
-    """Reject going back (`back`: from, until, of the current incarnation) over what other members
-    read. Raises NeedsDecision.
+    """Reject going back over offsets that other members read.
+
+    `back`: offsets [from, until) of the current incarnation. Raises NeedsDecision.
     """
     for hole in sorted(read, key=lambda hole: (hole.log, -hole.until_offset)):
         start, until = back.get(hole.log, (0, 0))
         if max(start, hole.from_offset) < min(until, hole.until_offset):
-            message = f"Other members of the group read offsets {hole.from_offset} to {hole.until_offset}: both would have them"
+            message = (
+                f"Other members of the group read offsets {hole.from_offset} to "
+                f"{hole.until_offset}: their records would be loaded here, too"
+            )
             action = (
-                f"Pass --to {hole.until_offset}, or further on: what lies before that is theirs"
+                f"Pass --to {hole.until_offset} or a higher offset: "
+                "the offsets before it belong to the other members"
             )
             raise NeedsDecision(message, **hole.log.place, offset=start, action=action)
 
@@ -409,42 +461,57 @@ def reject_offsets_read_by_others(
 def reject_unknown_incarnations(
     state: UpToDate | Replay, anew: Collection[BrokerPartition]
 ) -> None:
-    """Reject beginning a partition (`anew`) whose offset others advanced, since its incarnation is
-    unknown. Raises OffsetMoved.
+    """Reject a new incarnation of partitions (`anew`) with an offset that others advanced.
+
+    The incarnation of that offset is unknown. Raises OffsetMoved.
     """
-    moved = sorted(state.passed.keys() & set(anew)) if isinstance(state, UpToDate) else ()
-    if moved and isinstance(state, UpToDate):
+    if not isinstance(state, UpToDate):
+        return
+    moved = sorted(state.passed.keys() & set(anew))
+    if moved:
         raise of_another_log(state.last, state.passed[moved[0]], moved[0], None)
 
 
 def reject_rewinding_other_members(
     plan: Plan | None, committed: Mapping[BrokerPartition, Committed], settings: Settings
 ) -> None:
-    """Reject restoring offsets in another mode after a member's plan if others have read on. Raises
-    NeedsDecision.
+    """Reject restoring offsets in another mode after a member's plan if others have read on.
+
+    Raises NeedsDecision.
     """
     if plan is None or is_member(settings):
         return
     for log, found in sorted(committed.items()):
         if log in plan.positions and is_read_on_by_others(plan, log, found):
             message = (
-                f"Plan {plan.number} was handed over by a member of the group, and other members have read on since: {render_log(log)} "
-                f"is at {found.offset}, ours is {plan.positions[log]}"
+                f"The offsets of plan {plan.number} were committed by a member of the group, and "
+                f"other members have read on since: the committed offset of {render_log(log)} is "
+                f"{found.offset}, the loaded-until offset is {plan.positions[log]}"
             )
-            action = "Set group.mode: join, under which restoring leaves what they read to them, and the next run continues behind it"
+            action = (
+                "Set group.mode: join: the command then leaves to other members what they read, "
+                "and the next run continues after it"
+            )
             raise NeedsDecision(message, **log.place, offset=found.offset, action=action)
 
 
 def describe_rewound(
     moves: Mapping[BrokerPartition, tuple[int | None, int]], snapshot: Snapshot, settings: Settings
 ) -> list[str]:
-    """Describe what restoring these offsets (from, to) means for other members: a sentence per
-    partition that goes back.
+    """Describe what restoring these offsets (from, to) means for other members.
+
+    One sentence per partition that goes back from beyond its end.
     """
-    ends = ends_of(snapshot) if is_member(settings) else {}
-    return [
-        f"{render_log(log)} ends before the offset that goes back: if it was cut below what other members had read, they have what it "
-        f"holds from {to} on, and both would; then set the group's offset to the log's end instead, as the group's own tools do it"
-        for log, (at, to) in sorted(moves.items())
-        if at is not None and to < (ends.get(log) or 0) < at
-    ]
+    if not is_member(settings):
+        return []
+    ends = ends_of(snapshot)
+    sentences = []
+    for log, (at, to) in sorted(moves.items()):
+        if at is not None and to < (ends.get(log) or 0) < at:
+            sentences.append(
+                f"{render_log(log)} ends below the committed offset, which goes back to {to}. If "
+                "the partition was truncated below what other members had read, they have its "
+                f"records from {to} on already, and would have them twice: then set the group's "
+                "offset to the partition's end instead, with the group's own tools"
+            )
+    return sentences

@@ -119,7 +119,7 @@ def decided(shared: Shared, point: str) -> None:
     """
     said = shared.pipeline.run()
     if said.code == 5 and point in IN_TWO_STEPS:
-        assert "Nobody can tell whether plan 1 was handed over" in said.err
+        assert "The result of the offset commit of plan 1 is unknown" in said.err
         words = ["--assume-offsets-committed"] if point == "committed" else []
         ruled = shared.pipeline.door(
             "plans",

@@ -110,11 +110,20 @@ def test_a_position_is_set_by_a_member_in_one_step_and_not_in_a_partition_of_ano
         assert other.children(paths.consumer_ids) == [f"{pipeline.group}_z"] and not other.children(
             paths.owners_of(pipeline.topic)
         )
-        refused(setting("", "latest"), 5, "Plan 2 was handed over and is not in the table")
+        refused(
+            setting("", "latest"),
+            5,
+            "The offsets of plan 2 are committed, and the plan is not in the table",
+        )
         retired = run_etl(
             "pipelines", "retire", str(pipeline.conf), "clicks", "--reason", "r", "--json"
         )
-        refused(retired, 5, "Plan 2 of clicks was handed over", "nobody else reads its ranges")
+        refused(
+            retired,
+            5,
+            "The offsets of plan 2 of clicks are committed",
+            "no other member reads its ranges",
+        )
     assert "ingested" in pipeline.ran().outcomes
     assert Counter(partition for partition, _, _ in pipeline.in_table()) == {
         0: 30,

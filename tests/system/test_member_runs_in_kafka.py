@@ -181,7 +181,7 @@ def test_where_nobody_can_tell_a_person_says_who_read_what_the_dead_run_planned(
     refused(
         member.run(),
         5,
-        "Nobody can tell whether plan 2 was handed over",
+        "The result of the offset commit of plan 2 is unknown",
         "--assume-offsets-committed",
     )
     assert member.door("plans", "supersede", after=["2", "--reason", "looked", *words]).code == 0

@@ -379,7 +379,9 @@ def test_no_command_takes_the_place_of_a_stored_plan_behind_which_others_may_hav
     take_over(outside, Others(outside), A, 2)()
     outside.owners.clear()
     before = outside.newest_plan(), dict(outside.offsets)
-    with pytest.raises(NeedsDecision, match="stored by a member of the group and not in the table"):
+    with pytest.raises(
+        NeedsDecision, match="stored by a member of the group and is not in the table"
+    ):
         set_to(outside, settings, share=[A, B], b=1)
     assert (outside.newest_plan(), dict(outside.offsets)) == before
 

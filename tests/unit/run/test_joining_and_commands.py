@@ -254,7 +254,9 @@ def test_offsets_that_others_moved_on_are_restored_by_a_member_alone() -> None:
     outside, _ = read_on_by_others()
     newest, committed = outside.newest_plan(), outside.committed()
     reject_rewinding_other_members(newest, committed, SETTINGS)
-    with pytest.raises(NeedsDecision, match="clicks:0 is at 7, ours is 5") as refused:
+    with pytest.raises(
+        NeedsDecision, match="the committed offset of clicks:0 is 7, the loaded-until offset is 5"
+    ) as refused:
         reject_rewinding_other_members(newest, committed, settings_of())
     assert refused.value.action and "group.mode: join" in refused.value.action
 
@@ -392,9 +394,13 @@ def test_no_command_leaves_the_ranges_of_a_plan_that_was_handed_over_to_a_later_
 ):
     outside = handed_over_and_left()
     stored = outside.newest_plan()
-    with pytest.raises(NeedsDecision, match="was handed over and is not in the table"):
+    with pytest.raises(
+        NeedsDecision, match="offsets of plan . are committed, and the plan is not in the table"
+    ):
         set_to(outside, SETTINGS, a=6)
-    with pytest.raises(NeedsDecision, match="was handed over and is not in the table"):
+    with pytest.raises(
+        NeedsDecision, match="offsets of plan . are committed, and the plan is not in the table"
+    ):
         accept(outside, "clicks:0", settings=SETTINGS)
     assert outside.newest_plan() == stored
     run(outside, [])
@@ -488,7 +494,10 @@ def test_among_members_of_kafkas_own_group_a_command_that_moves_offsets_waits_un
     seen = FakeWorld(outside, SETTINGS).observe()
     reject_active_members(seen, in_kafka)
     live = replace(seen, live_consumers=("consumer-1 at 10.0.0.7",))
-    with pytest.raises(Owned, match="moves offsets only when a run executes it: consumer-1 at"):
+    with pytest.raises(
+        Owned,
+        match="The group has members: consumer-1 at .* commits its offsets only when a run executes it",
+    ):
         reject_active_members(live, in_kafka)
     reject_active_members(live, SETTINGS)
 
@@ -524,7 +533,7 @@ def test_no_pipeline_is_taken_over_whose_newest_plan_was_handed_over_or_may_have
     assert other.plan
     left = replace(other.plan, number=other.number + 1, handed_over=False)
     for handed_over in (left, replace(left, handed_over=True)):
-        with pytest.raises(NeedsDecision, match="nobody else reads its ranges"):
+        with pytest.raises(NeedsDecision, match="no other member reads its ranges"):
             reject_unfinished_predecessor(other, handed_over, {})
     for is_none in (
         None,
@@ -550,12 +559,14 @@ def test_nor_one_whose_void_plan_has_its_word_beside_the_offsets_all_the_same() 
     )
     seen = {A: Committed(void.positions[A], None, void.word)}
     with pytest.raises(
-        NeedsDecision, match="was handed over and is not in the table: nobody else reads its ranges"
+        NeedsDecision,
+        match="are committed, and the plan is not in the table: no other member reads its ranges",
     ):
         reject_unfinished_predecessor(other, void, seen)
     reject_unfinished_predecessor(other, void, {A: replace(seen[A], word="")})
     with pytest.raises(
-        NeedsDecision, match="was handed over and nobody wrote down that it is in the table"
+        NeedsDecision,
+        match="are committed, and the ledger does not record that the plan is in the table",
     ):
         reject_retiring_unfinished("clicks", Ledger(newest=void), lambda _: seen)
     reject_retiring_unfinished(
@@ -565,7 +576,10 @@ def test_nor_one_whose_void_plan_has_its_word_beside_the_offsets_all_the_same() 
 
 @pytest.mark.parametrize(
     ("is_void", "why"),
-    [(True, "its hand-over was refused"), (False, "finds out whether it was handed over")],
+    [
+        (True, "its offset commit was rejected"),
+        (False, "its offset commit is in doubt. .* which settles the commit"),
+    ],
 )
 def test_a_command_says_of_a_stored_plan_what_is_known_of_its_hand_over(
     is_void: bool, why: str
@@ -591,7 +605,7 @@ def test_a_log_that_was_cut_below_what_others_read_is_not_read_by_both_whichever
     assert moves == {A: (7, 5)}
     (said,) = describe_rewound(moves, seen, SETTINGS)
     assert (
-        "if it was cut below what other members had read" in said
+        "If the partition was truncated below what other members had read" in said
         and describe_rewound(moves, seen, settings_of()) == []
     )
     outside.move_offset(A, 6)

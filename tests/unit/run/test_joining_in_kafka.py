@@ -185,12 +185,14 @@ def test_where_others_wrote_over_all_of_it_and_went_on_a_person_is_asked_and_not
     outside.owners.clear()
     plans = dict(outside.plans)
     with pytest.raises(
-        NeedsDecision, match="Nobody can tell whether plan 2 was handed over:"
+        NeedsDecision, match="The result of the offset commit of plan 2 is unknown:"
     ) as caught:
         run(outside, [A, B])
     assert (caught.value.exit_code, outside.plans) == (5, plans)
     assert "--assume-offsets-committed" in caught.value.action
-    with pytest.raises(NeedsDecision, match="Nobody can tell whether plan 2 was handed over:"):
+    with pytest.raises(
+        NeedsDecision, match="The result of the offset commit of plan 2 is unknown:"
+    ):
         what_is_lost(
             FakeWorld(outside, SETTINGS).observe(), SETTINGS
         )  # `etl ledger restore` promises no next run that executes it
@@ -212,7 +214,9 @@ def test_and_so_it_is_where_another_pipeline_made_the_table_meanwhile_or_it_was_
     for log in (A, B):
         others.consume(log, 2)
     outside.owners.clear()
-    with pytest.raises(NeedsDecision, match="Nobody can tell whether plan 1 was handed over:"):
+    with pytest.raises(
+        NeedsDecision, match="The result of the offset commit of plan 1 is unknown:"
+    ):
         ingest(Arrived(outside, SETTINGS, member=member_with([A, B])), SETTINGS, new_report())
 
 
@@ -496,7 +500,7 @@ def test_another_mode_finishes_what_was_handed_over_and_refuses_what_is_not_know
         outside.group.members.clear()
         if when is BEFORE:
             with pytest.raises(
-                SettingsError, match="nobody wrote down that it was handed over"
+                SettingsError, match="the ledger has no result of its offset commit"
             ) as caught:
                 ingest(FakeWorld(outside, claiming), claiming, new_report())
             assert caught.value.where["key"] == "group.mode"
@@ -549,7 +553,9 @@ def test_of_a_hand_over_that_was_taken_in_part_nothing_is_loaded_before_a_person
     before = outside.newest_plan()
     assert before is not None
     outside.kept[B] = before.seen[B].offset or 0, before.seen[B].word or ""
-    with pytest.raises(NeedsDecision, match="handed over but for this partition"):
+    with pytest.raises(
+        NeedsDecision, match="The offsets of plan 2 are committed except for this partition"
+    ):
         run(outside, [A, B])
     assert len(outside.rows()) == 8
     part = with_id(
@@ -612,7 +618,7 @@ def test_no_command_is_decided_behind_a_plan_of_which_nobody_wrote_down_that_it_
 ) -> None:
     outside = read_on_behind_a_plan_without_record()
     before = dict(outside.kept), dict(outside.plans)
-    with pytest.raises(NeedsDecision, match="nobody wrote down that it is in the table"):
+    with pytest.raises(NeedsDecision, match="the ledger does not record that it is in the table"):
         command(outside)
     assert before == (outside.kept, outside.plans)
     with pytest.raises(NeedsDecision):

@@ -155,7 +155,7 @@ def test_of_a_message_that_would_be_larger_than_what_is_looked_at_nobody_can_tel
     at = len(entry(TEXT)), len(entry(TEXT)) + len(large)
     assert looked(broker, *at) == [
         LookedAt(at[0], True),
-        LookedAt(at[1], None, "it would have 6,010 bytes, and 5,000 are looked at"),
+        LookedAt(at[1], None, "it would have 6,010 bytes, and 5,000 are the limit"),
     ]
 
 
@@ -168,7 +168,7 @@ def test_damage_before_a_position_does_not_make_it_a_bad_one(broker: JafkaBroker
 def test_where_a_broker_gives_nothing_nobody_knows(broker: JafkaBroker) -> None:
     broker.flush_every = 100
     broker.append("clicks", 0, entry(TEXT), entry(TEXT))
-    assert looked(broker, 5) == [LookedAt(5, None, "its broker gives nothing from there")]
+    assert looked(broker, 5) == [LookedAt(5, None, "the broker returned no bytes from there")]
 
 
 def test_the_start_of_a_stored_plan_is_not_walked_to_where_its_bytes_are_a_message(

@@ -89,7 +89,7 @@ def test_a_topic_that_was_read_and_is_kept_from_us_now_is_refused_and_does_not_w
     assert chosen_topics(told, every).topics.keys() == {"early"}
     with pytest.raises(
         PermissionDenied,
-        match=r"do not let us read the topic \(topic late.*Describe and Read; where it was deleted",
+        match=r"do not let us read the topic \(topic late.*Describe and Read\. If the topic was deleted",
     ):
         chosen_topics(with_denied_topics(cluster, told, ["early", "late", "deleted"]), every)
 
@@ -107,7 +107,7 @@ def test_a_leader_without_our_listener_is_no_partition_without_a_leader(
     broker: FakeBroker, cluster: Cluster
 ) -> None:
     broker.world.refused_leaders["early", 0] = 72
-    with pytest.raises(SettingsError, match="is there, and has no listener") as error:
+    with pytest.raises(SettingsError, match="that leads the partition has no listener") as error:
         chosen_topics(cluster.describe(None), TopicFilter(topics=("early",)))
     assert error.value.where["key"] == "source.listener" and (
         error.value.where["topic"],

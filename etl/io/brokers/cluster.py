@@ -1,23 +1,26 @@
-"""What is a whole cluster asked: its topics, partitions, and what explains them?
+"""What does a whole cluster report: its topics, partitions, and what explains them?
 
 One Metadata request, two ListOffsets requests per broker (start and end; three for read_committed),
-one DescribeLogDirs per broker, one DescribeConfigs; never a request per partition. What follows
-from a partition without a leader or a missing topic is the caller's policy.
+one DescribeLogDirs per broker, one DescribeConfigs; never a request per partition. The caller
+decides what follows from a partition without a leader or from a missing topic.
 
-On Jafka, whether an entry begins at an unverified byte offset, in two steps:
+Lives here: requests that take more than one broker, and the verification of byte offsets.
+Not here: connections and leaders (`Brokers`), offsets (`LogOffsets`), times (`LogMoments`).
+
+On Jafka an unverified byte offset is verified in two steps:
 
 - The bytes there must be an entry with a valid checksum that ends within its segment. One request
   for all partitions, a few KiB each. A payload that contains messages passes this test, too.
 - From a known entry the lengths are followed up to the offset. This reads all bytes in between, so
-  it is bounded per broker, bad offsets first, then the nearest. An offset beyond that bound has
-  the checksum only.
+  it is bounded per broker: misaligned offsets first, then the nearest. An offset beyond that bound
+  has the checksum only.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -59,313 +62,50 @@ LOOK_BYTES = 4 << 10
 """First request size at each offset."""
 WALKED_BYTES_MAX = 64 * MIB
 """Limit of all bytes followed at one broker, and of one entry whose checksum is verified."""
-_LOGS_AT_A_TIME, _ANSWER_BYTES_MAX = 1000, 16 * MIB
-_BAD_ONES_WALKED = 16
-"""One of them is reported."""
-_NOTHING_GIVEN = "its broker gives nothing from there"
+_PARTITIONS_PER_REQUEST = 1000
+_RESPONSE_BYTES_MAX = 16 * MIB
+_MISALIGNED_WALKED_MAX = 16
+"""How many misaligned offsets are followed: an error names one of them."""
+_NOTHING_RETURNED = "the broker returned no bytes from there"
 _LENGTH_BYTES = 4
 
-
-def look_at(
-    consumer: SimpleConsumer, doubted: Collection[UnverifiedOffset]
-) -> list[tuple[BrokerPartition, LookedAt]]:
-    """Return the verification of these offsets at this broker. Raises BrokerUnreachable."""
-    found = dict(_checked(consumer, doubted))
-    found.update(_walked(consumer, _to_walk(found), found))
-    return [(one.log, looked) for one, looked in found.items()]
-
-
-def _to_walk(found: Mapping[UnverifiedOffset, LookedAt]) -> list[UnverifiedOffset]:
-    """Return the offsets to follow entries to: some bad ones, in order, so that the reported one is
-    complete; then the nearest.
-    """
-    bad = sorted(one for one, looked in found.items() if looked.is_entry is False)[
-        :_BAD_ONES_WALKED
-    ]
-    good = [
-        one for one, looked in found.items() if looked.is_entry is not False and not one.is_kept
-    ]
-    left, chosen = WALKED_BYTES_MAX, list[UnverifiedOffset]()
-    for one in (*bad, *sorted(good, key=lambda one: (one.offset - one.walk_from, one))):
-        if one.offset - one.walk_from <= left:
-            left -= one.offset - one.walk_from
-            chosen.append(one)
-    return chosen
-
-
-def _checked(
-    consumer: SimpleConsumer, doubted: Collection[UnverifiedOffset]
-) -> Iterator[tuple[UnverifiedOffset, LookedAt]]:
-    """By the bytes at each offset alone."""
-    waiting = {one: LOOK_BYTES for one in doubted}
-    while waiting:
-        batch = _of_different_logs(waiting)
-        for one, fetched in zip(
-            batch,
-            _fetched(consumer, [(one, one.offset, waiting[one]) for one in batch]),
-            strict=True,
-        ):
-            looked, needed = _checked_one(one, fetched, waiting[one])
-            if waiting[one] < needed:
-                waiting[one] = needed
-                continue
-            del waiting[one]
-            yield one, looked
-
-
-def _of_different_logs(waiting: dict[UnverifiedOffset, int]) -> list[UnverifiedOffset]:
-    """A request names a log once, and an answer is held in memory: a few of those that wait."""
-    batch: dict[BrokerPartition, UnverifiedOffset] = {}
-    size = 0
-    for one, needed in waiting.items():
-        if (
-            one.log not in batch
-            and len(batch) < _LOGS_AT_A_TIME
-            and (not batch or size + needed <= _ANSWER_BYTES_MAX)
-        ):
-            batch[one.log] = one
-            size += needed
-    return list(batch.values())
-
-
-def _checked_one(
-    one: UnverifiedOffset, fetched: FetchedPartition | None, asked_bytes: int
-) -> tuple[LookedAt, int]:
-    """Return what the bytes tell, and how many are needed if these are too few."""
-    from etl.records.message_kernel import PHYSICAL_ENTRY_BYTES, SMALLEST_PHYSICAL
-
-    left = one.until_offset - one.offset
-    if left < PHYSICAL_ENTRY_BYTES + SMALLEST_PHYSICAL:
-        return LookedAt(
-            one.offset,
-            False,
-            f"there are {left} bytes before {one.until_offset}, and none is so small",
-        ), 0
-    if fetched is None:
-        return LookedAt(one.offset, None, _NOTHING_GIVEN), 0
-    try:
-        # The compiled kernels load only where records are decoded.
-        from etl.records.decode import Messages
-
-        messages = Messages(fetched)
-        if needed := messages.needed_bytes:
-            return _cut_off(one, len(fetched.records), asked_bytes, needed)
-        next(iter(messages), None)
-    except MisalignedOffset as inside:
-        if inside.where.get("offset") == one.offset:
-            return LookedAt(one.offset, False, inside.message), 0
-    except EtlError:
-        pass  # it begins there, and is damaged: whoever reads it tells
-    return LookedAt(one.offset, True), 0
-
-
-def _cut_off(
-    one: UnverifiedOffset, given_bytes: int, asked_bytes: int, needed: int
-) -> tuple[LookedAt, int]:
-    """Return the same for a response without a complete entry. One shorter than requested ends at
-    its segment's end.
-    """
-    if needed > one.until_offset - one.offset:
-        wrong = f"it would reach to {one.offset + needed}, beyond {one.until_offset}, where its segment or the log ends"
-        return LookedAt(one.offset, False, wrong), 0
-    if given_bytes < asked_bytes:
-        return LookedAt(
-            one.offset,
-            False,
-            f"there are {given_bytes} bytes before its segment ends, and no whole message",
-        ), 0
-    if needed > WALKED_BYTES_MAX:
-        return LookedAt(
-            one.offset,
-            None,
-            f"it would have {needed:,} bytes, and {WALKED_BYTES_MAX:,} are looked at",
-        ), 0
-    return LookedAt(one.offset, True), needed
-
-
-def _walked(
-    consumer: SimpleConsumer,
-    doubted: Sequence[UnverifiedOffset],
-    found: Mapping[UnverifiedOffset, LookedAt],
-) -> Iterator[tuple[UnverifiedOffset, LookedAt]]:
-    """Return what following entries tells, for all partitions together; nothing if the broker
-    returns nothing on the way.
-    """
-    at = {one: one.walk_from for one in doubted}
-    while at:
-        sizes = {
-            one: min(MIB, max(one.offset - position, LOOK_BYTES)) for one, position in at.items()
-        }
-        wanted = [(one, at.pop(one), sizes[one]) for one in _of_different_logs(sizes)]
-        answers = zip(wanted, _fetched(consumer, wanted), strict=True)
-        steps = [
-            (one, position, _step(one, position, fetched))
-            for (one, position, _), fetched in answers
-        ]
-        for (
-            one,
-            position,
-            reached,
-        ) in steps:  # only now, for who asks more takes the buffers of these answers
-            if isinstance(reached, MisalignedOffset):
-                yield (
-                    one,
-                    _inside(consumer, one, reached.where["offset"], found[one], reached.message),
-                )
-            elif reached >= one.offset:
-                yield one, LookedAt(one.offset, True)
-            elif reached > position:
-                at[one] = reached
-
-
-def _step(
-    one: UnverifiedOffset, position: int, fetched: FetchedPartition | None
-) -> int | MisalignedOffset:
-    """Return the end of the entries from `position` on in these bytes, or that one crosses the
-    offset.
-    """
-    from etl.records.decode import walk_entries
-
-    if fetched is None:
-        return position
-    try:
-        found = walk_entries(fetched, position, one.offset)
-    except MisalignedOffset as inside:
-        return inside
-    reached = found.batches[-1].last_offset + 1 if found.batches else position
-    return reached + (
-        found.incomplete_bytes if found.incomplete_bytes > 1 else 0
-    )  # the length of that one is known, and its bytes not needed
-
-
-def _inside(
-    consumer: SimpleConsumer, one: UnverifiedOffset, begins: int, looked: LookedAt, wrong: str
-) -> LookedAt:
-    """Return the result for an offset inside the entry that begins there; if there is none, the log
-    is damaged.
-    """
-    header = _fetched(consumer, [(one, begins, _LENGTH_BYTES)])[0]
-    if header is None or len(header.records) < _LENGTH_BYTES:
-        return looked
-    ends = begins + _LENGTH_BYTES + int.from_bytes(header.records, "big", signed=True)
-    if not begins < one.offset < ends <= min(one.until_offset, begins + WALKED_BYTES_MAX):
-        return looked
-    around = replace(one, offset=begins)
-    is_whole = _checked_one(
-        around, _fetched(consumer, [(around, begins, ends - begins)])[0], ends - begins
-    )[0].is_entry
-    return LookedAt(one.offset, False, looked.wrong or wrong, begins, ends) if is_whole else looked
-
-
-def _fetched(
-    consumer: SimpleConsumer, wanted: Sequence[tuple[UnverifiedOffset, int, int]]
-) -> list[FetchedPartition | None]:
-    """The bytes from an offset on, so many at most, of each log; None where the broker gives none."""
-    targets = [FetchTarget(one.log, offset, size) for one, offset, size in wanted]
-    answer = consumer.multifetch(
-        targets,
-        isolation=Isolation.READ_UNCOMMITTED,
-        max_bytes=sum(each.max_bytes for each in targets),
-    )
-    found = {
-        (each.topic, each.partition): each
-        for each in answer.partitions
-        if each.refusal is None and len(each.records)
-    }
-    return [found.get((one.log.topic, one.log.partition)) for one, _, _ in wanted]
-
-
 Key = TypeVar("Key")
-Told = TypeVar("Told")
+Fact = TypeVar("Fact")
 
 
-def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetadata:
-    """Return the topics that the conf selects; internal ones only by their exact names. Raises
-    PermissionDenied, and SettingsError if a leader lacks our listener.
-    """
-    there = {
-        name: topic
-        for name, topic in metadata.topics.items()
-        if not _is_unknown(topic) and names.admits(name)
-    }
-    chosen = {
-        name: topic
-        for name, topic in there.items()
-        if not topic.is_internal or name in names.literal_names
-    }
-    refused = sorted(
-        name
-        for name, topic in chosen.items()
-        if topic.refusal and topic.refusal.meaning is Meaning.NOT_ALLOWED
-    )
-    if refused:
-        more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
-        message, action = (
-            f"The brokers do not let us read the topic{more}",
-            "Check the topics' ACLs: Describe and Read",
-        )
-        if (
-            refused[0] not in names.literal_names
-        ):  # brokers say the same of one that is not there, or they would tell who asks that it is
-            action += "; where it was deleted with them, since this pipeline has read it: source.exclude_topics with it"
-        raise PermissionDenied(message, topic=refused[0], action=action)
-    for partition in (each for topic in chosen.values() for each in topic.partitions):
-        if (
-            partition.leader is None
-            and partition.refusal
-            and partition.refusal.meaning is Meaning.NO_LISTENER
-        ):
-            message = "The broker that leads the partition is there, and has no listener of the name by which the other brokers are entered"
-            action = "Check listeners of all brokers: each needs this one, by the same name; or source.listener, one that all of them have"
-            raise SettingsError(
-                message, key="source.listener", action=action, **partition.log.place
-            )
-    return replace(metadata, topics=chosen)
-
-
-def unknown_topics(metadata: ClusterMetadata, names: Collection[str]) -> frozenset[str]:
-    """Return the requested names that the brokers do not know."""
-    there = {name for name, topic in metadata.topics.items() if not _is_unknown(topic)}
-    return frozenset(names) - there
-
-
-def names_of_topics(cluster: Cluster) -> tuple[str, ...]:
-    """All topics that the cluster lets us see, for a message; none where it does not answer that."""
-    with contextlib.suppress(EtlError):
-        return tuple(cluster.describe(None).topics)
-    return ()
+# The cluster
 
 
 class Cluster(LogMoments):
-    """Every question that takes more than one broker. See `Brokers` for its connections,
-    `LogOffsets` and `LogMoments` for offsets.
+    """Every question that takes more than one broker.
+
+    `Brokers` has its connections, `LogOffsets` and `LogMoments` the offsets.
     """
 
     def describe_when_known(
         self, topics: Collection[str] | None, *, wait_s: float
     ) -> ClusterMetadata:
-        """`describe`, repeated for up to `wait_s` while the broker knows no topic.
+        """Return the metadata of topics; retry for up to `wait_s` while the broker knows no topic.
 
-        A broker that has just started reports none until the controller has updated it. One that
-        knows another topic and none of these is believed at once, and so is a registry.
+        A broker that has just started reports none until the controller has updated it. A broker
+        that knows other topics but none of these is believed at once, and so is a registry.
         """
         if self._registry is not None:
             return self.describe(topics)
-        deadline, attempt = time.monotonic() + wait_s, 0
+        deadline = time.monotonic() + wait_s
+        attempt = 0
         while True:
             metadata = self.describe(topics)
             left = deadline - time.monotonic()
-            if (
-                left <= 0
-                or not all(map(_is_unknown, metadata.topics.values()))
-                or (topics is not None and not self._is_untold(topics))
-            ):
+            if left <= 0 or not all(map(_is_unknown, metadata.topics.values())):
+                return metadata
+            if topics is not None and not self._is_incomplete(topics):
                 return metadata
             pause(attempt, left)
             attempt += 1
 
-    def _is_untold(self, topics: Collection[str]) -> bool:
-        """True if the broker knows no topic at all, and none of the requested ones."""
+    def _is_incomplete(self, topics: Collection[str]) -> bool:
+        """True if the broker knows no topic at all, or now knows one of the requested ones."""
         known = self.describe(None).topics
         return not known or not known.keys().isdisjoint(topics)
 
@@ -373,7 +113,9 @@ class Cluster(LogMoments):
         """Return open transactions of partitions with unreadable offsets (KIP-664).
 
         One DescribeProducers request per leader, and at most two more per broker for their start
-        times. For messages only, so no failure stops a run.
+        times. For messages only, so no failure stops a run. Since when a transaction is open the
+        leader does not know: it reports the producer id, and the coordinators know the rest, of
+        transactional ids that we may describe.
         """
         held_back = {
             log: leader for log, leader in found.leaders.items() if found.extents[log].held_back
@@ -383,21 +125,20 @@ class Cluster(LogMoments):
             described.update(answer)
         if not described:
             return {}
-        producers = {one.producer_id for one in described.values()}
+        producer_ids = {transaction.producer_id for transaction in described.values()}
         try:
             brokers = self.describe(()).brokers.values()
         except BrokerUnreachable:
             return described
+        questions = [(self._consumer_of(broker), producer_ids) for broker in brokers]
         known: dict[int, tuple[str, int | None]] = {}
-        for begun in self.side_by_side(
-            [(self.consumer(one.host, one.port, one.generation), producers) for one in brokers],
-            _transactions,
-        ):
-            known.update(begun)
-        return {log: _named(one, known) for log, one in described.items()}
+        for transactions in self.side_by_side(questions, _transactions):
+            known.update(transactions)
+        return {log: _named(transaction, known) for log, transaction in described.items()}
 
     def retention(self, topics: Collection[str]) -> dict[str, Retention]:
         """Return retention and cleanup of topics, by one request to the first broker that answers.
+
         Topics that we may not describe are left out, and all if the broker is too old.
         """
         if not topics:
@@ -416,111 +157,113 @@ class Cluster(LogMoments):
         *,
         isolation: Isolation,
     ) -> dict[BrokerPartition, int]:
-        """Return the first offset at or after that time in each partition, its end if there is
-        none: one ListOffsets per broker.
+        """Return the first offset at or after that time in each partition: one ListOffsets per
+        broker.
+
+        The end offset where no record is that late; empty if the brokers cannot answer.
         """
         times = {log: when for log, when in since_ms.items() if log in found.leaders}
+        if not times:
+            return {}
         try:
-            listed = (
-                self.listed(times, isolation, 0.0, None, found.leaders).offsets if times else {}
-            )
+            listed = self.listed(times, isolation, 0.0, None, found.leaders).offsets
         except OtherRelease:
             raise
         except (SettingsError, BrokerUnreachable):
             return {}
-        return {
-            log: found.extents[log].end_offset if offset is None else offset
-            for log, offset in listed.items()
-        }
+        retained: dict[BrokerPartition, int] = {}
+        for log, offset in listed.items():
+            retained[log] = found.extents[log].end_offset if offset is None else offset
+        return retained
 
     def members_of(self, group: str, brokers: Collection[Broker]) -> KafkaGroup:
-        """Return the live members of Kafka's group of this name: one DescribeGroups to every
-        broker, of which its coordinator answers.
+        """Return the live members of the Kafka group of this name.
 
-        FindCoordinator is not used, because it creates __consumer_offsets. A group of the newer
-        protocol (KIP-848) needs a second request to the coordinator. Failures do not stop a run;
-        they become the reason why the members are unknown.
+        One DescribeGroups to every broker; only the group's coordinator answers it. FindCoordinator
+        is not used, because it creates __consumer_offsets. A group of the newer protocol (KIP-848)
+        needs a second request to the coordinator. Failures do not stop a run; they become the
+        reason why the members are unknown.
         """
-
-        def ask(consumer: SimpleConsumer, group: str) -> MembersResponse | EtlError:
-            try:
-                return consumer.members_of(group)
-            except OtherRelease:
-                raise
-            except (SettingsError, BrokerUnreachable, CorruptData) as error:
-                return error
-
-        answers = self.side_by_side(
-            [(self.consumer(one.host, one.port, one.generation), group) for one in brokers], ask
-        )
-        silent = [answer.message for answer in answers if isinstance(answer, EtlError)]
-        for answer in answers:
-            if not isinstance(answer, EtlError) and (
-                answer.refusal is None or answer.refusal.meaning is not Meaning.NOT_COORDINATOR
-            ):
-                return (
-                    KafkaGroup(unknown=answer.refusal.name)
-                    if answer.refusal
-                    else KafkaGroup(answer.members)
-                )
-        return KafkaGroup(unknown=silent[0] if silent else None)
+        questions = [(self._consumer_of(broker), group) for broker in brokers]
+        failures: list[EtlError] = []
+        for answer in self.side_by_side(questions, _members_or_error):
+            if isinstance(answer, EtlError):
+                failures.append(answer)
+            elif answer.refusal is None:
+                return KafkaGroup(answer.members)
+            elif answer.refusal.meaning is not Meaning.NOT_COORDINATOR:
+                return KafkaGroup(unknown=answer.refusal.name)
+        return KafkaGroup(unknown=failures[0].message if failures else None)
 
     def looked_at(
         self,
         doubted: Collection[UnverifiedOffset],
         leaders: Mapping[BrokerPartition, Leader],
     ) -> dict[BrokerPartition, tuple[LookedAt, ...]]:
-        """Return the verification of unverified offsets; see the module. Raises BrokerUnreachable."""
+        """Verify byte offsets, as the module describes. Raises BrokerUnreachable."""
 
-        def ask(
+        def verify(
             consumer: SimpleConsumer, logs: Collection[BrokerPartition]
         ) -> list[tuple[BrokerPartition, LookedAt]]:
-            theirs = set(logs)
-            return look_at(consumer, [one for one in doubted if one.log in theirs])
+            of_this_broker = set(logs)
+            return look_at(consumer, [each for each in doubted if each.log in of_this_broker])
 
-        found: dict[BrokerPartition, tuple[LookedAt, ...]] = {}
-        for answer in self.of_each({one.log: leaders[one.log] for one in doubted}, ask):
-            for log, looked in answer:
-                found[log] = (*found.get(log, ()), looked)
-        return found
+        leaders_to_ask = {each.log: leaders[each.log] for each in doubted}
+        verified: dict[BrokerPartition, tuple[LookedAt, ...]] = {}
+        for answer in self.of_each(leaders_to_ask, verify):
+            for log, result in answer:
+                verified[log] = (*verified.get(log, ()), result)
+        return verified
 
     def bytes_per_offset(self, found: OffsetsAndLeaders) -> dict[BrokerPartition, float]:
         """Return the average bytes per offset, by the leaders' segment sizes: one request per
-        broker. Partitions without a reported size, and empty ones, are left out. On Jafka it is one
-        byte.
+        broker.
+
+        Partitions without a reported size, and empty ones, are left out. On Jafka it is one byte.
         """
-        sizes: dict[BrokerPartition, int] = {}
-        for answer in self.of_each(
-            {log: leader for log, leader in found.leaders.items() if not log.is_physical}, _sizes
-        ):
-            sizes.update(answer)
-        spans = {
-            log: extent.end_offset - extent.log_start_offset
-            for log, extent in found.extents.items()
-        }
-        averages = {
-            log: size / spans[log]
-            for log, size in sizes.items()
-            if size > 0 and spans.get(log, 0) > 0
-        }
-        return {**averages, **{log: 1.0 for log in found.leaders if log.is_physical}}
+        averages: dict[BrokerPartition, float] = {}
+        counted = {log: leader for log, leader in found.leaders.items() if not log.is_physical}
+        for sizes in self.of_each(counted, _sizes):
+            for log, size in sizes.items():
+                extent = found.extents.get(log)
+                span = extent.end_offset - extent.log_start_offset if extent else 0
+                if size > 0 and span > 0:
+                    averages[log] = size / span
+        for log in found.leaders:
+            if log.is_physical:
+                averages[log] = 1.0
+        return averages
+
+    def _consumer_of(self, broker: Broker) -> SimpleConsumer:
+        return self.consumer(broker.host, broker.port, broker.generation)
+
+
+def _members_or_error(consumer: SimpleConsumer, group: str) -> MembersResponse | EtlError:
+    try:
+        return consumer.members_of(group)
+    except OtherRelease:
+        raise
+    except (SettingsError, BrokerUnreachable, CorruptData) as error:
+        return error
 
 
 def _open_transactions(
     consumer: SimpleConsumer, logs: Collection[BrokerPartition]
 ) -> dict[BrokerPartition, OpenTransaction]:
-    return _if_told(lambda: consumer.open_transactions(logs))
+    return _if_available(lambda: consumer.open_transactions(logs))
 
 
 def _transactions(
     consumer: SimpleConsumer, producer_ids: Collection[int]
 ) -> dict[int, tuple[str, int | None]]:
-    return _if_told(lambda: consumer.transactions_of(producer_ids))
+    return _if_available(lambda: consumer.transactions_of(producer_ids))
 
 
-def _named(one: OpenTransaction, known: Mapping[int, tuple[str, int | None]]) -> OpenTransaction:
-    name, since_ms = known.get(one.producer_id, (None, None))
-    return replace(one, transactional_id=name, since_ms=since_ms)
+def _named(
+    transaction: OpenTransaction, known: Mapping[int, tuple[str, int | None]]
+) -> OpenTransaction:
+    name, since_ms = known.get(transaction.producer_id, (None, None))
+    return replace(transaction, transactional_id=name, since_ms=since_ms)
 
 
 def _sizes(
@@ -528,13 +271,11 @@ def _sizes(
 ) -> dict[BrokerPartition, int]:
     # A hint for the planner: without it tasks are cut by offsets alone, so no failure of this
     # question stops a run.
-    return _if_told(lambda: consumer.log_sizes(logs))
+    return _if_available(lambda: consumer.log_sizes(logs))
 
 
-def _if_told(ask: Callable[[], dict[Key, Told]]) -> dict[Key, Told]:
-    """Ask for optional facts: None if the broker does not report them. OtherRelease is always
-    raised.
-    """
+def _if_available(ask: Callable[[], dict[Key, Fact]]) -> dict[Key, Fact]:
+    """Return optional facts; empty if the broker does not report them. OtherRelease is raised."""
     try:
         return ask()
     except OtherRelease:
@@ -543,5 +284,305 @@ def _if_told(ask: Callable[[], dict[Key, Told]]) -> dict[Key, Told]:
         return {}
 
 
+# Topics
+
+
+def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetadata:
+    """Return the topics that the conf selects; internal ones only by their exact names.
+
+    Raises PermissionDenied, and SettingsError if a leader lacks our listener.
+    """
+    chosen: dict[str, TopicMetadata] = {}
+    for name, topic in metadata.topics.items():
+        if _is_unknown(topic) or not names.admits(name):
+            continue
+        if not topic.is_internal or name in names.literal_names:
+            chosen[name] = topic
+    _reject_denied_topics(chosen, names)
+    _reject_missing_listeners(chosen.values())
+    return replace(metadata, topics=chosen)
+
+
+def _reject_denied_topics(topics: Mapping[str, TopicMetadata], names: TopicFilter) -> None:
+    denied = sorted(
+        name
+        for name, topic in topics.items()
+        if topic.refusal and topic.refusal.meaning is Meaning.NOT_ALLOWED
+    )
+    if not denied:
+        return
+    more = f" and {len(denied) - 1} more" if len(denied) > 1 else ""
+    message = f"The brokers do not let us read the topic{more}"
+    action = "Check the topics' ACLs: Describe and Read"
+    if denied[0] not in names.literal_names:
+        # Brokers give the same answer for a topic that does not exist: otherwise a client without
+        # permission could find out which topics exist.
+        action += (
+            ". If the topic was deleted, and its ACLs with it, after this pipeline read it:"
+            " add it to source.exclude_topics"
+        )
+    raise PermissionDenied(message, topic=denied[0], action=action)
+
+
+def _reject_missing_listeners(topics: Iterable[TopicMetadata]) -> None:
+    for topic in topics:
+        for partition in topic.partitions:
+            refusal = partition.refusal
+            if partition.leader is not None or refusal is None:
+                continue
+            if refusal.meaning is Meaning.NO_LISTENER:
+                raise SettingsError(
+                    "The broker that leads the partition has no listener of the name that we use"
+                    " at the other brokers",
+                    key="source.listener",
+                    action="Check `listeners` of all brokers: each needs a listener of this name;"
+                    " or set source.listener to one that all of them have",
+                    **partition.log.place,
+                )
+
+
+def unknown_topics(metadata: ClusterMetadata, names: Collection[str]) -> frozenset[str]:
+    """Return the requested names that the brokers do not know."""
+    known = {name for name, topic in metadata.topics.items() if not _is_unknown(topic)}
+    return frozenset(names) - known
+
+
+def names_of_topics(cluster: Cluster) -> tuple[str, ...]:
+    """Return all topics that we may see, for a message; none if the cluster does not answer."""
+    with contextlib.suppress(EtlError):
+        return tuple(cluster.describe(None).topics)
+    return ()
+
+
 def _is_unknown(topic: TopicMetadata) -> bool:
     return topic.refusal is not None and topic.refusal.meaning is Meaning.UNKNOWN_TOPIC
+
+
+# Verification of byte offsets
+
+
+def look_at(
+    consumer: SimpleConsumer, doubted: Collection[UnverifiedOffset]
+) -> list[tuple[BrokerPartition, LookedAt]]:
+    """Verify these offsets at this broker. Raises BrokerUnreachable."""
+    results = dict(_verify_by_checksum(consumer, doubted))
+    results.update(_verify_by_walk(consumer, _select_for_walk(results), results))
+    return [(unverified.log, result) for unverified, result in results.items()]
+
+
+def _select_for_walk(results: Mapping[UnverifiedOffset, LookedAt]) -> list[UnverifiedOffset]:
+    """Select the offsets up to which entries are followed, within WALKED_BYTES_MAX.
+
+    First some misaligned ones, in order, so that the reported one is complete; then the nearest.
+    """
+    misaligned: list[UnverifiedOffset] = []
+    others: list[UnverifiedOffset] = []
+    for unverified, result in results.items():
+        if result.is_entry is False:
+            misaligned.append(unverified)
+        elif not unverified.is_kept:
+            others.append(unverified)
+    misaligned.sort()
+    others.sort(key=lambda unverified: (_walk_bytes(unverified), unverified))
+
+    bytes_left = WALKED_BYTES_MAX
+    selected: list[UnverifiedOffset] = []
+    for unverified in (*misaligned[:_MISALIGNED_WALKED_MAX], *others):
+        size = _walk_bytes(unverified)
+        if size <= bytes_left:
+            bytes_left -= size
+            selected.append(unverified)
+    return selected
+
+
+def _walk_bytes(unverified: UnverifiedOffset) -> int:
+    return unverified.offset - unverified.walk_from
+
+
+def _verify_by_checksum(
+    consumer: SimpleConsumer, doubted: Collection[UnverifiedOffset]
+) -> Iterator[tuple[UnverifiedOffset, LookedAt]]:
+    """Verify each offset by the bytes at it alone."""
+    waiting = dict.fromkeys(doubted, LOOK_BYTES)
+    while waiting:
+        batch = _next_batch(waiting)
+        answers = _fetch(consumer, [(each, each.offset, waiting[each]) for each in batch])
+        for unverified, fetched in zip(batch, answers, strict=True):
+            result, needed = _verify_entry(unverified, fetched, waiting[unverified])
+            if waiting[unverified] < needed:
+                waiting[unverified] = needed
+                continue
+            del waiting[unverified]
+            yield unverified, result
+
+
+def _next_batch(waiting: dict[UnverifiedOffset, int]) -> list[UnverifiedOffset]:
+    """Return the offsets of the next request.
+
+    A request names a partition once, and its response is held in memory, so it takes some only.
+    """
+    batch: dict[BrokerPartition, UnverifiedOffset] = {}
+    size = 0
+    for unverified, needed in waiting.items():
+        if unverified.log in batch or len(batch) >= _PARTITIONS_PER_REQUEST:
+            continue
+        if not batch or size + needed <= _RESPONSE_BYTES_MAX:
+            batch[unverified.log] = unverified
+            size += needed
+    return list(batch.values())
+
+
+def _verify_entry(
+    unverified: UnverifiedOffset, fetched: FetchedPartition | None, requested_bytes: int
+) -> tuple[LookedAt, int]:
+    """Return what the bytes show, and how many bytes are needed if these are too few, else 0."""
+    from etl.records.message_kernel import PHYSICAL_ENTRY_BYTES, SMALLEST_PHYSICAL
+
+    offset = unverified.offset
+    left = unverified.until_offset - offset
+    if left < PHYSICAL_ENTRY_BYTES + SMALLEST_PHYSICAL:
+        reason = f"there are {left} bytes before {unverified.until_offset}, and none is so small"
+        return LookedAt(offset, False, reason), 0
+    if fetched is None:
+        return LookedAt(offset, None, _NOTHING_RETURNED), 0
+    try:
+        # The compiled kernels load only where records are decoded.
+        from etl.records.decode import Messages
+
+        messages = Messages(fetched)
+        needed = messages.needed_bytes
+        if needed:
+            return _incomplete_entry(unverified, len(fetched.records), requested_bytes, needed)
+        next(iter(messages), None)
+    except MisalignedOffset as error:
+        if error.where.get("offset") == offset:
+            return LookedAt(offset, False, error.message), 0
+    except EtlError:
+        pass  # An entry begins there, and is damaged: the reader of the records reports that.
+    return LookedAt(offset, True), 0
+
+
+def _incomplete_entry(
+    unverified: UnverifiedOffset, returned_bytes: int, requested_bytes: int, needed: int
+) -> tuple[LookedAt, int]:
+    """Return the result for a response without a complete entry, and how many bytes are needed.
+
+    A response shorter than requested ends at its segment's end.
+    """
+    offset = unverified.offset
+    until = unverified.until_offset
+    if needed > until - offset:
+        reason = (
+            f"it would reach to {offset + needed}, beyond {until},"
+            " where its segment or the log ends"
+        )
+        return LookedAt(offset, False, reason), 0
+    if returned_bytes < requested_bytes:
+        reason = f"there are {returned_bytes} bytes before its segment ends, and no whole message"
+        return LookedAt(offset, False, reason), 0
+    if needed > WALKED_BYTES_MAX:
+        reason = f"it would have {needed:,} bytes, and {WALKED_BYTES_MAX:,} are the limit"
+        return LookedAt(offset, None, reason), 0
+    return LookedAt(offset, True), needed
+
+
+def _verify_by_walk(
+    consumer: SimpleConsumer,
+    doubted: Sequence[UnverifiedOffset],
+    by_checksum: Mapping[UnverifiedOffset, LookedAt],
+) -> Iterator[tuple[UnverifiedOffset, LookedAt]]:
+    """Follow entries up to the offsets, for all partitions together.
+
+    Yields nothing for an offset before which the broker returns no bytes. Damage on the way proves
+    nothing about the offset.
+    """
+    positions = {unverified: unverified.walk_from for unverified in doubted}
+    while positions:
+        sizes: dict[UnverifiedOffset, int] = {}
+        for unverified, position in positions.items():
+            sizes[unverified] = min(MIB, max(unverified.offset - position, LOOK_BYTES))
+        wanted = [(each, positions.pop(each), sizes[each]) for each in _next_batch(sizes)]
+        answers = _fetch(consumer, wanted)
+        # All steps come first: the next request overwrites the buffer of these answers.
+        steps = [
+            _follow_entries(unverified, position, fetched)
+            for (unverified, position, _), fetched in zip(wanted, answers, strict=True)
+        ]
+        for (unverified, position, _), reached in zip(wanted, steps, strict=True):
+            if isinstance(reached, MisalignedOffset):
+                start = reached.where["offset"]
+                result = by_checksum[unverified]
+                yield unverified, _inside(consumer, unverified, start, result, reached.message)
+            elif reached >= unverified.offset:
+                yield unverified, LookedAt(unverified.offset, True)
+            elif reached > position:
+                positions[unverified] = reached
+
+
+def _follow_entries(
+    unverified: UnverifiedOffset, position: int, fetched: FetchedPartition | None
+) -> int | MisalignedOffset:
+    """Return where the entries from `position` on end in these bytes, or the error if one crosses
+    the offset.
+    """
+    from etl.records.decode import walk_entries
+
+    if fetched is None:
+        return position
+    try:
+        entries = walk_entries(fetched, position, unverified.offset)
+    except MisalignedOffset as error:
+        return error
+    reached = entries.batches[-1].last_offset + 1 if entries.batches else position
+    if entries.incomplete_bytes > 1:
+        # The length of the incomplete entry is known, so its bytes are not needed.
+        reached += entries.incomplete_bytes
+    return reached
+
+
+def _inside(
+    consumer: SimpleConsumer,
+    unverified: UnverifiedOffset,
+    start: int,
+    by_checksum: LookedAt,
+    reason: str,
+) -> LookedAt:
+    """Return the result for an offset inside the entry that begins at `start`.
+
+    If no whole entry begins there, the log is damaged: the result by checksum stays.
+    """
+    header = _fetch(consumer, [(unverified, start, _LENGTH_BYTES)])[0]
+    if header is None or len(header.records) < _LENGTH_BYTES:
+        return by_checksum
+    end = start + _LENGTH_BYTES + int.from_bytes(header.records, "big", signed=True)
+    if (
+        not start
+        < unverified.offset
+        < end
+        <= min(unverified.until_offset, start + WALKED_BYTES_MAX)
+    ):
+        return by_checksum
+    entry = replace(unverified, offset=start)
+    fetched = _fetch(consumer, [(entry, start, end - start)])[0]
+    result, _ = _verify_entry(entry, fetched, end - start)
+    if not result.is_entry:
+        return by_checksum
+    return LookedAt(unverified.offset, False, by_checksum.wrong or reason, start, end)
+
+
+def _fetch(
+    consumer: SimpleConsumer, wanted: Sequence[tuple[UnverifiedOffset, int, int]]
+) -> list[FetchedPartition | None]:
+    """Return up to so many bytes of each partition from an offset on; None where there are none."""
+    targets = [FetchTarget(unverified.log, offset, size) for unverified, offset, size in wanted]
+    answer = consumer.multifetch(
+        targets,
+        isolation=Isolation.READ_UNCOMMITTED,
+        max_bytes=sum(target.max_bytes for target in targets),
+    )
+    fetched = {
+        (partition.topic, partition.partition): partition
+        for partition in answer.partitions
+        if partition.refusal is None and len(partition.records)
+    }
+    return [fetched.get((each.log.topic, each.log.partition)) for each, _, _ in wanted]

@@ -1,13 +1,13 @@
-"""What does `etl doctor` check, in which order, and what does it find at the table and the ledger?
+"""What does `etl doctor` check, and in which order?
 
-Each line is ok, advice, failed (with the exit code of a run that would stop there) or not checked
-because of an earlier line. Nothing is changed: permissions are tested by requests that ZooKeeper
-rejects for another reason, by an unnamed file in the table's directory, and by a probe there that
-is removed.
+The result of a line is ok, advice, failed (with the exit code of a run that would stop there), or
+not checked because of an earlier line. Checks change nothing: they test permissions by requests
+that ZooKeeper rejects for another reason, by an unnamed file in the table's directory, and by a
+probe in that directory that is removed.
 
-Checks here: the table (store, features, columns, permissions), a named table in its catalog (starts
-Spark), the transform, the ledger against the table, backfills.
-
+Lives here: the list of checks; the checks of the table (store, features, columns, permissions), of
+a named table in its catalog (starts Spark), of the transform's rows, of the ledger against the
+table, and of backfills.
 Not here: checks of the machine (etl/commands/doctor_machine.py), of brokers, group and ZooKeeper
 (etl/commands/doctor_services.py).
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -84,56 +84,63 @@ from etl.settings.load import placed_by_name
 from etl.settings.sections import Settings
 from etl.settings.table import untried
 
-
-def unfinished(name: str, findings: Findings) -> Iterator[Line]:
-    """Return a line for each unfinished backfill, and one for all others; none without backfills."""
-    ledger = PlanLedger(findings.zookeeper, findings.settings.group.id, findings.settings.pipeline)
-    done = 0
-    for one in backfills_of_pipeline(ledger):
-        text = f"{one['name']} is {one['state']}: {one['loaded']:,} of {one['offsets']:,} offsets are loaded"
-        if one["state"] == State.STOPPED.value:
-            to_do = f"`etl backfills run CONF {one['name']}`, or `etl backfills delete`"
-            yield advice(name, text, to_do)
-        elif one["state"] == State.CLOSING.value:
-            yield advice(
-                name,
-                text,
-                f"`etl backfills delete CONF {one['name']} --reason ...`, which ends that",
-            )
-        elif one["state"] == State.AT_WORK.value:
-            yield ok(name, text)
-        else:
-            done += 1
-    if done:
-        yield ok(name, f"{done:,} are whole or were given up: what they have loaded is theirs")
-
-
 Foresee = Callable[[Snapshot, Settings], object]
-"""Decides all that `etl run --dry-run` decides of a snapshot, and raises what it raises."""
+"""Makes all decisions of `etl run --dry-run` on a snapshot, and raises what it raises."""
 
 
-def state(name: str, findings: Findings, *, foresee: Foresee) -> Iterator[Line]:
-    """Check what a run would observe, its state, and where it would stop."""
-    silent = {
-        leader.broker.id for leader in findings.metadata.leaders.values()
-    } & findings.silent_brokers
-    if silent:
-        yield Line(
-            name,
-            Verdict.NOT_CHECKED,
-            f"first broker {min(silent)}, which leads partitions of ours, see above",
+# -- backfills
+
+
+def check_backfills(name: str, findings: Findings) -> Iterator[Line]:
+    """Return a line for each unfinished backfill and one for all others; none without backfills."""
+    ledger = PlanLedger(findings.zookeeper, findings.settings.group.id, findings.settings.pipeline)
+    finished = 0
+    for backfill in backfills_of_pipeline(ledger):
+        called, current = backfill["name"], backfill["state"]
+        found = (
+            f"{called} is {current}: "
+            f"{backfill['loaded']:,} of {backfill['offsets']:,} offsets are loaded"
         )
+        if current == State.STOPPED.value:
+            to_do = (
+                f"Run `etl backfills run CONF {called}` to continue it, "
+                f"or `etl backfills delete CONF {called}` to give it up"
+            )
+            yield advice(name, found, to_do)
+        elif current == State.CLOSING.value:
+            to_do = f"Run `etl backfills delete CONF {called} --reason ...` to finish closing it"
+            yield advice(name, found, to_do)
+        elif current == State.AT_WORK.value:
+            yield ok(name, found)
+        else:
+            finished += 1
+    if finished:
+        yield ok(name, f"{finished:,} are complete or given up; the rows that they loaded stay")
+
+
+# -- the ledger against the table
+
+
+def check_state(name: str, findings: Findings, *, foresee: Foresee) -> Iterator[Line]:
+    """Check what a run would observe, the pipeline's state, and where a run would stop."""
+    leading = {leader.broker.id for leader in findings.metadata.leaders.values()}
+    silent = leading & findings.silent_brokers
+    if silent:
+        found = f"first broker {min(silent)}, which leads partitions of ours, see above"
+        yield Line(name, Verdict.NOT_CHECKED, found)
         return
-    yield from judged(name, _observed(findings), findings.settings, foresee)
+    yield from judged(name, _observe(findings), findings.settings, foresee)
 
 
 def judged(name: str, snapshot: Snapshot, settings: Settings, foresee: Foresee) -> Iterator[Line]:
-    """Return the lines for a snapshot. Raises what a run would raise; owners and members are other
-    checks.
+    """Return the lines for a snapshot.
+
+    Raises what a run would raise, except for owners, members and other pipelines of the topics,
+    which the check "group" covers.
     """
-    yield from held_back("open transactions", snapshot)
-    yield from rested("paused logs", snapshot)
-    yield from unidentified("topic ids", snapshot)
+    yield from _open_transactions("open transactions", snapshot)
+    yield from _paused_partitions("paused logs", snapshot)
+    yield from _missing_topic_ids("topic ids", snapshot)
     snapshot, found = standing_without_paused(snapshot, settings)
     reaches = starts_of(found.plan) if isinstance(found, Supersede) else None
     reject_recreated_or_truncated(plan_in_force(snapshot.ledger, snapshot.table), snapshot, reaches)
@@ -143,108 +150,122 @@ def judged(name: str, snapshot: Snapshot, settings: Settings, foresee: Foresee) 
     yield told(name, found)
 
 
-def _observed(findings: Findings) -> Snapshot:
+def _observe(findings: Findings) -> Snapshot:
+    """Observe as a run does, without waiting for leaders."""
     settings = findings.settings
-    patient = settings.model_copy(
-        update={"source": settings.source.model_copy(update={"wait_for_leader_s": 0})}
-    )
-    services = LiveServices(patient, findings.zookeeper, RunContext(), "doctor")
+    source = settings.source.model_copy(update={"wait_for_leader_s": 0})
+    impatient = settings.model_copy(update={"source": source})
+    services = LiveServices(impatient, findings.zookeeper, RunContext(), "doctor")
     return services.observe()
 
 
-def held_back(name: str, snapshot: Snapshot) -> Iterator[Line]:
+def _open_transactions(name: str, snapshot: Snapshot) -> Iterator[Line]:
     """Return a line for each topic with an open transaction, up to which a run reads."""
-    for sentence in describe_open(snapshot):
-        yield advice(
-            name,
-            sentence,
-            "whether its producer lives (kafka-transactions.sh describe-producers); runs read on once it ends",
-        )
-
-
-def rested(name: str, snapshot: Snapshot) -> Iterator[Line]:
-    """Return a line for each pause: no run reads these partitions, and retention continues."""
-    for sentence in describe_paused(snapshot, now_ms=now_ms()):
-        yield advice(
-            name,
-            sentence,
-            "`etl topics resume CONF -p PARTITION --reason ...`, before its records expire",
-        )
-
-
-def unidentified(name: str, snapshot: Snapshot) -> Iterator[Line]:
-    """Return a line if nothing distinguishes recreated topics; Jafka partitions have fingerprints."""
-    topics = sorted(
-        {log.topic for log in snapshot.extents if not log.is_physical} - snapshot.topic_ids.keys()
+    to_do = (
+        "Check that its producer is alive (kafka-transactions.sh describe-producers). "
+        "Runs read on once the transaction ends"
     )
-    if topics:
-        more = f" and {len(topics) - 1:,} more" if topics[1:] else ""
-        message = f"the brokers tell no topic ids, and their ZooKeeper is not the conf's: nothing tells if {topics[0]}{more} is made again"
-        yield advice(
-            name,
-            message,
-            "zookeeper.connect: the ZooKeeper of these brokers, or know it when a topic is made again",
-        )
+    for sentence in describe_open(snapshot):
+        yield advice(name, sentence, to_do)
+
+
+def _paused_partitions(name: str, snapshot: Snapshot) -> Iterator[Line]:
+    """Return a line for each pause: no run reads these partitions, and retention continues."""
+    to_do = "Run `etl topics resume CONF -p PARTITION --reason ...` before its records expire"
+    for sentence in describe_paused(snapshot, now_ms=now_ms()):
+        yield advice(name, sentence, to_do)
+
+
+def _missing_topic_ids(name: str, snapshot: Snapshot) -> Iterator[Line]:
+    """Return a line if recreated topics cannot be detected.
+
+    Partitions of Jafka need no topic id: they have fingerprints.
+    """
+    read = {log.topic for log in snapshot.extents if not log.is_physical}
+    topics = sorted(read - snapshot.topic_ids.keys())
+    if not topics:
+        return
+    named = topics[0]
+    if topics[1:]:
+        named += f" and {len(topics) - 1:,} more"
+    found = (
+        "the brokers report no topic ids, and zookeeper.connect is not the ZooKeeper of these "
+        f"brokers: runs cannot detect that {named} is recreated"
+    )
+    to_do = (
+        "Set zookeeper.connect to the ZooKeeper of these brokers, "
+        "or make sure that you know when a topic is recreated"
+    )
+    yield advice(name, found, to_do)
 
 
 def told(name: str, found: PipelineState) -> Line:
-    """One line for the state of the pipeline."""
+    """Return the line for the state of the pipeline."""
     if isinstance(found, FirstRun):
-        return ok(
-            name, "nothing was planned yet: the first run decides where each partition starts"
-        )
+        return ok(name, "no plan yet: the first run decides where each partition starts")
     if isinstance(found, Replay):
-        return ok(
-            name,
-            f"plan {found.plan.number} is stored and not in the table: the next run finishes it",
-        )
+        number = found.plan.number
+        return ok(name, f"plan {number} is stored and not in the table: the next run finishes it")
     if isinstance(found, Supersede):
+        number = found.plan.number
         return ok(
-            name,
-            f"plan {found.plan.number} cannot be finished, the next run puts another in its place: {found.reason}",
+            name, f"plan {number} cannot be finished, the next run replaces it: {found.reason}"
         )
     if isinstance(found, RebuildFromTable):
-        message = f"the table holds plan {found.plan.number}, and ZooKeeper does not know it: the next run writes the ledger anew"
-        return advice(
-            name,
-            message,
-            "nothing here; find out whether ZooKeeper was emptied or restored from an old copy",
+        message = (
+            f"plan {found.plan.number} is in the table, and ZooKeeper does not know it: "
+            "the next run restores the ledger"
         )
+        to_do = (
+            "Change nothing in the pipeline. "
+            "Check whether ZooKeeper was emptied or restored from an old copy"
+        )
+        return advice(name, message, to_do)
     return _up_to_date(name, found)
 
 
 def _up_to_date(name: str, found: UpToDate) -> Line:
-    both = f"plan {found.last.number} is the newest in both"
+    newest = f"plan {found.last.number} is the newest in both"
     if found.followed:
-        to_do = "which other consumer of this group runs; group.on_offset_changed: follow takes its offsets"
-        return advice(
-            name, f"{both}; somebody else moved {len(found.followed)} committed offsets", to_do
+        to_do = (
+            "Check which other consumer of this group runs. "
+            "A run continues at its offsets (group.on_offset_changed: follow)"
         )
+        message = f"{newest}; another client moved {len(found.followed)} committed offsets"
+        return advice(name, message, to_do)
     if found.not_followed:
-        to_do = "nothing, while their topics are not read: our positions stay, and a run decides once they are"
-        message = f"somebody else moved {len(found.not_followed)} committed offsets of topics that are not read now"
-        return advice(name, f"{both}; {message}", to_do)
-    if found.uncommitted:
-        return ok(
-            name,
-            f"{both}; {len(found.uncommitted)} of its offsets are not committed: the next run moves them",
+        message = (
+            f"{newest}; another client moved {len(found.not_followed)} committed offsets "
+            "of topics that are not read now"
         )
-    return ok(name, f"{both}, and the offsets are its positions")
+        to_do = (
+            "Change nothing while their topics are not read: the loaded-until offsets stay, "
+            "and a run decides once the topics are read again"
+        )
+        return advice(name, message, to_do)
+    if found.uncommitted:
+        count = len(found.uncommitted)
+        return ok(
+            name, f"{newest}; {count} of its offsets are not committed: the next run commits them"
+        )
+    return ok(name, f"{newest}, and its offsets are committed")
 
 
-def transformed(name: str, findings: Findings) -> Iterator[Line]:
-    """Tried on no rows by the function that a run uses. Of DataFrames only Spark knows what comes
-    out: it is started, for some seconds.
+# -- the transform's rows
+
+
+def check_transformed_rows(name: str, findings: Findings) -> Iterator[Line]:
+    """Check the transform on no rows, with the function that a run uses.
+
+    Only Spark knows the columns that a DataFrame transform returns, so Spark starts, which takes
+    some seconds.
     """
     settings = findings.settings
     if not settings.transform.function:
         return
     if settings.transform.dataframe and may_need_jars(findings):
-        yield Line(
-            name,
-            Verdict.NOT_CHECKED,
-            "Delta's jars are not on this machine yet, see above: the first run looks at it",
-        )
+        found = "Delta's jars are not on this machine yet, see above: the first run checks it"
+        yield Line(name, Verdict.NOT_CHECKED, found)
         return
     if settings.transform.dataframe:
         try_on_no_rows(spark_of(findings).session(), settings)
@@ -252,16 +273,20 @@ def transformed(name: str, findings: Findings) -> Iterator[Line]:
     wrong = unprovable(settings)
     if wrong:
         key = names_of_key(physical=settings.source.is_physical)
-        to_do = f"if they shall be proven: ALTER TABLE ... ADD COLUMN, and a transform that leaves {key} as they are"
-        yield advice(
-            name, f"they fit the table, but `verify` cannot prove its rows: {wrong}", to_do
+        found = f"they fit the table, but `verify` cannot prove its rows: {wrong}"
+        to_do = (
+            "If `verify` shall prove them, run ALTER TABLE ... ADD COLUMN, "
+            f"and use a transform that leaves {key} unchanged"
         )
-        return
-    yield ok(name, "they fit the table" if findings.table else "they can make a new table")
+        yield advice(name, found, to_do)
+    elif findings.table:
+        yield ok(name, "they fit the table")
+    else:
+        yield ok(name, "a new table can be created from them")
 
 
 def spark_of(findings: Findings) -> RunSpark:
-    """Context manager: Spark as a run would have it, the existing session or one that ends here."""
+    """Return Spark as a run has it: the existing session, or one that ends with the checks."""
     log = Path(findings.closing.enter_context(tempfile.TemporaryDirectory()), "spark.log")
     spark = RunSpark(
         findings.settings, findings.spark_defaults, Stopwatch(), log=log, app="etl doctor"
@@ -269,7 +294,7 @@ def spark_of(findings: Findings) -> RunSpark:
     findings.closing.callback(spark.stop)
     try:
         spark.session()
-    except Exception as error:  # whatever a JVM that does not start is told as
+    except Exception as error:  # a JVM that does not start raises errors of many classes
         if isinstance(error, EtlError) or session_there() is not None:
             raise
         reason = str(error).strip().split("\n", 1)[0]
@@ -278,39 +303,43 @@ def spark_of(findings: Findings) -> RunSpark:
     return spark
 
 
-def place(name: str, findings: Findings) -> Iterator[Line]:
-    """Check a named table's location; no line for a path."""
+# -- the table
+
+
+def check_table_name(name: str, findings: Findings) -> Iterator[Line]:
+    """Check the location of a table given by name; no line for a table given by path."""
     settings = findings.settings
     called = settings.table.name
     if called is None:
         return
     reject_temporary(called)
-    kept, has_plans = _kept(findings)
-    is_known = goes_by(kept, called, catalog_of(settings.spark))
+    recorded, has_plans = _recorded_location(findings)
+    is_current = goes_by(recorded, called, catalog_of(settings.spark))
     spark = spark_of(findings)
     with translating_spark_errors():
-        if kept is not None and is_known:
-            reject_moved_table(spark.session(), placed_by_name(settings, kept.path))
+        if recorded is not None and is_current:
+            reject_moved_table(spark.session(), placed_by_name(settings, recorded.path))
         try:
             entry = entry_of(spark, settings)
-        except NotOurTable as not_there:
-            if kept is not None or has_plans:
+        except NotOurTable as missing:
+            if recorded is not None or has_plans:
                 raise
-            yield Line(
-                name, Verdict.NOT_CHECKED, f"{not_there.message} yet, the first run makes it"
-            )
+            found = f"{missing.message} yet, the first run makes it"
+            yield Line(name, Verdict.NOT_CHECKED, found)
             return
-    found = of_entry(settings, entry)
-    findings.settings = placed_by_name(settings, found.path)
-    yield ok(
-        name,
-        f"{called} is at {found.path}, "
-        + ("by which runs go" if is_known else "which the next run keeps"),
-    )
+    located = of_entry(settings, entry)
+    findings.settings = placed_by_name(settings, located.path)
+    if is_current:
+        yield ok(name, f"{called} is at {located.path}, as recorded in the ledger")
+    else:
+        yield ok(name, f"{called} is at {located.path}, which the next run records in the ledger")
 
 
-def _kept(findings: Findings) -> tuple[NamedTable | None, bool]:
-    """Return the recorded location of a name, and whether there is a plan; None if unknown."""
+def _recorded_location(findings: Findings) -> tuple[NamedTable | None, bool]:
+    """Return the recorded location of the table's name, and whether there is a plan.
+
+    The location is None if none is recorded, or if the ledger cannot be read.
+    """
     settings = findings.settings
     if Fact.ZOOKEEPER not in findings.established or Fact.CHROOT not in findings.established:
         return None, False
@@ -319,234 +348,256 @@ def _kept(findings: Findings) -> tuple[NamedTable | None, bool]:
 
 
 _CREATES_IF_ABSENT = {"wasb", "wasbs", "adl", "gs", "viewfs"}
-"""By Delta's documentation; untested here."""
-_KEEPS_LOG = "delta.logRetentionDuration"
+"""Schemes whose log store creates a file only if it is absent, by Delta's documentation; untested
+here.
+"""
+_LOG_RETENTION = "delta.logRetentionDuration"
 _LONGEST_GAP = timedelta(days=7)
 """The longest gap between two runs to expect: a long weekend and a repair."""
 _LITTLE_SPACE = 2**30
 
 
 def store(name: str, findings: Findings) -> Iterator[Line]:
-    """Check that the store separates two writers of one version, creating a log file only if it is
-    absent.
+    """Check that two writers of one version cannot replace each other's commit.
+
+    The store must create a log file only if it is absent.
     """
     path, spark = findings.settings.table.path, findings.settings.spark
-    chosen = {key: value for key, value in spark.items() if key.startswith(LOG_STORE)}
-    for key, value in chosen.items():
+    configured = {key: value for key, value in spark.items() if key.startswith(LOG_STORE)}
+    for key, value in configured.items():
         if value.endswith("LocalLogStore"):
-            action = "Leave the key out: Delta's default for a local path makes a log file only if it is absent"
+            action = (
+                "Leave the key out: Delta's default for a local path creates a log file "
+                "only if it is absent"
+            )
             raise SettingsError(
                 "LocalLogStore loses commits when two writers meet",
                 key=f"spark.{key}",
                 action=action,
             )
-    folder = local_path(path)
-    if folder is not None:
-        yield _on_this_machine(name, folder, spark.get("spark.master", "local"))
+    directory = local_path(path)
+    if directory is not None:
+        yield _local_store(name, directory, spark.get("spark.master", "local"))
         return
-    chosen = {**settings_for(path, spark), **chosen}
+
     scheme = path.partition("://")[0].lower()
-    option = "s3a" if scheme == "s3" else scheme  # by which Spark is told of it
-    by = next(
-        (
-            value
-            for key, value in chosen.items()
-            if key in (f"{LOG_STORE}.{option}.impl", f"{LOG_STORE}.class")
-        ),
-        None,
-    )
-    if untested := untried(path):
-        keeps = scheme in _CREATES_IF_ABSENT or by is not None
-        how = (
-            f"by {by}"
-            if by
-            else ""
-            if keeps
-            else "it is not known whether it makes a log file only if it is absent"
-        )
-        found, to_do = (
-            "; ".join(filter(None, (untested, how))),
-            "etl verify behind the first runs (docs/STORES.md)",
-        )
-        yield advice(
-            name, found, to_do if keeps else f"one driver at a time until you know; {to_do}"
-        )
-    elif by:
-        yield ok(name, f"{scheme}, by {by}")
-    else:
+    log_store = _log_store_class(scheme, {**settings_for(path, spark), **configured})
+    untested = untried(path)
+    if not untested and log_store:
+        yield ok(name, f"{scheme}, by {log_store}")
+    elif not untested:
         yield ok(name, f"{scheme} makes a log file only if it is absent")
+    else:
+        yield _untested_store(name, scheme, untested, log_store)
 
 
-def _on_this_machine(name: str, folder: Path, master: str) -> Line:
+def _log_store_class(scheme: str, conf: Mapping[str, str]) -> str | None:
+    """Return the LogStore class of a scheme by Spark's configuration; None for Delta's default."""
+    option = "s3a" if scheme == "s3" else scheme
+    keys = (f"{LOG_STORE}.{option}.impl", f"{LOG_STORE}.class")
+    for key, value in conf.items():
+        if key in keys:
+            return value
+    return None
+
+
+def _untested_store(name: str, scheme: str, untested: str, log_store: str | None) -> Line:
+    to_do = "Run `etl verify` after the first runs (docs/STORES.md)"
+    if log_store:
+        return advice(name, f"{untested}; by {log_store}", to_do)
+    if scheme in _CREATES_IF_ABSENT:
+        return advice(name, untested, to_do)
+    found = f"{untested}; it is not known whether it makes a log file only if it is absent"
+    return advice(name, found, f"Run one driver at a time until you know. {to_do}")
+
+
+def _local_store(name: str, directory: Path, master: str) -> Line:
     if not master.startswith("local"):
+        found = f"{directory} is a folder of this machine, and Spark's master is {master}"
         to_do = (
-            "that the folder is the same one, mounted, on the driver and on every executor's host"
+            "Check that the same folder is mounted on the driver and on the host of every executor"
         )
-        return advice(
-            name, f"{folder} is a folder of this machine, and Spark's master is {master}", to_do
-        )
-    return ok(
-        name,
-        "a folder of this machine; whether it creates a log file only if it is absent says the table's folder, below",
+        return advice(name, found, to_do)
+    found = (
+        "a folder of this machine; whether it creates a log file only if it is absent "
+        'is checked below ("table folder")'
     )
+    return ok(name, found)
 
 
-def look(name: str, findings: Findings) -> Iterator[Line]:
+def check_table(name: str, findings: Findings) -> Iterator[Line]:
     """Check whether there is a table that delta-rs reads."""
     path = findings.settings.table.path
     table = findings.table = open_table(path)
     if table is None:
         yield ok(name, f"{path}: none yet, the first run makes it")
         return
-    by = table.metadata().partition_columns
-    layout = f"partitioned by {', '.join(by)}" if by else "not partitioned"
+    layout = "not partitioned"
+    partition_columns = table.metadata().partition_columns
+    if partition_columns:
+        layout = f"partitioned by {', '.join(partition_columns)}"
     yield ok(name, f"{path}: version {table.version()}, id {table.metadata().id}, {layout}")
 
 
 def writer(name: str, findings: Findings) -> Iterator[Line]:
-    """Report which writer rows get, and why the requested one cannot write them."""
+    """Report which writer writes the rows. Raises why the arrow writer cannot, if requested."""
     settings, table = findings.settings, findings.table
-    wanted, refusal = settings.table.writer, None
+    wanted, error = settings.table.writer, None
     if wanted is not WriterName.SPARK:
-        refusal = error_of_arrow_writer(
+        error = error_of_arrow_writer(
             settings, lambda: table, lambda: columns_of_tasks(settings), is_new=table is None
         )
-    if refusal is not None and wanted is WriterName.ARROW:
-        raise refusal
-    by = (
-        ""
-        if wanted is not WriterName.AUTO
-        else ": arrow"
-        if refusal is None
-        else f": spark. {refusal.message}"
-    )
-    yield ok(name, f"table.writer is {wanted.value}{by}")
+    if error is not None and wanted is WriterName.ARROW:
+        raise error
+    found = f"table.writer is {wanted.value}"
+    if wanted is WriterName.AUTO and error is None:
+        found += ": arrow"
+    elif wanted is WriterName.AUTO and error is not None:
+        found += f": spark. {error.message}"
+    yield ok(name, found)
 
 
-def features(name: str, findings: Findings) -> Iterator[Line]:
-    """Rows are written by Spark, or by tasks; a plan without ranges by delta-rs, where it can."""
+def check_features(name: str, findings: Findings) -> Iterator[Line]:
+    """Check that the writers support the table's features.
+
+    Spark or tasks write rows; delta-rs commits plans without ranges, where it supports the table.
+    """
     if findings.table is None:
         yield ok(name, "those of a new table")
         return
-    used, awkward = features_of(findings.table), sorted(not_by_delta_rs(findings.table))
+    used, unsupported = features_of(findings.table), sorted(not_by_delta_rs(findings.table))
     protocol = findings.table.protocol()
     versions = f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}"
     unwritable = sorted(used - WRITTEN_BY_SPARK)
     if unwritable:
         action = (
-            "DESCRIBE DETAIL; ALTER TABLE ... DROP FEATURE, or a table of its own for this pipeline"
+            "Run DESCRIBE DETAIL to see them. "
+            "Run ALTER TABLE ... DROP FEATURE, or use a separate table for this pipeline"
         )
         raise NotOurTable(
             f"The table has features that Spark's Delta cannot write: {', '.join(unwritable)}",
             action=action,
         )
-    if awkward:
-        to_do = "nothing, if that is fine; or ALTER TABLE ... DROP FEATURE"
-        found = f"{versions}: delta-rs cannot commit to a table with {', '.join(awkward)}: a plan without ranges starts Spark, too"
+    if unsupported:
+        found = (
+            f"{versions}: delta-rs cannot commit to a table with {', '.join(unsupported)}: "
+            "a plan without ranges starts Spark, too"
+        )
+        to_do = "Change nothing if that is acceptable, or run ALTER TABLE ... DROP FEATURE"
         yield advice(name, found, to_do)
-    else:
-        yield ok(name, f"{versions}: {', '.join(sorted(used)) or 'none'}")
+        return
+    yield ok(name, f"{versions}: {', '.join(sorted(used)) or 'none'}")
 
 
-def retention(name: str, findings: Findings) -> Iterator[Line]:
-    """Report what the table's log and files expire."""
+def check_retention(name: str, findings: Findings) -> Iterator[Line]:
+    """Check how long the table keeps transaction ids and its log."""
     properties = {}
     if findings.table:
         reject_expiring_transaction_ids(findings.table, findings.settings.table.path)
         properties = findings.table.metadata().configuration
-    text = properties.get(_KEEPS_LOG)
-    kept = interval(text) if text else timedelta(days=30)
+    kept: timedelta | None = timedelta(days=30)
+    text = properties.get(_LOG_RETENTION)
+    if text:
+        kept = interval(text)
     if kept is None:
-        yield advice(
-            name,
-            f"{_KEEPS_LOG} is {text!r}, which is not understood",
-            "write it as: interval 30 days",
+        found = f"{_LOG_RETENTION} is {text!r}, which is not understood"
+        yield advice(name, found, "Write it as: interval 30 days")
+        return
+    if kept < _LONGEST_GAP:
+        found = (
+            f"the table's log is kept for {kept}: "
+            "a run after a longer gap cannot see what other writers did meanwhile"
         )
-    elif kept < _LONGEST_GAP:
-        to_do = f"ALTER TABLE ... SET TBLPROPERTIES ('{_KEEPS_LOG}' = 'interval 30 days'), Delta's default"
-        found = f"the table's log is kept for {kept}: a run that comes later cannot tell what others did meanwhile"
+        to_do = (
+            "Run ALTER TABLE ... SET TBLPROPERTIES "
+            f"('{_LOG_RETENTION}' = 'interval 30 days'), Delta's default"
+        )
         yield advice(name, found, to_do)
-    else:
-        only = (
-            "; delta.appendOnly keeps others from deleting rows"
-            if properties.get("delta.appendOnly") == "true"
-            else ""
-        )
-        yield ok(name, f"transaction ids for ever, the log for {kept.days} days{only}")
+        return
+    found = f"transaction ids are kept for ever, the log for {kept.days} days"
+    if properties.get("delta.appendOnly") == "true":
+        found += "; delta.appendOnly keeps others from deleting rows"
+    yield ok(name, found)
 
 
-def columns(name: str, findings: Findings) -> Iterator[Line]:
-    """Check whether the rows fit; columns of a transform are known only with Spark."""
+def check_columns(name: str, findings: Findings) -> Iterator[Line]:
+    """Check that the rows fit the table; the columns of a transform are another check's."""
     settings = findings.settings
     if settings.transform.function:
         yield ok(name, "made by the transform, see below")
         return
     physical = settings.source.is_physical
+    expected = arrow_schema(physical=physical)
     try:
-        check_shape(
-            settings.table.path, arrow_schema(physical=physical), settings.table.partition_by
-        )
+        check_shape(settings.table.path, expected, settings.table.partition_by)
     except NotOurTable:
         if _has_no_plan(findings):
             reject_unaccounted_rows(settings, findings.metadata.topics)
         raise
-    further = "broker_id, message_index and log_epoch" if physical else "log_epoch"
-    yield ok(name, "ours" if findings.table else f"those of Spark's Kafka source and {further}")
+    if findings.table:
+        yield ok(name, "as this pipeline writes them")
+        return
+    added = "broker_id, message_index and log_epoch" if physical else "log_epoch"
+    yield ok(name, f"those of Spark's Kafka source and {added}")
 
 
 def _has_no_plan(findings: Findings) -> bool:
-    """Return whether the pipeline has no plan yet, and its topics."""
+    """Return whether the ledger can be read and the topics are known, and there is no plan yet."""
     if not {Fact.ZOOKEEPER, Fact.TOPICS} <= findings.established:
         return False
     settings = findings.settings
-    return (
-        PlanLedger(findings.zookeeper, settings.group.id, settings.pipeline).read_ledger().newest
-        is None
-    )
+    ledger = PlanLedger(findings.zookeeper, settings.group.id, settings.pipeline)
+    return ledger.read_ledger().newest is None
 
 
 def folder(name: str, findings: Findings) -> Iterator[Line]:
     """Check that files can be created in the table's directory, exclusively, and the free space."""
     path = findings.settings.table.path
-    there = local_path(path)
+    directory = local_path(path)
     check_writable(path)
     require_exclusive_create(path)
-    if there is None:
-        yield ok(name, "the store can be written, and refuses to create a file over another one")
+    if directory is None:
+        yield ok(name, "the store can be written, and does not create a file that exists")
         return
-    while not there.exists():
-        there = there.parent
-    free = shutil.disk_usage(there).free
-    found = f"{there} can be written, {free / 2**30:,.1f} GiB free"
-    to_do = "make room for what a run writes; what failed runs left stays until VACUUM"
-    yield ok(name, found) if free >= _LITTLE_SPACE else advice(name, found, to_do)
+    while not directory.exists():
+        directory = directory.parent
+    free = shutil.disk_usage(directory).free
+    found = f"{directory} can be written, {free / 2**30:,.1f} GiB free"
+    if free >= _LITTLE_SPACE:
+        yield ok(name, found)
+        return
+    to_do = (
+        "Free space for the files that a run writes. "
+        "Files of failed runs stay until VACUUM removes them"
+    )
+    yield advice(name, found, to_do)
 
 
-def losses_folder(name: str, findings: Findings) -> Iterator[Line]:
-    """Check the losses table and that it can be written."""
-    path, source = findings.settings.table.losses_at, findings.settings.source
+def check_losses_table(name: str, findings: Findings) -> Iterator[Line]:
+    """Check the losses table and that it can be written.
+
+    Its errors are advice unless the conf's policies record losses: only such plans need it.
+    """
+    settings = findings.settings
+    path = settings.table.losses_at
     try:
         table = open_losses(path)
         check_writable(path)
         require_exclusive_create(path)
     except EtlError as error:
-        if (
-            source.on_data_loss is OnDataLoss.SKIP
-            or findings.settings.group.on_offset_changed is OnOffsetChanged.FOLLOW
-        ):
+        skips = settings.source.on_data_loss is OnDataLoss.SKIP
+        if skips or settings.group.on_offset_changed is OnOffsetChanged.FOLLOW:
             raise
-        yield advice(
-            name,
-            str(error),
-            "the same, before anything is let go: a plan that does would not be stored",
+        to_do = (
+            "Correct this before you let offsets be skipped: "
+            "a plan that records losses would not be stored"
         )
+        yield advice(name, str(error), to_do)
         return
-    yield ok(
-        name,
-        f"{path}: version {table.version()}"
-        if table
-        else f"{path}: none yet, the first loss makes it",
-    )
+    if table:
+        yield ok(name, f"{path}: version {table.version()}")
+    else:
+        yield ok(name, f"{path}: none yet, the first loss makes it")
 
 
 CHECKS = (
@@ -571,49 +622,50 @@ CHECKS = (
         "topics", doctor_services.topics, needs=(Fact.ZOOKEEPER, Fact.CLUSTER), gives=Fact.TOPICS
     ),
     Check("group", doctor_services.group, needs=(Fact.ZOOKEEPER, Fact.TOPICS)),
-    Check("backfills", unfinished, needs=(Fact.ZOOKEEPER, Fact.CHROOT)),
+    Check("backfills", check_backfills, needs=(Fact.ZOOKEEPER, Fact.CHROOT)),
     Check("mirror group", doctor_services.mirror_group),
-    Check("table name", place, gives=Fact.PLACE),
+    Check("table name", check_table_name, gives=Fact.PLACE),
     Check("store", store, needs=(Fact.PLACE,)),
-    Check("table", look, needs=(Fact.PLACE,), gives=Fact.TABLE),
-    Check("table features", features, needs=(Fact.TABLE,)),
+    Check("table", check_table, needs=(Fact.PLACE,), gives=Fact.TABLE),
+    Check("table features", check_features, needs=(Fact.TABLE,)),
     Check("table writer", writer, needs=(Fact.TABLE,)),
-    Check("table retention", retention, needs=(Fact.TABLE,), gives=Fact.RETENTION),
-    Check("table columns", columns, needs=(Fact.TABLE,), gives=Fact.COLUMNS),
-    Check("transformed rows", transformed, needs=(Fact.JAVA, Fact.TRANSFORM, Fact.TABLE)),
+    Check("table retention", check_retention, needs=(Fact.TABLE,), gives=Fact.RETENTION),
+    Check("table columns", check_columns, needs=(Fact.TABLE,), gives=Fact.COLUMNS),
+    Check(
+        "transformed rows", check_transformed_rows, needs=(Fact.JAVA, Fact.TRANSFORM, Fact.TABLE)
+    ),
     Check("table folder", folder, needs=(Fact.TABLE,)),
-    Check("losses table", losses_folder, needs=(Fact.PLACE,)),
+    Check("losses table", check_losses_table, needs=(Fact.PLACE,)),
     Check(
         "ledger and table",
-        partial(state, foresee=preview_of),
+        partial(check_state, foresee=preview_of),
         needs=(Fact.ZOOKEEPER, Fact.TOPICS, Fact.TABLE, Fact.RETENTION, Fact.COLUMNS),
     ),
 )
-"""In the order of a run: what comes later needs what comes before."""
+"""All checks, in the order of a run: a check needs facts of earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All lines, in the order of the checks."""
+    """The result of all checks: their lines, in order."""
 
     lines: tuple[Line, ...]
 
     @property
     def worst(self) -> EtlError | None:
-        """Return the line to fix first; None if a run may start."""
+        """Return the error to fix first; None if a run may start."""
         return worst_of(line.error for line in self.lines if line.error)
 
     @property
     def exit_code(self) -> int:
-        """Return the highest exit code of all checks."""
+        """Return the exit code of the worst error; 0 without one."""
         return self.worst.exit_code if self.worst else 0
 
     def as_json(self) -> dict[str, Any]:
-        """The document of `etl doctor --json`."""
-        counts = {
-            verdict.value.replace(" ", "_"): sum(line.verdict is verdict for line in self.lines)
-            for verdict in Verdict
-        }
+        """Return the document of `etl doctor --json`."""
+        counts = {verdict.value.replace(" ", "_"): 0 for verdict in Verdict}
+        for line in self.lines:
+            counts[line.verdict.value.replace(" ", "_")] += 1
         return {
             "exit_code": self.exit_code,
             **counts,
@@ -630,4 +682,7 @@ def diagnose(
     """Check everything that a run of this pipeline needs. Problems become lines; nothing is raised."""
     with contextlib.ExitStack() as closing:
         findings = Findings(settings, closing, spark_defaults=spark_defaults)
-        return Diagnosis(tuple(line for check in checks for line in check.lines(findings)))
+        lines: list[Line] = []
+        for check in checks:
+            lines += check.lines(findings)
+        return Diagnosis(tuple(lines))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -494,7 +494,7 @@ def _leave_to_group(services: LiveServices, plan: Plan, snapshot: Snapshot, reas
     """Replace the plan by one without the offsets that were not committed."""
     is_in_part = found_out(plan, snapshot.committed) is HandOverOutcome.IN_PART
     if is_in_part:
-        uncommitted = uncommitted_partitions(plan, snapshot.committed)
+        uncommitted: Collection[BrokerPartition] = uncommitted_partitions(plan, snapshot.committed)
         described_part = "its uncommitted offsets are"
     else:
         uncommitted = plan.positions.keys()

@@ -1,10 +1,9 @@
 """Which options does the data source have?
 
-Text to values, no I/O: our options and those of Spark's Kafka source, compared without regard to
-case; JSON of partitions, ranges and bounds; encryption and login, as references.
+Options are those of this source and those of Spark's Kafka source, compared without regard to
+case. In JSON, a partition is `"clicks": 0`, on Jafka `"clicks": "1-0"` (partition 0 of broker 1).
 
-A partition is `"clicks": 0`, on Jafka `"clicks": "1-0"` (partition 0 of broker 1).
-
+Lives here: parsing option texts to values, without I/O; rewording errors for data source options.
 Not here: what options mean for the partitions that exist (etl/reader/reading.py).
 """
 
@@ -45,89 +44,98 @@ _RANGES_FORM = '[{"topic": "clicks", "partition": 0, "from": 10, "until": 20}]'
 _PHYSICAL_RANGES_FORM = (
     '[{"topic": "clicks", "broker": 1, "partition": 0, "from": 36, "until": 972}]'
 )
-_LOGS_FORM, _PHYSICAL_LOGS_FORM = '{"clicks": [0, 1]}', '{"clicks": ["1-0", "1-1"]}'
+_LOGS_FORM = '{"clicks": [0, 1]}'
+_PHYSICAL_LOGS_FORM = '{"clicks": ["1-0", "1-1"]}'
 _OFFSETS_FORM = '{"clicks": {"0": 23, "1": -2}}, -2 for the first offset and -1 for the end'
 _PHYSICAL_OFFSETS_FORM = (
     '{"clicks": {"1-0": 36, "1-1": -2}}, -2 for the first offset and -1 for the end'
 )
 _TIMES_FORM = '{"clicks": {"0": 1700000000000}}, milliseconds since 1970'
-_LATEST, _EARLIEST = -1, -2
-"""How Spark's JSON writes the two ends of a log."""
+_LATEST = -1
+_EARLIEST = -2
+"""The end and the start of a partition in Spark's JSON."""
 _GREATEST = 2**63 - 1
 
 
 def parse_ranges(text: str, *, physical: bool = False) -> tuple[OffsetRange, ...]:
-    """The option `ranges`. Raises SettingsError, also where two of them overlap: rows would be
-    double.
+    """Parse the option `ranges`.
+
+    Raises SettingsError, also if two ranges overlap: their rows would be double.
     """
-    ranges = _from_json(
-        text,
-        "ranges",
-        _PHYSICAL_RANGES_FORM if physical else _RANGES_FORM,
-        lambda found: tuple(
-            OffsetRange(
-                _log_of_range(one, physical),
-                _below(2**63, one["from"]),
-                _below(2**63, one["until"]),
-            )
-            for one in found
-        ),
-    )
+
+    def build(entries: Any) -> tuple[OffsetRange, ...]:
+        return tuple(_range_of(entry, physical) for entry in entries)
+
+    form = _PHYSICAL_RANGES_FORM if physical else _RANGES_FORM
+    ranges = _from_json(text, "ranges", form, build)
     _reject_overlaps(ranges)
     return ranges
 
 
 def parse_logs(text: str, *, physical: bool) -> tuple[BrokerPartition, ...]:
-    """The option `assign`. Raises SettingsError."""
-    return _from_json(
-        text,
-        "assign",
-        _PHYSICAL_LOGS_FORM if physical else _LOGS_FORM,
-        lambda found: tuple(
-            dict.fromkeys(
-                _log(topic, key, physical) for topic, keys in found.items() for key in keys
-            )
-        ),
-    )
+    """Parse the option `assign`, without duplicates. Raises SettingsError."""
+
+    def build(keys_by_topic: Any) -> tuple[BrokerPartition, ...]:
+        logs: dict[BrokerPartition, None] = {}
+        for topic, keys in keys_by_topic.items():
+            for key in keys:
+                logs[_log(topic, key, physical)] = None
+        return tuple(logs)
+
+    form = _PHYSICAL_LOGS_FORM if physical else _LOGS_FORM
+    return _from_json(text, "assign", form, build)
 
 
 def parse_offsets(text: str, name: str, *, physical: bool) -> dict[BrokerPartition, Bound]:
-    """A bound for each log, by offset. Raises SettingsError."""
-    return _by_log(
-        text, name, _PHYSICAL_OFFSETS_FORM if physical else _OFFSETS_FORM, _bound, physical
-    )
+    """Parse a bound by offset for each partition. Raises SettingsError."""
+    form = _PHYSICAL_OFFSETS_FORM if physical else _OFFSETS_FORM
+    return _by_log(text, name, form, _bound, physical)
 
 
 def parse_times(text: str, name: str) -> dict[BrokerPartition, Bound]:
-    """A bound for each log, by time. Raises SettingsError."""
+    """Parse a bound by time for each partition. Raises SettingsError."""
     return _by_log(text, name, _TIMES_FORM, FirstAt, False)
 
 
 def _reject_overlaps(ranges: Iterable[OffsetRange]) -> None:
-    """Reject overlapping ranges: it is unknown which is meant."""
-    reaching: dict[BrokerPartition, OffsetRange] = {}
-    for r in sorted((r for r in ranges if r.size), key=lambda r: (r.log, r.from_offset)):
-        before = reaching.setdefault(r.log, r)
-        if before is not r and r.from_offset < before.until_offset:
-            message = f"The ranges {before.from_offset} to {before.until_offset} and {r.from_offset} to {r.until_offset} overlap"
+    """Raise SettingsError if two ranges overlap: it is unknown which is meant."""
+    last: dict[BrokerPartition, OffsetRange] = {}
+    not_empty = [r for r in ranges if r.size]
+    for r in sorted(not_empty, key=lambda r: (r.log, r.from_offset)):
+        before = last.get(r.log)
+        if before is not None and r.from_offset < before.until_offset:
+            message = (
+                f"The ranges {before.from_offset} to {before.until_offset}"
+                f" and {r.from_offset} to {r.until_offset} overlap"
+            )
             action = "Check the list: rows of offsets that two ranges name would be double"
             raise SettingsError(message, option="ranges", **r.log.place, action=action)
-        reaching[r.log] = r
+        last[r.log] = r
 
 
-def _log_of_range(one: Mapping[str, Any], physical: bool) -> BrokerPartition:
-    """Raises ValueError where a broker is named and logs have none, or the other way round."""
-    if physical is not ("broker" in one):
-        raise ValueError("a broker is named" if "broker" in one else "no broker is named")
-    return BrokerPartition(
-        str(one["topic"]),
-        _below(2**31, one["partition"]),
-        _below(2**31, one["broker"]) if physical else None,
-    )
+def _range_of(entry: Mapping[str, Any], physical: bool) -> OffsetRange:
+    log = _log_of_range(entry, physical)
+    return OffsetRange(log, _below(2**63, entry["from"]), _below(2**63, entry["until"]))
+
+
+def _log_of_range(entry: Mapping[str, Any], physical: bool) -> BrokerPartition:
+    """Return the partition of a range.
+
+    Raises ValueError if a broker is named and partitions have none, or the other way round.
+    """
+    has_broker = "broker" in entry
+    if has_broker and not physical:
+        raise ValueError("a broker is named")
+    if physical and not has_broker:
+        raise ValueError("no broker is named")
+    topic = str(entry["topic"])
+    partition = _below(2**31, entry["partition"])
+    broker_id = _below(2**31, entry["broker"]) if physical else None
+    return BrokerPartition(topic, partition, broker_id)
 
 
 def _log(topic: Any, key: Any, physical: bool) -> BrokerPartition:
-    """`0`, and where a log is on one broker only `1-0`. Raises ValueError."""
+    """Return the partition of a key: `0`, or `1-0` on brokers of Jafka. Raises ValueError."""
     if not physical:
         return BrokerPartition(str(topic), _below(2**31, key))
     found = parse_partition_key(str(topic), str(key))
@@ -139,7 +147,10 @@ def _log(topic: Any, key: Any, physical: bool) -> BrokerPartition:
 
 
 def _below(bound: int, value: Any) -> int:
-    """A number as Kafka's protocol can carry it. Raises ValueError."""
+    """Return a number from 0 below the bound: Kafka's protocol carries no other.
+
+    Raises ValueError.
+    """
     number = int(value)
     if isinstance(value, (bool, float)) or not 0 <= number < bound:
         raise ValueError(f"{value!r} is no whole number from 0 to {bound - 1}")
@@ -149,52 +160,60 @@ def _below(bound: int, value: Any) -> int:
 def _by_log(
     text: str, name: str, form: str, make: Callable[[int], Bound], physical: bool
 ) -> dict[BrokerPartition, Bound]:
-    return _from_json(
-        text,
-        name,
-        form,
-        lambda found: {
-            _log(topic, key, physical): make(parse_number(number, name))
-            for topic, keys in found.items()
-            for key, number in keys.items()
-        },
-    )
+    def build(numbers_by_topic: Any) -> dict[BrokerPartition, Bound]:
+        bounds: dict[BrokerPartition, Bound] = {}
+        for topic, numbers in numbers_by_topic.items():
+            for key, number in numbers.items():
+                bounds[_log(topic, key, physical)] = make(parse_number(number, name))
+        return bounds
+
+    return _from_json(text, name, form, build)
 
 
 def _bound(number: int) -> Bound:
-    return {_LATEST: LogEnd.LATEST, _EARLIEST: LogEnd.EARLIEST}.get(number, number)
+    if number == _LATEST:
+        return LogEnd.LATEST
+    if number == _EARLIEST:
+        return LogEnd.EARLIEST
+    return number
 
 
 def parse_number(value: object, name: str) -> int:
-    """An offset, or the two ends of a log; a time for an option that takes one. Raises
-    SettingsError.
+    """Parse an offset (-2: start of the partition, -1: its end) or a time in ms.
+
+    `name` is the option, which decides which of both it is. Raises SettingsError.
     """
-    least = _EARLIEST if name.endswith("Offsets") else 0
+    is_offset = name.endswith("Offsets")
+    least = _EARLIEST if is_offset else 0
     text = str(value).strip()
     if not re.fullmatch(r"-?\d{1,19}", text, re.ASCII) or not least <= int(text) <= _GREATEST:
-        kind = "offset" if least else "time in milliseconds since 1970"
+        kind = "offset" if is_offset else "time in milliseconds since 1970"
+        form = _OFFSETS_FORM if is_offset else _TIMES_FORM
         raise SettingsError(
             f"{text[:30]!r} is no {kind}",
             option=name,
-            action=f"Write it in the form {_OFFSETS_FORM if least else _TIMES_FORM}",
+            action=f"Write it in the form {form}",
         )
     return int(text)
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises ValueError for a duplicate name."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError(
-            f"{next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))!r} is named twice"
-        )
-    return found
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object's members. Raises ValueError for a duplicate name."""
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
+            raise ValueError(f"{name!r} is named twice")
+        members[name] = value
+    return members
 
 
 def _from_json(text: str, option: str, form: str, build: Callable[[Any], T]) -> T:
-    """Parse a JSON option by `build`. Raises SettingsError with the expected form."""
+    """Parse a JSON option and convert it by `build`.
+
+    Raises SettingsError with the expected form.
+    """
     try:
-        return build(json.loads(text, object_pairs_hook=_each_once))
+        return build(json.loads(text, object_pairs_hook=_unique_names))
     except (
         ValueError,
         TypeError,
@@ -204,7 +223,7 @@ def _from_json(text: str, option: str, form: str, build: Callable[[Any], T]) -> 
         RecursionError,
     ) as error:
         raise SettingsError(
-            f"the option cannot be read: {error!r}"[:200],
+            f"The option cannot be parsed: {error!r}"[:200],
             option=option,
             action=f"Write it in the form {form}",
         ) from error
@@ -216,7 +235,7 @@ SIZES: Mapping[str, int] = {
     "max_record_bytes": choices.MAX_RECORD_BYTES,
     "target_task_bytes": choices.TARGET_TASK_BYTES,
 }
-"""Options that are a number of bytes, and their defaults."""
+"""Options with a number of bytes, and their defaults."""
 
 SECURITY: Mapping[str, tuple[str, ...]] = {
     "listener": ("listener",),
@@ -230,7 +249,8 @@ SECURITY: Mapping[str, tuple[str, ...]] = {
         for name in ("mechanism", "username", "password", "token", "service")
     },
 }
-"""Options of encryption and login, and which key of `source.security` each is."""
+"""Options of encryption and authentication, and the key of `source.security` for each."""
+
 ZOOKEEPER_SECURITY: Mapping[str, tuple[str, ...]] = {
     "zookeeper_tls": ("tls", "enabled"),
     **{
@@ -239,11 +259,14 @@ ZOOKEEPER_SECURITY: Mapping[str, tuple[str, ...]] = {
     },
     **{f"zookeeper_auth_{name}": ("auth", name) for name in ("scheme", "username", "password")},
 }
-"""The same for ZooKeeper's keys; `zookeeper_tls` is true or false."""
+"""The same for the keys of `zookeeper`; `zookeeper_tls` is true or false."""
 
 PHYSICAL_REFUSED = {
-    "bootstrap": "such a broker tells neither its id nor its topics; give zookeeper, where the brokers are registered",
-    "broker_version": "these brokers have one way of being spoken to",
+    "bootstrap": (
+        "such a broker reports neither its id nor its topics; "
+        "give zookeeper, where the brokers are registered"
+    ),
+    "broker_version": "these brokers have one protocol version",
     "isolation": "there are no transactions",
     "assume_compacted": "there is no compaction",
     "startingtimestamp": "messages have no timestamps",
@@ -252,10 +275,12 @@ PHYSICAL_REFUSED = {
     "endingoffsetsbytimestamp": "messages have no timestamps",
     "maxrecordsperpartition": "no records can be counted from byte positions",
     **{
-        name: "these brokers know neither encryption nor logins, and have one listener"
+        name: "these brokers support neither encryption nor authentication, and have one listener"
         for name in SECURITY
     },
-    "minpartitions": "a log can be cut only where its segments begin, however many tasks are asked for",
+    "minpartitions": (
+        "a partition can be split only where its segments begin, whatever number of tasks is set"
+    ),
 }
 """Options without meaning for byte offsets (Jafka, Kafka 0.7), and why."""
 
@@ -267,7 +292,8 @@ SAME_AS = {
     "kafka.sasl.mechanism": "sasl_mechanism",
     "kafka.sasl.kerberos.service.name": "sasl_service",
 }
-"""Spark's name -> ours, where both mean the same."""
+"""Spark's name -> this source's name, where both have the same meaning."""
+
 OURS = (
     "dialect",
     "bootstrap",
@@ -340,11 +366,14 @@ WITHOUT_EFFECT = (
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
 )
-"""Options of Spark's source that tune its Java consumer, or streams: taken, because they change no
-row of a batch query there either.
+"""Options that tune the Java consumer of Spark's source, or its streams.
+
+They are accepted and ignored: in Spark's source, too, they change no row of a batch query.
 """
+
 SPELLED = {name.lower(): name for name in (*OURS, *OF_SPARK)}
-"""In small letters -> as it is written."""
+"""Name in lower case -> its usual spelling."""
+
 _INSTEAD = (
     (
         r"kafka\.sasl\.jaas\.config",
@@ -352,33 +381,36 @@ _INSTEAD = (
     ),
     (
         r"kafka\.sasl\.(login\..*|oauthbearer\..*|client\.callback.*)",
-        "sasl_token: module:function, aws-msk:REGION or a reference",
+        "Set sasl_token: module:function, aws-msk:REGION or a reference",
     ),
     (r"kafka\.ssl\.truststore\..*", "Set tls_ca_file, in PEM"),
-    (r"kafka\.ssl\.key.*", "tls_cert_file, tls_key_file and tls_key_password, in PEM"),
+    (r"kafka\.ssl\.key.*", "Set tls_cert_file, tls_key_file and tls_key_password, in PEM"),
     (
         r"kafka\.(security|sasl|ssl)\..*",
-        "what is set is left out: host names are checked, and Java's own tuning has no counterpart",
+        "Leave the option out: host names are always verified, and Java's own tuning"
+        " has no counterpart here",
     ),
 )
-"""Security options of Java's consumer, and our option for each."""
+"""Security options of Java's consumer, and the option to use for each."""
 
 
 def under_our_names(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options under our names, in lower case. Raises SettingsError for unknown and
-    duplicate options.
+    """Return the options under this source's names, in lower case.
+
+    Raises SettingsError for unknown and contradicting options.
     """
+    ignored = {name.lower() for name in WITHOUT_EFFECT}
     options: dict[str, str] = {}
     for option, value in sorted(given.items()):
         name = option.lower()
-        if name in (idle.lower() for idle in WITHOUT_EFFECT):
+        if name in ignored:
             continue
         if name not in SPELLED:
             raise _unknown(option)
         name = SAME_AS.get(name, name)
         if options.setdefault(name, value) != value:
             raise SettingsError(
-                f"{option} and its other name say different things",
+                f"{option} and its other name have different values",
                 option=option,
                 action="Leave one of the two out",
             )
@@ -389,7 +421,9 @@ def _unknown(name: str) -> SettingsError:
     for form, instead in _INSTEAD:
         if re.fullmatch(form, name.lower()):
             return SettingsError(
-                "This option of Java's consumer is said otherwise here", option=name, action=instead
+                "This option of Java's consumer has another name here",
+                option=name,
+                action=instead,
             )
     return SettingsError(
         f"There is no option {name!r}",
@@ -401,25 +435,27 @@ def _unknown(name: str) -> SettingsError:
 def for_a_pipeline(error: EtlError) -> EtlError:
     """Return the error with the settings and commands of a pipeline that help."""
     if isinstance(error, DataLoss):
-        return _with(error, "and source.on_data_loss")
+        return _with(error, "Check source.on_data_loss, too")
     if isinstance(error, MessageTooLarge):
-        return _with(error, "raise source.max_batch_bytes")
+        return _with(error, "Raise source.max_batch_bytes")
     if isinstance(error, RecordTooLarge):
-        return _with(error, "or `etl plans supersede --help`")
+        return _with(error, "Or see `etl plans supersede --help`")
     if isinstance(error, TopicRecreated):
-        return _with(
-            error,
-            f"the next run says so too, then go on with the new one: {accept_command([error.where['topic']])}",
-        )
+        command = accept_command([error.where["topic"]])
+        advice = f"The next run reports the same, then continue with the new topic: {command}"
+        return _with(error, advice)
     return error
 
 
 def for_options(error: EtlError) -> EtlError:
     """Return the error with the data source options that help."""
-    if _is_of_the_way_in(error):
+    if _names_connection_keys(error):
         return in_options(error)
     if isinstance(error, PartitionTruncated):
-        action = "Check whether an unclean leader was elected, or a broker lost its disk; a DataFrame that is made anew goes by the log of now"
+        action = (
+            "Check whether an unclean leader was elected, or a broker lost its disk."
+            " A new DataFrame reads the partition as it is now"
+        )
         return type(error)(error.message, action=action, **error.where)
     if isinstance(error, DataLoss | RanOutBeforeUntil) and "failOnDataLoss" not in error.action:
         return _with(error, "Set failOnDataLoss: false to read what the partition has")
@@ -432,16 +468,16 @@ def for_options(error: EtlError) -> EtlError:
     return error
 
 
-_SECTIONS = {
+_OPTIONS_OF_SECTIONS = {
     "source.security.sasl": "sasl_*",
     "source.security.tls": "tls_*",
     "source.security": "security_protocol",
     "zookeeper.auth": "zookeeper_auth_*",
     "zookeeper.connect": "zookeeper",
 }
+"""Section or key of a conf -> the options for it; after the keys of `SECURITY`."""
 
-
-_KEYS = (
+_CONNECTION_KEYS = (
     "source.security",
     "source.listener",
     "zookeeper.tls",
@@ -452,46 +488,55 @@ _KEYS = (
 
 def in_options(error: EtlError) -> EtlError:
     """Return the error with option names instead of a conf's security keys."""
-    if not _is_of_the_way_in(error):
+    if not _names_connection_keys(error):
         return error
-    words = {
-        **{f"source.security.{'.'.join(key)}": option for option, key in SECURITY.items()},
-        "source.listener": "listener",
-        **{f"zookeeper.{'.'.join(key)}": option for option, key in ZOOKEEPER_SECURITY.items()},
-    }
+    option_of_key = {"source.listener": "listener"}
+    for option, key in SECURITY.items():
+        option_of_key[f"source.security.{'.'.join(key)}"] = option
+    for option, key in ZOOKEEPER_SECURITY.items():
+        option_of_key[f"zookeeper.{'.'.join(key)}"] = option
 
-    def said(text: str) -> str:
-        for key in sorted(words, key=len, reverse=True):
-            text = text.replace(key, words[key])
-        for key, options in _SECTIONS.items():
-            text = text.replace(key, options)
+    def reword(text: str) -> str:
+        for key in sorted(option_of_key, key=len, reverse=True):
+            text = text.replace(key, option_of_key[key])
+        for section, options in _OPTIONS_OF_SECTIONS.items():
+            text = text.replace(section, options)
         return text
 
-    place = {
-        "option" if name == "key" else name: said(value) if isinstance(value, str) else value
-        for name, value in error.where.items()
-    }
-    return type(error)(said(error.message), action=said(error.action), **place)
+    place: dict[str, Any] = {}
+    for name, value in error.where.items():
+        if isinstance(value, str):
+            value = reword(value)
+        if name == "key":
+            name = "option"
+        place[name] = value
+    return type(error)(reword(error.message), action=reword(error.action), **place)
 
 
-def _is_of_the_way_in(error: EtlError) -> bool:
-    return any(key in f"{error.where.get('key', '')} {error.action}" for key in _KEYS)
+def _names_connection_keys(error: EtlError) -> bool:
+    """Return whether the error names a key of security or of the ZooKeeper connection."""
+    text = f"{error.where.get('key', '')} {error.action}"
+    return any(key in text for key in _CONNECTION_KEYS)
 
 
 def _with(error: EtlError, advice: str) -> EtlError:
-    return type(error)(
-        error.message, action=f"{error.action}. {advice}" if error.action else advice, **error.where
-    )
+    """Return the error with a further action."""
+    action = f"{error.action}. {advice}" if error.action else advice
+    return type(error)(error.message, action=action, **error.where)
 
 
-def security_said(options: Mapping[str, str]) -> Security:
-    """Encryption and login, by the keys of a conf. Raises SettingsError that names the option."""
-    keys = _said(options, SECURITY)
+def _security(options: Mapping[str, str]) -> Security:
+    """Return encryption and authentication of the brokers.
+
+    Raises SettingsError with the option.
+    """
+    keys = _conf_keys(options, SECURITY)
     if not keys:
         return OPEN
     if "listener" in keys and "zookeeper" not in options:
         raise SettingsError(
-            "Listener chooses among the addresses that brokers register in ZooKeeper",
+            "listener selects one of the addresses that brokers register in ZooKeeper,"
+            " and zookeeper is not set",
             option="listener",
             action="Leave the option out, or give zookeeper in the place of bootstrap",
         )
@@ -505,21 +550,22 @@ def security_said(options: Mapping[str, str]) -> Security:
         raise in_options(error) from None
 
 
-def zookeeper_access_said(options: Mapping[str, str]) -> Access:
-    """Return the same for ZooKeeper. Raises SettingsError with the option."""
+def _zookeeper_access(options: Mapping[str, str]) -> Access:
+    """Return encryption and authentication of ZooKeeper. Raises SettingsError with the option."""
     named = next((name for name in ZOOKEEPER_SECURITY if name in options), None)
     if named is None:
         return OPEN_ZOOKEEPER
     if "zookeeper" not in options:
         raise SettingsError(
-            f"{named} says how ZooKeeper is entered, and none is given",
+            f"{named} is an option of the ZooKeeper connection, and zookeeper is not set",
             option=named,
             action="Leave the option out, or give zookeeper in the place of bootstrap",
         )
-    keys = _said(options, ZOOKEEPER_SECURITY)
+    keys = _conf_keys(options, ZOOKEEPER_SECURITY)
     if "zookeeper_tls" in options:
+        enabled = options["zookeeper_tls"]
         keys["tls"]["enabled"] = {"true": True, "false": False}.get(
-            options["zookeeper_tls"].strip().lower(), options["zookeeper_tls"]
+            enabled.strip().lower(), enabled
         )
     from etl.settings.load import access_of
 
@@ -529,75 +575,87 @@ def zookeeper_access_said(options: Mapping[str, str]) -> Access:
         raise in_options(error) from None
 
 
-def _said(options: Mapping[str, str], keys: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
-    found_keys: dict[str, Any] = {}
-    for name, (*section, key) in keys.items():
-        if name in options:
-            (found_keys.setdefault(section[0], {}) if section else found_keys)[key] = options[name]
-    return found_keys
+def _conf_keys(options: Mapping[str, str], keys: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    """Return the options as a conf's section, nested by the keys."""
+    section: dict[str, Any] = {}
+    for name, (*parents, key) in keys.items():
+        if name not in options:
+            continue
+        target = section
+        for parent in parents:
+            target = target.setdefault(parent, {})
+        target[key] = options[name]
+    return section
 
 
-_MOST: Mapping[str, int] = {
+_MAX_VALUES: Mapping[str, int] = {
     "fetch_max_bytes": choices.FETCH_MAX_BYTES_MOST,
     "max_batch_bytes": choices.MAX_BATCH_BYTES_MOST,
     "max_record_bytes": choices.MAX_RECORD_BYTES_MOST,
 }
-_MOST_OF_ANYTHING = 2**62
-_LONGEST_TIMEOUT_S = 86_400.0
-_AS_SPARK_SAYS = {"timestamp_ltz": "timestamp"}
+_MAX_NUMBER = 2**62
+_MAX_TIMEOUT_S = 86_400.0
+_TYPES_IN_SPARK = {"timestamp_ltz": "timestamp"}
 _COLLATION = re.compile(r" collate \w+")
 """Collation of the session, which changes nothing that is read."""
-_WHAT = ("topics", "subscribepattern", "assign", "ranges")
-"""Exactly one of these selects what is read."""
+_SELECTIONS = ("topics", "subscribepattern", "assign", "ranges")
+"""Options that select partitions: exactly one of them is required."""
 
 
 def parse_options(given: Mapping[str, str]) -> Reading:
-    """The options as values. Raises SettingsError naming the option."""
+    """Parse the options. Raises SettingsError with the option."""
     options = under_our_names(given)
-    _reject_other_than_one(options)
-    physical = (
-        _one_of(options, "dialect", tuple(member.value for member in BrokerFamily))
-        == BrokerFamily.JAFKA.value
-    )
+    _require_one_selection(options)
+    families = tuple(member.value for member in BrokerFamily)
+    physical = _one_of(options, "dialect", families) == BrokerFamily.JAFKA.value
     if physical:
-        _reject_unfit(options)
+        _reject_kafka_only(options)
     sizes = {name: _positive(options, name, default, "bytes") for name, default in SIZES.items()}
     starting = _bounds(options, "starting", LogEnd.EARLIEST, physical)
     ending = _bounds(options, "ending", LogEnd.LATEST, physical)
-    bootstrap, zookeeper = _where(options)
-    most = (
-        _positive(options, "maxrecordsperpartition", 0, "records")
-        if "maxrecordsperpartition" in options
-        else None
-    )
+    bootstrap, zookeeper = _brokers_or_zookeeper(options)
+    max_offsets = None
+    if "maxrecordsperpartition" in options:
+        max_offsets = _positive(options, "maxrecordsperpartition", 0, "records")
+    isolation = _isolation(options, physical)
+    columns = _columns(options, physical)
+    timeout_s = _seconds(options, "timeout_s")
+    chosen = _chosen(options, physical)
+    ranges = None
+    if "ranges" in options:
+        ranges = parse_ranges(options["ranges"], physical=physical)
+    starting = _reject_end(starting, LogEnd.LATEST)
+    ending = _reject_end(ending, LogEnd.EARLIEST)
+    strategy = _one_of(options, "startingoffsetsbytimestampstrategy", ("error", "latest"))
+    compacted = frozenset(names_in(options.get("assume_compacted", "")))
+    fails = _one_of(options, "failondataloss", ("true", "false"))
+    min_tasks = _positive(options, "minpartitions", 1, "Spark partitions")
     return Reading(
         bootstrap,
-        _isolation(options, physical),
-        _columns(options, physical),
+        isolation,
+        columns,
         **sizes,
-        timeout_s=_seconds(options, "timeout_s"),
+        timeout_s=timeout_s,
         zookeeper=zookeeper,
         physical=physical,
-        chosen=_chosen(options, physical),
-        ranges=parse_ranges(options["ranges"], physical=physical) if "ranges" in options else None,
-        starting=_refused(starting, LogEnd.LATEST),
-        ending=_refused(ending, LogEnd.EARLIEST),
-        late_start_is_latest=_one_of(
-            options, "startingoffsetsbytimestampstrategy", ("error", "latest")
-        )
-        == "latest",
-        compacted=frozenset(names_in(options.get("assume_compacted", ""))),
-        fails_on_data_loss=_one_of(options, "failondataloss", ("true", "false")) == "true",
-        least_tasks=_positive(options, "minpartitions", 1, "Spark partitions"),
-        most_offsets=most,
+        chosen=chosen,
+        ranges=ranges,
+        starting=starting,
+        ending=ending,
+        late_start_is_latest=strategy == "latest",
+        compacted=compacted,
+        fails_on_data_loss=fails == "true",
+        least_tasks=min_tasks,
+        most_offsets=max_offsets,
         generation=_generation(options),
-        security=security_said(options),
-        access=zookeeper_access_said(options),
+        security=_security(options),
+        access=_zookeeper_access(options),
         transform=None,
     )
 
 
 def _generation(options: Mapping[str, str]) -> str | None:
+    """Return the broker release of `broker_version`. None: ask the brokers."""
     if "broker_version" not in options:
         return None
     from etl.kafka.families import of_broker_version
@@ -605,29 +663,31 @@ def _generation(options: Mapping[str, str]) -> str | None:
     return of_broker_version(options["broker_version"], option="broker_version")
 
 
-def _reject_unfit(options: Mapping[str, str]) -> None:
-    """Raises SettingsError for an option that has no meaning where offsets are byte positions."""
+def _reject_kafka_only(options: Mapping[str, str]) -> None:
+    """Raise SettingsError for an option without meaning if offsets are byte positions."""
     for name in options:
         if name in PHYSICAL_REFUSED:
-            message = f"{SPELLED[name]} cannot be used with dialect {BrokerFamily.JAFKA.value}: {PHYSICAL_REFUSED[name]}"
+            message = (
+                f"{SPELLED[name]} cannot be used with dialect {BrokerFamily.JAFKA.value}:"
+                f" {PHYSICAL_REFUSED[name]}"
+            )
             raise SettingsError(message, option=SPELLED[name], action="Leave the option out")
 
 
-def _reject_other_than_one(options: Mapping[str, str]) -> None:
-    if sum(name in options for name in _WHAT) != 1:
-        message = "Exactly one of the options topics (or subscribe), subscribePattern, assign and ranges must say what to read"
+def _require_one_selection(options: Mapping[str, str]) -> None:
+    """Raise SettingsError if not exactly one option selects what to read."""
+    if sum(name in options for name in _SELECTIONS) != 1:
+        message = (
+            "Exactly one of the options topics (or subscribe), subscribePattern, assign"
+            " and ranges must be set"
+        )
         raise SettingsError(message, action="Check the options")
-    bounded = next(
-        (
-            name
-            for name in options
-            if name.startswith(("startingoffsets", "startingtime", "endingo", "endingt"))
-        ),
-        None,
-    )
-    if "ranges" in options and bounded:
-        message = f"Ranges says where to start and to stop, and so does {SPELLED[bounded]}"
-        raise SettingsError(message, option=SPELLED[bounded], action="Leave one of the two out")
+    if "ranges" not in options:
+        return
+    for name in options:
+        if name.startswith(("startingoffsets", "startingtime", "endingo", "endingt")):
+            message = f"ranges sets the start and the end of reading, and so does {SPELLED[name]}"
+            raise SettingsError(message, option=SPELLED[name], action="Leave one of the two out")
 
 
 def _chosen(options: Mapping[str, str], physical: bool) -> Chosen:
@@ -646,13 +706,15 @@ def _chosen(options: Mapping[str, str], physical: bool) -> Chosen:
 
 
 def _pattern(text: str) -> str:
-    """Raises SettingsError for a pattern that is none of Java's, or that this source does not
-    translate.
+    """Return the pattern.
+
+    Raises SettingsError if it is no regular expression of Java, or if this source cannot
+    translate it.
     """
     pattern = text.strip()
     if not pattern:
         raise SettingsError(
-            "An empty expression is found in the name of every topic",
+            "An empty expression matches the name of every topic",
             option="subscribePattern",
             action="Write .* for all",
         )
@@ -660,16 +722,13 @@ def _pattern(text: str) -> str:
         java_pattern(pattern)
     except NotTranslated as error:
         message = f"The regular expression {pattern!r} is not supported: {error}"
-        raise SettingsError(
-            message,
-            option="subscribePattern",
-            action="Use a simpler expression, or topics by name (topics)",
-        ) from error
+        action = "Use a simpler expression, or topics by name (topics)"
+        raise SettingsError(message, option="subscribePattern", action=action) from error
     return pattern
 
 
 def _bounds(options: Mapping[str, str], side: str, default: LogEnd, physical: bool) -> Bounds:
-    """The bounds of one side; of several options Spark follows the first of these."""
+    """Return the bounds of one side. If several options set them, the order here is Spark's."""
     if f"{side}timestamp" in options:
         name = f"{side}Timestamp"
         return Bounds(FirstAt(parse_number(options[name.lower()], name)), option=name)
@@ -683,9 +742,10 @@ def _bounds(options: Mapping[str, str], side: str, default: LogEnd, physical: bo
     return Bounds(by_log=parse_offsets(value, name, physical=physical), option=name)
 
 
-def _refused(bounds: Bounds, end: LogEnd) -> Bounds:
-    """A batch cannot start at the end, or stop at the start. Raises SettingsError, as Spark's
-    source does.
+def _reject_end(bounds: Bounds, end: LogEnd) -> Bounds:
+    """Return the bounds. Raises SettingsError if one of them is this end, as Spark's source does.
+
+    A batch cannot start at the end of a partition, or stop at its start.
     """
     if end in (bounds.everywhere, *bounds.by_log.values()):
         raise SettingsError(
@@ -697,27 +757,25 @@ def _refused(bounds: Bounds, end: LogEnd) -> Bounds:
 
 
 def _columns(options: Mapping[str, str], physical: bool) -> tuple[str, ...]:
-    columns = raw_columns(
-        names_in(options["columns"]) if "columns" in options else None, physical=physical
-    )
+    names = names_in(options["columns"]) if "columns" in options else None
+    columns = raw_columns(names, physical=physical)
     if not columns:
         raise SettingsError(
             "No column is chosen",
             option="columns",
             action="Name at least one, or leave the option out",
         )
-    without_headers = (
-        "includeheaders" in options
-        and _one_of(options, "includeheaders", ("true", "false")) == "false"
-    )
-    return tuple(name for name in columns if name != "headers" or not without_headers)
+    if "includeheaders" not in options:
+        return tuple(columns)
+    if _one_of(options, "includeheaders", ("true", "false")) == "true":
+        return tuple(columns)
+    return tuple(name for name in columns if name != "headers")
 
 
 def columns_of_schema(schema: StructType, reading: Reading) -> tuple[str, ...]:
-    """The columns that a query's author named by `.schema(...)`, in its order; by default it is the
-    one of the chosen columns.
+    """Return the columns of the schema that a query passes by `.schema(...)`, in its order.
 
-    Raises SettingsError for a column that is not among the chosen ones, or is of another kind.
+    Raises SettingsError for a column that is not among the chosen ones, or has another type.
     """
     types = types_of(physical=reading.physical)
     for field in schema.fields:
@@ -728,10 +786,12 @@ def columns_of_schema(schema: StructType, reading: Reading) -> tuple[str, ...]:
             raise SettingsError(
                 f"There is no column {field.name!r} to read", column=field.name, action=action
             )
-        kind = _AS_SPARK_SAYS.get(types[field.name], types[field.name])
-        if (_COLLATION.sub("", field.dataType.simpleString()), field.nullable) != (kind, True):
-            written = f"{field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
-            message = f"The schema says that {field.name} is {written}, it is {types[field.name]}"
+        expected = _TYPES_IN_SPARK.get(types[field.name], types[field.name])
+        given = field.dataType.simpleString()
+        if _COLLATION.sub("", given) != expected or not field.nullable:
+            if not field.nullable:
+                given = f"{given} NOT NULL"
+            message = f"The schema says that {field.name} is {given}, it is {types[field.name]}"
             raise SettingsError(
                 message,
                 column=field.name,
@@ -741,17 +801,23 @@ def columns_of_schema(schema: StructType, reading: Reading) -> tuple[str, ...]:
 
 
 def names_in(text: str) -> list[str]:
-    """The names in a list with commas."""
-    return [name for name in (part.strip() for part in text.split(",")) if name]
+    """Return the names of a comma-separated list."""
+    parts = (part.strip() for part in text.split(","))
+    return [name for name in parts if name]
 
 
-def _where(options: Mapping[str, str]) -> tuple[tuple[tuple[str, int], ...], str | None]:
-    """Brokers to ask first, or the ZooKeeper that they are registered in. Raises SettingsError."""
+def _brokers_or_zookeeper(
+    options: Mapping[str, str],
+) -> tuple[tuple[tuple[str, int], ...], str | None]:
+    """Return the bootstrap servers, or the connection string of the brokers' ZooKeeper.
+
+    Raises SettingsError.
+    """
     if "zookeeper" not in options:
         return _bootstrap(options.get("bootstrap", "")), None
     if "bootstrap" in options:
         raise SettingsError(
-            "Bootstrap and zookeeper both say where the brokers are",
+            "bootstrap and zookeeper both say where the brokers are",
             option="zookeeper",
             action="Leave one of the two out",
         )
@@ -793,18 +859,21 @@ def _one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> 
         raise SettingsError(
             f"{value!r} is no value of {SPELLED[name]}",
             option=SPELLED[name],
-            action=f"It is {' or '.join(allowed)}",
+            action=f"Use {' or '.join(allowed)}",
         )
     return value.lower()
 
 
 def _positive(options: Mapping[str, str], name: str, default: int, unit: str) -> int:
-    value, most = options.get(name, str(default)), _MOST.get(name, _MOST_OF_ANYTHING)
-    if not (value.isascii() and value.isdecimal()) or len(value) > 18 or not 0 < int(value) <= most:
+    """Return a number above 0. Raises SettingsError."""
+    value = options.get(name, str(default))
+    greatest = _MAX_VALUES.get(name, _MAX_NUMBER)
+    is_number = value.isascii() and value.isdecimal() and len(value) <= 18
+    if not is_number or not 0 < int(value) <= greatest:
         raise SettingsError(
             f"{value!r} is no number of {unit}",
             option=SPELLED[name],
-            action=f"Pass a whole number from 1 to {most}",
+            action=f"Pass a whole number from 1 to {greatest}",
         )
     return int(value)
 
@@ -815,7 +884,7 @@ def _seconds(options: Mapping[str, str], name: str) -> float:
         seconds = float(value)
     except ValueError:
         seconds = math.nan
-    if not 0 < seconds <= _LONGEST_TIMEOUT_S:  # neither is what is no number
-        action = f"Pass a number above 0, {_LONGEST_TIMEOUT_S:.0f} at most"
+    if not 0 < seconds <= _MAX_TIMEOUT_S:  # also false for NaN
+        action = f"Pass a number above 0, {_MAX_TIMEOUT_S:.0f} at most"
         raise SettingsError(f"{value!r} is no number of seconds", option=name, action=action)
     return seconds

@@ -53,7 +53,7 @@ def test_a_record_batch_that_is_larger_than_a_fetch_may_grow_names_the_setting_a
         pipeline.run(),
         2,
         "A record batch is too large",
-        "raise source.max_batch_bytes",
+        "Raise source.max_batch_bytes",
         pipeline.topic,
         "offset 0",
     )

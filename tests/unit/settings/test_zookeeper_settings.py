@@ -229,7 +229,7 @@ def test_a_wrong_option_of_the_way_in_is_told_by_its_name_and_without_its_value(
 
 
 def test_options_of_zookeepers_way_in_are_refused_where_no_zookeeper_is_asked() -> None:
-    with pytest.raises(SettingsError, match="none is given"):
+    with pytest.raises(SettingsError, match="zookeeper is not set"):
         parse_options({"bootstrap": "a:9092", "topics": "clicks", "zookeeper_tls": "true"})
 
 
@@ -237,5 +237,5 @@ def test_a_consumer_takes_the_same_keys() -> None:
     assert ConsumerConfig(
         zookeeper="a:2181", zookeeper_access={"auth": SASL_LOGIN}
     ).access == access_of({"auth": SASL_LOGIN})
-    with pytest.raises(SettingsError, match="none is given"):
+    with pytest.raises(SettingsError, match="zookeeper is not set"):
         ConsumerConfig(bootstrap="a:9092", zookeeper_access={"auth": SASL_LOGIN}).checked()

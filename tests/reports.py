@@ -104,7 +104,7 @@ def past(number: int, **changes: Any) -> PastRun:
         "state": "done",
         "exit_code": 0,
         "seconds": 20.0 + number,
-        "records": 1000 * number,
+        "records_read": 1000 * number,
         "bytes": 100_000,
         "records_per_second": 50 * number,
         "lag_before": 1000 * number,

@@ -55,7 +55,7 @@ class AuditedLog:
     """One incarnation of one partition: after a recreation offsets start again."""
 
     log: BrokerPartition
-    log_epoch: int = 0
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ def without_reloaded(expected: Expected, audited: AuditedLog) -> Expected:
             elsewhere += parts
             reloaded += [(part.from_offset, part.until_offset) for part, _ in parts]
         else:
-            given_up.append(interval_of(offset_range, receipt, audited.log_epoch))
+            given_up.append(interval_of(offset_range, receipt, audited.incarnation))
     return replace(expected, elsewhere=tuple(elsewhere), given_up=tuple(given_up))
 
 
@@ -627,14 +627,14 @@ def replaced_expected(known: Expected, span: Span, came: Sequence[_Pair]) -> Exp
             applied += parts
             rows_inside.append((receipt.rows or 0) - sum(part.rows or 0 for _, part in parts))
         else:
-            counted.append(interval_of(offset_range, receipt, span.log_epoch))
+            counted.append(interval_of(offset_range, receipt, span.incarnation))
     known_inside = None
     if None not in rows_inside:
         known_inside = sum(rows or 0 for rows in rows_inside)
     left = subtract_span(counted, span, known_inside=known_inside)
     if not left.crossing:
         return replace(known, applied=(*applied, *came), coverage=left.outside)
-    replayed = merge(interval_of(r, receipt, span.log_epoch) for r, receipt in came)
+    replayed = merge(interval_of(r, receipt, span.incarnation) for r, receipt in came)
     return replace(
         known, applied=tuple(applied), coverage=(*left.outside, left.counted_with(replayed, span))
     )
@@ -756,7 +756,7 @@ def rows_before_of(
         return {}
     found: dict[AuditedLog, Parts] = {}
     for held in before.held:
-        audited = AuditedLog(held.log, held.log_epoch)
+        audited = AuditedLog(held.log, held.incarnation)
         known = expected.get(audited, Expected())
         loaded = [(r.from_offset, r.until_offset) for r, _ in known.ranges]
         loaded += [(interval.from_offset, interval.until_offset) for interval in known.coverage]
@@ -776,7 +776,7 @@ def more_than_before(
     before = newest.rows_before if newest else None
     known = {}
     if before:
-        known = {AuditedLog(held.log, held.log_epoch): held.rows for held in before.held}
+        known = {AuditedLog(held.log, held.incarnation): held.rows for held in before.held}
     return tuple(
         (audited, rows - known[audited])
         for audited, rows in sorted(counted.items())

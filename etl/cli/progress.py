@@ -202,7 +202,7 @@ _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "taskName"}
 _RESULT_FIELDS = (
     "state",
     "exit_code",
-    "records",
+    "records_read",
     "bytes",
     "records_per_second",
     "offsets_committed",

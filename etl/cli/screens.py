@@ -180,7 +180,7 @@ def show_folder_run(found: FolderRun) -> None:
             result = run.error.message.splitlines()[0]
         else:
             result = ", ".join(outcome["outcome"] for outcome in report.get("outcomes", ()))
-        figures = (report.get("records"), report.get("total_seconds"))
+        figures = (report.get("records_read"), report.get("total_seconds"))
         rows.append((run.conf, run.exit_code, *figures, result))
     table(("conf", "exit code", "records", "seconds", "result"), rows)
 
@@ -462,8 +462,8 @@ def show_plan(document: Mapping[str, Any]) -> None:
     for rows in document["vanished"]:
         partition = f"{rows['topic']} {key_of_row(rows)}"
         screen.print(
-            f"Rows of {partition}, offsets {rows['from']} to {rows['until']} with log_epoch "
-            f"{rows['log_epoch']}, are of records that Kafka lost"
+            f"Rows of {partition}, offsets {rows['from']} to {rows['until']} with incarnation "
+            f"{rows['incarnation']}, are of records that Kafka lost"
         )
     ranges = []
     for planned in document["ranges"]:
@@ -525,7 +525,7 @@ def show_offsets(documents: Sequence[Mapping[str, Any]]) -> None:
             partition["log_start"],
             partition["log_end"],
             partition["committed"],
-            partition["position"],
+            partition["loaded_until"],
             partition["lag"],
         )
         rows.append(row)

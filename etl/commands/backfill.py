@@ -320,7 +320,7 @@ def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
                     **log.place,
                     "from": start,
                     "until": until,
-                    "log_epoch": found.claim.incarnation_of(log),
+                    "incarnation": found.claim.incarnation_of(log),
                     "left": sum(
                         max(0, min(until, end) - max(start, low)) for low, end in left.get(log, ())
                     ),

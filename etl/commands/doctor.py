@@ -537,7 +537,7 @@ def check_columns(name: str, findings: Findings) -> Iterator[Line]:
     if findings.table:
         yield ok(name, "as this pipeline writes them")
         return
-    added = "broker_id, message_index and log_epoch" if physical else "log_epoch"
+    added = "broker_id, message_index and incarnation" if physical else "incarnation"
     yield ok(name, f"those of Spark's Kafka source and {added}")
 
 

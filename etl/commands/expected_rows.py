@@ -129,7 +129,7 @@ def _covered(coverage: LoadedIntervals, table: Table, led: Ancestry) -> dict[Aud
     for intervals, is_held in ((coverage.intervals, is_judged), (coverage.given_up, False)):
         for log, found in intervals.items():
             for one in found:
-                audited = AuditedLog(log, one.log_epoch)
+                audited = AuditedLog(log, one.incarnation)
                 known = expected.get(audited, Expected())
                 expected[audited] = (
                     replace(known, coverage=(*known.coverage, one))
@@ -182,14 +182,14 @@ def expected_rows(
             *(hole for one in loaded for hole in one.plan.read_by_others),
         )
     ):
-        audited = AuditedLog(hole.log, hole.log_epoch)
+        audited = AuditedLog(hole.log, hole.incarnation)
         known = expected.get(audited, Expected())
         expected[audited] = replace(
             known, read_by_others=(*known.read_by_others, (hole.from_offset, hole.until_offset))
         )
     losses: dict[AuditedLog, set[Loss]] = {}
     for loss in lost:
-        audited = AuditedLog(loss.log, loss.log_epoch)
+        audited = AuditedLog(loss.log, loss.incarnation)
         losses.setdefault(audited, set()).update(
             still_lost(loss, expected.setdefault(audited, Expected()))
         )
@@ -223,7 +223,7 @@ def _expect(expected: dict[AuditedLog, Expected], one: Loaded, *, is_counted: bo
     for r, receipt in zip(one.plan.ranges, one.applied.receipts, strict=True):
         came.setdefault(audited_as(one.plan, r), []).append((r, receipt))
     spans = {
-        AuditedLog(span.log, span.log_epoch): span
+        AuditedLog(span.log, span.incarnation): span
         for span in spans_of(one.plan, is_counted=is_counted)
     }
     for audited, pairs in came.items():
@@ -238,7 +238,7 @@ def _expect(expected: dict[AuditedLog, Expected], one: Loaded, *, is_counted: bo
 
 def audited_as(plan: Plan, r: OffsetRange) -> AuditedLog:
     """The life of the log that the range's rows are of."""
-    return AuditedLog(r.log, plan.log_epochs.get(r.log, 0))
+    return AuditedLog(r.log, plan.incarnations.get(r.log, 0))
 
 
 def _as_known_now(plan: Plan, applied: CommitResult, settings: Settings) -> CommitResult:

@@ -204,7 +204,7 @@ def take_over(
                 taken.positions,
                 table_id=plan.table_id or "",
                 known=known,
-                lives=taken.log_epochs,
+                lives=taken.incarnations,
             )
             done = (
                 ""
@@ -368,7 +368,7 @@ def _loaded(coverage: LoadedIntervals, in_log: Loaded) -> Loaded:
     for intervals in (coverage.intervals, coverage.given_up):
         for log, some in intervals.items():
             found.setdefault(log, []).extend(
-                (one.log_epoch, one.from_offset, one.until_offset) for one in some
+                (one.incarnation, one.from_offset, one.until_offset) for one in some
             )
     return found
 

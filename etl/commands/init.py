@@ -366,7 +366,9 @@ class FirstConf:
         return {
             "conf": self.path,
             "schema": self.schema,
-            "chosen": [{"key": one.key, "value": one.value, "why": one.why} for one in self.chosen],
+            "chosen": [
+                {"key": one.key, "value": one.value, "reason": one.why} for one in self.chosen
+            ],
         }
 
 

@@ -71,7 +71,7 @@ def offsets_of(snapshot: Snapshot, settings: Settings) -> Offsets:
             **describe_partition_offsets(snapshot, log),
             **_boundaries(snapshot, log),
             "committed": snapshot.committed.get(log, NOTHING_COMMITTED).offset,
-            "position": so_far.positions.get(log) if so_far else None,
+            "loaded_until": so_far.positions.get(log) if so_far else None,
             "lag": lag_of(log, snapshot, so_far, settings) if so_far else None,
             "paused": describe_pause(paused.get(log)),
         }
@@ -381,7 +381,7 @@ def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Inte
     starts = {log: extent.log_start_offset for log, extent in snapshot.extents.items()}
     newest = snapshot.ledger.newest
     of_now = {
-        log: loaded.get(AuditedLog(log, newest.log_epochs.get(log, 0) if newest else 0), _NOTHING)
+        log: loaded.get(AuditedLog(log, newest.incarnations.get(log, 0) if newest else 0), _NOTHING)
         for log in bounds
     }
     begins = {

@@ -631,7 +631,9 @@ def accept_log(
 def _restarted_partitions(plan: Plan, state: UpToDate | Replay) -> list[BrokerPartition]:
     """Return the partitions that have another incarnation in `plan` than in the plan before."""
     old = _plan_of(state)
-    return [log for log, epoch in plan.log_epochs.items() if epoch != old.log_epochs.get(log, 0)]
+    return [
+        log for log, epoch in plan.incarnations.items() if epoch != old.incarnations.get(log, 0)
+    ]
 
 
 def _plan_of(state: UpToDate | Replay) -> Plan:

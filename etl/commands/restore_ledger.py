@@ -302,7 +302,7 @@ def _behind_rows(
         taken.positions,
         table_id=made.table_id or "",
         known=known,
-        lives=taken.log_epochs,
+        lives=taken.incarnations,
     )
     store_decided(services, made, state, ledger)
     return made

@@ -298,7 +298,7 @@ def _reject_loaded(
     )
     reject_offsets_read_by_others(
         to_look_up,
-        [hole for hole in theirs if hole.log_epoch == stands.old.log_epochs.get(hole.log, 0)],
+        [hole for hole in theirs if hole.incarnation == stands.old.incarnations.get(hole.log, 0)],
     )
     gone = [
         *ledgers.coverage.vanished,
@@ -307,12 +307,12 @@ def _reject_loaded(
     ]
     vanished: dict[tuple[BrokerPartition, int], list[tuple[int, int]]] = {}
     for one in gone:
-        vanished.setdefault((one.log, one.log_epoch), []).append(
+        vanished.setdefault((one.log, one.incarnation), []).append(
             (one.from_offset, one.until_offset)
         )
     given: dict[BrokerPartition, list[tuple[int, int]]] = {}
     for audited, expected in expected_rows(services, ledgers, table, loaded, led)[0].items():
-        holes = vanished.get((audited.log, audited.log_epoch), ())
+        holes = vanished.get((audited.log, audited.incarnation), ())
         stretches = [
             *((one.from_offset, one.until_offset) for one in expected.coverage),
             *((r.from_offset, r.until_offset) for r, _ in expected.ranges),
@@ -333,7 +333,7 @@ def _rows_of(
     whoever wrote them.
     """
     rows = dict.fromkeys(intervals, 0)
-    lives = {log: stands.old.log_epochs.get(log, 0) for log in intervals}
+    lives = {log: stands.old.incarnations.get(log, 0) for log in intervals}
     for life in range(max(lives.values(), default=0) + 1):
         ranges = tuple(
             OffsetRange(log, *part)
@@ -342,7 +342,7 @@ def _rows_of(
             for part in without(stretch, vanished.get((log, life), ()))
         )
         counted = services.rows_of_today(
-            replace(stands.old, ranges=ranges, log_epochs=dict.fromkeys(intervals, life))
+            replace(stands.old, ranges=ranges, incarnations=dict.fromkeys(intervals, life))
         )
         if counted.uncounted:
             message = f"Nobody can tell whether the table holds what would be read again: {counted.uncounted}"

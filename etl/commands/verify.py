@@ -191,11 +191,12 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
             services, ledger, table, expected, tuple(scan.findings(expected))
         )
         doubles = tuple((f.audited, place, rows) for f in found for place, rows in scan.doubles(f))
-        lives = ledger.newest.log_epochs if ledger.newest else {}
+        lives = ledger.newest.incarnations if ledger.newest else {}
         spans = {
             f.audited: span
             for f in found
-            if lives.get(f.audited.log, 0) == f.audited.log_epoch and (span := scan.doubled_span(f))
+            if lives.get(f.audited.log, 0) == f.audited.incarnation
+            and (span := scan.doubled_span(f))
         }
         logs = tuple(_explained(services, ledgers, table, loaded, found, expected, losses))
         if others_rows:
@@ -330,7 +331,7 @@ def _origins(
         }
         if places and not one.is_given_up:
             path, version = services.settings.table.path, applied.delta_version
-            committed = recount_commit(path, version, ranges, one.plan.log_epochs)
+            committed = recount_commit(path, version, ranges, one.plan.incarnations)
             for i, place in places.items():
                 yield (
                     place,

@@ -13,7 +13,7 @@
 `--not-recreated` is rejected for a partition that is known to be another, and its absence for one known
 to be the same: either mistake loses or doubles rows.
 
-The resulting plan has no ranges and moves positions. Offsets read from there on have a `log_epoch`
+The resulting plan has no ranges and moves positions. Offsets read from there on have an `incarnation`
 one higher, so no row is doubled; rows of records that are gone stay in the table under the old
 one, and the plan names them. It is stored and committed like any plan; then the offsets move by
 compare-and-set, in this case backwards.
@@ -367,7 +367,7 @@ def told_of(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
     """
     undecided, left = undecided_logs(old, snapshot), undecided_logs(plan, snapshot)
     decided = [log for log in undecided if log not in left]
-    kept = [log for log in decided if plan.log_epochs.get(log, 0) == old.log_epochs.get(log, 0)]
+    kept = [log for log in decided if plan.incarnations.get(log, 0) == old.incarnations.get(log, 0)]
     doubtful = [log for log in decided if is_what_was_read(log, old, snapshot) is None]
     is_there = set(waiting_logs(plan, snapshot))
     topics = [
@@ -379,7 +379,7 @@ def told_of(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
         topic
         for topic in topics
         if all(
-            plan.log_epochs.get(log, 0) == old.log_epochs.get(log, 0)
+            plan.incarnations.get(log, 0) == old.incarnations.get(log, 0)
             for log in plan.positions
             if log.topic == topic
         )
@@ -389,7 +389,7 @@ def told_of(old: Plan, plan: Plan, snapshot: Snapshot) -> list[str]:
         "goes on where it was, by your word alone: if it is another log, its records below that are never loaded": named(
             [log for log in kept if log in doubtful]
         ),
-        "is another log by your word alone: if it is the one that was, its rows are in the table twice, under two log_epochs": named(
+        "is another log by your word alone: if it is the one that was, its rows are in the table twice, under two incarnations": named(
             [log for log in decided if log not in kept and log in doubtful]
         ),
         "is left as it is: its broker is away, and once it is back a run asks again": named(
@@ -496,7 +496,10 @@ def _reset(
         },
         leader_epochs={**_without(old.leader_epochs, moved), **epochs},
         record_epochs=_left_of(sharp, moved, accepted.exact),
-        log_epochs={**old.log_epochs, **{log: old.log_epochs.get(log, 0) + 1 for log in moved}},
+        incarnations={
+            **old.incarnations,
+            **{log: old.incarnations.get(log, 0) + 1 for log in moved},
+        },
         took_over=None if is_next else old.took_over,
         heir_of=old.heir_of,
         table_version=table.version if table else None,
@@ -524,10 +527,10 @@ def _gone(
     """
     kept = [one for one in vanished if one.log not in left]
     begun = {
-        one.log: one for one in vanished if one.log_epoch == old.log_epochs.get(one.log, 0) - 1
+        one.log: one for one in vanished if one.incarnation == old.incarnations.get(one.log, 0) - 1
     }
     lives = {
-        log: begun.get(log, Vanished(log, at, before[log], old.log_epochs.get(log, 0)))
+        log: begun.get(log, Vanished(log, at, before[log], old.incarnations.get(log, 0)))
         for log, at in left.items()
     }
     earlier = [one for one in vanished if one.log in left and one != begun.get(one.log)]
@@ -588,7 +591,7 @@ def _losses(state: UpToDate | Replay, moved: Mapping[BrokerPartition, int]) -> I
                 state.last.positions[log],
                 offset,
                 LossReason.MOVED,
-                state.last.log_epochs.get(log, 0),
+                state.last.incarnations.get(log, 0),
             )
 
 

@@ -79,7 +79,7 @@ def first_backfill_plan(
         topic_ids={name: one for name, one in live.topic_ids.items() if name in topics},
         creation_ids={name: one for name, one in live.creation_ids.items() if name in topics},
         log_topic_ids={log: one for log, one in live.log_topic_ids.items() if log in starts},
-        log_epochs=dict(claim.log_epochs),
+        incarnations=dict(claim.incarnations),
         leader_epochs={log: one for log, one in live.leader_epochs.items() if log in starts},
         tails={log: one for log, one in live.tails.items() if log in starts},
         record_epochs={},
@@ -264,7 +264,7 @@ def _readable(
     for start, until in parts:
         found = reading_of(log, start, snapshot, settings)
         lost += [
-            replace(loss, until_offset=min(loss.until_offset, until), log_epoch=life)
+            replace(loss, until_offset=min(loss.until_offset, until), incarnation=life)
             for loss in found.lost
         ]
         if found.position < until:

@@ -89,7 +89,7 @@ def _kept_by(plan: Plan) -> dict[BrokerPartition, _Kept]:
         if (
             one
             and loss.until_offset == one.offset
-            and loss.log_epoch == plan.log_epochs.get(loss.log, 0)
+            and loss.incarnation == plan.incarnations.get(loss.log, 0)
         ):
             ours = (*one.ours, loss.from_offset) if loss.why is LossReason.MOVED else one.ours
             kept[loss.log] = _Kept(
@@ -194,7 +194,7 @@ def is_said_wrong(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool:
     """True if a stored reset leaves a partition inside an entry, because an earlier version stored
     that offset.
     """
-    if plan.kind is not PlanKind.RESET or not log.is_physical or not plan.log_epochs.get(log):
+    if plan.kind is not PlanKind.RESET or not log.is_physical or not plan.incarnations.get(log):
         return False
     looked = look_at(log, plan.positions[log], snapshot)
     return looked is not None and looked.is_entry is False
@@ -247,7 +247,7 @@ def _is_told(plan: Plan, before: Plan | None, log: BrokerPartition, start: int) 
 
 
 def _from(plan: Plan, log: BrokerPartition, start: int, to: int, found: Committed) -> Plan:
-    life, passed = plan.log_epochs.get(log, 0), _moved_past(plan, log, start)
+    life, passed = plan.incarnations.get(log, 0), _moved_past(plan, log, start)
     ours = min((loss.from_offset for loss in passed), default=None)
     if ours is not None and to < ours:
         message = f"The committed offset is {to}, and the table has what lies below {ours}: to follow it would load rows twice"
@@ -257,7 +257,7 @@ def _from(plan: Plan, log: BrokerPartition, start: int, to: int, found: Committe
             offset=to,
             action=f"Check who set it; set it to {ours}, or further on",
         )
-    losses = [loss for loss in plan.losses if (loss.log, loss.log_epoch) != (log, life)]
+    losses = [loss for loss in plan.losses if (loss.log, loss.incarnation) != (log, life)]
     if ours is not None and ours < to:
         losses.append(Loss(log, ours, to, LossReason.MOVED, life))
     return replace(
@@ -270,11 +270,11 @@ def _from(plan: Plan, log: BrokerPartition, start: int, to: int, found: Committe
 
 
 def _moved_past(plan: Plan, log: BrokerPartition, start: int) -> list[Loss]:
-    life = plan.log_epochs.get(log, 0)
+    life = plan.incarnations.get(log, 0)
     return [
         loss
         for loss in plan.losses
-        if (loss.log, loss.log_epoch, loss.why, loss.until_offset)
+        if (loss.log, loss.incarnation, loss.why, loss.until_offset)
         == (log, life, LossReason.MOVED, start)
     ]
 

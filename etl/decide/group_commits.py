@@ -271,7 +271,7 @@ def _reject_passed(plan: Plan, passed: Mapping[BrokerPartition, Committed], ends
 def read_by_others(last: Plan, passed: Mapping[BrokerPartition, int]) -> tuple[ReadByOthers, ...]:
     """Return the offsets that other members read after `last`, up to the committed ones."""
     return tuple(
-        ReadByOthers(log, last.positions[log], to, last.log_epochs.get(log, 0))
+        ReadByOthers(log, last.positions[log], to, last.incarnations.get(log, 0))
         for log, to in sorted(passed.items())
     )
 

@@ -49,7 +49,7 @@ class Predecessor:
 
     other: OtherPipeline
     positions: Mapping[BrokerPartition, int]
-    log_epochs: Mapping[BrokerPartition, int]
+    incarnations: Mapping[BrokerPartition, int]
 
 
 def predecessor_of(
@@ -68,7 +68,7 @@ def predecessor_of(
         else {log: until for log, (_, until) in rows_until.items()}
     )
     epochs = (
-        other.plan.log_epochs
+        other.plan.incarnations
         if other.plan
         else {log: epoch for log, (epoch, _) in rows_until.items() if epoch}
     )
@@ -166,7 +166,7 @@ def plan_inheritance(
     table, other = snapshot.table, taken.other
     last, ours, number = _where(state, snapshot, other)
     us = app_id_of(snapshot.cluster, settings.group.id, settings.pipeline)
-    lives = last.log_epochs if last else {}
+    lives = last.incarnations if last else {}
     theirs = {
         log: offset
         for log, offset in taken.positions.items()
@@ -176,7 +176,7 @@ def plan_inheritance(
         log
         for log, offset in theirs.items()
         if log not in ours
-        or (taken.log_epochs.get(log, 0), offset) > (lives.get(log, 0), ours[log])
+        or (taken.incarnations.get(log, 0), offset) > (lives.get(log, 0), ours[log])
     }
     positions = {
         **ours,
@@ -239,7 +239,7 @@ def plan_inheritance(
             record_epochs(other.plan, None) if other.plan else {},
             further_on,
         ),
-        log_epochs=_joined(lives, taken.log_epochs, further_on),
+        incarnations=_joined(lives, taken.incarnations, further_on),
         cluster_id=snapshot.cluster_id,
         offsets_in=snapshot.offsets_in,
         time_zone=_time_zone_of(other.plan or last),
@@ -275,7 +275,7 @@ def _as_the_other_read(
     return topics - {
         topic
         for topic in last.topic_ids
-        if _incarnation_of(topic, taken.log_epochs) <= _incarnation_of(topic, last.log_epochs)
+        if _incarnation_of(topic, taken.incarnations) <= _incarnation_of(topic, last.incarnations)
     }
 
 
@@ -301,9 +301,9 @@ def reject_unloaded_gap(
     has in the table.
     """
     last, positions, _ = _where(state, snapshot, taken.other)
-    lives = last.log_epochs if last else {}
+    lives = last.incarnations if last else {}
     for log in sorted(positions.keys() & taken.positions.keys()):
-        mine, life = (lives.get(log, 0), positions[log]), taken.log_epochs.get(log, 0)
+        mine, life = (lives.get(log, 0), positions[log]), taken.incarnations.get(log, 0)
         further = theirs if taken.positions[log] > mine[1] else ours
         loaded = [(start, until) for of, start, until in further.get(log, ()) if of == life]
         gap = (
@@ -429,7 +429,7 @@ def _outlived(taken: Predecessor, last: Plan | None) -> set[str]:
     return {
         topic
         for topic in others
-        if _incarnation_of(topic, last.log_epochs) > _incarnation_of(topic, taken.log_epochs)
+        if _incarnation_of(topic, last.incarnations) > _incarnation_of(topic, taken.incarnations)
     }
 
 

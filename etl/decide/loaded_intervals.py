@@ -35,7 +35,7 @@ class Span:
     log: BrokerPartition
     from_offset: int
     until_offset: int
-    log_epoch: int = 0
+    incarnation: int = 0
     stood: int | None = None
     """None: not counted, or others removed rows since."""
 
@@ -58,7 +58,11 @@ def spans_of(plan: Plan, *, is_counted: bool = True) -> tuple[Span, ...]:
         found[r.log] = min(low, r.from_offset), max(high, r.until_offset)
     return tuple(
         Span(
-            log, low, high, plan.log_epochs.get(log, 0), plan.stood.get(log) if is_counted else None
+            log,
+            low,
+            high,
+            plan.incarnations.get(log, 0),
+            plan.stood.get(log) if is_counted else None,
         )
         for log, (low, high) in sorted(found.items())
     )
@@ -92,7 +96,7 @@ class Remaining:
             sum(one.control_records for one in every),
             sum(one.aborted_records for one in every),
             sum(one.compacted for one in every),
-            span.log_epoch,
+            span.incarnation,
             sum(one.unproven for one in every),
         )
 
@@ -105,7 +109,7 @@ def subtract_span(
     """
     outside, crossing, inside = list[Interval](), list[Interval](), [known_inside]
     for one in intervals:
-        if one.log_epoch != span.log_epoch or not span.meets(one.from_offset, one.until_offset):
+        if one.incarnation != span.incarnation or not span.meets(one.from_offset, one.until_offset):
             outside.append(one)
         elif span.holds(one.from_offset, one.until_offset):
             inside.append(one.rows)
@@ -114,7 +118,7 @@ def subtract_span(
                 min(one.until_offset, span.until_offset) - max(one.from_offset, span.from_offset)
             )
             outside += [
-                Interval(low, high, high - low, log_epoch=one.log_epoch)
+                Interval(low, high, high - low, incarnation=one.incarnation)
                 for low, high in _around(one.from_offset, one.until_offset, span)
             ]
         else:
@@ -269,7 +273,9 @@ def fold(
     )
     loaded: dict[BrokerPartition, list[Interval]] = {}
     for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
-        loaded.setdefault(r.log, []).append(interval_of(r, receipt, plan.log_epochs.get(r.log, 0)))
+        loaded.setdefault(r.log, []).append(
+            interval_of(r, receipt, plan.incarnations.get(r.log, 0))
+        )
     if plan.run_key and is_reached(plan, reached):
         coverage = replace(coverage, keys=with_key(coverage.keys, run_key_to_record(plan)))
     held_through = coverage.through if coverage.held_through is None else coverage.held_through
@@ -371,8 +377,8 @@ def take_in(
     )
     left = {
         log: (
-            *(Interval(0, OFFSETS_END, 0, log_epoch=life) for life in range(lives.get(log, 0))),
-            Interval(0, position, 0, log_epoch=lives.get(log, 0)),
+            *(Interval(0, OFFSETS_END, 0, incarnation=life) for life in range(lives.get(log, 0))),
+            Interval(0, position, 0, incarnation=lives.get(log, 0)),
         )
         for log, position in taken.items()
     }
@@ -439,12 +445,12 @@ def _bounded(
     """
     if sum(map(len, intervals.values())) <= INTERVALS_KEPT:
         return intervals
-    lives = {(log, interval.log_epoch) for log, found in intervals.items() for interval in found}
+    lives = {(log, interval.incarnation) for log, found in intervals.items() for interval in found}
     most = max(1, INTERVALS_KEPT // len(lives))
     return {
         log: tuple(
             one
-            for _, life in groupby(found, key=lambda i: i.log_epoch)
+            for _, life in groupby(found, key=lambda i: i.incarnation)
             for one in _at_most(list(life), most)
         )
         for log, found in intervals.items()
@@ -466,7 +472,7 @@ def _one(intervals: Sequence[Interval]) -> Interval:
         sum(i.control_records for i in intervals),
         sum(i.aborted_records for i in intervals),
         sum(i.compacted for i in intervals),
-        intervals[0].log_epoch,
+        intervals[0].incarnation,
         sum(i.unproven for i in intervals),
     )
 
@@ -478,12 +484,12 @@ def is_better(record: CommitResult, kept: CommitResult) -> bool:
     return record.plan_id != kept.plan_id or (kept.is_recounted and not record.is_recounted)
 
 
-def interval_of(r: OffsetRange, receipt: RangeResult, log_epoch: int = 0) -> Interval:
+def interval_of(r: OffsetRange, receipt: RangeResult, incarnation: int = 0) -> Interval:
     """Return the interval of a range's result, without the places of its gaps."""
     counts = receipt.control_records, receipt.aborted_records, receipt.compacted
     lacking = r.size if r.log.is_physical else receipt.missing_offsets
     unproven = lacking if receipt.behind_transform else 0
-    return Interval(r.from_offset, r.until_offset, receipt.rows, *counts, log_epoch, unproven)
+    return Interval(r.from_offset, r.until_offset, receipt.rows, *counts, incarnation, unproven)
 
 
 def note(coverage: LoadedIntervals, removals: Iterable[ForeignCommit]) -> LoadedIntervals:
@@ -498,7 +504,7 @@ def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     ones.
     """
     merged: list[Interval] = []
-    for interval in sorted(intervals, key=lambda i: (i.log_epoch, i.from_offset, i.until_offset)):
+    for interval in sorted(intervals, key=lambda i: (i.incarnation, i.from_offset, i.until_offset)):
         if merged and _touch(merged[-1], interval):
             interval = _one((merged.pop(), interval))
         merged.append(interval)
@@ -511,26 +517,29 @@ def merged_holes(found: Iterable[ReadByOthers]) -> tuple[ReadByOthers, ...]:
     """
     merged: list[ReadByOthers] = []
     for one in sorted(
-        set(found), key=lambda hole: (hole.log, hole.log_epoch, hole.from_offset, hole.until_offset)
+        set(found),
+        key=lambda hole: (hole.log, hole.incarnation, hole.from_offset, hole.until_offset),
     ):
         last = merged[-1] if merged else None
         if (
             last
-            and (last.log, last.log_epoch) == (one.log, one.log_epoch)
+            and (last.log, last.incarnation) == (one.log, one.incarnation)
             and one.from_offset <= last.until_offset
         ):
             one = replace(merged.pop(), until_offset=max(last.until_offset, one.until_offset))
         merged.append(one)
     if len(merged) <= INTERVALS_KEPT:
         return tuple(merged)
-    lives = [list(life) for _, life in groupby(merged, key=lambda hole: (hole.log, hole.log_epoch))]
+    lives = [
+        list(life) for _, life in groupby(merged, key=lambda hole: (hole.log, hole.incarnation))
+    ]
     return tuple(hole for life in lives for hole in life[-max(1, INTERVALS_KEPT // len(lives)) :])
 
 
 def _touch(before: Interval, after: Interval) -> bool:
     same_kind = (before.rows is None) == (after.rows is None)
-    return same_kind and (before.log_epoch, before.until_offset) == (
-        after.log_epoch,
+    return same_kind and (before.incarnation, before.until_offset) == (
+        after.incarnation,
         after.from_offset,
     )
 

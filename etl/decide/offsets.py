@@ -443,8 +443,8 @@ def up_to_date_once_rebuilt(
     So are those that the plan saw, or that the ledger's own newest plan saw or left: where they lie
     above, a reset had moved them back.
     """
-    lives = known.log_epochs if known else {}
-    outlived = {log for log, life in plan.log_epochs.items() if life != lives.get(log, 0)}
+    lives = known.incarnations if known else {}
+    outlived = {log for log, life in plan.incarnations.items() if life != lives.get(log, 0)}
     return up_to_date(
         expected_after_restore(plan, known, committed),
         committed,

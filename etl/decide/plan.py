@@ -205,7 +205,7 @@ def plan_next(
                 state.last.positions[log],
                 offset,
                 LossReason.MOVED,
-                state.last.log_epochs.get(log, 0),
+                state.last.incarnations.get(log, 0),
             )
             for log, offset in sorted(state.followed.items())
         )
@@ -292,8 +292,8 @@ def plan_from(
     there = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
     table, before = snapshot.table, rows_before(last, snapshot)
     begun = {log: reading.position for log, reading in readings.items() if log not in known}
-    log_epochs = {
-        **(last.log_epochs if last else {}),
+    incarnations = {
+        **(last.incarnations if last else {}),
         **incarnations_begun(before, begun, snapshot),
     }
     topic_ids = {**(last.topic_ids if last else {}), **snapshot.topic_ids}
@@ -320,7 +320,7 @@ def plan_from(
         log_topic_ids=topic_ids_to_record(last, snapshot.extents, positions, topic_ids),
         tails=tails_to_record(last, positions, snapshot),
         losses=tuple(
-            replace(loss, log_epoch=log_epochs.get(loss.log, 0))
+            replace(loss, incarnation=incarnations.get(loss.log, 0))
             for r in readings.values()
             for loss in r.lost
         ),
@@ -329,7 +329,7 @@ def plan_from(
         log_starts={log: snapshot.extents[log].log_start_offset for log in readings},
         leader_epochs=_leader_epochs(last, known, readings, snapshot),
         record_epochs=_record_epochs(last, known, readings, snapshot, number),
-        log_epochs=log_epochs,
+        incarnations=incarnations,
         cluster_id=snapshot.cluster_id,
         offsets_in=snapshot.offsets_in,
         time_zone=snapshot.time_zone,
@@ -502,7 +502,7 @@ _AS_TEXT = (
     "timestampType",
     "broker_id",
     "message_index",
-    "log_epoch",
+    "incarnation",
     EVENT_DATE,
 )
 """Columns of the raw table whose values have one text form for all readers."""

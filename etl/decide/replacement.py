@@ -83,7 +83,9 @@ def replacement_plan(
     kept = [
         loss for loss in old.losses if loss in earlier or loss not in among or loss.log in deleted
     ]
-    skipped = [replace(skip, log_epoch=old.log_epochs.get(skip.log, 0)) for skip in state.skipped]
+    skipped = [
+        replace(skip, incarnation=old.incarnations.get(skip.log, 0)) for skip in state.skipped
+    ]
     skips = (*earlier, *skipped)
     _reject_leaderless_skips(skipped, snapshot)
     for skip in skipped:
@@ -182,7 +184,7 @@ def _losses_of_missing(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> 
         if found and (found[-1].log, found[-1].until_offset) == (r.log, start):
             start = found.pop().from_offset
         found.append(
-            Loss(r.log, start, r.until_offset, gone[r.log].why, plan.log_epochs.get(r.log, 0))
+            Loss(r.log, start, r.until_offset, gone[r.log].why, plan.incarnations.get(r.log, 0))
         )
     return found
 
@@ -198,7 +200,7 @@ def committed_replacement_plan(
     SettingsError for a skip that it does not hold.
     """
     old, table = state.plan, snapshot.table
-    lives, ended = old.log_epochs, permanently_missing_topics(old, snapshot)
+    lives, ended = old.incarnations, permanently_missing_topics(old, snapshot)
     gone = _losses_of_missing(
         old,
         {
@@ -207,7 +209,7 @@ def committed_replacement_plan(
             if log.topic in ended
         },
     )
-    skipped = [replace(skip, log_epoch=lives.get(skip.log, 0)) for skip in state.skipped]
+    skipped = [replace(skip, incarnation=lives.get(skip.log, 0)) for skip in state.skipped]
     for skip in skipped:
         reject_misaligned_offset(skip.log, skip.until_offset, snapshot, key="--skip")
     by_hand = [*skipped, *without_losses(gone, skipped)]
@@ -241,7 +243,7 @@ def _expired(plan: Plan, snapshot: Snapshot, settings: Settings) -> Iterable[Los
             reading_of(r.log, r.from_offset, snapshot, settings)
             until = min(r.until_offset, extent.log_start_offset)
             yield Loss(
-                r.log, r.from_offset, until, LossReason.EXPIRED, plan.log_epochs.get(r.log, 0)
+                r.log, r.from_offset, until, LossReason.EXPIRED, plan.incarnations.get(r.log, 0)
             )
 
 
@@ -289,7 +291,7 @@ def let_go_among(plan: Plan) -> tuple[Loss, ...]:
     current = (
         loss
         for loss in plan.losses
-        if loss.log_epoch == plan.log_epochs.get(loss.log, 0) and loss.why not in LOST_WITH_LOG
+        if loss.incarnation == plan.incarnations.get(loss.log, 0) and loss.why not in LOST_WITH_LOG
     )
     return tuple(loss for loss in current if loss.until_offset > starts[loss.log])
 
@@ -298,7 +300,7 @@ def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
     """Return the replacement of a plan whose partitions lack some offsets, without its id: the
     same, with those as losses.
     """
-    missing = [replace(loss, log_epoch=plan.log_epochs.get(loss.log, 0)) for loss in missing]
+    missing = [replace(loss, incarnation=plan.incarnations.get(loss.log, 0)) for loss in missing]
     ranges = tuple(leave_out(plan.ranges, missing))
     count = sum(loss.until_offset - loss.from_offset for loss in missing)
     first = f"{missing[0].log} from {missing[0].from_offset}"

@@ -198,7 +198,7 @@ def _lost_from(
     below = [
         one.from_offset
         for one in loaded.intervals.get(log, ())
-        if one.log_epoch == last.log_epochs.get(log, 0)
+        if one.incarnation == last.incarnations.get(log, 0)
     ]
     return min(below) if low <= start and below and min(below) < start else None
 
@@ -213,7 +213,7 @@ def _reject_claimed(
     log: BrokerPartition, low: int, high: int, last: Plan, snapshot: Snapshot
 ) -> None:
     for claim in snapshot.claims.of(snapshot.table.id if snapshot.table else None):
-        if claim.incarnation_of(log) != last.log_epochs.get(log, 0):
+        if claim.incarnation_of(log) != last.incarnations.get(log, 0):
             continue
         met = [
             (max(low, start), min(high, until))
@@ -234,7 +234,7 @@ def _reject_claimed(
 def _reject_unloaded(
     log: BrokerPartition, low: int, high: int, last: Plan, loaded: LoadedIntervals
 ) -> None:
-    position, life = last.positions[log], last.log_epochs.get(log, 0)
+    position, life = last.positions[log], last.incarnations.get(log, 0)
     if high > position:
         message = (
             f"This partition is loaded up to offset {position}, and the interval ends at {high}"
@@ -249,7 +249,7 @@ def _reject_unloaded(
         one for intervals in (loaded.intervals, loaded.given_up) for one in intervals.get(log, ())
     ]
     hole = unloaded(
-        [(one.from_offset, one.until_offset) for one in held if one.log_epoch == life], low, high
+        [(one.from_offset, one.until_offset) for one in held if one.incarnation == life], low, high
     )
     if hole is None:
         return
@@ -259,10 +259,10 @@ def _reject_unloaded(
         "the group have read of it"
     )
     if any(
-        one.log_epoch != life and one.from_offset < hole[1] and hole[0] < one.until_offset
+        one.incarnation != life and one.from_offset < hole[1] and hole[0] < one.until_offset
         for one in held
     ):
-        message = f"The rows of offsets {hole[0]} to {hole[1]} are of an earlier life of the log (log_epoch), before it was cut or made again"
+        message = f"The rows of offsets {hole[0]} to {hole[1]} are of an earlier life of the log (incarnation), before it was cut or made again"
         action = "Pass offsets from which the present log was read; rows of an earlier life cannot be read again"
     raise SettingsError(message, key="--from", **log.place, action=action)
 

@@ -64,12 +64,12 @@ def claimed_anew(plan: Plan, last: Plan | None) -> dict[BrokerPartition, int]:
     replace.
     """
     before = starts_of(last) if last else {}
-    lives = last.log_epochs if last else {}
+    lives = last.incarnations if last else {}
     return {
         log: start
         for log, start in starts_of(plan).items()
         if log not in before
-        or plan.log_epochs.get(log, 0) != lives.get(log, 0)
+        or plan.incarnations.get(log, 0) != lives.get(log, 0)
         or start < before[log]
     }
 
@@ -109,10 +109,10 @@ def _held_before(
     """Return what a reservation holds of a partition against a plan. One of an earlier incarnation
     holds all before the position.
     """
-    life, parts = plan.log_epochs.get(log, 0), list(claim.stretches.get(log, ()))
+    life, parts = plan.incarnations.get(log, 0), list(claim.stretches.get(log, ()))
     if last is None or log not in last.positions or claim.incarnation_of(log) == life:
         return parts
-    stood = starts_of(last)[log] if last.log_epochs.get(log, 0) == life else 0
+    stood = starts_of(last)[log] if last.incarnations.get(log, 0) == life else 0
     return [(start, min(until, stood)) for start, until in parts if start < stood]
 
 
@@ -123,7 +123,9 @@ def reject_restart_of_reserved_partition(
     load: the backfill would read other records. Raises NeedsDecision. `left`: the unfinished
     partitions of each backfill.
     """
-    begun = {log for log, life in plan.log_epochs.items() if life != last.log_epochs.get(log, 0)}
+    begun = {
+        log for log, life in plan.incarnations.items() if life != last.incarnations.get(log, 0)
+    }
     for name, logs in sorted(left.items()):
         for log in sorted(begun.intersection(logs)):
             message = f"Backfill {name} has not loaded all that it claims of this partition, as it was before"
@@ -161,11 +163,11 @@ def held_by_live(
         held.setdefault(log, []).extend(
             (one.from_offset, one.until_offset)
             for one in intervals
-            if one.log_epoch == newest.log_epochs.get(log, 0)
+            if one.incarnation == newest.incarnations.get(log, 0)
         )
     for plan in unrecorded:
         for r in plan.ranges:
-            if plan.log_epochs.get(r.log, 0) == newest.log_epochs.get(r.log, 0):
+            if plan.incarnations.get(r.log, 0) == newest.incarnations.get(r.log, 0):
                 held.setdefault(r.log, []).append((r.from_offset, r.until_offset))
     return {log: joined(parts) for log, parts in held.items()}
 
@@ -179,14 +181,14 @@ def read_by_others_now(
     newest = state.last if isinstance(state, UpToDate) else state.plan
     found: dict[BrokerPartition, list[tuple[int, int]]] = {}
     for hole in (*coverage.read_by_others, *newest.read_by_others):
-        if hole.log_epoch == newest.log_epochs.get(hole.log, 0):
+        if hole.incarnation == newest.incarnations.get(hole.log, 0):
             found.setdefault(hole.log, []).append((hole.from_offset, hole.until_offset))
     return {log: joined(parts) for log, parts in found.items()}
 
 
 def incarnations_of(newest: Plan | None) -> dict[BrokerPartition, int]:
     """Which life of each log the live pipeline has."""
-    return {log: newest.log_epochs.get(log, 0) for log in newest.positions} if newest else {}
+    return {log: newest.incarnations.get(log, 0) for log in newest.positions} if newest else {}
 
 
 def reject_other_incarnation(snapshot: Snapshot, positions: Mapping[BrokerPartition, int]) -> None:
@@ -411,7 +413,7 @@ def _around(interval: Interval, gone: Sequence[tuple[int, int]]) -> tuple[Interv
     required.
     """
     return tuple(
-        Interval(low, high, high - low, log_epoch=interval.log_epoch)
+        Interval(low, high, high - low, incarnation=interval.incarnation)
         for low, high in without((interval.from_offset, interval.until_offset), gone)
     )
 

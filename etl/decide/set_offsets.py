@@ -1,6 +1,6 @@
 """What follows when an operator sets or pauses offsets?
 
-Setting: a plan without ranges moves positions within the same `log_epoch`. A position goes back
+Setting: a plan without ranges moves positions within the same `incarnation`. A position goes back
 only if the table has none of the offsets that would be read again; reloading rows is a replay.
 Offsets between are free if policy or an operator skipped them, or the partition began there. The
 plan is stored after the last one, or in place of a stored one that is not in the table (ADR 20).
@@ -141,7 +141,7 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
         )
     if (
         stored.took_over
-        or stored.log_epochs != base.log_epochs
+        or stored.incarnations != base.incarnations
         or stored.positions.keys() - base.positions.keys()
     ):
         message = (
@@ -357,7 +357,7 @@ def _losses(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> It
         for log, offset in sorted(stands.state.followed.items()):
             if log not in set_now:
                 yield Loss(
-                    log, old.positions[log], offset, LossReason.MOVED, old.log_epochs.get(log, 0)
+                    log, old.positions[log], offset, LossReason.MOVED, old.incarnations.get(log, 0)
                 )
     else:
         again = let_go_among(old)
@@ -387,7 +387,7 @@ def _skipped(moves: Collection[Move], old: Plan) -> list[Loss]:
             move.from_offset,
             move.to_offset,
             LossReason.SKIPPED,
-            old.log_epochs.get(move.log, 0),
+            old.incarnations.get(move.log, 0),
         )
         for move in sorted(moves)
         if move.skipped
@@ -399,7 +399,7 @@ def _is_of_the_set(loss: Loss, old: Plan) -> bool:
     return (
         old.kind is PlanKind.SET
         and loss.why not in LOST_WITH_LOG
-        and loss.log_epoch == old.log_epochs.get(loss.log, 0)
+        and loss.incarnation == old.incarnations.get(loss.log, 0)
     )
 
 

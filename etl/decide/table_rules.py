@@ -644,7 +644,7 @@ def rows_before(last: Plan | None, snapshot: Snapshot) -> RowsBefore | None:
     if table is None or (table.held is None and (kept is None or kept.table_id != table.id)):
         return kept
     known = kept.held if kept and kept.table_id == table.id else ()
-    found = {(one.log, one.log_epoch): one for one in (*known, *(table.held or ()))}
+    found = {(one.log, one.incarnation): one for one in (*known, *(table.held or ()))}
     word = snapshot.ledger.acknowledged
     topics = word.rows_of if word and accepted_version(word, table) == table.version else ()
     held = (
@@ -668,7 +668,7 @@ def inherited_rows(last: Plan | None, theirs: Plan | None, snapshot: Snapshot) -
         return ours
     if ours is None or ours.table_id != other.table_id:
         return other
-    found = {(one.log, one.log_epoch): one for one in (*other.held, *ours.held)}
+    found = {(one.log, one.incarnation): one for one in (*other.held, *ours.held)}
     return RowsBefore(other.table_id, tuple(sorted(found.values())))
 
 
@@ -689,7 +689,7 @@ def incarnations_begun(
         if one.log in begins:
             is_met = begins[one.log] < one.until_offset and not one.is_accepted
             again = [other for other in again if other.log != one.log] + ([one] if is_met else [])
-            lives[one.log] = one.log_epoch + one.is_accepted
+            lives[one.log] = one.incarnation + one.is_accepted
     if again:
         raise error_of(again, table.version, {one.log: begins[one.log] for one in again})
     return {log: life for log, life in lives.items() if life}
@@ -704,7 +704,7 @@ def rows_not_begun(last: Plan | None, snapshot: Snapshot) -> dict[BrokerPartitio
         return {}
     begun = last.positions if last else {}
     return {
-        one.log: (one.log_epoch, one.until_offset)
+        one.log: (one.incarnation, one.until_offset)
         for one in before.held
         if one.log not in begun and one.log in snapshot.extents and not one.is_accepted
     }
@@ -748,7 +748,7 @@ def _ways_out(one: HeldRows, table_version: int, to_add: str) -> str:
     number = len(options) + 1
     options.append(
         f"({number}) if they are of another cluster, or of another life of the topic: etl table accept-changes CONF {table_version} "
-        f"--reason ..., and offsets are loaded with log_epoch {one.log_epoch + 1}"
+        f"--reason ..., and offsets are loaded with incarnation {one.incarnation + 1}"
     )
     ways = "; or ".join(options)
     return (
@@ -777,6 +777,4 @@ def describe_accepted(topics: Collection[str]) -> str:
     if not topics:
         return ""
     names = ", ".join(sorted(map(shlex.quote, topics)))
-    return (
-        f"; its rows of {names} are of another log, and what is loaded gets a log_epoch of its own"
-    )
+    return f"; its rows of {names} are of another log, and what is loaded gets an incarnation of its own"

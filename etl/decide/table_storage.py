@@ -48,7 +48,7 @@ PAGE_BYTES = 2**20
 """
 MOST_ROWS_AT_A_TIME = 4096
 """Rows encoded per call: a page ends after a call, so large rows take fewer."""
-_REPEATED = ("topic", "partition", "timestampType", "broker_id", "message_index", "log_epoch")
+_REPEATED = ("topic", "partition", "timestampType", "broker_id", "message_index", "incarnation")
 """Columns with few values: a dictionary makes a few bits of each. Of others it would only be tried,
 row for row, and given up.
 """

@@ -314,7 +314,13 @@ def render_loaded_intervals(coverage: LoadedIntervals) -> bytes:
 
 
 def _offsets_row(found: Vanished | ReadByOthers) -> list[Any]:
-    return [found.log.topic, found.log.key, found.from_offset, found.until_offset, found.log_epoch]
+    return [
+        found.log.topic,
+        found.log.key,
+        found.from_offset,
+        found.until_offset,
+        found.incarnation,
+    ]
 
 
 def _intervals_content(
@@ -336,7 +342,7 @@ def _render_intervals(found: Iterable[Interval]) -> list[list[int | None]]:
             i.control_records,
             i.aborted_records,
             i.compacted,
-            i.log_epoch,
+            i.incarnation,
             i.unproven,
         ]
         for i in found
@@ -469,7 +475,7 @@ def render_claim(claim: Reservation) -> bytes:
         "name": claim.name,
         "logs": render_logs(logs),
         "stretches": [claim.stretches[log] for log in logs],
-        "log_epochs": [claim.incarnation_of(log) for log in logs],
+        "incarnations": [claim.incarnation_of(log) for log in logs],
         "asked": claim.asked,
         "made_at_ms": claim.made_at_ms,
         "state": claim.state.value,
@@ -491,7 +497,7 @@ def _reservation(found: dict[str, Any]) -> Reservation:
     for log, parts in zip(logs, found["stretches"], strict=True):
         intervals[log] = tuple(_offset_interval(start, until) for start, until in parts)
     incarnations = {}
-    for log, incarnation in zip(logs, found["log_epochs"], strict=True):
+    for log, incarnation in zip(logs, found["incarnations"], strict=True):
         if incarnation:
             incarnations[log] = _offset(incarnation)
     reason = found["reason"]

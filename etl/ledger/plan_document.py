@@ -103,7 +103,7 @@ def content_of(plan: Plan) -> dict[str, Any]:
         "kept": [_distance(plan, log, plan.log_starts.get(log)) for log in logs],
         "epochs": _epochs_content(plan, logs),
         "vanished": [
-            [index[vanished.log], vanished.from_offset, vanished.until_offset, vanished.log_epoch]
+            [index[vanished.log], vanished.from_offset, vanished.until_offset, vanished.incarnation]
             for vanished in plan.vanished
         ],
     }
@@ -154,7 +154,7 @@ def _losses_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> list[li
     rows = []
     for loss in plan.losses:
         offsets = [loss.from_offset, loss.until_offset]
-        rows.append([index[loss.log], *offsets, loss.why.value, loss.log_epoch])
+        rows.append([index[loss.log], *offsets, loss.why.value, loss.incarnation])
     return rows
 
 
@@ -162,7 +162,7 @@ def _epochs_content(plan: Plan, logs: Sequence[BrokerPartition]) -> dict[str, An
     return {
         "leader": [plan.leader_epochs.get(log) for log in logs],
         "record": [flat(plan.record_epochs.get(log) or ()) for log in logs],
-        "log": [plan.log_epochs.get(log) or 0 for log in logs],
+        "log": [plan.incarnations.get(log) or 0 for log in logs],
     }
 
 
@@ -197,7 +197,7 @@ def _partitions_content(plan: Plan, index: Mapping[BrokerPartition, int]) -> dic
     topic_ids = [[index[log], topic_id] for log, topic_id in sorted_items(plan.log_topic_ids)]
     rows_replaced = [[index[log], rows] for log, rows in sorted_items(plan.stood)]
     read_by_others = [
-        [index[read.log], read.from_offset, read.until_offset, read.log_epoch]
+        [index[read.log], read.from_offset, read.until_offset, read.incarnation]
         for read in plan.read_by_others
     ]
     return {
@@ -288,7 +288,7 @@ def plan_of(document: dict[str, Any]) -> Plan:
         log_starts=_log_starts(document, logs, positions),
         leader_epochs=_known_of(logs, epochs["leader"]),
         record_epochs=_record_epochs(logs, epochs["record"]),
-        log_epochs={log: incarnation for log, incarnation in incarnations.items() if incarnation},
+        incarnations={log: incarnation for log, incarnation in incarnations.items() if incarnation},
         pending_starts=_pending(pending, "at_ms"),
         pending_offsets=_pending_offsets(pending),
         vanished=vanished,
@@ -396,7 +396,7 @@ def _rows_before_content(before: RowsBefore) -> dict[str, Any]:
         size = held.until_offset - held.from_offset
         is_accepted = int(held.is_accepted)
         rows.append(
-            [index[held.log], held.log_epoch, held.from_offset, size, held.rows, is_accepted]
+            [index[held.log], held.incarnation, held.from_offset, size, held.rows, is_accepted]
         )
     return {"table_id": before.table_id, "logs": render_logs(logs), "rows": rows}
 

@@ -1,7 +1,7 @@
 """Which columns does the raw table have, and of which types?
 
-They are the columns of Spark's Kafka source (same names, types and order), then `log_epoch`.
-A row of a table loaded from Kafka 0.8 or later is unique by topic, log_epoch, partition and
+They are the columns of Spark's Kafka source (same names, types and order), then `incarnation`.
+A row of a table loaded from Kafka 0.8 or later is unique by topic, incarnation, partition and
 offset; a row loaded from Jafka or Kafka 0.7 by those, broker_id and message_index.
 
 | column | content |
@@ -14,7 +14,7 @@ offset; a row loaded from Jafka or Kafka 0.7 by those, broker_id and message_ind
 | headers | null, not an empty list, if the record has none, as in Spark's source |
 | broker_id | Jafka only: the broker |
 | message_index | Jafka only: index of the message in its entry, from 0, nested wrappers in order |
-| log_epoch | 0, plus 1 each time an operator accepts that a partition was truncated or recreated |
+| incarnation | 0, plus 1 each time an operator accepts that a partition was truncated or recreated |
 
 Messages of Jafka have no key, timestamp or headers: these columns are null.
 
@@ -42,17 +42,17 @@ SPARK_TYPES: dict[str, str] = {
     "timestamp": "timestamp_ltz",
     "timestampType": "int",
     "headers": "array<struct<key:string,value:binary>>",
-    "log_epoch": "int",
+    "incarnation": "int",
 }
 """Column name -> Spark SQL type, in the table's order. `spark.sql.timestampType` decides what plain
 `timestamp` means.
 """
 
 PHYSICAL_TYPES: dict[str, str] = {
-    **{name: kind for name, kind in SPARK_TYPES.items() if name != "log_epoch"},
+    **{name: kind for name, kind in SPARK_TYPES.items() if name != "incarnation"},
     "broker_id": "int",
     "message_index": "int",
-    "log_epoch": SPARK_TYPES["log_epoch"],
+    "incarnation": SPARK_TYPES["incarnation"],
 }
 """Types of the additional columns of Jafka rows."""
 
@@ -92,7 +92,7 @@ def spark_schema(names: Sequence[str] | None = None, *, physical: bool = False) 
 
 
 def row_key(*, physical: bool) -> tuple[str, ...]:
-    """Return the columns that identify a row, `log_epoch` last.
+    """Return the columns that identify a row, `incarnation` last.
 
     `misfit` names those that may be missing.
     """
@@ -102,13 +102,13 @@ def row_key(*, physical: bool) -> tuple[str, ...]:
         "partition",
         "offset",
         *(("message_index",) if physical else ()),
-        "log_epoch",
+        "incarnation",
     )
 
 
 def names_of_key(*, physical: bool) -> str:
     """Format the columns that a transform must not change: those of `row_key` but the last."""
-    *most, last = [name for name in row_key(physical=physical) if name != "log_epoch"]
+    *most, last = [name for name in row_key(physical=physical) if name != "incarnation"]
     return f"{', '.join(most)} and {last}"
 
 
@@ -119,12 +119,12 @@ def misfit(types: Iterable[tuple[str, str]], *, physical: bool = False) -> str |
     """Return why rows with these columns cannot be matched with their records; None if they can.
 
     `types`: pairs of column name and Spark SQL type. Counting and verifying need the columns of
-    `row_key` with their original types; only `log_epoch` may be missing.
+    `row_key` with their original types; only `incarnation` may be missing.
     """
     found = dict(types)
     for name in row_key(physical=physical):
         fitting = ("string",) if name == "topic" else _NUMBERS
-        if name not in found and name != "log_epoch":
+        if name not in found and name != "incarnation":
             return f"there is no column {name}"
         if name in found and found[name] not in fitting:
             return f"the column {name} is {found[name]}"

@@ -128,7 +128,7 @@ class Loss:
     from_offset: int
     until_offset: int
     why: LossReason
-    log_epoch: int = 0
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -140,7 +140,7 @@ class Vanished:
     log: BrokerPartition
     from_offset: int
     until_offset: int
-    log_epoch: int = 0
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -152,7 +152,7 @@ class ReadByOthers:
     log: BrokerPartition
     from_offset: int
     until_offset: int
-    log_epoch: int = 0
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class HeldRows:
     """Rows of one partition and incarnation that the table holds and that no plan of ours loaded."""
 
     log: BrokerPartition
-    log_epoch: int
+    incarnation: int
     from_offset: int
     until_offset: int
     """One past the last offset."""
@@ -297,7 +297,7 @@ class Plan:
     """Those of the record batches read before this plan begins, where the last of them ends there:
     the sharper of the two.
     """
-    log_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    incarnations: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Which life of a log the rows are of; 0 where not named, one more each time an operator
     accepted that its offsets start anew.
     """

@@ -62,7 +62,7 @@ class Reservation:
     name: str
     stretches: Mapping[BrokerPartition, tuple[tuple[int, int], ...]]
     """Per partition offset intervals [from, until), ascending and disjoint."""
-    log_epochs: Mapping[BrokerPartition, int]
+    incarnations: Mapping[BrokerPartition, int]
     """The incarnation of each partition; 0 if not named."""
     asked: str
     """The request as text: one name stands for one request."""
@@ -84,7 +84,7 @@ class Reservation:
 
     def incarnation_of(self, log: BrokerPartition) -> int:
         """Return the incarnation of the partition that the reserved offsets belong to."""
-        return self.log_epochs.get(log, 0)
+        return self.incarnations.get(log, 0)
 
     def left_from(
         self, positions: Mapping[BrokerPartition, int]
@@ -252,7 +252,7 @@ class Interval:
     control_records: int = 0
     aborted_records: int = 0
     compacted: int = 0
-    log_epoch: int = 0
+    incarnation: int = 0
     unproven: int = 0
     """Offsets without a row where a transform may have dropped a record; on Jafka all bytes of such
     ranges.

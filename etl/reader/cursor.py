@@ -154,7 +154,7 @@ class Cursor:
         fetch_max_bytes: int,
         max_batch_bytes: int,
         columns: tuple[str, ...] | None = None,
-        log_epoch: int = 0,
+        incarnation: int = 0,
         max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
         max_record_bytes: int = MAX_RECORD_BYTES,
         cleanup: Cleanup = Cleanup(),
@@ -163,8 +163,8 @@ class Cursor:
         self._isolation = isolation
         self._limit = max(fetch_max_bytes, max_batch_bytes)
         self._columns = raw_columns(columns, physical=range.log.is_physical)
-        self._log_epoch, self._max_unpacked_bytes, self._max_record_bytes = (
-            log_epoch,
+        self._incarnation, self._max_unpacked_bytes, self._max_record_bytes = (
+            incarnation,
             max_unpacked_bytes,
             max_record_bytes,
         )
@@ -247,7 +247,7 @@ class Cursor:
                     until_offset=self.range.until_offset,
                     columns=self._columns,
                     skips_aborted=self._isolation is Isolation.READ_COMMITTED,
-                    log_epoch=self._log_epoch,
+                    incarnation=self._incarnation,
                     max_unpacked_bytes=self._max_unpacked_bytes,
                     max_record_bytes=self._max_record_bytes,
                 ),

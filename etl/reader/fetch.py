@@ -359,7 +359,7 @@ def read_ranges(
     fetch_max_bytes: int = FETCH_MAX_BYTES,
     max_batch_bytes: int = MAX_BATCH_BYTES,
     columns: tuple[str, ...] | None = None,
-    log_epochs: Mapping[BrokerPartition, int] | None = None,
+    incarnations: Mapping[BrokerPartition, int] | None = None,
     retry: int = 8,
     backoff_s: float = 0.25,
     deadline_s: float = 120.0,
@@ -382,7 +382,7 @@ def read_ranges(
     from the iterator bootstrap         (host, port) of brokers that know the leaders; the leaders
     named in `ranges` are asked too fetch_max_bytes   size of one answer; two are held at a time
     max_batch_bytes what it may grow to for one record batch larger than that columns           of
-    the raw table, None: all log_epochs        log -> log epoch of its rows, 0 where not named retry
+    the raw table, None: all incarnations        log -> log epoch of its rows, 0 where not named retry
     how often in a row a leader is looked up again before its error is raised backoff_s
     pause before the second of these look-ups; it doubles, up to 5 s deadline_s        how long a
     log may give nothing before its range counts as out of reach on_read           called as (index
@@ -436,7 +436,7 @@ def read_ranges(
                 fetch_max_bytes=share,
                 max_batch_bytes=max_batch_bytes,
                 columns=columns,
-                log_epoch=(log_epochs or {}).get(each.log, 0),
+                incarnation=(incarnations or {}).get(each.log, 0),
                 max_record_bytes=max_record_bytes,
                 max_unpacked_bytes=max(MAX_UNPACKED_BYTES, max_record_bytes),
                 cleanup=(cleanups or {}).get(each.log.topic, Cleanup()),

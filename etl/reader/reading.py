@@ -215,7 +215,7 @@ class Task:
     """Topic ids when the ranges were planned, if known."""
     leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Leader epochs when the ranges were planned."""
-    log_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    incarnations: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Which life of the log the rows are of, where it is not the first."""
     cleanups: Mapping[str, Cleanup] = field(default_factory=dict)
     """How the topics are cleaned up, where that is known."""
@@ -257,7 +257,7 @@ def tasks_of_ranges(
     *,
     topic_ids: Mapping[str, str],
     leader_epochs: Mapping[BrokerPartition, int],
-    log_epochs: Mapping[BrokerPartition, int],
+    incarnations: Mapping[BrokerPartition, int],
     cleanups: Mapping[str, Cleanup],
     tails: Mapping[BrokerPartition, Tail],
 ) -> list[Task]:
@@ -268,7 +268,7 @@ def tasks_of_ranges(
             read,
             of_topics(topic_ids, topics),
             _of_logs(leader_epochs, logs),
-            _of_logs(log_epochs, logs),
+            _of_logs(incarnations, logs),
             of_topics(cleanups, topics),
             _of_logs(tails, logs),
         )

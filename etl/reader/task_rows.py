@@ -92,7 +92,7 @@ def rows_of_task(
                 on_receipt=done,
                 topic_ids=task.topic_ids,
                 leader_epochs=task.leader_epochs,
-                log_epochs=task.log_epochs,
+                incarnations=task.incarnations,
                 cleanups=task.cleanups,
                 tails=task.tails,
                 fails_on_loss=reading.fails_on_data_loss,

@@ -167,7 +167,7 @@ class ColumnBuffers:
     def rows(self) -> int:
         return int(self._state[ROWS])
 
-    def arrow_batch(self, fetched: FetchedPartition, log_epoch: int) -> pa.RecordBatch:
+    def arrow_batch(self, fetched: FetchedPartition, incarnation: int) -> pa.RecordBatch:
         """The rows filled in so far, over these buffers without a copy."""
         rows, state = self.rows, self._state
         build: dict[str, Callable[[], pa.Array]] = {
@@ -195,7 +195,7 @@ class ColumnBuffers:
             "headers": self._headers_array,
             "broker_id": lambda: _same(fetched.broker_id, rows),
             "message_index": self._message_index_array,
-            "log_epoch": lambda: _same(log_epoch, rows),
+            "incarnation": lambda: _same(incarnation, rows),
         }
         names = [name for name in build if name in self._columns]
         return pa.RecordBatch.from_arrays([build[name]() for name in names], names=names)
@@ -599,7 +599,7 @@ class Group:
             if monster or (more and compressed):
                 _let_go_of_scratch()  # one monster should not stay resident, nor another cursor write over what is still to be decoded
             if buffers.rows:
-                yield buffers.arrow_batch(fetched, selection.log_epoch)
+                yield buffers.arrow_batch(fetched, selection.incarnation)
             if more:
                 buffers = buffers.behind()
 

@@ -132,7 +132,7 @@ class Selection:
     until_offset: int
     columns: Collection[str]
     skips_aborted: bool
-    log_epoch: int = 0
+    incarnation: int = 0
     max_unpacked_bytes: int = MAX_UNPACKED_BYTES
     """Largest decompressed size of a record batch or wrapper."""
     max_record_bytes: int = MAX_RECORD_BYTES

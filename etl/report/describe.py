@@ -199,8 +199,8 @@ def describe_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
     """Describe rows whose records the brokers lost: a sentence per interval."""
     for one in vanished:
         yield (
-            f"{one.log}: rows of offsets {one.from_offset} to {one.until_offset} with log_epoch "
-            f"{one.log_epoch} are of records that Kafka lost; they stay in the table"
+            f"{one.log}: rows of offsets {one.from_offset} to {one.until_offset} with incarnation "
+            f"{one.incarnation} are of records that Kafka lost; they stay in the table"
         )
 
 

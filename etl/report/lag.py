@@ -224,7 +224,7 @@ class LogLag:
         return {
             **self.log.place,
             **self.extent,
-            "position": self.position,
+            "loaded_until": self.position,
             "lag": self.lag,
             "records_at_most": None if self.log.is_physical else self.lag,
             "estimated_bytes": self.estimated_bytes,

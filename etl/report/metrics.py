@@ -34,7 +34,7 @@ HELP: Mapping[str, str] = {
     "run_exit_code": "The exit code of the last run.",
     "run_retriable": "1 if the last run failed and a retry may help, else 0.",
     "run_duration_seconds": "Duration of the last run.",
-    "run_verb_duration_seconds": "Duration of each phase of the last run.",
+    "run_phase_duration_seconds": "Duration of each phase of the last run.",
     "run_rows": "Counted rows of the plans of the last run.",
     "run_fetched_bytes": "Bytes fetched for them.",
     "run_offsets_committed": "Partitions whose offset the last run committed.",
@@ -127,7 +127,7 @@ def _of_run(report: Report, last_success_s: float | None) -> Iterator[Sample]:
             yield name, (), value
     for verb in Verb:
         seconds = report.seconds.get(verb, 0.0)
-        yield "run_verb_duration_seconds", (("verb", verb.value),), seconds
+        yield "run_phase_duration_seconds", (("phase", verb.value),), seconds
     outcomes = {outcome for outcome, _ in report.outcomes}
     for outcome in Outcome:
         yield "run_outcome", (("outcome", outcome.value),), int(outcome in outcomes)

@@ -254,14 +254,16 @@ def summarize_outcome(report: Mapping[str, Any], logs: Sequence[LogRead]) -> str
     if report["state"] == State.RUNNING.value:
         where = f" It is process {report['pid']} on {report['host']}." if report["host"] else ""
         return f"This run has not come to its end: it is still at work, or it was killed. The next run finishes what it left.{where}"
-    loaded = f"{counted(report['records'], 'record')} loaded in {seconds(report['total_seconds'])}"
+    loaded = (
+        f"{counted(report['records_read'], 'record')} loaded in {seconds(report['total_seconds'])}"
+    )
     if report["state"] == State.FAILED.value:
         return (
             f"The run ended early. {loaded} before that."
-            if report["records"]
+            if report["records_read"]
             else "The run ended early, and loaded nothing."
         )
-    came = f"{loaded}." if report["records"] else "There was nothing new to load."
+    came = f"{loaded}." if report["records_read"] else "There was nothing new to load."
     has_lost = any(one["outcome"] == Outcome.RECORDS_LOST.value for one in report["outcomes"])
     lost = "Records were lost, as policy allows. " if has_lost else ""
     return f"{came} {lost}{_left(logs)}".strip()
@@ -290,7 +292,7 @@ def figures(report: Mapping[str, Any], logs: Sequence[LogRead], unit: str) -> Ht
         else f"{lag(before)} before" + (", in offsets" if unit == "offsets" else "")
     )
     rows = (
-        ("Records", number(report["records"]), None),
+        ("Records", number(report["records_read"]), None),
         ("Fetched", size(report["bytes"]) if read else UNKNOWN, "from the brokers"),
         ("Throughput", number(report["records_per_second"]), "records/s of the whole run"),
         ("Time", seconds(report["total_seconds"]), None),
@@ -320,7 +322,7 @@ class PastRun:
     started_at: str
     exit_code: int | None = None
     seconds: float | None = None
-    records: int = 0
+    records_read: int = 0
     bytes: int | None = None
     records_per_second: int | None = None
     lag_before: int | None = None
@@ -361,7 +363,7 @@ def _run_of(document: Mapping[str, Any], lags: Iterable[tuple[str, str]]) -> Pas
         document["started_at"],
         document["exit_code"],
         document["total_seconds"] or None,
-        document["records"] or 0,
+        document["records_read"] or 0,
         document["bytes"],
         document["records_per_second"],
         _sum(before),
@@ -511,7 +513,7 @@ def _row(run: PastRun, to: str | None) -> Html:
         *(
             tag("td", text)
             for text in (
-                number(run.records),
+                number(run.records_read),
                 number(run.records_per_second),
                 UNKNOWN if run.seconds is None else seconds(run.seconds),
                 number(run.lag_before),

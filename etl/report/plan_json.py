@@ -415,7 +415,7 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
     return {
         "number": plan.number,
         "id": plan.id,
-        "uid": plan.uid,
+        "pipeline_id": plan.uid,
         "kind": plan.kind.value,
         "created_at": at(plan.created_at_ms),
         **describe_request(Request(plan.run_key, plan.bounds)),
@@ -436,10 +436,10 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
         "table_version": applied.delta_version if applied else None,
         "uncounted": applied.uncounted if applied else None,
         "ranges": ranges,
-        "positions": [
+        "partitions": [
             {
                 **log.place,
-                "position": position,
+                "loaded_until": position,
                 "seen_offset": plan.seen[log].offset,
                 "seen_version": plan.seen[log].version,
             }
@@ -450,7 +450,9 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
             for log, moment in sorted(plan.pending_starts.items())
         ],
         "losses": describe_losses(plan.losses),
-        "log_epochs": [{**log.place, "log_epoch": n} for log, n in sorted(plan.log_epochs.items())],
+        "incarnations": [
+            {**log.place, "incarnation": n} for log, n in sorted(plan.incarnations.items())
+        ],
         "undecided": [
             {**log.place, "topic_id": topic_id}
             for log, topic_id in sorted(plan.log_topic_ids.items())
@@ -460,7 +462,7 @@ def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
                 **v.log.place,
                 "from": v.from_offset,
                 "until": v.until_offset,
-                "log_epoch": v.log_epoch,
+                "incarnation": v.incarnation,
             }
             for v in plan.vanished
         ],
@@ -494,8 +496,8 @@ def describe_losses(losses: Iterable[Loss]) -> list[dict[str, Any]]:
             **loss.log.place,
             "from": loss.from_offset,
             "until": loss.until_offset,
-            "why": loss.why.value,
-            "log_epoch": loss.log_epoch,
+            "reason": loss.why.value,
+            "incarnation": loss.incarnation,
         }
         for loss in losses
     ]
@@ -506,7 +508,7 @@ def _describe_rows_before(before: RowsBefore) -> dict[str, Any]:
         "rows_before": [
             {
                 **one.log.place,
-                "log_epoch": one.log_epoch,
+                "incarnation": one.incarnation,
                 "from": one.from_offset,
                 "until": one.until_offset,
                 "rows": one.rows,
@@ -524,7 +526,9 @@ def _describe_assignment(plan: Plan) -> dict[str, Any]:
     read_by_others = []
     for interval in plan.read_by_others:
         offsets = {"from": interval.from_offset, "until": interval.until_offset}
-        read_by_others.append({**interval.log.place, **offsets, "log_epoch": interval.log_epoch})
+        read_by_others.append(
+            {**interval.log.place, **offsets, "incarnation": interval.incarnation}
+        )
     return {
         "share": {
             "member_id": assignment.member_id,
@@ -670,7 +674,7 @@ def read_incident(report: Mapping[str, Any]) -> Incident:
     return Incident(
         read_settings(saw["settings"]),
         tuple(looks),
-        tuple(Planned(plan["id"], plan["uid"], _ms(plan["created_at"])) for plan in plans),
+        tuple(Planned(plan["id"], plan["pipeline_id"], _ms(plan["created_at"])) for plan in plans),
         _ms(report["started_at"]),
         report["error"],
     )

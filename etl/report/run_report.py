@@ -210,7 +210,8 @@ def document_of(report: Report) -> dict[str, Any]:
         "error": report.error.as_json() if report.error else None,
         "seconds": {verb.value: round(report.seconds.get(verb, 0.0), 3) for verb in Verb},
         "total_seconds": round(seconds, 3),
-        "records": report.records,
+        "records_read": report.records,
+        "rows_written": report.rows_written,
         "bytes": report.fetched_bytes,
         "records_per_second": records_per_second,
         "offsets_committed": report.offsets_committed,
@@ -449,6 +450,14 @@ class Report:
     def records(self) -> int:
         """Return the counted rows of this run's plans."""
         return sum(one.records for one in self.plans)
+
+    @property
+    def rows_written(self) -> int | None:
+        """Return the rows written by this run's plans; None if unknown, as with a transform."""
+        transform = self.settings.transform if self.settings else None
+        if transform is None or transform.dataframe or transform.record_batch:
+            return None
+        return self.records
 
     @property
     def statistics(self) -> Statistics:

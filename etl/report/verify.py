@@ -242,7 +242,7 @@ class Proof:
             "rows_of_no_log_first": [list(one.values()) for one in self.of_no_log_first],
             "rows_before_plan_1": self.rows_before,
             "written_since": [
-                {**a.log.place, "log_epoch": a.log_epoch, "rows": more}
+                {**a.log.place, "incarnation": a.incarnation, "rows": more}
                 for a, more in self.more_than_before
             ],
             "logs": [
@@ -255,7 +255,7 @@ class Proof:
         f, gaps, missing = log.findings, log.gaps, log.missing
         return {
             **f.audited.log.place,
-            "log_epoch": f.audited.log_epoch,
+            "incarnation": f.audited.incarnation,
             "passed": log.is_right,
             "expected_rows": f.expected_rows,
             "found_rows": f.found_rows,
@@ -307,7 +307,7 @@ class Proof:
 
 def described(found: ForeignCommit) -> dict[str, Any]:
     """Return changes by another writer as a JSON object."""
-    return {"table_version": found.delta_version, "operation": found.operation, "why": found.why}
+    return {"table_version": found.delta_version, "operation": found.operation, "reason": found.why}
 
 
 def _place_of(audited: AuditedLog) -> str:

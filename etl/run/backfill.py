@@ -130,9 +130,9 @@ def estimate_backfill(
     if request.only_missing:
         held = {log: [*held.get(log, ()), *theirs.get(log, ())] for log in {**held, **theirs}}
     stretches = reserved_intervals(
-        request, intervals, held, newest.log_epochs, snapshot.claims.of(snapshot.table.id)
+        request, intervals, held, newest.incarnations, snapshot.claims.of(snapshot.table.id)
     )
-    lives = {log: life for log, life in newest.log_epochs.items() if log in stretches}
+    lives = {log: life for log, life in newest.incarnations.items() if log in stretches}
     claim = Reservation(
         name, stretches, lives, request.asked, live.now_ms(), table_id=snapshot.table.id
     )
@@ -320,7 +320,7 @@ def with_rows(
     held = held_parts(stretches, coverage)
     receipts = services.results_from_table(
         replace(
-            newest, ranges=tuple(one.offsets for one in held), log_epochs=dict(claim.log_epochs)
+            newest, ranges=tuple(one.offsets for one in held), incarnations=dict(claim.incarnations)
         )
     )
     if receipts is None or any(one.behind_transform for one in receipts):

@@ -115,7 +115,7 @@ def recount_rows(
         settings.table.path,
         delta_version,
         plan.ranges,
-        plan.log_epochs,
+        plan.incarnations,
         behind_transform=is_transformed,
         gaps_max=gaps_max,
     )

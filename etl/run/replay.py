@@ -146,5 +146,5 @@ def _reject_another(shown: Plan | None, plan: Plan) -> None:
 
 def _places(plan: Plan) -> tuple[object, ...]:
     return tuple(
-        (span.log, span.from_offset, span.until_offset, span.log_epoch) for span in spans_of(plan)
+        (span.log, span.from_offset, span.until_offset, span.incarnation) for span in spans_of(plan)
     )

@@ -452,7 +452,7 @@ def _to_read(
         packed.tasks,
         topic_ids=_own_ids(plan),
         leader_epochs=plan.leader_epochs,
-        log_epochs=plan.log_epochs,
+        incarnations=plan.incarnations,
         cleanups=_cleanups(plan, snapshot, settings),
         tails=plan.tails,
     )

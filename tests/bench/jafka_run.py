@@ -182,7 +182,7 @@ def run_once(
     began, used = time.monotonic(), cpu_seconds()
     said = run_etl("run", str(conf), "--json")
     spent = time.monotonic() - began, cpu_seconds() - used
-    assert said.code == 0 and said.document["records"] == messages, said.err + said.out
+    assert said.code == 0 and said.document["records_read"] == messages, said.err + said.out
     shutil.rmtree(
         folder / f"table-{number}"
     )  # or what is written fills the page cache, and the messages leave it

@@ -42,7 +42,7 @@ def rows_of(count: int, size: int) -> pa.RecordBatch:
         "offset": range(count),
         "timestamp": range(1_700_000_000_000_000, 1_700_000_000_000_000 + count),
         "timestampType": [0] * count,
-        "log_epoch": [0] * count,
+        "incarnation": [0] * count,
     }
     schema = arrow_schema()
     return pa.RecordBatch.from_arrays(

@@ -32,12 +32,12 @@ class _NextLife:
         return self.pipeline.in_topic()
 
     def in_table(self) -> Counter[Row]:
-        columns = ["partition", "offset", "value", "log_epoch"]
+        columns = ["partition", "offset", "value", "incarnation"]
         rows = DeltaTable(str(self.pipeline.table)).to_pyarrow_table(columns=columns).to_pylist()
         return Counter(
             (row["partition"], row["offset"], hash_of(row["value"]))
             for row in rows
-            if row["log_epoch"] == 1
+            if row["incarnation"] == 1
         )
 
 

@@ -31,11 +31,11 @@ class Lives:
     def in_table(self) -> Counter[Row]:
         rows = (
             DeltaTable(str(self.pipeline.table))
-            .to_pyarrow_table(columns=["partition", "offset", "value", "log_epoch"])
+            .to_pyarrow_table(columns=["partition", "offset", "value", "incarnation"])
             .to_pylist()
         )
         return Counter(
-            (row["partition"] + _LIFE * row["log_epoch"], row["offset"], hash_of(row["value"]))
+            (row["partition"] + _LIFE * row["incarnation"], row["offset"], hash_of(row["value"]))
             for row in rows
         )
 

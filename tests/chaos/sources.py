@@ -136,7 +136,7 @@ def let_go(pipeline: Pipeline) -> list[Gone]:
         return []
     rows = DeltaTable(path).to_pyarrow_table().to_pylist()
     return sorted(
-        (row["partition"], row["from_offset"], row["until_offset"], row["why"]) for row in rows
+        (row["partition"], row["from_offset"], row["until_offset"], row["reason"]) for row in rows
     )
 
 

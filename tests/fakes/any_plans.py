@@ -150,7 +150,7 @@ def plans(draw: st.DrawFn) -> Plan:
             log_starts={log: draw(OFFSETS) for log in logs[1:]},
             leader_epochs={log: draw(st.integers(0, 9)) for log in logs[:2]},
             record_epochs={log: draw(LINEAGES) for log in logs[1:]},
-            log_epochs={log: draw(st.integers(1, 3)) for log in logs[:1]},
+            incarnations={log: draw(st.integers(1, 3)) for log in logs[:1]},
             pending_starts=pending,
             pending_offsets={log: draw(OFFSETS) for log in list(pending)[:1]},
             vanished=tuple(

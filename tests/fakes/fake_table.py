@@ -133,7 +133,7 @@ def _without(commit: FakeCommit, plan: Plan) -> FakeCommit:
     spans = {
         span.log: span
         for span in spans_of(plan)
-        if commit.plan.log_epochs.get(span.log, 0) == span.log_epoch
+        if commit.plan.incarnations.get(span.log, 0) == span.incarnation
     }
     gone = {
         (log, place)
@@ -148,7 +148,7 @@ def rows_there(out: Outside, spans: Sequence[Span]) -> dict[BrokerPartition, int
     return {
         span.log: sum(
             log == span.log
-            and commit.plan.log_epochs.get(log, 0) == span.log_epoch
+            and commit.plan.incarnations.get(log, 0) == span.incarnation
             and span.meets(offset_of(place), offset_of(place) + 1)
             for commit in out.table or ()
             for log, place in commit.left
@@ -185,7 +185,7 @@ def _rows_of_today(out: Outside, plan: Plan) -> list[Row]:
         row
         for commit in out.table or ()
         for row in commit.left
-        if commit.plan.log_epochs.get(row[0], 0) == plan.log_epochs.get(row[0], 0)
+        if commit.plan.incarnations.get(row[0], 0) == plan.incarnations.get(row[0], 0)
     ]
 
 

@@ -69,7 +69,7 @@ class Tasks:
             "partition": [r.log.partition] * many,
             "offset": list(range(r.from_offset, r.until_offset)),
             "timestamp": list(range(self._first_micros, self._first_micros + many)),
-            "log_epoch": [0] * many,
+            "incarnation": [0] * many,
         }
         columns = [
             pa.array(values.get(field.name, [None] * many), field.type) for field in arrow_schema()

@@ -155,9 +155,9 @@ class Outside:
         )
 
     def keys(self) -> Counter[tuple[BrokerPartition, int, Place]]:
-        """How often the table holds each row by what makes it unique: (log, log_epoch, offset)."""
+        """How often the table holds each row by what makes it unique: (log, incarnation, offset)."""
         return Counter(
-            (log, commit.plan.log_epochs.get(log, 0), place)
+            (log, commit.plan.incarnations.get(log, 0), place)
             for commit in self.table or ()
             for log, place in commit.left
         )

@@ -252,7 +252,9 @@ def _accept(
     snapshot = repaired(snapshot, repair)
     plan = plan_reset(state, snapshot, settings, wanted, now_ms=world.now_ms())
     old = state.last if isinstance(state, UpToDate) else state.plan
-    anew = [log for log, epoch in plan.log_epochs.items() if epoch != old.log_epochs.get(log, 0)]
+    anew = [
+        log for log, epoch in plan.incarnations.items() if epoch != old.incarnations.get(log, 0)
+    ]
     reject_partitions_of_other_members(anew, snapshot, settings)
     reject_unknown_incarnations(state, anew)
     plan = with_id(of_command(plan, snapshot, settings))

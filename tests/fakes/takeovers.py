@@ -35,7 +35,7 @@ def old_pipeline(
         leader_epochs={},
         record_epochs={},
         topic_ids={"clicks": "id-1"},
-        log_epochs={LOGS[0]: 1},
+        incarnations={LOGS[0]: 1},
         **changes,  # type: ignore[arg-type]
     )
     return OtherPipeline(OLD, 4, 9, with_id(plan))

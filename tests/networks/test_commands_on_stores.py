@@ -50,7 +50,14 @@ def losses(pipeline: StoredPipeline) -> list[tuple[Any, ...]]:
     return [
         tuple(
             row[name]
-            for name in ("topic", "partition", "from_offset", "until_offset", "why", "plan_number")
+            for name in (
+                "topic",
+                "partition",
+                "from_offset",
+                "until_offset",
+                "reason",
+                "plan_number",
+            )
         )
         for row in rows
     ]

@@ -100,7 +100,7 @@ def test_the_demo_opens_a_run_of_its_dag_loads_the_last_hour_and_ctrl_c_leaves_n
     said = api(f"dagRuns/{states[0]['dag_run_id']}/taskInstances/load/xcomEntries/return_value")[
         "value"
     ]
-    assert (said if isinstance(said, dict) else json.loads(said))["records"] > 0
+    assert (said if isinstance(said, dict) else json.loads(said))["records_read"] > 0
 
     os.killpg(demo.pid, signal.SIGINT)
     assert demo.wait(120) == 0

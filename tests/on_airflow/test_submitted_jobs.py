@@ -25,7 +25,7 @@ RANGES = [{"topic": "clicks", "partition": 0, "from": 0, "until": 7}]
 DONE = {
     "document": {
         "run_id": "r-1",
-        "records": 7,
+        "records_read": 7,
         "exit_code": 0,
         "error": None,
         "outcomes": [{"outcome": "ingested", "message": "plan 3"}],
@@ -64,7 +64,7 @@ def test_a_run_submits_the_job_of_its_interval_and_returns_what_the_job_said(
     assert ran.tasks["load"] == ("success", 1)
     assert (
         ran.said["run_key"] == KEY
-        and ran.said["records"] == 7
+        and ran.said["records_read"] == 7
         and ran.said["outcomes"] == ["plan 3"]
     )
     assert ran.said["plan"] == {"number": 3, "total_ranges": 1, "ranges": RANGES}
@@ -319,7 +319,7 @@ def test_the_report_comes_back_from_a_driver_beside_a_kubernetes_too(
     )
     stand_in.spark_submit(DONE)
     ran = run("at_once", now(), BY_PARAMS)
-    assert ran.tasks["load"][0] == "success" and ran.said["records"] == 7
+    assert ran.tasks["load"][0] == "success" and ran.said["records_read"] == 7
     [asked] = stand_in.asked()
     assert asked.environment["PYSPARK_PYTHON"] == str(ENVIRONMENT.python)
 

@@ -204,10 +204,10 @@ class Rows:
         arrays = [
             pyarrow.array(columns.get(f.name, [None] * count), f.type)
             for f in _SCHEMA
-            if f.name != "log_epoch"
+            if f.name != "incarnation"
         ]
         return pyarrow.table(
-            [*arrays, pyarrow.array([0] * count, _SCHEMA.field("log_epoch").type)], schema=_SCHEMA
+            [*arrays, pyarrow.array([0] * count, _SCHEMA.field("incarnation").type)], schema=_SCHEMA
         )
 
     def _fetch(self, r: OffsetRange) -> list[int]:

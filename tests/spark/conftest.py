@@ -69,7 +69,7 @@ def rows_of(spark: SparkSession) -> Callable[[Plan], DataFrame]:
                 "timestamp_seconds(id) timestamp",
                 "0 timestampType",
                 "cast(null as array<struct<key:string,value:binary>>) headers",
-                "0 log_epoch",
+                "0 incarnation",
             )
             for r in plan.ranges
         ]

@@ -123,9 +123,9 @@ def test_a_table_is_right_until_rows_are_missing_double_or_strange_and_each_is_f
 def test_a_table_without_log_epoch_can_be_proved_and_one_without_offsets_cannot(
     spark: SparkSession, filled: DataFrame, path: str
 ) -> None:
-    for column in ("log_epoch", "offset"):
+    for column in ("incarnation", "offset"):
         filled.where("topic = 'views'").drop(column).write.format("delta").save(f"{path}-{column}")
-    assert [a for a, _ in Scan(spark, f"{path}-log_epoch").buckets()] == [AuditedLog(VIEWS)]
+    assert [a for a, _ in Scan(spark, f"{path}-incarnation").buckets()] == [AuditedLog(VIEWS)]
     with pytest.raises(SettingsError, match="no column offset"):
         list(Scan(spark, f"{path}-offset").buckets())
 

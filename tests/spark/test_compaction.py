@@ -37,7 +37,7 @@ def rows(first: int, many: int = 10, topic: str = "clicks") -> pa.Table:
         "topic": [topic] * many,
         "partition": [0] * many,
         "offset": list(range(first, first + many)),
-        "log_epoch": [0] * many,
+        "incarnation": [0] * many,
         "timestamp": [1_700_000_000_123_000 + n * 1000 for n in range(first, first + many)],
         "value": [b"\xff\x00%d" % n for n in range(first, first + many)],
         "headers": [

@@ -51,7 +51,7 @@ def planned(
         **{
             "topic_ids": {},
             "leader_epochs": {},
-            "log_epochs": {},
+            "incarnations": {},
             "cleanups": {},
             "tails": {},
             **known,
@@ -227,7 +227,7 @@ def test_a_topic_is_a_dataframe_without_any_of_the_rest(
     assert sorted((r.partition, r.offset, int(r.key)) for r in rows) == [
         (p, o, o * 3 + p) for p in range(3) for o in range(40)
     ]
-    assert {(r.topic, bytes(r.value), r.timestampType, r.log_epoch) for r in rows} == {
+    assert {(r.topic, bytes(r.value), r.timestampType, r.incarnation) for r in rows} == {
         (filled, b"v" * 20, 0, 0)
     }
     assert [(h.key, bytes(h.value)) for h in rows[0].headers] == [("h", b"1")]

@@ -302,7 +302,7 @@ def test_the_event_date_is_the_utc_date_in_the_years_1_to_9999_whatever_the_sess
         f"timestamp_micros(get(array({', '.join(map(str, _DATES))}), cast(offset as int))) timestamp",
         "timestampType",
         "headers",
-        "log_epoch",
+        "incarnation",
     )
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")

@@ -44,7 +44,7 @@ def rows_of(keys: Sequence[Key], epochs: Sequence[int | None] | None = None) -> 
         for i, (name, kind) in enumerate(kinds.items())
     }
     return pyarrow.table(
-        {**columns, **({"log_epoch": pyarrow.array(epochs, pyarrow.int32())} if epochs else {})}
+        {**columns, **({"incarnation": pyarrow.array(epochs, pyarrow.int32())} if epochs else {})}
     )
 
 

@@ -37,7 +37,7 @@ def test_runs_that_change_their_writer_from_plan_to_plan_load_every_record_once(
         by(writer, by_arrow)
         by_arrow.produce(400)
         said = by_arrow.ran()
-        assert (said.outcomes, said.document["records"]) == (["ingested"], 400)
+        assert (said.outcomes, said.document["records_read"]) == (["ingested"], 400)
         ran = "spark" if writer == "spark" else "arrow"
         assert said.document["plan"]["writer"].startswith(ran), said.document["plan"]["writer"]
     assert by_arrow.is_whole()
@@ -53,7 +53,7 @@ def test_a_run_whose_tasks_write_files_is_one_job_of_spark_and_one_file_for_each
     pipeline = make_pipeline(partitions=12, **ARROW)
     pipeline.produce(600, partitions=12)
     before = set(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
-    assert pipeline.ran().document["records"] == 600
+    assert pipeline.ran().document["records_read"] == 600
     jobs = set(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) - before
     files = [path for path in pipeline.table.rglob("*.parquet") if "_delta_log" not in str(path)]
     assert (len(jobs), len(files)) == (1, spark.sparkContext.defaultParallelism)

@@ -99,7 +99,7 @@ def test_rows_that_the_function_drops_are_told_by_verify_and_records_are_those_t
 ) -> None:
     decoding.settings["transform"]["record_batch"] = f"{MODULE}:even"
     decoding.produce(100)
-    assert decoding.ran().document["records"] == 100
+    assert decoding.ran().document["records_read"] == 100
     assert {row["offset"] % 2 for row in rows_in(decoding.table)} == {0}
     proof = decoding.door("verify")
     assert (proof.code, proof.document["found_rows"]) == (9, len(rows_in(decoding.table)))

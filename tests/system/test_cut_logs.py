@@ -51,7 +51,7 @@ def test_a_cut_log_is_told_by_every_door_accepted_and_gone_on_with(
     said = pipeline.accept_log(f"{pipeline.topic}:0")
     assert said.code == 0, said.err
     assert said.document["plan"]["vanished"] == [
-        {"topic": pipeline.topic, "partition": 0, "from": 20, "until": 30, "log_epoch": 0}
+        {"topic": pipeline.topic, "partition": 0, "from": 20, "until": 30, "incarnation": 0}
     ]
     assert pipeline.ran().outcomes == [
         "topic_changes_accepted",
@@ -61,8 +61,8 @@ def test_a_cut_log_is_told_by_every_door_accepted_and_gone_on_with(
     assert pipeline.committed() == {0: 45}
     proof = pipeline.door("verify")
     assert proof.code == 0, proof.err
-    assert [(log["log_epoch"], log["found_rows"]) for log in proof.document["logs"]] == [
+    assert [(log["incarnation"], log["found_rows"]) for log in proof.document["logs"]] == [
         (0, 30),
         (1, 25),
     ]
-    assert any("offsets 20 to 30 with log_epoch 0" in note for note in proof.document["notes"])
+    assert any("offsets 20 to 30 with incarnation 0" in note for note in proof.document["notes"])

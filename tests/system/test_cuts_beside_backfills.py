@@ -75,7 +75,7 @@ def are_all_there(pipeline: Pipeline, first: Counter[Row], starts: Mapping[int, 
     assert Lives(pipeline).in_table() == first + second_life(pipeline.in_topic(), starts)
     proof = pipeline.door("verify")
     assert proof.code == 0, proof.err
-    assert {log["log_epoch"] for log in proof.document["logs"]} == {0, 1}
+    assert {log["incarnation"] for log in proof.document["logs"]} == {0, 1}
     return pipeline.ran().outcomes == ["up_to_date"]
 
 

@@ -237,7 +237,7 @@ def test_how_far_the_table_is_behind_is_told_with_its_time_and_size_and_retentio
         == 40
         == pipeline.door("run", after=["--dry-run"]).document["lag"]
     )
-    assert pipeline.ran().document["records"] == 40
+    assert pipeline.ran().document["records_read"] == 40
 
 
 def test_a_plan_that_is_not_stored_is_told_with_those_that_are(

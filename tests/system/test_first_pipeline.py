@@ -62,7 +62,7 @@ def in_logs(told: str, run_id: str) -> None:
     what it came to.
     """
     lines = [json.loads(line) for line in told.splitlines()]
-    assert (lines[0]["message"], lines[-1]["message"], lines[-1]["records"]) == (
+    assert (lines[0]["message"], lines[-1]["message"], lines[-1]["records_read"]) == (
         "Run started",
         "Run ended: done",
         RECORDS,
@@ -93,7 +93,7 @@ def test_a_first_conf_is_written_by_asking_passes_the_doctor_and_loads_every_rec
 ) -> None:
     said = init(tmp_path, "--zookeeper", cluster.zookeeper_connect, "--topic", filled)
     assert said.code == 0, said.err
-    why = {one["key"]: one["why"] for one in said.document["chosen"]}
+    why = {one["key"]: one["reason"] for one in said.document["chosen"]}
     assert (
         f"{filled} (4 partitions)" in why["source.topics"]
         and f"{RECORDS} offsets" in why["source.starting_offsets"]

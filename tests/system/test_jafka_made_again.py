@@ -91,11 +91,11 @@ def rows(pipeline: Pipeline) -> Counter[tuple[Any, ...]]:
     """How many rows each life of each broker's log has; every message is there once."""
     found = (
         DeltaTable(str(pipeline.table))
-        .to_pyarrow_table(columns=["broker_id", "log_epoch", "value"])
+        .to_pyarrow_table(columns=["broker_id", "incarnation", "value"])
         .to_pylist()
     )
     assert len({row["value"] for row in found}) == len(found)
-    return Counter((row["broker_id"], row["log_epoch"]) for row in found)
+    return Counter((row["broker_id"], row["incarnation"]) for row in found)
 
 
 def test_a_topic_is_made_again_on_one_broker_while_the_other_is_away_and_each_log_is_decided_for_itself(

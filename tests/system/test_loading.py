@@ -52,7 +52,7 @@ def test_a_first_run_loads_all_a_second_nothing_and_a_third_what_came_since(
 
     pipeline.produce(2_000)
     third = pipeline.ran()
-    assert (third.outcomes, third.document["records"]) == (["ingested"], 2_000)
+    assert (third.outcomes, third.document["records_read"]) == (["ingested"], 2_000)
     assert pipeline.is_whole()
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["passed"], proof.document["found_rows"]) == (
@@ -197,7 +197,7 @@ def test_keys_values_and_headers_of_every_codec_arrive_as_they_were_sent(
         [{"key": "h", "value": b"1"}, {"key": "h", "value": None}],
         None,
     ]
-    assert {(row["topic"], row["partition"], row["log_epoch"]) for row in rows} == {
+    assert {(row["topic"], row["partition"], row["incarnation"]) for row in rows} == {
         (pipeline.topic, 1, 0)
     }
 
@@ -241,7 +241,7 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
         )
         assert told in pipeline.door("doctor", json_too=False).out
         producer.commit_transaction()
-    assert pipeline.ran().document["records"] == 1
+    assert pipeline.ran().document["records_read"] == 1
     assert pipeline.is_whole()
     assert pipeline.door("verify").code == 0
 
@@ -297,7 +297,7 @@ def test_a_start_that_skips_is_decided_once_and_kept(
     pipeline.produce(400)
     assert pipeline.ran().outcomes == ["offsets_stored"]
     pipeline.produce(400)
-    assert pipeline.ran().document["records"] == 400
+    assert pipeline.ran().document["records_read"] == 400
     assert sum(pipeline.in_table().values()) == 400
     assert pipeline.committed() == dict.fromkeys(range(4), 200)
 
@@ -344,7 +344,7 @@ def test_caps_and_small_tasks_load_everything_in_the_end(
     pipeline = make_pipeline(limits={"max_records_per_plan": 500, "target_task_bytes": 4_000})
     pipeline.produce(1_200)
     told = [pipeline.ran().document for _ in range(4)]
-    assert [t["records"] for t in told] == [500, 500, 200, 0]
+    assert [t["records_read"] for t in told] == [500, 500, 200, 0]
     assert len(told[0]["plan"]["ranges"]) > 4, "a range larger than a task is split"
     assert pipeline.is_whole()
 
@@ -388,7 +388,10 @@ def test_a_plan_without_ranges_reaches_a_table_with_features_that_only_spark_can
     )
     assert pipeline.ran().outcomes == ["offsets_stored"]
     pipeline.produce(200)
-    assert (pipeline.ran().document["records"], sum(pipeline.in_table().values())) == (200, 200)
+    assert (pipeline.ran().document["records_read"], sum(pipeline.in_table().values())) == (
+        200,
+        200,
+    )
 
 
 def test_a_plan_without_ranges_is_not_stored_for_a_transform_that_does_not_work(
@@ -470,8 +473,8 @@ def test_records_that_expired_are_skipped_loudly_where_policy_says_so(
         "partition": 1,
         "from": 100,
         "until": 150,
-        "why": "expired",
-        "log_epoch": 0,
+        "reason": "expired",
+        "incarnation": 0,
     }
     assert said.document["plan"]["losses"] == [lost]
     assert sum(pipeline.in_table().values()) == 750
@@ -499,7 +502,8 @@ def test_the_doors_for_programs_print_one_document(pipeline: Pipeline) -> None:
     pipeline.produce(400)
     pipeline.ran()
     assert [
-        (o["committed"], o["position"], o["lag"]) for o in pipeline.door("offsets", "show").document
+        (o["committed"], o["loaded_until"], o["lag"])
+        for o in pipeline.door("offsets", "show").document
     ] == [(100, 100, 0)] * 4
     [listed] = pipeline.door("plans", "list").document
     assert (listed["number"], listed["rows"], listed["offsets"], listed["table_version"]) == (

@@ -55,7 +55,7 @@ LOSING = plan_of(3, Loss(LOG, 0, 5, LossReason.EXPIRED), Loss(LOG, 7, 8, LossRea
 
 
 def rows_in(path: str | Path) -> Rows:
-    columns = ("topic", "partition", "from_offset", "until_offset", "why", "plan_number")
+    columns = ("topic", "partition", "from_offset", "until_offset", "reason", "plan_number")
     return sorted(
         tuple(row[name] for name in columns)
         for row in DeltaTable(str(path)).to_pyarrow_table().to_pylist()
@@ -93,17 +93,17 @@ def test_each_column_of_the_table_says_what_it_holds(path: str) -> None:
     fields = DeltaTable(path).schema().fields
     assert [field.name for field in fields] == [
         "app_id",
-        "uid",
+        "pipeline_id",
         "topic",
         "partition",
         "broker_id",
         "from_offset",
         "until_offset",
-        "why",
+        "reason",
         "plan_number",
         "plan_id",
         "recorded_at",
-        "log_epoch",
+        "incarnation",
     ]
     assert all(field.metadata["comment"] for field in fields)
 
@@ -112,9 +112,9 @@ def test_a_table_of_before_logs_had_lives_gets_their_column_when_it_is_first_nee
     path: str,
 ) -> None:
     before = losses.schema()
-    DeltaTable.create(path, before.remove(before.get_field_index("log_epoch")))
+    DeltaTable.create(path, before.remove(before.get_field_index("incarnation")))
     record_losses(LOSING, app_id=APP, path=path)
-    assert "log_epoch" not in [field.name for field in DeltaTable(path).schema().fields]
+    assert "incarnation" not in [field.name for field in DeltaTable(path).schema().fields]
     later = plan_of(4, Loss(LOG, 1, 2, LossReason.EXPIRED, 1))
     record_losses(later, app_id=APP, path=path)
     assert recorded(later, app_id=APP, path=path)
@@ -125,7 +125,7 @@ def test_a_losses_table_that_was_made_when_there_were_fewer_reasons_takes_new_on
     path: str,
 ) -> None:
     before = losses.schema()
-    at = before.get_field_index("why")
+    at = before.get_field_index("reason")
     DeltaTable.create(
         path, before.set(at, before.field(at).with_metadata({"comment": "expired; offset moved"}))
     )
@@ -395,8 +395,8 @@ def assert_lost_offsets_recorded(said: Said, pipeline: Pipeline, why: str) -> No
             "partition": partition,
             "from": 100,
             "until": 200,
-            "why": why,
-            "log_epoch": 0,
+            "reason": why,
+            "incarnation": 0,
         }
         for partition in range(4)
     ]
@@ -407,7 +407,7 @@ def reject_unproven(pipeline: Pipeline, why: str) -> None:
     proof = pipeline.door("verify")
     assert proof.code == 0, proof.err + proof.out
     found = [
-        (log["partition"], log["log_epoch"], log["without_row"]["losses"])
+        (log["partition"], log["incarnation"], log["without_row"]["losses"])
         for log in proof.document["logs"]
     ]
     assert [one for one in found if one[2]] == [

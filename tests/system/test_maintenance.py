@@ -67,7 +67,7 @@ def test_a_table_that_is_maintained_is_proven_and_loaded_as_before_and_no_row_mo
     )
 
     pipeline.produce(80)
-    assert pipeline.ran().document["records"] == 80
+    assert pipeline.ran().document["records_read"] == 80
     assert pipeline.is_whole() and pipeline.door("verify").document["passed"] is True
 
 
@@ -152,7 +152,7 @@ def test_a_table_with_deletion_vectors_loses_them_and_no_row(
     assert done.code == 0, done.err
     assert spark.read.format("delta").load(str(pipeline.table)).count() == rows == 80 - 4 * 3
     pipeline.produce(80)
-    assert pipeline.ran().document["records"] == 80
+    assert pipeline.ran().document["records_read"] == 80
     proof = pipeline.door("verify").document
     assert proof["passed"] is True, "the DELETE was noted before the log may forget it"
 

@@ -82,7 +82,7 @@ def peak_of(cluster: EmbeddedCluster, whole: OffsetRange, size: int, root: Path)
         [[i] for i in range(len(ranges))],
         topic_ids={},
         leader_epochs={},
-        log_epochs={},
+        incarnations={},
         cleanups={},
         tails={},
     )

@@ -48,7 +48,7 @@ def test_one_record_beside_empty_partitions_is_loaded_and_every_position_is_kept
 ) -> None:
     with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
         broker.produce(pipeline.topic, 2, [(b"only", b"one")])
-    assert pipeline.ran().document["records"] == 1
+    assert pipeline.ran().document["records_read"] == 1
     assert pipeline.is_whole()
     with pipeline.zookeeper() as client:
         root = f"/consumers/{pipeline.group}/offsets/{pipeline.topic}"
@@ -171,7 +171,7 @@ def test_a_start_by_time_begins_at_the_first_record_of_that_time_in_each_partiti
                     partition,
                     encode(Batch(0, [Rec(0, b"v")], base_timestamp=at, max_timestamp=at)),
                 )
-    assert pipeline.ran().document["records"] == 2
+    assert pipeline.ran().document["records_read"] == 2
     assert sorted((partition, offset) for partition, offset, _ in pipeline.in_table()) == [
         (0, 2),
         (0, 3),
@@ -203,7 +203,7 @@ def test_a_range_whose_start_the_brokers_will_soon_delete_is_told_by_plan_and_ru
     assert pipeline.door("run", after=["--dry-run"]).document["expires_soon"] == [expected]
     said = pipeline.ran()
     assert said.document["outcomes"][0] == {"outcome": "expires_soon", "message": expected}
-    assert said.document["records"] == 3
+    assert said.document["records_read"] == 3
 
 
 def test_a_cap_of_bytes_loads_everything_in_the_end_and_every_partition_moves(

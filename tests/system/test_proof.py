@@ -197,7 +197,7 @@ def test_rows_that_somebody_deleted_are_told_from_one_that_never_came_until_an_o
     found = log_of(proof.document, 3)
     assert (proof.code, found["never_came"], found["removed_by_others"]) == (9, 0, 11)
     assert found["removed_by"] == [
-        {"table_version": 1, "operation": "DELETE", "why": "removed rows"}
+        {"table_version": 1, "operation": "DELETE", "reason": "removed rows"}
     ]
     assert "11 removed later by another writer's DELETE at version 1" in proof.err
     assert "table accept-changes CONF 1" in proof.err
@@ -319,7 +319,7 @@ def test_a_lost_table_and_an_old_copy_of_it_are_refused_by_every_door_in_the_wor
                 "loading goes on behind them",
             )
         offsets = pipeline.door("offsets", "show")
-        assert (offsets.code, {(one["position"], one["lag"]) for one in offsets.document}) == (
+        assert (offsets.code, {(one["loaded_until"], one["lag"]) for one in offsets.document}) == (
             5,
             {(None, None)},
         )
@@ -400,7 +400,7 @@ def test_an_update_of_somebody_elses_is_reported_as_a_run_reports_it_until_it_is
     proof, ran = pipeline.door("verify"), pipeline.run()
     assert (proof.code, ran.code, proof.document["missing"]) == (9, 5, 0)
     assert proof.document["by_others"] == [
-        {"table_version": 1, "operation": "UPDATE", "why": "removed rows"}
+        {"table_version": 1, "operation": "UPDATE", "reason": "removed rows"}
     ]
     assert ran.document["message"] in proof.err and "etl table accept-changes CONF 1" in proof.err
     operator_decisions.acknowledge(load_settings(pipeline.conf), "1", "it was us")

@@ -162,7 +162,7 @@ def test_where_the_table_has_no_offsets_a_crash_leaves_what_nobody_knows_and_the
     shown = pipeline.door("plans", "show", json_too=False)
     assert "nobody can count them: the table has no column offset" in shown.out
     pipeline.produce(80)
-    assert pipeline.ran().document["records"] == 80
+    assert pipeline.ran().document["records_read"] == 80
     refused(pipeline.door("verify"), 2, "there is no column offset")
     doctor = pipeline.door("doctor")
     [line] = [line for line in doctor.document["lines"] if line["name"] == "transformed rows"]

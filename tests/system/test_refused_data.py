@@ -240,10 +240,10 @@ def test_offsets_missing_from_inside_a_log_stop_the_run_and_are_let_go_where_pol
     )
     rows = (
         DeltaTable(f"{pipeline.table}_losses")
-        .to_pyarrow_table(columns=["from_offset", "until_offset", "why"])
+        .to_pyarrow_table(columns=["from_offset", "until_offset", "reason"])
         .to_pylist()
     )
-    assert rows == [{"from_offset": 10, "until_offset": 20, "why": "missing from the log"}]
+    assert rows == [{"from_offset": 10, "until_offset": 20, "reason": "missing from the log"}]
 
 
 def test_an_absurd_length_in_a_response_is_named(spoiled: tuple[Pipeline, FakeBroker]) -> None:
@@ -274,7 +274,7 @@ def test_a_response_that_is_cut_off_costs_a_retry_and_no_record(
 ) -> None:
     pipeline, broker = spoiled
     broker.script[FETCH].append(cut_to(60))
-    assert pipeline.ran().document["records"] == 30
+    assert pipeline.ran().document["records_read"] == 30
 
 
 # -- the ledger

@@ -84,7 +84,7 @@ def test_a_worker_that_is_killed_is_replaced_and_rows_come_once(
     real = local_workers.Worker.answer
     monkeypatch.setattr(local_workers.Worker, "answer", answer)
     small.produce(400)
-    assert small.ran().document["records"] == 400
+    assert small.ran().document["records_read"] == 400
     assert killed and small.is_whole()
 
 
@@ -107,7 +107,7 @@ def test_workers_that_die_again_and_again_end_the_run_which_says_how_they_ended(
         "limits.local_below_bytes",
     )
     monkeypatch.setattr(local_workers.Worker, "answer", real)
-    assert small.ran().document["records"] == 400
+    assert small.ran().document["records_read"] == 400
     assert small.is_whole()
 
 
@@ -119,5 +119,5 @@ def test_what_a_worker_raises_is_told_with_its_place_and_the_same_plan_is_finish
     small.settings = {**SMALL, "source": {"max_record_bytes": 1024}}
     refused(small.run(), 5, "more than 1024 bytes", "partition 1, offset 0")
     small.settings = SMALL
-    assert small.ran().document["records"] == 1
+    assert small.ran().document["records_read"] == 1
     assert sum(small.in_table().values()) == 1

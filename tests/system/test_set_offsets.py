@@ -63,7 +63,7 @@ def test_a_position_is_set_forwards_and_back_and_every_record_is_there_once_or_t
     assert pipeline.ran().outcomes == ["records_lost", "records_lost", "offsets_set", "ingested"]
     losses = DeltaTable(f"{pipeline.table}_losses").to_pyarrow_table().to_pylist()
     assert sorted(
-        (row["partition"], row["from_offset"], row["until_offset"], row["why"]) for row in losses
+        (row["partition"], row["from_offset"], row["until_offset"], row["reason"]) for row in losses
     ) == [(0, 20, 35, "skipped by hand"), (1, 20, 40, "skipped by hand")]
     assert sum(pipeline.in_table().values()) == 160 - 15 - 20
     proof = pipeline.door("verify")

@@ -151,7 +151,7 @@ def is_loaded(job: subprocess.Popen[str], folder: Path, home: Path) -> None:
     said, told = job.communicate(timeout=240)
     assert job.returncode == 0, told[-4000:]
     document = json.loads(said)
-    assert (document["records"], document["outcomes"] != []) == (RECORDS, True)
+    assert (document["records_read"], document["outcomes"] != []) == (RECORDS, True)
     assert rows_in(folder / "table") == expected()
     kept = sorted(path.name for path in (home / ".cache" / "offset-range-etl").rglob("*.nbc"))
     assert kept and len(kept) == len(set(kept)), (

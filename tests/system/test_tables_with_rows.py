@@ -122,8 +122,8 @@ def test_rows_that_are_said_to_be_of_another_log_stay_and_every_record_is_loaded
     assert Counter(rows_by_offset(heir).values()) == {2: 400, 1: 200}
     lives = (
         DeltaTable(str(heir.table))
-        .to_pyarrow_table(columns=["log_epoch"])
-        .column("log_epoch")
+        .to_pyarrow_table(columns=["incarnation"])
+        .column("incarnation")
         .to_pylist()
     )
     assert Counter(lives) == {0: 400, 1: 600}
@@ -168,7 +168,7 @@ def test_a_table_without_our_columns_says_what_it_holds_and_is_no_way_to_a_secon
         assert said.code == 5, said.err + said.out
         assert f"The table holds 100 rows of {heir.topic}:0" in said.err, said.err
     spark.sql(
-        f"ALTER TABLE delta.`{heir.table}` ADD COLUMNS (headers array<struct<key:string,value:binary>>, log_epoch int)"
+        f"ALTER TABLE delta.`{heir.table}` ADD COLUMNS (headers array<struct<key:string,value:binary>>, incarnation int)"
     )
     refused(heir.run(), 5, "a second time")
     assert restored(heir).code == 0
@@ -362,7 +362,7 @@ def test_a_first_conf_says_that_the_table_holds_rows_of_the_topic_already(
         "--json",
     )
     assert said.code == 0, said.err
-    why = {one["key"]: one["why"] for one in said.document["chosen"]}["table.path"]
+    why = {one["key"]: one["reason"] for one in said.document["chosen"]}["table.path"]
     assert (
         "the first run stops: The table holds 100 rows" in why and "etl ledger restore CONF" in why
     )

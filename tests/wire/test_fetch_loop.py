@@ -603,7 +603,7 @@ def test_rows_carry_the_life_of_their_log(broker: FakeBroker) -> None:
     task = Task(
         broker,
         [wanted(0, 0, 10), wanted(1, 0, 10)],
-        {"columns": ("partition", "log_epoch"), "log_epochs": {BrokerPartition("demo", 1): 2}},
+        {"columns": ("partition", "incarnation"), "incarnations": {BrokerPartition("demo", 1): 2}},
     )
     assert {tuple(row.values()) for each in task.batches() for row in each.to_pylist()} == {
         (0, 0),

@@ -31,7 +31,7 @@ from tests.fakes.broker import hang_up
 from tests.fakes.jafka import FETCH, MULTIFETCH, OFFSETS, JafkaBroker, entry, wrapped
 
 ONE, TWO = BrokerPartition("clicks", 0, 1), BrokerPartition("clicks", 0, 2)
-COLUMNS = ("value", "topic", "partition", "offset", "broker_id", "message_index", "log_epoch")
+COLUMNS = ("value", "topic", "partition", "offset", "broker_id", "message_index", "incarnation")
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def asked(broker: FakeBroker) -> tuple[list[Task], Reading]:
         [[i] for i in range(PARTITIONS)],
         topic_ids={},
         leader_epochs={},
-        log_epochs={},
+        incarnations={},
         cleanups={},
         tails={},
     )

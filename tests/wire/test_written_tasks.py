@@ -43,7 +43,7 @@ def write(
     root: Path,
     tasks: list[list[int]],
     *,
-    log_epochs: dict[BrokerPartition, int] | None = None,
+    incarnations: dict[BrokerPartition, int] | None = None,
     partition_by: tuple[str, ...] = (),
 ) -> list[Written]:
     """Ranges [3, 17) of three partitions, read and written by these tasks."""
@@ -66,7 +66,7 @@ def write(
         tasks,
         topic_ids={},
         leader_epochs={},
-        log_epochs=log_epochs or {},
+        incarnations=incarnations or {},
         cleanups={},
         tails={},
     )
@@ -93,7 +93,7 @@ def test_ranges_of_a_task_share_a_file_and_each_has_a_receipt(
     broker: FakeBroker, tmp_path: Path
 ) -> None:
     epochs = {BrokerPartition("clicks", 1): 2}
-    written = write(broker, tmp_path, [[0, 2], [1]], log_epochs=epochs)
+    written = write(broker, tmp_path, [[0, 2], [1]], incarnations=epochs)
     assert [(one.indices, len(one.files), one.rows) for one in written] == [
         ((0, 2), 1, 28),
         ((1,), 1, 14),
@@ -109,7 +109,7 @@ def test_ranges_of_a_task_share_a_file_and_each_has_a_receipt(
         zip(
             *(
                 table.column(name).to_pylist()
-                for name in ("partition", "offset", "value", "log_epoch")
+                for name in ("partition", "offset", "value", "incarnation")
             ),
             strict=True,
         )
@@ -146,7 +146,7 @@ def test_a_little_that_several_brokers_lead_is_one_file_and_one_connection_to_ea
         )
         tasks = pack_tasks(ranges, {}, 2**28, parallelism=1)
         known = tasks_of_ranges(
-            ranges, tasks, topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={}
+            ranges, tasks, topic_ids={}, leader_epochs={}, incarnations={}, cleanups={}, tails={}
         )
         written = [write_task(task, reading, FileOptions(str(tmp_path), COLUMNS)) for task in known]
         assert [(one.indices, len(one.files), one.rows) for one in written] == [((0, 1, 2), 1, 42)]
@@ -186,7 +186,7 @@ def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_t
         [[0]],
         topic_ids={},
         leader_epochs={},
-        log_epochs={},
+        incarnations={},
         cleanups={},
         tails={},
     )
@@ -268,7 +268,7 @@ def write_transformed(
         [[0]],
         topic_ids={},
         leader_epochs={},
-        log_epochs={},
+        incarnations={},
         cleanups={},
         tails={},
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ATTEMPTS = 3
 """A first write may meet another driver's first write, and the table it made must be opened again.
 """
-_LOG_EPOCH = "log_epoch"
+_INCARNATION = "incarnation"
 _GONE = re.compile("Object at location (.+?) not found")
 
 
@@ -74,7 +74,7 @@ def read_losses(path: str, *, uid: str) -> tuple[Loss, ...]:
         "partition",
         "from_offset",
         "until_offset",
-        "why",
+        "reason",
         *_kept_epoch(table),
     ]
     try:
@@ -86,8 +86,8 @@ def read_losses(path: str, *, uid: str) -> tuple[Loss, ...]:
             BrokerPartition(r["topic"], r["partition"], r["broker_id"]),
             r["from_offset"],
             r["until_offset"],
-            LossReason(r["why"]),
-            r.get(_LOG_EPOCH) or 0,
+            LossReason(r["reason"]),
+            r.get(_INCARNATION) or 0,
         )
         for r in rows
     }
@@ -105,7 +105,7 @@ def _rows_of(table: DeltaTable, columns: Sequence[str], uid: str) -> list[dict[s
     found = (
         QueryBuilder()
         .register("losses", table)
-        .execute(f"select {', '.join(columns)} from losses where uid = '{mine}'")
+        .execute(f"select {', '.join(columns)} from losses where pipeline_id = '{mine}'")
         .read_all()
     )
     rows: list[dict[str, Any]] = pyarrow.table(found).to_pylist()
@@ -134,18 +134,18 @@ def schema() -> pyarrow.Schema:
 
     columns = (
         ("app_id", pyarrow.string(), "application id of the pipeline, as in the data's table"),
-        ("uid", pyarrow.string(), "the pipeline's random id, made with its first plan"),
+        ("pipeline_id", pyarrow.string(), "the pipeline's random id, made with its first plan"),
         ("topic", pyarrow.string(), "topic of the log"),
         ("partition", pyarrow.int32(), "partition of the log"),
         ("broker_id", pyarrow.int32(), "broker of the log on the 0.7 family, else null"),
         ("from_offset", pyarrow.int64(), "first offset that was let go"),
         ("until_offset", pyarrow.int64(), "one past the last offset that was let go"),
-        ("why", pyarrow.string(), "; ".join(why.value for why in LossReason)),
+        ("reason", pyarrow.string(), "; ".join(why.value for why in LossReason)),
         ("plan_number", pyarrow.int64(), "number of the plan that let them go"),
         ("plan_id", pyarrow.string(), "its id"),
         ("recorded_at", pyarrow.timestamp("us", tz="UTC"), "when this row was written"),
         (
-            _LOG_EPOCH,
+            _INCARNATION,
             pyarrow.int32(),
             "which life of the log they were of, as in the data's table; null: the first",
         ),
@@ -188,10 +188,10 @@ def _append(plan: Plan, app_id: str, path: str) -> None:
     transaction = Transaction(_transaction_id(plan, app_id), plan.number, last_updated=now_ms)
     rows, is_needed = (
         _without_comments(_rows(plan, app_id, now_ms), table),
-        any(loss.log_epoch for loss in plan.losses),
+        any(loss.incarnation for loss in plan.losses),
     )
     if not _kept_epoch(table) and not is_needed:
-        rows = rows.drop_columns([_LOG_EPOCH])
+        rows = rows.drop_columns([_INCARNATION])
     write_deltalake(
         table,
         rows,
@@ -210,17 +210,17 @@ def _rows(plan: Plan, app_id: str, now_ms: int) -> pyarrow.Table:
         [
             {
                 "app_id": app_id,
-                "uid": plan.uid,
+                "pipeline_id": plan.uid,
                 "topic": loss.log.topic,
                 "partition": loss.log.partition,
                 "broker_id": loss.log.broker_id,
                 "from_offset": loss.from_offset,
                 "until_offset": loss.until_offset,
-                "why": loss.why.value,
+                "reason": loss.why.value,
                 "plan_number": plan.number,
                 "plan_id": plan.id,
                 "recorded_at": now_ms * 1000,
-                _LOG_EPOCH: loss.log_epoch,
+                _INCARNATION: loss.incarnation,
             }
             for loss in plan.losses
         ],
@@ -249,7 +249,7 @@ def open_losses(path: str) -> DeltaTable | None:
     table = open_table(path)
     if table is None:
         return None
-    there = {field.name for field in table.schema().fields} | {_LOG_EPOCH}
+    there = {field.name for field in table.schema().fields} | {_INCARNATION}
     lacking = next((name for name in schema().names if name not in there), None)
     if lacking:
         message = f"The table at the path of the losses table has no column {lacking}"
@@ -269,7 +269,7 @@ def _kept_epoch(table: DeltaTable) -> list[str]:
     """The column of the log's life, where the table has it: it was added after the others, and is
     added to a table that needs it.
     """
-    return [field.name for field in table.schema().fields if field.name == _LOG_EPOCH]
+    return [field.name for field in table.schema().fields if field.name == _INCARNATION]
 
 
 def _holds(table: DeltaTable, plan: Plan, app_id: str) -> bool:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 
-LOG_EPOCH = "log_epoch"
+INCARNATION = "incarnation"
 """A table may lack it, or rows may have NULL there: they are of the log's first life, 0."""
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _ROWS_AT_ONCE = 2**17
@@ -172,7 +172,7 @@ def _names(table: DeltaTable, *, physical: bool) -> dict[str, str]:
         for field in table.schema().fields
     }
     key = row_key(physical=physical)
-    lacking = next((name for name in key if name not in there and name != LOG_EPOCH), None)
+    lacking = next((name for name in key if name not in there and name != INCARNATION), None)
     if lacking:
         raise Uncountable(f"the table has no column {lacking}")
     return {name: there[name] for name in key if name in there}
@@ -266,7 +266,7 @@ def _batches_of(
     with parquet.ParquetFile(unquote(one.path), filesystem=folder) as file:
         there = set(file.schema_arrow.names)
         read = [name for name, physical in names.items() if name not in fixed and physical in there]
-        if not {*fixed, *read} >= {*names} - {LOG_EPOCH}:
+        if not {*fixed, *read} >= {*names} - {INCARNATION}:
             return  # written before the table had the column: it is NULL in all its rows
         for batch in file.iter_batches(
             columns=[names[name] for name in read], batch_size=_ROWS_AT_ONCE
@@ -281,10 +281,10 @@ def _typed(
     import pyarrow
 
     columns = {
-        name: _repeated(value, name, rows) for name, value in {LOG_EPOCH: "0", **fixed}.items()
+        name: _repeated(value, name, rows) for name, value in {INCARNATION: "0", **fixed}.items()
     }
     columns |= {name: _cast(name, column) for name, column in read.items()}
-    columns[LOG_EPOCH] = columns[LOG_EPOCH].fill_null(0)
+    columns[INCARNATION] = columns[INCARNATION].fill_null(0)
     key = row_key(physical="message_index" in columns)
     return pyarrow.RecordBatch.from_pydict({name: columns[name] for name in key}).drop_null()
 
@@ -313,8 +313,8 @@ def _repeated(value: str | None, name: str, rows: int) -> pyarrow.Array:
     return pyarrow.repeat(pyarrow.scalar(value or None, pyarrow.string()), rows).cast(_kind(name))
 
 
-LogEpochs = Mapping[BrokerPartition, int]
-NO_EPOCHS: LogEpochs = MappingProxyType({})
+Incarnations = Mapping[BrokerPartition, int]
+NO_INCARNATIONS: Incarnations = MappingProxyType({})
 _Life = tuple[str | int | None, ...]
 """One life of one log, as rows name it: the values of `_life_columns`."""
 _Seen = ObservedOffsets | ObservedMessages
@@ -339,7 +339,7 @@ def recount(
     path: str,
     delta_version: int | None,
     ranges: Sequence[OffsetRange],
-    log_epochs: LogEpochs = NO_EPOCHS,
+    incarnations: Incarnations = NO_INCARNATIONS,
     *,
     behind_transform: bool = False,
     gaps_max: int = GAPS_KEPT,
@@ -347,7 +347,7 @@ def recount(
     """Return the results of `ranges`, counted in the Parquet files that commit `delta_version`
     added (None: unknown).
 
-    `log_epochs`: incarnations other than the first. Fetched bytes are unknown (None), and all
+    `incarnations`: incarnations other than the first. Fetched bytes are unknown (None), and all
     offsets without a row are `missing_offsets`, but on Jafka, where nobody knows which should have
     one. Rows outside all ranges are ignored; `verify` finds them. What can never be counted is no
     error; raises TableUnreachable, and as `open_table`, if a later try may help.
@@ -363,7 +363,7 @@ def recount(
             found = files_of_today(
                 path, [(r.from_offset, r.until_offset) for r in ranges], physical=physical
             )
-        receipts = _recounted(found, ranges, log_epochs, gaps_max)
+        receipts = _recounted(found, ranges, incarnations, gaps_max)
     except Uncountable as why:
         return Recount((NOT_COUNTED,) * len(ranges), str(why))
     return Recount(
@@ -375,24 +375,24 @@ def recount_commit(
     path: str,
     delta_version: int,
     ranges: Sequence[OffsetRange],
-    log_epochs: LogEpochs = NO_EPOCHS,
+    incarnations: Incarnations = NO_INCARNATIONS,
 ) -> tuple[RangeResult, ...] | None:
     """Return the same from the commit's own files only; None if they are gone or cannot be counted."""
     try:
         found = files_of_commit(path, delta_version, physical=_are_physical(ranges))
-        return _recounted(found, ranges, log_epochs, GAPS_KEPT) if found else None
+        return _recounted(found, ranges, incarnations, GAPS_KEPT) if found else None
     except Uncountable:
         return None
 
 
 def _recounted(
-    files: TableFiles, ranges: Sequence[OffsetRange], log_epochs: LogEpochs, gaps_max: int
+    files: TableFiles, ranges: Sequence[OffsetRange], incarnations: Incarnations, gaps_max: int
 ) -> tuple[RangeResult, ...]:
     seen: dict[int, _Seen] = {
         i: ObservedMessages(r) if r.log.is_physical else ObservedOffsets(r)
         for i, r in enumerate(ranges)
     }
-    by_log, columns = _by_log(ranges, log_epochs), _life_columns(physical=_are_physical(ranges))
+    by_log, columns = _by_log(ranges, incarnations), _life_columns(physical=_are_physical(ranges))
     for batch in files.rows():
         _count(batch, columns, by_log, seen)
     return tuple(seen[i].receipt(gaps_max) for i in range(len(ranges)))
@@ -403,11 +403,11 @@ def _are_physical(ranges: Sequence[OffsetRange]) -> bool:
 
 
 def _by_log(
-    ranges: Sequence[OffsetRange], log_epochs: LogEpochs
+    ranges: Sequence[OffsetRange], incarnations: Incarnations
 ) -> dict[_Life, list[tuple[int, OffsetRange]]]:
     found: dict[_Life, list[tuple[int, OffsetRange]]] = {}
     for i, r in enumerate(ranges):
-        named = {**r.log.place, "log_epoch": log_epochs.get(r.log, 0)}
+        named = {**r.log.place, "incarnation": incarnations.get(r.log, 0)}
         found.setdefault(
             tuple(named[name] for name in _life_columns(physical=r.log.is_physical)), []
         ).append((i, r))

@@ -55,7 +55,7 @@ from etl.errors import (
 from etl.io.delta.file_statistics import TEXT_KEPT
 from etl.io.delta.log import open_log
 from etl.io.delta.recover_results import (
-    LOG_EPOCH,
+    INCARNATION,
     TableFiles,
     Uncountable,
     actions_of,
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 Intervals = Mapping[AuditedLog, Sequence[tuple[int, int]]]
 """Offsets [from, until) of each partition."""
 _FROM_STATISTICS = "spark.databricks.delta.optimizeMetadataQuery.enabled"
-_LOG_COLUMNS = ("topic", "log_epoch", "partition")
+_LOG_COLUMNS = ("topic", "incarnation", "partition")
 _DOUBLES_SHOWN = 5
 _STRANGERS_SHOWN = 3
 
@@ -151,7 +151,7 @@ class Scan:
                 is_full = row["rows"] == row["distinct_offsets"] == BUCKET_OFFSETS
                 bitmap = None if is_full else bytes(row["bitmap"])
                 bucket = Bucket(row["bucket"], row["rows"], bitmap)
-                yield AuditedLog(partition, row["log_epoch"]), bucket
+                yield AuditedLog(partition, row["incarnation"]), bucket
 
     def first_of_no_log(self) -> list[dict[str, Any]]:
         """Return the key columns of some rows without a valid record."""
@@ -186,7 +186,7 @@ def _of_log(rows: DataFrame, audited: AuditedLog) -> DataFrame:
     return rows.where(
         (f.col("topic") == audited.log.topic)
         & (f.col("partition") == audited.log.partition)
-        & (f.col("log_epoch") == audited.log_epoch)
+        & (f.col("incarnation") == audited.incarnation)
     )
 
 
@@ -197,12 +197,12 @@ def rows_until(spark: SparkSession, path: str) -> dict[BrokerPartition, tuple[in
     with rows_are_read(spark, path):
         keys = read_keys(spark, path, None, physical=False)
         rows = keys.dropna(subset=["topic", "partition", "offset"])
-        newest = f.max(f.struct("log_epoch", "offset")).alias("last")
+        newest = f.max(f.struct("incarnation", "offset")).alias("last")
         found = {}
         for row in rows.groupBy("topic", "partition").agg(newest).collect():
             last = row["last"]
             partition = BrokerPartition(row["topic"], row["partition"])
-            found[partition] = last["log_epoch"], last["offset"] + 1
+            found[partition] = last["incarnation"], last["offset"] + 1
         return found
 
 
@@ -225,7 +225,7 @@ def rows_in_intervals(
     for row in counted:
         broker_id = row["broker_id"] if physical else None
         partition = BrokerPartition(row["topic"], row["partition"], broker_id)
-        rows[AuditedLog(partition, row["log_epoch"])] = row["count"]
+        rows[AuditedLog(partition, row["incarnation"])] = row["count"]
     return rows
 
 
@@ -241,7 +241,7 @@ def _joined(keys: DataFrame, intervals: Intervals, how: str) -> DataFrame:
     names = [name for name in row_key(physical=physical) if name not in ("offset", "message_index")]
     rows = []
     for audited, parts in intervals.items():
-        values = {**audited.log.place, "log_epoch": audited.log_epoch}
+        values = {**audited.log.place, "incarnation": audited.incarnation}
         key = [values[name] for name in names]
         rows += [(*key, start, until) for start, until in parts]
     schema = _schema_of((*names, "from_offset", "until_offset"))
@@ -260,7 +260,7 @@ def first_of_no_log(
     spark: SparkSession, path: str, delta_version: int | None, *, physical: bool
 ) -> list[dict[str, Any]]:
     """Return the key columns of some rows without a valid record."""
-    names = [name for name in row_key(physical=physical) if name != "log_epoch"]
+    names = [name for name in row_key(physical=physical) if name != "incarnation"]
     with rows_are_read(spark, path):
         rows = _load(spark, path, delta_version, physical=physical)
         invalid = rows.where(~_is_of_a_log(physical=physical)).limit(_STRANGERS_SHOWN)
@@ -318,7 +318,7 @@ def _is_of_a_log(*, physical: bool) -> Column:
 def _load(
     spark: SparkSession, path: str, delta_version: int | None, *, physical: bool
 ) -> DataFrame:
-    """Return the key columns; a table whose transform dropped `log_epoch` has one incarnation."""
+    """Return the key columns; a table whose transform dropped `incarnation` has one incarnation."""
     from pyspark.sql import functions as f
 
     reader = spark.read.format("delta")
@@ -334,10 +334,10 @@ def _load(
             action=f"Check the transform: it must leave {keys} as they are",
         )
     epoch = f.lit(0)
-    if "log_epoch" in frame.columns:
-        epoch = f.coalesce(f.col("log_epoch"), epoch)
-    columns = {name: f.col(name) for name in row_key(physical=physical) if name != "log_epoch"}
-    columns["log_epoch"] = epoch
+    if "incarnation" in frame.columns:
+        epoch = f.coalesce(f.col("incarnation"), epoch)
+    columns = {name: f.col(name) for name in row_key(physical=physical) if name != "incarnation"}
+    columns["incarnation"] = epoch
     return frame.select([columns[name].alias(name) for name in row_key(physical=physical)])
 
 
@@ -357,7 +357,7 @@ def _buckets(frame: DataFrame) -> DataFrame:
     return with_distinct.orderBy(*_LOG_COLUMNS, "bucket")
 
 
-LOG = ("topic", "broker_id", "partition", "log_epoch")
+LOG = ("topic", "broker_id", "partition", "incarnation")
 """The columns of a partition and its incarnation. All are NULL in rows without a valid record."""
 Log = tuple[str, int, int, int]
 _RUN = ("number", "first_offset", "first_index", "last_offset", "last_index", "rows")
@@ -560,7 +560,7 @@ class EntryScan:
             return []
         entry = found.double_places[0]
         audited = found.audited
-        wanted = {**audited.log.place, "log_epoch": audited.log_epoch, "offset": entry}
+        wanted = {**audited.log.place, "incarnation": audited.incarnation, "offset": entry}
         with rows_are_read(self.spark, self.path):
             keys = read_keys(self.spark, self.path, self.delta_version, physical=True)
             rows = without_intervals(keys, self.before)
@@ -584,13 +584,13 @@ def _audited(row: Row) -> AuditedLog | None:
     if row["topic"] is None:
         return None
     return AuditedLog(
-        BrokerPartition(row["topic"], row["partition"], row["broker_id"]), row["log_epoch"]
+        BrokerPartition(row["topic"], row["partition"], row["broker_id"]), row["incarnation"]
     )
 
 
 def _log_of(audited: AuditedLog) -> Log:
     log = audited.log
-    return log.topic, log.broker_id or 0, log.partition, audited.log_epoch
+    return log.topic, log.broker_id or 0, log.partition, audited.incarnation
 
 
 def _keys(spark: SparkSession, path: str, delta_version: int | None) -> DataFrame:
@@ -694,15 +694,15 @@ _APPEND_ONLY = "delta.appendOnly"
 def condition(spans: Sequence[Span], columns: Sequence[str]) -> str:
     """Return SQL that is true for exactly the rows of these offsets. `columns`: of the table.
 
-    A row without a `log_epoch` is of the partition's first incarnation.
+    A row without an `incarnation` is of the partition's first incarnation.
     """
     incarnation = "0"
-    if "log_epoch" in columns:
-        incarnation = "coalesce(`log_epoch`, 0)"
+    if "incarnation" in columns:
+        incarnation = "coalesce(`incarnation`, 0)"
     return " OR ".join(
         f"({_partition_condition(span.log)} "
         f"AND `offset` >= {span.from_offset} AND `offset` < {span.until_offset} "
-        f"AND {incarnation} = {span.log_epoch})"
+        f"AND {incarnation} = {span.incarnation})"
         for span in spans
     )
 
@@ -861,8 +861,8 @@ def _by_statistics(
         if name != "message_index":
             bounds[name] = _bounds(action, name, physical)
     rows = action.get("num_records")
-    incarnation = bounds.pop(LOG_EPOCH, (0, 0))
-    if incarnation is None and action["null_count"].get(names[LOG_EPOCH]) == rows:
+    incarnation = bounds.pop(INCARNATION, (0, 0))
+    if incarnation is None and action["null_count"].get(names[INCARNATION]) == rows:
         incarnation = 0, 0
     if rows is None or incarnation is None or None in bounds.values():
         return None
@@ -929,13 +929,15 @@ def _counted_in(files: TableFiles) -> list[tuple[tuple[Any, ...], tuple[int, int
 def _groups(rows: pyarrow.Table) -> Iterator[tuple[tuple[Any, ...], tuple[int, int, int]]]:
     """Yield first offset, last offset and rows of each partition and incarnation of `rows`."""
     keys = [
-        name for name in ("topic", "broker_id", "partition", LOG_EPOCH) if name in rows.column_names
+        name
+        for name in ("topic", "broker_id", "partition", INCARNATION)
+        if name in rows.column_names
     ]
     grouped = rows.group_by(keys).aggregate(
         [("offset", "min"), ("offset", "max"), ("offset", "count")]
     )
     for row in grouped.to_pylist():
-        key = row["topic"], row.get("broker_id"), row["partition"], row[LOG_EPOCH]
+        key = row["topic"], row.get("broker_id"), row["partition"], row[INCARNATION]
         yield key, (row["offset_min"], row["offset_max"], row["offset_count"])
 
 
@@ -950,7 +952,7 @@ def _by_query_engine(
     import pyarrow
     from deltalake import QueryBuilder
 
-    incarnation = f'coalesce("{LOG_EPOCH}", 0)' if LOG_EPOCH in names else "0"
+    incarnation = f'coalesce("{INCARNATION}", 0)' if INCARNATION in names else "0"
     broker = ", broker_id" if "broker_id" in names else ""
     query = (
         f'select topic{broker}, partition, {incarnation} as "life", '

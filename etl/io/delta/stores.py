@@ -396,7 +396,7 @@ def _outside_of_replay(text: str, path: str) -> SettingsError | None:
     if "DELTA_REPLACE_WHERE_MISMATCH" not in text:
         return None
     message = "The transform changes what names the record of a row, so that a replay would add rows where it takes none out"
-    action = "Check the function: it must leave topic, partition, offset and log_epoch of each row as they came; nothing was replaced"
+    action = "Check the function: it must leave topic, partition, offset and incarnation of each row as they came; nothing was replaced"
     return SettingsError(message, key="transform", path=path, action=action)
 
 

@@ -162,7 +162,7 @@ def loaded_by(path: str, app_id: str) -> dict[BrokerPartition, list[tuple[int, i
         if plan is None:
             continue
         for r in plan.ranges:
-            loaded = (plan.log_epochs.get(r.log, 0), r.from_offset, r.until_offset)
+            loaded = (plan.incarnations.get(r.log, 0), r.from_offset, r.until_offset)
             found.setdefault(r.log, []).append(loaded)
     return found
 

@@ -185,7 +185,7 @@ class Session:
         clock = Clock()
         said = run_etl("run", str(conf), "--json")
         seconds = clock.seconds
-        if said.code or said.document["records"] != job["records"]:
+        if said.code or said.document["records_read"] != job["records"]:
             raise ValueError(said.err + said.out)
         return {
             "seconds": seconds,

@@ -281,7 +281,7 @@ def test_entries_are_numbered_by_the_edges_of_their_log_and_added_up() -> None:
         "topic": ["clicks"] * 4 + ["other"] * 2 + [None],
         "broker_id": [1, 1, 2, 1, 1, 1, None],
         "partition": [0] * 6 + [None],
-        "log_epoch": [0] * 6 + [None],
+        "incarnation": [0] * 6 + [None],
         "offset": [0, 99, 5, 100, 7, 3, None],
         "rows": [1, 3, 1, 2, 1, 1, 4],
         "messages": [1, 2, 1, 2, 1, 1, 0],

@@ -163,7 +163,7 @@ def test_a_pipeline_and_its_backfills_are_beside_one_another_and_nobody_else_is(
 
 
 def test_a_claim_comes_back_as_it_was_written() -> None:
-    for one in (CLAIM, replace(CLAIM, stretches={}, log_epochs={}, reason="no")):
+    for one in (CLAIM, replace(CLAIM, stretches={}, incarnations={}, reason="no")):
         assert parse_claim(render_claim(one), path="p") == one
 
 

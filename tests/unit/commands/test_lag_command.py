@@ -41,7 +41,7 @@ def loaded() -> Outside:
 
 def test_a_partition_has_its_lag_in_records_bytes_and_time_and_the_sum_is_told() -> None:
     first, second, third = (found := lags(loaded())).as_json()["partitions"]
-    assert (first["position"], first["log_end"], first["lag"], first["records_at_most"]) == (
+    assert (first["loaded_until"], first["log_end"], first["lag"], first["records_at_most"]) == (
         5,
         7,
         2,
@@ -92,7 +92,7 @@ def test_what_a_stored_plan_holds_lags_from_where_the_plan_begins() -> None:
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
     grow(outside, 1, 0, 0)
-    assert [(row["position"], row["lag"]) for row in lags(outside).as_json()["partitions"]] == [
+    assert [(row["loaded_until"], row["lag"]) for row in lags(outside).as_json()["partitions"]] == [
         (0, 6),
         (0, 3),
         (0, 4),
@@ -110,7 +110,7 @@ def test_a_partition_without_a_leader_is_listed_with_null_and_is_in_no_sum() -> 
     found = lags(outside, settings)
     row = found.as_json()["partitions"][0]
     known = {name for name, value in row.items() if value is not None}
-    assert known == {"topic", "partition", "position", "unknown"} and row["unknown"] == {
+    assert known == {"topic", "partition", "loaded_until", "unknown"} and row["unknown"] == {
         "lag": "it has no leader"
     }
     assert (found.totals["partitions_unknown"], found.totals["lag"]) == (1, 1)

@@ -37,7 +37,7 @@ class Rows:
             tuple(
                 RangeResult(
                     0
-                    if plan.log_epochs[r.log]
+                    if plan.incarnations[r.log]
                     else max(0, min(r.until_offset, 100) - r.from_offset)
                 )
                 for r in plan.ranges
@@ -58,10 +58,10 @@ def asked(
 
 def test_a_position_does_not_go_back_over_rows_of_a_log_that_was_cut() -> None:
     assert asked(Rows(), stands()) == {A: 50, B: 0}
-    assert asked(Rows(), stands(log_epochs={A: 1})) == {A: 50, B: 0}, (
+    assert asked(Rows(), stands(incarnations={A: 1})) == {A: 50, B: 0}, (
         "its rows are of the life before"
     )
-    assert asked(Rows(), stands(log_epochs={A: 1}), {(A, 0): [(80, 150)]}) == {A: 30, B: 0}, (
+    assert asked(Rows(), stands(incarnations={A: 1}), {(A, 0): [(80, 150)]}) == {A: 30, B: 0}, (
         "the records of the others are gone"
     )
 

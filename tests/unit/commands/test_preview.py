@@ -107,8 +107,8 @@ def test_what_the_next_run_lets_go_is_said_and_is_what_it_then_lets_go() -> None
             "partition": 0,
             "from": 5,
             "until": 7,
-            "why": "expired",
-            "log_epoch": 0,
+            "reason": "expired",
+            "incarnation": 0,
         }
     ]
     assert preview.as_json()["losses"] == losses

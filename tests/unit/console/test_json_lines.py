@@ -141,7 +141,11 @@ def test_lines_of_a_run_name_pipeline_run_verb_and_plan_and_what_it_came_to() ->
         ("info", "Run ended: done", None, 1),
     ]
     assert found[2]["logger"] == "kazoo.client" and found[4]["outcome"] == "ingested"
-    assert (found[-1]["records"], found[-1]["exit_code"], found[-1]["state"]) == (194, 0, "done")
+    assert (found[-1]["records_read"], found[-1]["exit_code"], found[-1]["state"]) == (
+        194,
+        0,
+        "done",
+    )
 
 
 def test_a_run_that_fails_says_so_once_and_leaves_the_error_to_whoever_tells_it() -> None:

@@ -111,7 +111,7 @@ def test_logs_whose_offsets_are_bytes_are_shown_by_broker_and_partition_and_coun
             "log_start": 0,
             "log_end": 300,
             "committed": None,
-            "position": 100,
+            "loaded_until": 100,
             "lag": 200,
             "paused": None,
         }

@@ -88,17 +88,20 @@ def test_too_many_intervals_become_fewer_and_keep_every_row(
 
 def test_intervals_of_two_lives_of_a_log_are_not_merged_even_where_their_offsets_meet() -> None:
     assert merge(
-        [Interval(0, 5, 5), Interval(5, 9, 4, log_epoch=1), Interval(2, 5, 3, log_epoch=1)]
-    ) == (Interval(0, 5, 5), Interval(2, 9, 7, log_epoch=1))
+        [Interval(0, 5, 5), Interval(5, 9, 4, incarnation=1), Interval(2, 5, 3, incarnation=1)]
+    ) == (Interval(0, 5, 5), Interval(2, 9, 7, incarnation=1))
 
 
 def test_folding_keeps_the_life_of_the_log_and_what_a_reset_said_of_vanished_records() -> None:
     first, reset, later = plan_of(1, (A, 0, 5)), plan_of(2), plan_of(3, (A, 3, 9))
     gone = Vanished(A, 3, 5)
     found = fold(fold(LoadedIntervals(), *first), replace(reset[0], vanished=(gone,)), reset[1])
-    found = fold(found, replace(later[0], log_epochs={A: 1}), later[1])
+    found = fold(found, replace(later[0], incarnations={A: 1}), later[1])
     assert found == LoadedIntervals(
-        3, {A: (Interval(0, 5, 4), Interval(3, 9, 5, log_epoch=1))}, table_id="t", vanished=(gone,)
+        3,
+        {A: (Interval(0, 5, 4), Interval(3, 9, 5, incarnation=1))},
+        table_id="t",
+        vanished=(gone,),
     )
 
 
@@ -403,8 +406,8 @@ def test_rows_of_every_life_of_a_log_that_another_pipeline_had_reached_are_no_su
     assert found.given_up == {
         A: (
             Interval(0, OFFSETS_END, 0),
-            Interval(0, OFFSETS_END, 0, log_epoch=1),
-            Interval(0, 4, 0, log_epoch=2),
+            Interval(0, OFFSETS_END, 0, incarnation=1),
+            Interval(0, 4, 0, incarnation=2),
         ),
         B: (Interval(0, 7, 0),),
     }

@@ -100,19 +100,19 @@ def test_of_a_range_whose_gaps_nobody_knows_what_is_left_is_not_judged() -> None
     unknown = RangeResult(rows=3, gaps_complete=False)
     left, applied, doubtful = as_claimed(plan, applied_of(unknown, unknown), CLAIM)
     assert left.ranges == plan.ranges[1:] and applied.receipts == (unknown,)
-    assert doubtful == {LOG: (Interval(0, 4, 4, log_epoch=2),)}
+    assert doubtful == {LOG: (Interval(0, 4, 4, incarnation=2),)}
 
 
 def test_the_same_holds_of_plans_that_were_pruned() -> None:
     intervals = (
-        Interval(0, 5, 5, log_epoch=2),
-        Interval(5, 10, 3, log_epoch=2),
-        Interval(10, 12, 2, log_epoch=2),
+        Interval(0, 5, 5, incarnation=2),
+        Interval(5, 10, 3, incarnation=2),
+        Interval(10, 12, 2, incarnation=2),
     )
     coverage = LoadedIntervals(intervals={LOG: intervals})
     found = covered_as_claimed(coverage, CLAIM)
-    assert found.intervals == {LOG: (Interval(0, 4, 4, log_epoch=2),)}
-    assert found.given_up == {LOG: (Interval(6, 10, 4, log_epoch=2),)}
+    assert found.intervals == {LOG: (Interval(0, 4, 4, incarnation=2),)}
+    assert found.given_up == {LOG: (Interval(6, 10, 4, incarnation=2),)}
     whole = replace(CLAIM, stretches={LOG: ((0, 12),)})
     assert covered_as_claimed(coverage, whole) == coverage
 
@@ -121,14 +121,14 @@ def test_who_goes_on_with_it_keeps_what_nobody_can_judge_as_loaded_and_not_count
     """Free it would be loaded again, and some of its rows may be there."""
     pruned = LoadedIntervals(
         1,
-        {LOG: (Interval(0, 5, 5, log_epoch=2), Interval(5, 8, 2, log_epoch=2))},
+        {LOG: (Interval(0, 5, 5, incarnation=2), Interval(5, 8, 2, incarnation=2))},
         table_id="table-1",
     )
     plan = plain_plan(
         2,
         ranges=(OffsetRange(LOG, 8, 9), OffsetRange(LOG, 9, 12)),
         table_transaction_version=1,
-        log_epochs={LOG: 2},
+        incarnations={LOG: 2},
     )
     recorded = [
         (
@@ -145,10 +145,10 @@ def test_who_goes_on_with_it_keeps_what_nobody_can_judge_as_loaded_and_not_count
     found = fold_all(*loaded_as_claimed(pruned, recorded, CLAIM), None)
     assert found.intervals == {
         LOG: (
-            Interval(0, 4, 4, log_epoch=2),
-            Interval(6, 8, None, log_epoch=2),
-            Interval(8, 9, 1, log_epoch=2),
-            Interval(9, 10, None, log_epoch=2),
+            Interval(0, 4, 4, incarnation=2),
+            Interval(6, 8, None, incarnation=2),
+            Interval(8, 9, 1, incarnation=2),
+            Interval(9, 10, None, incarnation=2),
         )
     }
     assert not found.given_up

@@ -659,14 +659,14 @@ def test_an_operator_may_skip_more_and_not_the_same_twice() -> None:
 
 def test_what_is_skipped_or_passed_over_is_lost_of_the_life_that_the_log_has_now() -> None:
     old = with_id(
-        replace(STORED, log_epochs={A: 2}, losses=(Loss(A, 4, 5, LossReason.SKIPPED, 1),))
+        replace(STORED, incarnations={A: 2}, losses=(Loss(A, 4, 5, LossReason.SKIPPED, 1),))
     )
     plan = again(old, snapshot_of({A: (0, 30)}), SKIPPED)
     assert (offsets_of(plan)[A], plan.losses[-1]) == (
         [(3, 5), (8, 30)],
-        replace(SKIPPED, log_epoch=2),
+        replace(SKIPPED, incarnation=2),
     )
-    state = replace(onward({A: 4}, log_epochs={A: 2}), positions={A: 7}, followed={A: 7})
+    state = replace(onward({A: 4}, incarnations={A: 2}), positions={A: 7}, followed={A: 7})
     assert planned(snapshot_of({A: (0, 9)}), state).losses == (Loss(A, 4, 7, LossReason.MOVED, 2),)
 
 

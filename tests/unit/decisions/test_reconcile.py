@@ -747,7 +747,7 @@ RESET = plan_of(
     kind=PlanKind.RESET,
     table_id="t1",
     positions={**POSITIONS, A: 0},
-    log_epochs={A: 1},
+    incarnations={A: 1},
     vanished=(Vanished(A, 0, 5),),
     seen=COMPLETE,
 )
@@ -755,7 +755,8 @@ RESET = plan_of(
 
 
 @pytest.mark.parametrize(
-    "adopted", [RESET, plan_of(4, table_id="t1", positions={**POSITIONS, A: 1}, log_epochs={A: 1})]
+    "adopted",
+    [RESET, plan_of(4, table_id="t1", positions={**POSITIONS, A: 1}, incarnations={A: 1})],
 )
 @pytest.mark.parametrize("known", [ledger_of(2), Ledger()])
 @pytest.mark.parametrize("policy", OnOffsetChanged)

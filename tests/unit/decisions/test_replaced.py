@@ -181,9 +181,9 @@ def test_byte_positions_tell_no_rows_so_a_replay_inside_an_interval_leaves_their
 
 
 def test_rows_of_another_life_of_the_log_are_left_alone() -> None:
-    old, came = Interval(0, 10, 10), Interval(5, 8, 3, log_epoch=1)
+    old, came = Interval(0, 10, 10), Interval(5, 8, 3, incarnation=1)
     assert replaced_in(
-        [old, Interval(5, 8, 3, log_epoch=1)], Span(LOG, 5, 8, 1, stood=3), [came]
+        [old, Interval(5, 8, 3, incarnation=1)], Span(LOG, 5, 8, 1, stood=3), [came]
     ) == (old, came)
 
 

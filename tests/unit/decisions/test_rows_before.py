@@ -59,7 +59,7 @@ def test_a_first_plan_that_would_read_offsets_of_rows_in_the_table_is_refused_wi
         "table.path",
         "etl ledger restore CONF",
         "etl table accept-changes CONF 7",
-        "log_epoch 1",
+        "incarnation 1",
     ):
         assert way in error.action
 
@@ -82,21 +82,21 @@ def test_a_partition_begins_behind_the_rows_where_the_group_has_an_offset_there_
     assert {log: plan.positions[log] for log in plan.positions} == {
         FIRST: 200,
         SECOND: 200,
-    } and not plan.log_epochs
+    } and not plan.incarnations
     assert plan.rows_before == RowsBefore("t", HELD)
 
 
 def test_rows_of_the_last_life_count_and_what_is_loaded_behind_them_is_of_that_life() -> None:
     held = (HeldRows(FIRST, 0, 0, 900, 900), HeldRows(FIRST, 2, 0, 50, 50))
     plan = planned(seen(table=replace(TABLE, held=held), committed={FIRST: Committed(50, 1)}))
-    assert begins(plan)[FIRST] == 50 and plan.log_epochs == {FIRST: 2}
+    assert begins(plan)[FIRST] == 50 and plan.incarnations == {FIRST: 2}
 
 
 def test_rows_that_an_operator_said_are_other_records_leave_the_start_alone_and_the_next_life_begins() -> (
     None
 ):
     plan = planned(seen(ledger=word()))
-    assert begins(plan) == {FIRST: 0, SECOND: 0} and plan.log_epochs == {FIRST: 1, SECOND: 1}
+    assert begins(plan) == {FIRST: 0, SECOND: 0} and plan.incarnations == {FIRST: 1, SECOND: 1}
     assert plan.rows_before is not None and all(one.is_accepted for one in plan.rows_before.held)
 
 
@@ -138,8 +138,8 @@ def test_a_partition_that_could_not_be_read_at_first_is_judged_by_what_the_last_
         next_plan(last.rows_before, later)
     accepted = RowsBefore("t", tuple(replace(one, is_accepted=True) for one in HELD))
     plan = next_plan(accepted, later)
-    assert plan.log_epochs == {SECOND: 1} and plan.rows_before == accepted
-    assert next_plan(accepted, replace(later, table=Table("another", 9, None))).log_epochs == {}
+    assert plan.incarnations == {SECOND: 1} and plan.rows_before == accepted
+    assert next_plan(accepted, replace(later, table=Table("another", 9, None))).incarnations == {}
     assert topics_accepted(later) == ("clicks",)
 
 

@@ -204,7 +204,7 @@ def test_a_position_that_was_set_in_the_place_of_a_reset_is_not_set_again_before
     plan = set_to(outside, a=8)
     assert (
         plan
-        and plan.log_epochs == {A: 1}
+        and plan.incarnations == {A: 1}
         and plan.losses == (Loss(A, 5, 8, LossReason.SKIPPED, 1),)
     )
     with pytest.raises(
@@ -326,7 +326,7 @@ def test_a_position_in_a_life_of_a_log_keeps_that_life_and_epochs_that_nobody_re
     plan = set_to(outside, a=35)
     assert (
         plan
-        and plan.log_epochs == {A: 1}
+        and plan.incarnations == {A: 1}
         and plan.losses == (Loss(A, 30, 35, LossReason.SKIPPED, 1),)
     )
     assert A not in plan.record_epochs and plan.leader_epochs[A] == max(outside.logs[A].epochs)

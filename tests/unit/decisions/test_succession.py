@@ -236,7 +236,7 @@ def test_who_takes_over_begins_at_the_others_positions_and_the_next_run_goes_on_
         ENDED,
         TookOver(OLD, 4),
     )
-    assert (plan.topic_ids, plan.log_epochs) == ({"clicks": "id-1"}, {LOGS[0]: 1})
+    assert (plan.topic_ids, plan.incarnations) == ({"clicks": "id-1"}, {LOGS[0]: 1})
     report = run(outside)
     assert outcomes(report) == [Outcome.PLAN_RESUMED, Outcome.INHERITED, Outcome.INGESTED]
     assert (
@@ -392,7 +392,7 @@ def test_what_the_other_knew_of_a_topic_that_we_went_on_with_after_it_was_made_a
             topic_ids={"clicks": "id-2"},
             positions=dict.fromkeys(LOGS[:2], 2),
             seen=dict.fromkeys(LOGS[:2], Committed()),
-            log_epochs=dict.fromkeys(LOGS[:2], 2),
+            incarnations=dict.fromkeys(LOGS[:2], 2),
             log_starts={},
             leader_epochs={},
             record_epochs={},
@@ -407,10 +407,10 @@ def test_what_the_other_knew_of_a_topic_that_we_went_on_with_after_it_was_made_a
         now_ms=2,
         reason="said twice",
     )
-    assert (again.topic_ids, again.positions, again.log_epochs) == (
+    assert (again.topic_ids, again.positions, again.incarnations) == (
         ours.topic_ids,
         ours.positions,
-        ours.log_epochs,
+        ours.incarnations,
     )
 
 
@@ -430,7 +430,7 @@ def test_where_the_log_forgot_the_others_plan_its_rows_say_where_it_ended() -> N
     taken = predecessor_of(
         OtherPipeline(OLD, 4), {LOGS[0]: (2, 7), LOGS[1]: (0, 9)}, snapshot, SETTINGS
     )
-    assert (taken.positions, taken.log_epochs) == ({LOGS[0]: 7, LOGS[1]: 9}, {LOGS[0]: 2})
+    assert (taken.positions, taken.incarnations) == ({LOGS[0]: 7, LOGS[1]: 9}, {LOGS[0]: 2})
 
 
 @pytest.mark.parametrize("topic_id", ["id-2", None])
@@ -555,7 +555,7 @@ def merging(ours: Loaded, theirs: Loaded) -> None:
 
 def replace_lives(state: PipelineState) -> PipelineState:
     assert isinstance(state, UpToDate)
-    return replace(state, last=replace(state.last, log_epochs={LOGS[0]: 1}))
+    return replace(state, last=replace(state.last, incarnations={LOGS[0]: 1}))
 
 
 def test_offsets_between_two_pipelines_that_neither_has_loaded_are_not_passed_over() -> None:

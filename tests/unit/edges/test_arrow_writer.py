@@ -44,7 +44,7 @@ class Stale:
 
 def one_row_of_nulls() -> pa.RecordBatch:
     """One row of nulls and noughts."""
-    filled = {"topic": ["t"], "partition": [0], "offset": [0], "log_epoch": [0]}
+    filled = {"topic": ["t"], "partition": [0], "offset": [0], "incarnation": [0]}
     return pa.record_batch(
         [pa.array(filled.get(field.name, [None]), field.type) for field in arrow_schema()],
         schema=arrow_schema(),

@@ -42,7 +42,7 @@ def rows(
         "timestamp": timestamps or [MICROS] * many,
         "timestampType": [0] * many,
         "headers": [None] * many,
-        "log_epoch": [0] * many,
+        "incarnation": [0] * many,
         **columns,
     }
     return pa.record_batch(
@@ -92,7 +92,7 @@ def test_columns_of_wider_types_come_as_the_tables_own(tmp_path: Path) -> None:
     wide = {
         "partition": pa.int64(),
         "timestampType": pa.int64(),
-        "log_epoch": pa.int64(),
+        "incarnation": pa.int64(),
         "timestamp": pa.timestamp("ns", tz="UTC"),
         "topic": pa.large_string(),
         "value": pa.large_binary(),
@@ -126,7 +126,7 @@ def test_a_column_that_no_row_has_a_value_in_is_left_out_of_the_file_and_its_nul
     assert list(nulls) == arrow_schema().names and (
         nulls["key"],
         nulls["headers"],
-        nulls["log_epoch"],
+        nulls["incarnation"],
     ) == (3, 3, 0)
 
 
@@ -210,7 +210,7 @@ def test_what_the_log_says_of_a_file_bounds_each_of_its_values(tmp_path: Path) -
         "offset": 5,
         "timestamp": "1969-12-31T23:59:59.999Z",
         "timestampType": 0,
-        "log_epoch": 0,
+        "incarnation": 0,
     }
     assert said["maxValues"] == {
         **said["minValues"],
@@ -226,7 +226,7 @@ def test_what_the_log_says_of_a_file_bounds_each_of_its_values(tmp_path: Path) -
         "timestamp": 1,
         "timestampType": 0,
         "headers": 3,
-        "log_epoch": 0,
+        "incarnation": 0,
     }
 
 
@@ -492,7 +492,7 @@ def test_files_of_physical_logs_lack_the_columns_that_are_null_in_all_their_rows
         "offset",
         "broker_id",
         "message_index",
-        "log_epoch",
+        "incarnation",
     ]
     assert datetime.fromtimestamp(file.modified_at_ms / 1000, UTC).year >= 2024
 
@@ -542,7 +542,7 @@ def test_a_partitioning_by_a_column_that_no_row_of_physical_logs_has_is_one_of_n
         "partition": 0,
         "broker_id": 0,
         "message_index": 0,
-        "log_epoch": 0,
+        "incarnation": 0,
     }
     batch = pa.record_batch(
         [pa.array([given.get(field.name)], field.type) for field in schema], schema=schema

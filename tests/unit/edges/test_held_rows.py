@@ -103,7 +103,7 @@ def test_lives_of_a_log_are_told_apart_and_null_is_the_first_one(tmp_path: Path)
     lives = pyarrow.array([None, 0, 2], pyarrow.int32())
     written(
         tmp_path,
-        rows(("clicks", 0, 7), ("clicks", 0, 8), ("clicks", 0, 1), log_epoch=lives),
+        rows(("clicks", 0, 7), ("clicks", 0, 8), ("clicks", 0, 1), incarnation=lives),
         schema_mode="merge",
     )
     assert of_clicks(tmp_path) == [HeldRows(LOG, 0, 5, 9, 4), HeldRows(LOG, 2, 1, 2, 1)]

@@ -212,7 +212,7 @@ def test_rows_of_no_log_of_another_log_and_of_another_life_of_ours_are_passed_ov
         ("clicks", 0, 2**63 - 1),
     ]
     lives = pyarrow.array([None, 0] * 4 + [0] * len(strange) + [1], pyarrow.int32())
-    write_deltalake(path, rows_of([*ROWS, *strange, ("clicks", 0, 3)], log_epoch=lives))
+    write_deltalake(path, rows_of([*ROWS, *strange, ("clicks", 0, 3)], incarnation=lives))
     assert recount(path, 0, RANGES) == Recount(RECEIPTS)
     [second] = recount(path, 0, RANGES[:1], {CLICKS: 1}).receipts
     assert (second.rows, second.gaps) == (1, ((0, 3), (4, 6)))
@@ -291,7 +291,7 @@ def test_a_message_that_is_there_twice_is_one_and_one_of_another_life_or_of_no_e
         path,
         messages_of(
             [*MESSAGES, *MESSAGES, (1, 40, 0), (None, 60, 0), (1, 60, None), (3, 60, 0)],
-            log_epoch=lives,
+            incarnation=lives,
         ),
     )
     assert [receipt.rows for receipt in recount(path, 0, OF_BYTES).receipts] == [5, 1, 2]

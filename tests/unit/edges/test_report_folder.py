@@ -115,7 +115,7 @@ def test_the_history_reads_no_more_than_so_many_bytes_and_not_what_runs_saw(
         )
     monkeypatch.setattr(report_files, "HISTORY_MAX_BYTES", 2 * size + 10)
     found = past_runs(tmp_path, OURS, before="2023112")
-    assert [(run.run_id, run.records, run.lag_before) for run in found] == [
+    assert [(run.run_id, run.records_read, run.lag_before) for run in found] == [
         (RUN.format(day), 291, 300) for day in (2, 3)
     ]
 

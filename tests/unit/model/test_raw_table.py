@@ -13,14 +13,14 @@ from tests.fakes.logs import cursor_of
 def test_the_raw_table_has_the_columns_of_sparks_kafka_source_and_the_log_epoch() -> None:
     assert columns.spark_schema() == (
         "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp_ltz, timestampType int, "
-        "headers array<struct<key:string,value:binary>>, log_epoch int"
+        "headers array<struct<key:string,value:binary>>, incarnation int"
     )
 
 
 def test_rows_of_physical_logs_have_the_broker_and_the_place_in_their_entry_too() -> None:
     assert columns.spark_schema(physical=True) == (
         "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp_ltz, timestampType int, "
-        "headers array<struct<key:string,value:binary>>, broker_id int, message_index int, log_epoch int"
+        "headers array<struct<key:string,value:binary>>, broker_id int, message_index int, incarnation int"
     )
     assert tuple(columns.arrow_schema(physical=True).names) == columns.raw_columns(physical=True)
     assert columns.raw_columns(["message_index", "topic", "broker_id"], physical=True) == (
@@ -58,15 +58,15 @@ def test_a_column_that_is_not_there_is_named() -> None:
     "changed, why",
     [
         ({}, None),
-        ({"log_epoch": None}, None),
-        ({"log_epoch": "smallint", "partition": "bigint"}, None),
+        ({"incarnation": None}, None),
+        ({"incarnation": "smallint", "partition": "bigint"}, None),
         ({"value": "string"}, None),
         ({"offset": None}, "there is no column offset"),
         ({"topic": None}, "there is no column topic"),
         ({"partition": "string"}, "the column partition is string"),
         ({"offset": "double"}, "the column offset is double"),
         ({"topic": "binary"}, "the column topic is binary"),
-        ({"log_epoch": "string"}, "the column log_epoch is string"),
+        ({"incarnation": "string"}, "the column incarnation is string"),
     ],
 )
 def test_rows_can_be_proven_only_with_what_names_their_records(
@@ -84,7 +84,7 @@ def test_rows_can_be_proven_only_with_what_names_their_records(
     "changed, why",
     [
         ({}, None),
-        ({"log_epoch": None}, None),
+        ({"incarnation": None}, None),
         ({"broker_id": "smallint"}, None),
         ({"broker_id": None}, "there is no column broker_id"),
         ({"message_index": None}, "there is no column message_index"),

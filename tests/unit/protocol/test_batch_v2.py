@@ -69,7 +69,7 @@ def test_the_golden_record_batch_gives_its_two_rows() -> None:
             "timestamp": 1_700_000_000_000_000,
             "timestampType": 0,
             "headers": None,
-            "log_epoch": 0,
+            "incarnation": 0,
         },
         {
             "key": b"k",
@@ -80,7 +80,7 @@ def test_the_golden_record_batch_gives_its_two_rows() -> None:
             "timestamp": 1_700_000_000_005_000,
             "timestampType": 0,
             "headers": [{"key": "h", "value": b"\x01"}],
-            "log_epoch": 0,
+            "incarnation": 0,
         },
     ]
 

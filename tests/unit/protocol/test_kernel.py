@@ -144,8 +144,10 @@ def test_only_the_chosen_columns_are_built() -> None:
         {"value": None, "offset": 1},
     ]
     assert rows_in(cursor_of(0, 2, columns=("topic",)), records) == [{"topic": "clicks"}] * 2
-    without_headers = rows_in(cursor_of(0, 2, columns=("key", "log_epoch"), log_epoch=4), records)
-    assert without_headers == [{"key": b"k", "log_epoch": 4}, {"key": None, "log_epoch": 4}]
+    without_headers = rows_in(
+        cursor_of(0, 2, columns=("key", "incarnation"), incarnation=4), records
+    )
+    assert without_headers == [{"key": b"k", "incarnation": 4}, {"key": None, "incarnation": 4}]
 
 
 def test_gaps_are_kept_one_by_one_up_to_a_bound_and_counted_beyond_it() -> None:

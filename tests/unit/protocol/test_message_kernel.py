@@ -149,7 +149,7 @@ def test_two_cursors_read_in_turn_between_the_arrow_batches_of_one_group_do_not_
         ("value", "offset"),
         ("timestamp", "timestampType"),
         ("headers", "topic"),
-        ("log_epoch",),
+        ("incarnation",),
     ],
 )
 def test_only_the_chosen_columns_are_built(columns: tuple[str, ...]) -> None:

@@ -78,7 +78,7 @@ def test_the_golden_message_of_v0_has_no_timestamp_and_no_type_of_one() -> None:
             "timestamp": None,
             "timestampType": None,
             "headers": None,
-            "log_epoch": 0,
+            "incarnation": 0,
         }
     ]
 

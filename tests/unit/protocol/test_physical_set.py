@@ -73,7 +73,7 @@ def test_the_encoder_of_these_tests_gives_the_golden_bytes() -> None:
 
 
 def test_a_message_has_the_columns_of_any_and_its_place_in_the_log_of_its_broker() -> None:
-    assert physical_rows_between(HELLO, 1000, 1015, log_epoch=2) == [
+    assert physical_rows_between(HELLO, 1000, 1015, incarnation=2) == [
         {
             "key": None,
             "value": b"hello",
@@ -85,7 +85,7 @@ def test_a_message_has_the_columns_of_any_and_its_place_in_the_log_of_its_broker
             "headers": None,
             "broker_id": 3,
             "message_index": 0,
-            "log_epoch": 2,
+            "incarnation": 2,
         }
     ]
 

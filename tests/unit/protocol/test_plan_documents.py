@@ -262,7 +262,7 @@ def test_the_id_does_not_depend_on_who_leads() -> None:
         {"dialect": BrokerFamily.JAFKA},
         {"leader_epochs": {LOG: 3}},
         {"record_epochs": {LOG: ((3, 5),)}},
-        {"log_epochs": {LOG: 1}},
+        {"incarnations": {LOG: 1}},
         {"vanished": (Vanished(LOG, 1, 2),)},
         {"losses": (Loss(LOG, 1, 2, LossReason.EXPIRED, 1),)},
         {"pending_starts": {LOG: 5}},

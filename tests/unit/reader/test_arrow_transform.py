@@ -34,7 +34,7 @@ def rows(*offsets: int) -> pa.RecordBatch:
                 "offset": n,
                 "timestamp": n,
                 "timestampType": 0,
-                "log_epoch": 0,
+                "incarnation": 0,
             }
             for n in offsets
         ],

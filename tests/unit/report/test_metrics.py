@@ -93,7 +93,7 @@ def test_a_run_that_went_well_tells_what_it_loaded_and_when_and_that_nothing_lag
 
 def test_the_time_of_each_verb_and_each_outcome_has_a_series_whether_or_not_it_came_to_it() -> None:
     found = told(loaded(1, lost=True))
-    assert found["run_verb_duration_seconds"] == {
+    assert found["run_phase_duration_seconds"] == {
         verb.value: pytest.approx(SECONDS.get(verb, 0), abs=0.001) for verb in Verb
     }
     assert {name for name, value in found["run_outcome"].items() if value} == {

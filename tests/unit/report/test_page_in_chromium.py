@@ -119,7 +119,7 @@ def test_a_number_of_millions_is_not_broken_in_its_middle(
     file = tmp_path / "page.html"
     document = {
         **document_of(loaded(12, topics=3)),
-        "records": 12_345_678,
+        "records_read": 12_345_678,
         "records_per_second": 1_234_567,
     }
     file.write_text(page_of(document, RUNS), encoding="utf-8")

@@ -209,7 +209,7 @@ def test_a_first_run_goes_from_the_whole_log_to_no_lag() -> None:
     report.committed(FIRST)
     assert lag_of(report) == [(8, 0), (6, 0)]
     document = document_of(report)
-    assert (document["records"], document["offsets_committed"], document["table_version"]) == (
+    assert (document["records_read"], document["offsets_committed"], document["table_version"]) == (
         13,
         2,
         0,
@@ -337,8 +337,8 @@ def test_skipped_records_are_told_per_log() -> None:
             "partition": 0,
             "from": 0,
             "until": 2000,
-            "why": "expired",
-            "log_epoch": 0,
+            "reason": "expired",
+            "incarnation": 0,
         }
     ]
 
@@ -350,7 +350,7 @@ def test_a_plan_without_ranges_says_that_it_keeps_the_start() -> None:
     assert report.outcomes == [
         (Outcome.OFFSETS_STORED, "Plan 1 has no rows, only the start offsets of 2 partitions")
     ]
-    assert document_of(report)["records"] == 0
+    assert document_of(report)["records_read"] == 0
 
 
 def test_only_offsets_that_moved_are_counted_as_committed() -> None:
@@ -421,18 +421,18 @@ def test_a_plan_is_described_with_its_receipts_for_people_and_programs() -> None
         "behind_transform": False,
     }
     assert document["ranges"][1]["leader"] is None
-    assert document["positions"] == [
+    assert document["partitions"] == [
         {
             "topic": "clicks",
             "partition": 0,
-            "position": 10,
+            "loaded_until": 10,
             "seen_offset": None,
             "seen_version": None,
         },
         {
             "topic": "clicks",
             "partition": 1,
-            "position": 6,
+            "loaded_until": 6,
             "seen_offset": None,
             "seen_version": None,
         },

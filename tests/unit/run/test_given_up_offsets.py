@@ -248,7 +248,7 @@ def test_each_way_to_give_up_offsets_is_recorded_once_and_told_by_the_run(way: W
     assert losses_of(outside) == sorted(way.lost)
     assert not [key for key, times in outside.keys().items() if times > 1]
     lost = {
-        (loss.log, loss.log_epoch, offset)
+        (loss.log, loss.incarnation, offset)
         for loss in way.lost
         for offset in range(loss.from_offset, loss.until_offset)
     }

@@ -342,7 +342,7 @@ def test_an_error_after_the_replay_leaves_a_report_of_both_plans() -> None:
     assert (
         [plan["number"] for plan in told["previous_plans"]],
         told["plan"]["number"],
-        told["records"],
+        told["records_read"],
     ) == ([1], 2, 12)
     assert (told["table_version"], told["plan"]["table_version"]) == (1, None)
 

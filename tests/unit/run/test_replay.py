@@ -425,7 +425,7 @@ def test_rows_of_an_earlier_life_of_the_log_are_refused() -> None:
     with pytest.raises(SettingsError, match="an earlier life of the log"):
         replayed(outside, wanted(1, 5))
     plan = replayed(outside, wanted(3, 6))
-    assert dict(plan.log_epochs) == {LOGS[0]: 1} and dict(plan.stood) == {LOGS[0]: 3}
+    assert dict(plan.incarnations) == {LOGS[0]: 1} and dict(plan.stood) == {LOGS[0]: 3}
     assert not [row for row, times in outside.keys().items() if times > 1]
 
 

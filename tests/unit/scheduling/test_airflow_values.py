@@ -230,7 +230,7 @@ def test_the_xcom_summary_of_a_document_is_small() -> None:
     ranges = [{"topic": "clicks", "partition": n} for n in range(5000)]
     document = {
         "run_id": "r",
-        "records": 7,
+        "records_read": 7,
         "versions": {"a": 1},
         "error": None,
         "outcomes": [{"outcome": "ingested", "message": "plan 3: ..."}],
@@ -238,7 +238,9 @@ def test_the_xcom_summary_of_a_document_is_small() -> None:
         "text": "x" * 100_000,
     }
     kept = xcom_summary(document)
-    assert kept["records"] == 7 and kept["outcomes"] == ["plan 3: ..."] and "versions" not in kept
+    assert (
+        kept["records_read"] == 7 and kept["outcomes"] == ["plan 3: ..."] and "versions" not in kept
+    )
     assert kept["plan"] == {"number": 3, "total_ranges": 5000, "ranges": ranges[:RANGES_KEPT]}
     assert len(str(kept)) < 20_000
     assert xcom_summary(None) == {}

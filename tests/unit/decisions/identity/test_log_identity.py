@@ -196,9 +196,9 @@ def test_the_next_plan_keeps_the_epochs_by_which_it_goes() -> None:
 def test_a_log_whose_leader_tells_no_epoch_any_more_loses_its_old_one_and_one_without_a_leader_keeps_it() -> (
     None
 ):
-    state = onward({A: 7, B: 5}, leader_epochs={A: 3, B: 4}, log_epochs={A: 1})
+    state = onward({A: 7, B: 5}, leader_epochs={A: 3, B: 4}, incarnations={A: 1})
     new = planned(snapshot_of({A: (0, 10)}), state)
-    assert (new.leader_epochs, new.log_epochs) == ({B: 4}, {A: 1})
+    assert (new.leader_epochs, new.incarnations) == ({B: 4}, {A: 1})
 
 
 def test_the_epoch_of_a_record_batch_does_not_stand_for_what_expired_behind_it() -> None:

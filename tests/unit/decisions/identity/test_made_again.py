@@ -148,7 +148,7 @@ def test_the_new_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_no
         in refused.value.action
     )
     plan = accept(outside, "clicks:2-0")
-    assert (plan.positions[TWO], plan.log_epochs[TWO], plan.log_topic_ids) == (0, 1, {})
+    assert (plan.positions[TWO], plan.incarnations[TWO], plan.log_topic_ids) == (0, 1, {})
     run(outside)
     reject_unfinished(outside)
 
@@ -166,7 +166,7 @@ def test_a_kept_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_rea
         run(outside)
     assert "clicks:2-0: the bytes that were read or planned last are there" in refused.value.action
     plan = accept(outside, "clicks:2-0", is_same_log=True)
-    assert (plan.log_epochs, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
+    assert (plan.incarnations, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
     run(outside)
     reject_unfinished(outside)
     assert TWO not in {log for log, life, _ in outside.keys() if life}
@@ -191,7 +191,7 @@ def test_a_log_that_its_broker_kept_goes_on_where_it_was_when_its_topic_is_accep
         in refused.value.action
     )
     plan = accept(outside, "clicks")
-    assert (plan.log_epochs, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
+    assert (plan.incarnations, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
     assert {one.log for one in plan.vanished} == {ONE, ALSO_ONE}
     run(outside)
     reject_unfinished(outside)
@@ -209,7 +209,7 @@ def test_the_logs_of_a_topic_may_be_decided_one_after_the_other_and_each_life_is
         run(outside)
     assert refused.value.where == {"topic": "clicks", "partition": 1, "broker_id": 1}
     plan = accept(outside, "clicks:1-1")
-    assert (plan.log_epochs, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
+    assert (plan.incarnations, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
     assert {one.log for one in plan.vanished} == {ONE, ALSO_ONE}
     run(outside)
     reject_unfinished(outside)
@@ -242,7 +242,7 @@ def test_a_topic_that_was_copied_to_another_ensemble_goes_on_where_it_was() -> N
     with pytest.raises(NeedsDecision):
         run(outside)
     plan = accept(outside, "clicks", is_same_log=True)
-    assert (plan.log_epochs, plan.vanished, plan.log_topic_ids) == ({}, (), {})
+    assert (plan.incarnations, plan.vanished, plan.log_topic_ids) == ({}, (), {})
     run(outside)
     reject_unfinished(outside)
 
@@ -316,7 +316,7 @@ def test_a_partition_that_its_broker_lacks_since_the_topic_was_made_again_starts
     make_again(outside, [ONE, TWO])
     del outside.logs[ALSO_ONE]
     plan = accept(outside, "clicks")
-    assert (plan.positions[ALSO_ONE], plan.log_epochs[ALSO_ONE]) == (0, 1)
+    assert (plan.positions[ALSO_ONE], plan.incarnations[ALSO_ONE]) == (0, 1)
 
 
 def test_a_log_of_which_nothing_was_read_need_not_be_decided() -> None:
@@ -361,7 +361,7 @@ def test_a_topic_that_is_made_again_twice_before_a_broker_comes_back_needs_one_d
     outside.topic_ids["clicks"] = "zxid-f"
     make_again(outside, BROKER_1)
     plan = accept(outside, "clicks")
-    assert (plan.log_topic_ids, plan.log_epochs) == ({TWO: "zxid-5"}, {ONE: 2, ALSO_ONE: 2})
+    assert (plan.log_topic_ids, plan.incarnations) == ({TWO: "zxid-5"}, {ONE: 2, ALSO_ONE: 2})
     run(outside)
     away(outside, TWO, is_away=False)
     accept(outside, "clicks")
@@ -557,7 +557,7 @@ def test_a_stored_plan_whose_log_lost_its_end_gives_its_place_and_the_log_is_rea
     log.cut(log.entries[6][0])
     log.grow(9)
     plan = accept(outside, "clicks:1-0", at_offset=outside.offsets[ONE][0])
-    assert (plan.log_epochs, plan.vanished, plan.positions[ONE]) == (
+    assert (plan.incarnations, plan.vanished, plan.positions[ONE]) == (
         {},
         (),
         outside.offsets[ONE][0],
@@ -665,7 +665,7 @@ def test_who_accepts_hears_of_each_log_whether_its_bytes_or_his_word_decided_it(
     old, snapshot = outside.newest_plan(), FakeWorld(outside, PHYSICAL_SETTINGS).observe()
     plan = accept(outside, "clicks:1-1", "clicks:1-0")
     assert old and told_of(old, plan, snapshot) == [
-        "clicks:1-1: is another log by your word alone: if it is the one that was, its rows are in the table twice, under two log_epochs",
+        "clicks:1-1: is another log by your word alone: if it is the one that was, its rows are in the table twice, under two incarnations",
         "clicks:2-0: is not decided yet, and runs stop until it is",
     ]
     away(outside, TWO)

@@ -89,7 +89,7 @@ def test_an_accepted_log_goes_on_where_it_was_cut_and_what_is_gone_is_named(end:
     outside.logs[A].cut(10)
     outside.logs[A].end = end
     plan = accept(outside, "clicks:0")
-    assert (plan.kind, plan.positions[A], plan.log_epochs, plan.vanished) == (
+    assert (plan.kind, plan.positions[A], plan.incarnations, plan.vanished) == (
         PlanKind.RESET,
         10,
         {A: 1},
@@ -98,7 +98,7 @@ def test_an_accepted_log_goes_on_where_it_was_cut_and_what_is_gone_is_named(end:
     report = run(outside)
     assert outcomes(report)[:2] == [Outcome.TOPIC_CHANGES_ACCEPTED, Outcome.TOPIC_CHANGES_ACCEPTED]
     assert (
-        "rows of offsets 10 to 15 with log_epoch 0 are of records that Kafka lost"
+        "rows of offsets 10 to 15 with incarnation 0 are of records that Kafka lost"
         in report.outcomes[1][1]
     )
     reject_unfinished(outside)
@@ -223,7 +223,7 @@ def test_rows_that_vanished_are_told_of_the_life_that_has_them_where_a_log_is_ac
     run(outside)
     outside.logs[A].cut(9)
     again = accept(outside, "clicks:0")
-    assert again.vanished == (Vanished(A, 9, 15, plan.log_epochs[A]),), (
+    assert again.vanished == (Vanished(A, 9, 15, plan.incarnations[A]),), (
         "what a run has executed is not said again"
     )
     run(outside)
@@ -313,7 +313,7 @@ def test_a_log_may_be_cut_again_before_the_reset_was_executed() -> None:
     with pytest.raises(PartitionTruncated, match="cut at offset 7, and records up to 10"):
         run(outside)
     plan = accept(outside, "clicks:0")
-    assert (plan.positions[A], plan.log_epochs) == (7, {A: 2})
+    assert (plan.positions[A], plan.incarnations) == (7, {A: 2})
     run(outside)
     reject_unfinished(outside)
 
@@ -328,7 +328,7 @@ def test_a_log_may_be_cut_again_and_again() -> None:
     run(outside)
     reject_unfinished(outside)
     plan = outside.newest_plan()
-    assert plan and plan.log_epochs == {A: 2}
+    assert plan and plan.incarnations == {A: 2}
 
 
 @pytest.mark.parametrize("kept", [1, 2])
@@ -380,7 +380,7 @@ def test_a_topic_that_was_made_again_is_read_from_its_start_once_it_is_accepted(
     with pytest.raises(NeedsDecision, match="made again"):
         run(outside)
     plan = accept(outside, "clicks")
-    assert (plan.positions, plan.log_epochs) == ({A: 0, B: 0, C: 0}, {A: 1, B: 1, C: 1})
+    assert (plan.positions, plan.incarnations) == ({A: 0, B: 0, C: 0}, {A: 1, B: 1, C: 1})
     assert plan.vanished == (Vanished(A, 0, 15), Vanished(B, 0, 3), Vanished(C, 0, 4))
     run(outside)
     reject_broken(outside)
@@ -416,7 +416,7 @@ def test_topics_that_are_the_same_in_another_ensemble_are_gone_on_with_where_the
         run(outside)
     outside.logs[A].end = 20
     plan = accept(outside, "clicks", is_same_log=True)
-    assert (plan.log_epochs, plan.vanished, plan.topic_ids) == ({}, (), {"clicks": "zxid-1f"})
+    assert (plan.incarnations, plan.vanished, plan.topic_ids) == ({}, (), {"clicks": "zxid-1f"})
     run(outside)
     reject_unfinished(outside)
     assert not [key for key in outside.keys() if key[1]]
@@ -438,7 +438,7 @@ def test_of_a_topic_of_kafka_nothing_but_a_persons_word_tells_that_it_is_the_sam
     assert old and told_of(old, plan, snapshot) == [
         "clicks: is the topic that it was by your word alone: if it is another, its records below our positions are never loaded"
     ]
-    assert told_of(old, replace(plan, log_epochs={A: 1}), snapshot) == []
+    assert told_of(old, replace(plan, incarnations={A: 1}), snapshot) == []
 
 
 def test_a_topic_that_ends_below_our_position_is_not_the_same() -> None:

@@ -292,9 +292,10 @@ def reject_table_without_backfills(live: PlanLedger, app_id: str, table: Table, 
             claim.name
         ).read_ledger()  # before the table, which may have a newer plan by then, and no older one
         found = open_table(path)
-        in_table = (
-            found.transaction_version(backfill_pipeline(app_id, claim.name)) if found else None
-        )
+        if found:
+            in_table = found.transaction_version(backfill_pipeline(app_id, claim.name))
+        else:
+            in_table = None
         reject_table_without_backfill(claim.name, ledger, table, in_table or 0)
 
 

@@ -292,13 +292,12 @@ def workers_python(name: str, findings: Findings) -> Iterator[Line]:
     """The Python that reads the ranges: Spark refuses another minor version than the driver's."""
     spark = findings.settings.spark
     chosen = spark.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
-    where = (
-        "PYSPARK_PYTHON"
-        if chosen == os.environ.get("PYSPARK_PYTHON")
-        else "spark.pyspark.python"
-        if chosen in spark.values()
-        else ""
-    )
+    if chosen == os.environ.get("PYSPARK_PYTHON"):
+        where = "PYSPARK_PYTHON"
+    elif chosen in spark.values():
+        where = "spark.pyspark.python"
+    else:
+        where = ""
     ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if not spark.get("spark.master", "local").startswith("local") or is_submitted():
         yield ok(

@@ -90,11 +90,10 @@ def cluster(name: str, findings: Findings) -> Iterator[Line]:
             {*source.topic_filter.literal_names, *(newest.topics if newest else ())},
         )
     called = discovery.name_of(findings.metadata, newest)
-    description = (
-        f"{called.name} by the conf, id {called.cluster_id}"
-        if called.cluster_id
-        else f"id {called.name}"
-    )
+    if called.cluster_id:
+        description = f"{called.name} by the conf, id {called.cluster_id}"
+    else:
+        description = f"id {called.name}"
     yield ok(
         name,
         f"{description}; brokers: {len(findings.metadata.brokers)}, topics: {len(findings.metadata.topics)}",
@@ -117,11 +116,9 @@ def _known_logs(findings: Findings) -> set[BrokerPartition]:
     broker.
     """
     source = findings.settings.source
-    return (
-        consumers_of(findings).logs_with_offsets(source.topic_filter.admits)
-        if source.is_physical
-        else set()
-    )
+    if source.is_physical:
+        return consumers_of(findings).logs_with_offsets(source.topic_filter.admits)
+    return set()
 
 
 def consumers_of(findings: Findings) -> ConsumerGroup:
@@ -241,14 +238,13 @@ def _untold(name: str, findings: Findings) -> Iterator[Line]:
         message = (
             f"the brokers do not tell how {len(unknown)} topics are cleaned up: {some(unknown)}"
         )
-        action = (
-            "the ACL DescribeConfigs on them"
-            if tells
-            else (
+        if tells:
+            action = "the ACL DescribeConfigs on them"
+        else:
+            action = (
                 "nothing, where the brokers' log.cleanup.policy is delete, as it is by default: before 0.11 they tell nobody; those that are "
                 "compacted are named in source.assume_compacted"
             )
-        )
         yield advice(
             name,
             message,
@@ -505,11 +501,10 @@ def _server(name: str, answer: ServerAnswer | EtlError, asked_s: float) -> Line:
         return advice(
             name, str(failed(name, answer).found), f"{answer.action}; other servers let us in"
         )
-    version = (
-        f"ZooKeeper {answer.version}, {answer.mode}"
-        if answer.version
-        else "version not known (it does not answer srvr)"
-    )
+    if answer.version:
+        version = f"ZooKeeper {answer.version}, {answer.mode}"
+    else:
+        version = "version not known (it does not answer srvr)"
     found = f"{answer.address}: {version}, session timeout {answer.granted_s:g} s"
     if answer.granted_s == asked_s:
         return ok(name, found)
@@ -670,11 +665,10 @@ def told(name: str, acl: Acl, writers: Mapping[str, frozenset[str]], ours: str |
             to_do,
         )
     if acl is Acl.CREATOR and owners and ours is not None and ours not in owners[0]:
-        us = (
-            f"{_shown(ours)} with another password"
-            if _shown(ours) in whom.split(", ")
-            else f"not by us, {_shown(ours)}"
-        )
+        if _shown(ours) in whom.split(", "):
+            us = f"{_shown(ours)} with another password"
+        else:
+            us = f"not by us, {_shown(ours)}"
         to_do = f"zookeeper.auth; or zookeeper.acl: open and {_COMMAND} by whom they name, then acl: creator and the same by us"
         return advice(name, f"{len(writers):,} znodes can be changed by {whom} alone, {us}", to_do)
     return ok(name, f"{len(writers):,} znodes, changed by {whom or EVERYBODY}, read by everybody")

@@ -78,11 +78,10 @@ def pipelines_of(services: LiveServices, table: Table | None) -> list[OtherPipel
     """All that have loaded into the table, this one among them."""
     if table is None:
         return []
-    us = (
-        [OtherPipeline(services.app_id, table.transaction_version)]
-        if table.transaction_version
-        else []
-    )
+    if table.transaction_version:
+        us = [OtherPipeline(services.app_id, table.transaction_version)]
+    else:
+        us = []
     return [*other_pipelines(services.settings.table.path, services.app_id), *us]
 
 
@@ -153,18 +152,16 @@ def take_over(
             )  # as it is now that it rests
             left = _left_to(other, settings)
             is_itself = is_us(other.app_id, settings)
-            state = (
-                state_of_itself(snapshot, settings)
-                if is_itself
-                else _state_without(other.app_id, snapshot, settings)
-            )
+            if is_itself:
+                state = state_of_itself(snapshot, settings)
+            else:
+                state = _state_without(other.app_id, snapshot, settings)
             # our own number may have been closed by the pipeline that took our place, where our
             # ledger was not in its ZooKeeper
-            repair = (
-                repair_of(state, snapshot)
-                if isinstance(state, (UpToDate, RebuildFromTable))
-                else None
-            )
+            if isinstance(state, (UpToDate, RebuildFromTable)):
+                repair = repair_of(state, snapshot)
+            else:
+                repair = None
             finish_repair(
                 services,
                 repair,
@@ -193,11 +190,10 @@ def take_over(
             plan = with_id(ownership_after_inheritance(plan, snapshot, settings))
             _take_in_pauses(services.ledger, theirs, {log.topic for log in taken.positions})
             _retire_predecessor(services, None if left else theirs, snapshot, reason)
-            known = (
-                set()
-                if state is None or isinstance(state, FirstRun)
-                else plan_of(state).positions.keys()
-            )
+            if state is None or isinstance(state, FirstRun):
+                known: Collection[BrokerPartition] = set()
+            else:
+                known = plan_of(state).positions.keys()
             take_in(
                 services.ledger,
                 coverage,
@@ -206,11 +202,10 @@ def take_over(
                 known=known,
                 lives=taken.incarnations,
             )
-            done = (
-                ""
-                if left or not theirs
-                else f"{name_of(other.app_id)} is retired by now, and no offset was moved"
-            )
+            if left or not theirs:
+                done = ""
+            else:
+                done = f"{name_of(other.app_id)} is retired by now, and no offset was moved"
             store_decided(services, plan, state, snapshot.ledger, done=done)
     given_up = {
         log: offset
@@ -480,11 +475,12 @@ def _resting(services: LiveServices, app_id: str, run_id: str) -> Iterator[PlanL
 def _state_without(app_id: str, snapshot: Snapshot, settings: Settings) -> PipelineState:
     """The state of this pipeline, leaving out what that other pipeline did to the table."""
     table = snapshot.table
-    foreign = (
-        tuple(found for found in table.foreign if not (found.by and found.by.app_id == app_id))
-        if table
-        else ()
-    )
+    if table:
+        foreign = tuple(
+            found for found in table.foreign if not (found.by and found.by.app_id == app_id)
+        )
+    else:
+        foreign = ()
     return reconciled(
         replace(snapshot, table=replace(table, foreign=foreign) if table else None), settings
     )

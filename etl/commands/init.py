@@ -109,11 +109,10 @@ class InitRequest:
         for one in self.keys:
             if one.key in _CHOSEN or not one.key.startswith(_TAKEN):
                 is_chosen = one.key in _CHOSEN
-                message = (
-                    "it is found out, or has an option"
-                    if is_chosen
-                    else "only keys of source, zookeeper and table are asked by"
-                )
+                if is_chosen:
+                    message = "it is found out, or has an option"
+                else:
+                    message = "only keys of source, zookeeper and table are asked by"
                 action = "Run `etl init --help`; others are written into the conf afterwards"
                 raise SettingsError(f"--set {one.key}: {message}", key=one.key, action=action)
 
@@ -122,11 +121,10 @@ class InitRequest:
         """Return the pipeline's name: as given, else the file's, the one topic's or the table
         directory's.
         """
-        topic = (
-            self.topics[0]
-            if len(self.topics) == 1 and re.fullmatch(r"[\w.-]+", self.topics[0])
-            else None
-        )
+        if len(self.topics) == 1 and re.fullmatch(r"[\w.-]+", self.topics[0]):
+            topic = self.topics[0]
+        else:
+            topic = None
         found = (
             self.pipeline
             or (self.out and self.out.stem)
@@ -260,17 +258,15 @@ def _appended(seen: InitFindings) -> str:
 
 
 def _bootstrap(request: InitRequest) -> list[Chosen]:
-    return (
-        [
+    if request.bootstrap:
+        return [
             Chosen(
                 "source.bootstrap_servers",
                 request.bootstrap,
                 "brokers are found here, not by ZooKeeper",
             )
         ]
-        if request.bootstrap
-        else []
-    )
+    return []
 
 
 def _cluster(request: InitRequest, seen: InitFindings) -> list[Chosen]:
@@ -313,23 +309,23 @@ def proposed(listeners: Sequence[tuple[str, str]]) -> str:
         ]
     if best[1].endswith("SSL"):
         words.append("source.security.tls.ca_file=PEM")
-    without = (
-        " (without ca_file the system's authorities are trusted)" if best[1].endswith("SSL") else ""
-    )
+    if best[1].endswith("SSL"):
+        without = " (without ca_file the system's authorities are trusted)"
+    else:
+        without = ""
     return f"{' '.join(f'--set {word}' for word in words)}{without}"
 
 
 def proposed_for_zookeeper(key: str) -> str:
     """Return a proposal for `zookeeper.tls` or `zookeeper.auth`."""
-    words = (
-        ("zookeeper.tls.enabled=true", "zookeeper.tls.ca_file=PEM")
-        if key.startswith("zookeeper.tls")
-        else (
+    if key.startswith("zookeeper.tls"):
+        words: tuple[str, ...] = ("zookeeper.tls.enabled=true", "zookeeper.tls.ca_file=PEM")
+    else:
+        words = (
             "zookeeper.auth.scheme=sasl",
             "zookeeper.auth.username=NAME",
             "'zookeeper.auth.password=${file:/PATH}'",
         )
-    )
     return " ".join(f"--set {word}" for word in words)
 
 
@@ -434,11 +430,10 @@ def look(request: InitRequest) -> InitFindings:
             newest = (
                 PlanLedger(zookeeper, settings.group.id, settings.pipeline).read_ledger().newest
             )
-            in_zookeeper = (
-                None
-                if request.bootstrap or settings.source.is_physical
-                else read_cluster_id(zookeeper)
-            )
+            if request.bootstrap or settings.source.is_physical:
+                in_zookeeper = None
+            else:
+                in_zookeeper = read_cluster_id(zookeeper)
             return InitFindings(
                 settings.source.broker_type,
                 metadata.cluster_id or in_zookeeper,
@@ -494,15 +489,14 @@ def _describe_missing_security(request: InitRequest, zookeeper: ZooKeeper) -> It
         )
         if not is_way_in or any(one.key == "source.security.protocol" for one in request.keys):
             raise
-        there = (
-            []
-            if request.bootstrap
-            else [
+        if request.bootstrap:
+            there = []
+        else:
+            there = [
                 listener
                 for payload in read_registrations(zookeeper, BrokerFamily.KAFKA).values()
                 for listener in parse_endpoints(payload)
             ]
-        )
         action = f"{error.action}. Of etl init: {proposed(there)}"
         raise type(error)(error.message, action=action, **error.where) from error
 
@@ -581,11 +575,9 @@ def _ours(settings: Settings, metadata: ClusterMetadata, are_said: bool) -> Clus
 
 def _named(there: Sequence[str]) -> str:
     more = f" and {len(there) - TOPICS_NAMED} more" if len(there) > TOPICS_NAMED else ""
-    return (
-        f"there are {', '.join(there[:TOPICS_NAMED])}{more}"
-        if there
-        else "the cluster has none yet"
-    )
+    if there:
+        return f"there are {', '.join(there[:TOPICS_NAMED])}{more}"
+    return "the cluster has none yet"
 
 
 def _offsets(cluster: Cluster, settings: Settings, ours: ClusterMetadata) -> int:

@@ -101,11 +101,9 @@ def how_far(snapshot: Snapshot, settings: Settings) -> tuple[Reached | None, Nee
 def _boundaries(snapshot: Snapshot, log: BrokerPartition) -> dict[str, list[int]]:
     """Return where a Jafka partition may be cut: starts of segments and the readable end."""
     extent = snapshot.extents.get(log)
-    return (
-        {}
-        if extent is None or extent.boundaries is None
-        else {"boundaries": list(extent.boundaries)}
-    )
+    if extent is None or extent.boundaries is None:
+        return {}
+    return {"boundaries": list(extent.boundaries)}
 
 
 def lag(settings: Settings) -> Lags:
@@ -187,9 +185,10 @@ class Complete:
         if not self.incomplete:
             return f"{counted(self.logs, 'partition')} complete up to {at(self.until_ms)}"
         named = ", ".join(f"{log.topic} {log.key}" for log in self.incomplete[:_NAMED])
-        more = (
-            f" and {len(self.incomplete) - _NAMED:,} more" if len(self.incomplete) > _NAMED else ""
-        )
+        if len(self.incomplete) > _NAMED:
+            more = f" and {len(self.incomplete) - _NAMED:,} more"
+        else:
+            more = ""
         return f"{len(self.incomplete):,} of {counted(self.logs, 'partition')} not complete up to {at(self.until_ms)}: {named}{more}"
 
     @property
@@ -241,11 +240,10 @@ def complete(settings: Settings, *, until_ms: int, grace_s: float) -> Complete:
             [one.log for one in partitions],
             source.on_no_leader is OnNoLeader.FAIL and not source.is_physical,
         )
-        unled = (
-            tuple(in_order(one.log for one in partitions if one.leader is None))
-            if is_waited_for
-            else ()
-        )
+        if is_waited_for:
+            unled = tuple(in_order(one.log for one in partitions if one.leader is None))
+        else:
+            unled = ()
         now = now_ms()
         if source.is_physical or now >= until_ms + grace_s * 1000:
             first_at = dict[BrokerPartition, int | None].fromkeys(logs)

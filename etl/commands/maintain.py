@@ -261,9 +261,10 @@ def _maintained(
 ) -> tuple[Compacted, int, timedelta, int]:
     path = settings.table.path
     compacted = compaction_of(services, settings)
-    removed = (
-        maintenance.vacuum(services.spark(), path, kept) if maintenance.unneeded(path, kept) else 0
-    )
+    if maintenance.unneeded(path, kept):
+        removed = maintenance.vacuum(services.spark(), path, kept)
+    else:
+        removed = 0
     return compacted, removed, kept, maintenance.write_checkpoint(path, services.spark)
 
 

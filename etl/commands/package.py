@@ -143,11 +143,9 @@ class Package:
     @property
     def delta(self) -> str:
         """Return the options of spark-submit for Delta's jars: local files, else Maven coordinates."""
-        return (
-            f"--jars {','.join(map(str, self.jars))}"
-            if self.jars
-            else f"--packages {DELTA_PACKAGE}"
-        )
+        if self.jars:
+            return f"--jars {','.join(map(str, self.jars))}"
+        return f"--packages {DELTA_PACKAGE}"
 
     @property
     def command(self) -> str:
@@ -187,9 +185,10 @@ def package(out: Path, *, with_environment: bool = False) -> Package:
         zipped = write_zip(out / f"{name}.zip", kernels)
         job = out / "etl_job.py"
         job.write_text(JOB)
-        environment = (
-            _write_environment(out / f"{name}-environment.tar.gz") if with_environment else None
-        )
+        if with_environment:
+            environment = _write_environment(out / f"{name}-environment.tar.gz")
+        else:
+            environment = None
     except OSError as error:
         raise SettingsError(
             f"It cannot be written: {error.strerror or error}",

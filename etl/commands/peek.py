@@ -266,11 +266,9 @@ class PeekedLog:
 
     def _left_s(self) -> float:
         """How long the next record may still be waited for."""
-        return (
-            math.inf
-            if self._timeout_s is None
-            else self._idle_since + self._timeout_s - time.monotonic()
-        )
+        if self._timeout_s is None:
+            return math.inf
+        return self._idle_since + self._timeout_s - time.monotonic()
 
     def _wait(self) -> None:
         """Wait before the next fetch, if the broker answered an empty one at once."""
@@ -431,9 +429,10 @@ class FollowedLog(PeekedLog):
                     self.position = record.next_offset
                     yield record
                     if self.given == self._most:
-                        self.ended = (
-                            Ended.COUNT if record.next_offset > record.offset else Ended.INSIDE
-                        )
+                        if record.next_offset > record.offset:
+                            self.ended = Ended.COUNT
+                        else:
+                            self.ended = Ended.INSIDE
                         return
                 if some:
                     self._idle_since = time.monotonic()

@@ -74,11 +74,10 @@ def show_plan(settings: Settings, number: int | None) -> dict[str, Any]:
         wanted = number or (numbers[-1] if numbers else 0)
         plan = services.ledger.read_plan(wanted) if wanted in numbers else None
         if plan is None:
-            stored = (
-                f"Plans {numbers[0]} to {numbers[-1]} are stored"
-                if numbers
-                else "This pipeline has made no plan yet"
-            )
+            if numbers:
+                stored = f"Plans {numbers[0]} to {numbers[-1]} are stored"
+            else:
+                stored = "This pipeline has made no plan yet"
             check = "Check with `etl plans list`; older ones live on in the coverage"
             raise SettingsError(
                 f"Plan {wanted} is not there: {stored}" if wanted else stored, action=check
@@ -288,11 +287,9 @@ def _said(step: NextStep) -> str:
 def _action_said(step: NextStep) -> str:
     plan = step.plan
     if plan is None:
-        return (
-            f"does nothing: {describe_done_before(step.done_before)}"
-            if step.done_before
-            else "finds nothing new"
-        )
+        if step.done_before:
+            return f"does nothing: {describe_done_before(step.done_before)}"
+        return "finds nothing new"
     if step.action is Action.REPLAY:
         return f"replays plan {plan.number}, which is stored and not in the table"
     if step.action is Action.SUPERSEDE:

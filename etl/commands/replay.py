@@ -64,11 +64,10 @@ class ReplayPreview:
         come = "those that the log has there"
         if not any(r.log.is_physical for r in self.plan.ranges):
             come = f"at most {sum(r.size for r in self.plan.ranges):,} come"
-        first = (
-            f"plan {self.left.number}, which is stored and not in the table, is executed first; then "
-            if self.left
-            else ""
-        )
+        if self.left:
+            first = f"plan {self.left.number}, which is stored and not in the table, is executed first; then "
+        else:
+            first = ""
         more = " and those that it brings there" if self._is_brought_more() else ""
         return f"{first}{go:,} rows of {self.table}{more} go, and {come}, in one commit of plan {self.plan.number}"
 

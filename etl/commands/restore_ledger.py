@@ -8,7 +8,7 @@ plan and the table, and says what the next run does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -165,11 +165,10 @@ def _restorable(
         is_stored = plan is not None and plan.number > (
             (snapshot.table.transaction_version or 0) if snapshot.table else 0
         )
-        why = (
-            "the next run executes the stored plan"
-            if is_stored
-            else "ledger, offsets and table agree"
-        )
+        if is_stored:
+            why = "the next run executes the stored plan"
+        else:
+            why = "ledger, offsets and table agree"
         return Restorable(lost, (f"there is nothing to restore: {why}",))
     moves = apart(plan, snapshot)
     sentences = *describe_each_move(moves), *describe_rewound(moves, snapshot, services.settings)
@@ -245,11 +244,10 @@ def from_commits(
     lost, last = what_is_lost(snapshot, settings)
     if last is None:
         raise Owned("The table's log was cleaned up meanwhile", action="Run this command again")
-    repair = (
-        repair_from(last, snapshot)
-        if lost is Lost.LEDGER
-        else Repair(last, lacks_record=snapshot.ledger.applied is None)
-    )
+    if lost is Lost.LEDGER:
+        repair = repair_from(last, snapshot)
+    else:
+        repair = Repair(last, lacks_record=snapshot.ledger.applied is None)
     if snapshot.share:
         repair = replace(repair, offsets=())  # they move with the plan
     finish_repair(
@@ -291,11 +289,10 @@ def _behind_rows(
     if is_begun_anew:  # no plan was lost
         found = replace(found, kind=PlanKind.SET, took_over=None)
     made = with_id(of_command(found, snapshot, settings))
-    known = (
-        plan_of(state).positions.keys()
-        if isinstance(state, (Replay, Supersede, UpToDate))
-        else set()
-    )
+    if isinstance(state, (Replay, Supersede, UpToDate)):
+        known: Collection[BrokerPartition] = plan_of(state).positions.keys()
+    else:
+        known = set()
     take_in(
         services.ledger,
         None,
@@ -435,11 +432,10 @@ def next_run(sources: PartitionSources, foreseen: Foreseen) -> str | None:
     if log in foreseen.undecided:
         return "follows the offset or stops, by where the log ends, and that was not looked at"
     last = step.state.state if isinstance(step.state, RebuildFromTable) else step.state
-    did = (
-        ["writes the ledger anew from the table"]
-        if isinstance(step.state, RebuildFromTable)
-        else []
-    )
+    if isinstance(step.state, RebuildFromTable):
+        did = ["writes the ledger anew from the table"]
+    else:
+        did = []
     if isinstance(last, UpToDate):
         if sources.difference is Difference.READ_ON:
             did.append(
@@ -460,19 +456,16 @@ def next_run(sources: PartitionSources, foreseen: Foreseen) -> str | None:
 
 def _begins(sources: PartitionSources, foreseen: Foreseen) -> str:
     plan = foreseen.step.plan if foreseen.step.action is Action.STORE else None
-    start = (
-        min(
+    if plan:
+        start = min(
             (r.from_offset for r in plan.ranges if r.log == sources.log),
             default=plan.positions.get(sources.log),
         )
-        if plan
-        else None
-    )
-    return (
-        "decides where the partition starts, once it can be read"
-        if start is None
-        else f"begins the partition at offset {start}"
-    )
+    else:
+        start = None
+    if start is None:
+        return "decides where the partition starts, once it can be read"
+    return f"begins the partition at offset {start}"
 
 
 def _finishes(sources: PartitionSources, foreseen: Foreseen) -> str:
@@ -482,11 +475,10 @@ def _finishes(sources: PartitionSources, foreseen: Foreseen) -> str:
         return "stops, for the plan cannot be finished: a person must decide"
     sentence = "executes the plan, or puts another in its place"
     if step.action:
-        sentence = (
-            "executes the plan"
-            if step.action is Action.REPLAY
-            else f"puts another plan in its place: {step.reason}"
-        )
+        if step.action is Action.REPLAY:
+            sentence = "executes the plan"
+        else:
+            sentence = f"puts another plan in its place: {step.reason}"
     if sources.difference is not Difference.MOVED:
         return sentence
     if isinstance(foreseen.refusal, OffsetMoved):

@@ -208,11 +208,10 @@ def _targets(
     there = {*snapshot.extents, *snapshot.leaderless, *snapshot.owners}
     logs = sorted(log for log in there if wanted.named.covers(log))
     if not logs:
-        message = (
-            f"There is no partition {wanted.named} among the topics of the conf"
-            if wanted.named.log
-            else (f"{wanted.named} is no topic of the conf")
-        )
+        if wanted.named.log:
+            message = f"There is no partition {wanted.named} among the topics of the conf"
+        else:
+            message = f"{wanted.named} is no topic of the conf"
         raise SettingsError(
             message,
             key="LOG",

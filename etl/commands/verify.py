@@ -127,9 +127,10 @@ def without_others(
         and (is_over or not services.settings.source.topic_filter.admits(f.audited.log.topic))
     } & ours
     strange = {f.audited.log.topic for f in found} - ours
-    others = (
-        other_pipelines(services.settings.table.path, services.app_id) if strange or gone else ()
-    )
+    if strange or gone:
+        others = other_pipelines(services.settings.table.path, services.app_id)
+    else:
+        others = ()
     theirs = {
         topic
         for topic in strange | gone
@@ -297,9 +298,10 @@ def _doubt(
     ledgers: BothLedgers, table: Table, loaded: Sequence[Loaded], found: LogFindings
 ) -> UnprovenOffsets:
     acknowledgement = ledgers.ledger.acknowledged
-    accepted = (
-        acknowledgement.number if acknowledgement and acknowledgement.table_id == table.id else 0
-    )
+    if acknowledgement and acknowledgement.table_id == table.id:
+        accepted = acknowledgement.number
+    else:
+        accepted = 0
     plans = {
         (r.from_offset, r.until_offset): one.plan.number
         for one in loaded

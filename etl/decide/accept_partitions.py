@@ -222,11 +222,10 @@ def _reject_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition
                 action="Leave --not-recreated out to continue with the new one",
             )
     for log, cut in sorted(cuts.items()):
-        message = (
-            "it holds other bytes than were read"
-            if cut.holds_others
-            else f"it ends at {cut.left_until}, and we were at {cut.position}"
-        )
+        if cut.holds_others:
+            message = "it holds other bytes than were read"
+        else:
+            message = f"it ends at {cut.left_until}, and we were at {cut.position}"
         action = "Leave --not-recreated out to accept that"
         raise SettingsError(
             f"It is not the same log: {message}", key="--not-recreated", **log.place, action=action

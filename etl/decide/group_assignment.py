@@ -557,11 +557,9 @@ def nudge_after_s(standing: Standing, timing: Timing) -> float | None:
     """
     first = 1.5 * timing.others_backoff_s
     spent = first * (2**standing.nudges - 1)
-    return (
-        first * 2**standing.nudges
-        if standing.nudges == 0 or spent < timing.join_timeout_s
-        else None
-    )
+    if standing.nudges == 0 or spent < timing.join_timeout_s:
+        return float(first * 2**standing.nudges)
+    return None
 
 
 def nudged(standing: Standing) -> Standing:
@@ -623,9 +621,10 @@ def answered(refusal: BrokerRefusal | None) -> Answered:
     """Return the meaning of a coordinator's response; see the module's table."""
     if refusal is None:
         return Answered(Next.GO_ON)
-    unlisted = (
-        Answered(Next.ASK_AGAIN) if refusal.is_retriable else Answered(Next.GIVE_UP, is_lost=True)
-    )
+    if refusal.is_retriable:
+        unlisted = Answered(Next.ASK_AGAIN)
+    else:
+        unlisted = Answered(Next.GIVE_UP, is_lost=True)
     return _MEANS.get(refusal.meaning, unlisted)
 
 

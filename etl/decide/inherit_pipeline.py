@@ -62,21 +62,20 @@ def predecessor_of(
     and end of each partition. Raises SettingsError if it loaded no topic of ours, NeedsDecision if
     its topics were another cluster's.
     """
-    found = (
-        other.plan.positions
-        if other.plan
-        else {log: until for log, (_, until) in rows_until.items()}
-    )
-    epochs = (
-        other.plan.incarnations
-        if other.plan
-        else {log: epoch for log, (epoch, _) in rows_until.items() if epoch}
-    )
+    if other.plan:
+        found = other.plan.positions
+    else:
+        found = {log: until for log, (_, until) in rows_until.items()}
+    if other.plan:
+        epochs = other.plan.incarnations
+    else:
+        epochs = {log: epoch for log, (epoch, _) in rows_until.items() if epoch}
     # where rows alone are left, our own position in a log that the conf does not name may be an old
     # one, too
-    known = (
-        snapshot.ledger.newest.positions if other.plan is None and snapshot.ledger.newest else {}
-    )
+    if other.plan is None and snapshot.ledger.newest:
+        known = snapshot.ledger.newest.positions
+    else:
+        known = {}
     positions = {
         log: offset
         for log, offset in found.items()
@@ -306,9 +305,10 @@ def reject_unloaded_gap(
         mine, life = (lives.get(log, 0), positions[log]), taken.incarnations.get(log, 0)
         further = theirs if taken.positions[log] > mine[1] else ours
         loaded = [(start, until) for of, start, until in further.get(log, ()) if of == life]
-        gap = (
-            unloaded(loaded, *sorted((mine[1], taken.positions[log]))) if life == mine[0] else None
-        )
+        if life == mine[0]:
+            gap = unloaded(loaded, *sorted((mine[1], taken.positions[log])))
+        else:
+            gap = None
         if gap:
             message = (
                 f"Both pipelines know this partition, and offsets {gap[0]} to {gap[1]} lie between their positions and were loaded "

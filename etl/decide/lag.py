@@ -180,11 +180,9 @@ def _by_movement(
     if left_s > within_s:
         return None
     moved = f"the log start moved by {moved_by:,} {log.unit}s in {_spoken(passed_s)}"
-    return (
-        f"{moved} and may pass {start} in {_spoken(left_s)}"
-        if start > log_start
-        else f"{moved} and is {log_start}"
-    )
+    if start > log_start:
+        return f"{moved} and may pass {start} in {_spoken(left_s)}"
+    return f"{moved} and is {log_start}"
 
 
 def _movement(
@@ -234,9 +232,10 @@ def headroom(
         left_s = (offset - extent.log_start_offset) * movement[1] / movement[0]
         return Headroom(left_s, rests_on="how the log start moved since the newest plan")
     cost = snapshot.bytes_per_offset.get(log)
-    kept = (
-        None if cost is None or settings.is_tiered else round((extent.end_offset - offset) * cost)
-    )
+    if cost is None or settings.is_tiered:
+        kept = None
+    else:
+        kept = round((extent.end_offset - offset) * cost)
     size = None if settings.bytes is None or kept is None else max(0, settings.bytes - kept)
     if settings.ms is not None and oldest.timestamp_ms is not None:
         return Headroom(
@@ -262,10 +261,8 @@ def headroom(
 
 
 def _spoken(seconds: float) -> str:
-    return (
-        f"{seconds / 3600:.1f} h"
-        if seconds >= 5400
-        else f"{round(seconds / 60)} min"
-        if seconds >= 90
-        else f"{round(seconds)} s"
-    )
+    if seconds >= 5400:
+        return f"{seconds / 3600:.1f} h"
+    if seconds >= 90:
+        return f"{round(seconds / 60)} min"
+    return f"{round(seconds)} s"

@@ -339,9 +339,10 @@ def with_backfills(
     """
     intervals = dict[BrokerPartition, tuple[Interval, ...]]()
     for one in (live, *of_backfills):
-        intervals = (
-            _together(intervals, one.intervals) if one.table_id in (None, table_id) else intervals
-        )
+        if one.table_id in (None, table_id):
+            intervals = _together(intervals, one.intervals)
+        else:
+            intervals = intervals
     return replace(live, intervals=intervals, table_id=table_id)
 
 
@@ -370,11 +371,14 @@ def take_in(
         and theirs.table_id in (None, table_id)
         and coverage.table_id in (None, table_id)
     )
-    judged = (
-        {log: found for log, found in theirs.intervals.items() if log in taken and log not in known}
-        if theirs and is_here
-        else {}
-    )
+    if theirs and is_here:
+        judged = {
+            log: found
+            for log, found in theirs.intervals.items()
+            if log in taken and log not in known
+        }
+    else:
+        judged = {}
     left = {
         log: (
             *(Interval(0, OFFSETS_END, 0, incarnation=life) for life in range(lives.get(log, 0))),
@@ -410,9 +414,9 @@ def unloaded(loaded: Collection[tuple[int, int]], start: int, until: int) -> tup
         if low > start:
             break
         start = max(start, high)
-    return (
-        (start, min([until, *(low for low, _ in loaded if low > start)])) if start < until else None
-    )
+    if start < until:
+        return (start, min([until, *(low for low, _ in loaded if low > start)]))
+    return None
 
 
 def without(stretch: tuple[int, int], holes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -253,12 +253,14 @@ def as_if_stored_in(storage: OffsetsStorage, plan: Plan) -> Plan:
         return plan
     seen: dict[BrokerPartition, Committed] = {}
     for log, was in plan.seen.items():
-        kept = (
-            was.in_zookeeper if plan.offsets_in is not OffsetsStorage.KAFKA else NOTHING_COMMITTED
-        )
-        in_kafka = (
-            was.in_kafka if plan.offsets_in is not OffsetsStorage.ZOOKEEPER else NOTHING_COMMITTED
-        )
+        if plan.offsets_in is not OffsetsStorage.KAFKA:
+            kept = was.in_zookeeper
+        else:
+            kept = NOTHING_COMMITTED
+        if plan.offsets_in is not OffsetsStorage.ZOOKEEPER:
+            in_kafka = was.in_kafka
+        else:
+            in_kafka = NOTHING_COMMITTED
         seen[log] = {
             OffsetsStorage.ZOOKEEPER: kept,
             OffsetsStorage.KAFKA: in_kafka,
@@ -323,11 +325,10 @@ def reject_beyond(
         )
         if end is None:
             message += f"the partition {log.unled}, so nobody tells whether its log reaches so far"
-            action = (
-                f"{log.held_by}. The next run continues when its leader is back"
-                if is_member
-                else (f"{log.held_by}. Or check who set it, and set it back to {ours}: {RESTORE}")
-            )
+            if is_member:
+                action = f"{log.held_by}. The next run continues when its leader is back"
+            else:
+                action = f"{log.held_by}. Or check who set it, and set it back to {ours}: {RESTORE}"
         else:
             message += f"the log ends at {end}"
             action = f"Check which other consumer of this group ran or who set it; set it back to {ours}: {RESTORE}"
@@ -511,11 +512,10 @@ def up_to_date(
     ]
     gone = [log for log in moved if log in outlived or log in _reset_by(plan)]
     if not back and gone:
-        stories = (
-            two_stories(known.number if known else 0, plan.number)
-            if min(gone) in outlived
-            else None
-        )
+        if min(gone) in outlived:
+            stories = two_stories(known.number if known else 0, plan.number)
+        else:
+            stories = None
         raise of_another_log(plan, moved[min(gone)].offset, min(gone), stories)
     if not back:
         reject_beyond(plan, moved, ends)
@@ -561,8 +561,6 @@ def is_read_on_by_others(plan: Plan, log: BrokerPartition, found: Committed) -> 
 
 def _reset_by(plan: Plan) -> frozenset[BrokerPartition]:
     """Return the partitions that this plan resets: truncated or recreated."""
-    return (
-        frozenset(gone.log for gone in plan.vanished)
-        if plan.kind is PlanKind.RESET
-        else frozenset()
-    )
+    if plan.kind is PlanKind.RESET:
+        return frozenset(gone.log for gone in plan.vanished)
+    return frozenset()

@@ -287,11 +287,10 @@ def reject_stored_plan_of_recreated_topic(plan: Plan, snapshot: Snapshot) -> Non
             f"The topic was deleted and made again: its id is {found}, that of plan {plan.number}, which {reason} and is not in the "
             f"table, is {known}"
         )
-        skips = (
-            "--skip TOPIC:PARTITION:FROM-UNTIL with each of its ranges "
-            if is_creation_id(found)
-            else ""
-        )
+        if is_creation_id(found):
+            skips = "--skip TOPIC:PARTITION:FROM-UNTIL with each of its ranges "
+        else:
+            skips = ""
         action = (
             f"Check who did it: what the table lacks of that plan is gone then, and the plan without it is: etl plans supersede CONF "
             f"{plan.number} {skips}--reason ...; `etl run CONF` executes it, and then the new topic is gone on with: "
@@ -514,11 +513,9 @@ class _Known:
         """Up to where our records are of this epoch; False: at least. None: we know of none."""
         for i, (one, _) in enumerate(self.lineage):
             if one == epoch:
-                return (
-                    (self.lineage[i + 1][1], True)
-                    if i + 1 < len(self.lineage)
-                    else (self.reaches, self.ends_there)
-                )
+                if i + 1 < len(self.lineage):
+                    return (self.lineage[i + 1][1], True)
+                return (self.reaches, self.ends_there)
         return None
 
 

@@ -92,11 +92,10 @@ def reject_retired(ledger: Ledger) -> None:
     if ledger.retired:
         message = f"This pipeline was retired: {ledger.retired.reason}"
         taker = ledger.retired.taken_over_by
-        back = (
-            f"`etl pipelines inherit CONF --predecessor {taker} --reason ...`"
-            if taker
-            else "`etl pipelines resume CONF --reason ...`"
-        )
+        if taker:
+            back = f"`etl pipelines inherit CONF --predecessor {taker} --reason ...`"
+        else:
+            back = "`etl pipelines resume CONF --reason ...`"
         raise NeedsDecision(message, action=f"Ignore this if it is meant; else {back}")
 
 
@@ -369,11 +368,10 @@ def _which_table(table: Table | None, plan: Plan, *, is_done: bool = True) -> st
     )
     if is_done:
         return f"{accept}what it lacks of the plans until now is then given up, and loading goes on behind them{_from(plan)}"
-    earlier = (
-        f"; what it lacks of the plans before plan {plan.number} is given up"
-        if plan.number > 1
-        else ""
-    )
+    if plan.number > 1:
+        earlier = f"; what it lacks of the plans before plan {plan.number} is given up"
+    else:
+        earlier = ""
     if table is None:
         return f"{accept}another plan then takes the place of plan {plan.number}{earlier}"
     looked = f"the rows of plan {plan.number} are then looked for in it: with some of them it counts as done, without any another plan"
@@ -441,11 +439,10 @@ def _go_on(
     ):
         return Replay(plan)
     if table is None or (acknowledgement and acknowledgement.lacks_plan):
-        gone = (
-            "the table is gone"
-            if table is None
-            else "the table is another one, without a row of this plan"
-        )
+        if table is None:
+            gone = "the table is gone"
+        else:
+            gone = "the table is another one, without a row of this plan"
         return Supersede(
             plan,
             f"{gone}, and that was accepted: {acknowledgement.reason if acknowledgement else ''}",
@@ -474,15 +471,14 @@ def reject_other_ledger(ledger: Ledger, table: Table | None) -> None:
         is_forgotten = metadata.document is None and bool(
             ledger.newest and ledger.newest.is_physical
         )
-        action = (
-            f"{_WHICH_LEDGER}, or table.path; else {BEGIN_ANEW}: {ROWS_DO_NOT_TELL}"
-            if is_forgotten
-            else (
+        if is_forgotten:
+            action = f"{_WHICH_LEDGER}, or table.path; else {BEGIN_ANEW}: {ROWS_DO_NOT_TELL}"
+        else:
+            action = (
                 f"{_WHICH_LEDGER}, or table.path; to go on behind the rows that this table holds, and behind what this ledger's plans have "
                 f"loaded elsewhere, which is then given up here: etl pipelines inherit CONF --predecessor "
                 f"{names_in_command(metadata.app_id)} --reason ..."
             )
-        )
         raise LedgersDisagree(message, table_version=metadata.delta_version, action=action)
 
 

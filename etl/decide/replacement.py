@@ -317,13 +317,11 @@ def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
 
 
 def _kind_of(plan: Plan, ranges: Sequence[OffsetRange]) -> PlanKind:
-    return (
-        plan.kind
-        if plan.kind is PlanKind.BACKFILL
-        else PlanKind.INGEST
-        if ranges
-        else PlanKind.START
-    )
+    if plan.kind is PlanKind.BACKFILL:
+        return plan.kind
+    if ranges:
+        return PlanKind.INGEST
+    return PlanKind.START
 
 
 def leave_out(ranges: Iterable[OffsetRange], skipped: Sequence[Loss]) -> Iterable[OffsetRange]:
@@ -558,11 +556,10 @@ def _reject_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings
     if logs and plan.is_executed_as_it_is:
         reason = "was handed over" if plan.handed_over else "a member of the group stored"
         message = f"The partition {min(logs).unled}, and plan {plan.number}, which {reason} and is not in the table, reads it"
-        rests = (
-            "nobody else of the group reads these offsets any more"
-            if plan.handed_over
-            else "a stored plan is executed as it is"
-        )
+        if plan.handed_over:
+            rests = "nobody else of the group reads these offsets any more"
+        else:
+            rests = "a stored plan is executed as it is"
         action = (
             f"{min(logs).held_by}; {rests}. If they are gone for good, the plan without them "
             f"is: etl plans supersede CONF {plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ..."

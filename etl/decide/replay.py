@@ -75,11 +75,9 @@ class ReplayRequest:
 
     def offsets_of(self, log: BrokerPartition) -> tuple[int, ...]:
         """Which of the log's offsets are named."""
-        return (
-            tuple(bound for bound in (self.from_, self.until) if isinstance(bound, int))
-            if self.covers(log)
-            else ()
-        )
+        if self.covers(log):
+            return tuple(bound for bound in (self.from_, self.until) if isinstance(bound, int))
+        return ()
 
 
 def wanted_logs(wanted: ReplayRequest, last: Plan, snapshot: Snapshot) -> list[BrokerPartition]:

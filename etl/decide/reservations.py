@@ -425,11 +425,10 @@ def reject_table_without_backfill(name: str, ledger: Ledger, table: Table, in_ta
     """
     newest = known_in_table(ledger, table)
     if in_table < newest:
-        there = (
-            f"the newest of it there is plan {in_table}"
-            if in_table
-            else "the table holds none of its plans"
-        )
+        if in_table:
+            there = f"the newest of it there is plan {in_table}"
+        else:
+            there = "the table holds none of its plans"
         message = f"Backfill {name} has loaded plan {newest} into this table, and now {there}"
         action = (
             "Check whether an older copy of the table, or of its log, was put back: a newer one has those rows, and needs its files; "

@@ -162,11 +162,10 @@ def apart(plan: Plan, snapshot: Snapshot) -> dict[BrokerPartition, tuple[int | N
     """Return the partitions whose committed offset is not the plan's position: the offset now and
     after restoring.
     """
-    found = (
-        {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
-        if plan.moves_offsets
-        else {}
-    )
+    if plan.moves_offsets:
+        found = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
+    else:
+        found = {}
     there = {
         log: (off_position(one, plan.positions[log]), plan.positions[log])
         for log, one in sorted(found.items())
@@ -294,11 +293,11 @@ def plan_in_table(ledger: Ledger, table: Table | None) -> Plan | None:
     with suppress(
         LedgersDisagree
     ):  # a plan of which nothing can be read: what that means is `compare`'s to tell
-        return (
-            parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
-            if metadata.document
-            else None
-        )
+        if metadata.document:
+            return parse_plan(
+                metadata.document, path=f"commit {metadata.delta_version} of the table"
+            )
+        return None
     return None
 
 
@@ -306,11 +305,9 @@ def plan_stands(base: PipelineState | None, ledger: Ledger, table: Table | None)
     """Return what is known of the ledger's newest plan, by `state_by_ledgers`."""
     newest = ledger.newest
     if isinstance(base, RebuildFromTable):
-        return (
-            PlanStands.OTHER_HELD
-            if newest and base.plan.number == newest.number
-            else PlanStands.BEHIND
-        )
+        if newest and base.plan.number == newest.number:
+            return PlanStands.OTHER_HELD
+        return PlanStands.BEHIND
     in_table = (table.transaction_version or 0) if table else 0
     if newest is None or base is None:
         is_gone = newest is not None and is_recorded(ledger, newest) and in_table < newest.number
@@ -345,15 +342,12 @@ def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Partitio
         if in_plan is None and in_rows is None:
             difference = Difference.UNREAD
         elif len(offsets_told) > 1 or log in moved:
-            difference = (
-                Difference.MOVED
-                if log in moved
-                else (
-                    Difference.NOT_MOVED
-                    if in_plan == in_rows or has_forgotten
-                    else _BY_PLAN[stands]
-                )
-            )
+            if log in moved:
+                difference = Difference.MOVED
+            elif in_plan == in_rows or has_forgotten:
+                difference = Difference.NOT_MOVED
+            else:
+                difference = _BY_PLAN[stands]
         found.append(PartitionSources(log, in_zookeeper, in_plan, in_rows, difference))
     return found
 
@@ -399,11 +393,10 @@ def foresee(
     """Return what a run does with this snapshot, by its own decisions. Raises nothing."""
     seen = as_if_alone(snapshot if has_asked_brokers else _without_ends(snapshot), settings)
     try:
-        step = (
-            next_step(seen, settings, now_ms=now_ms, uid="unnamed")
-            if has_asked_brokers
-            else _step_by_ledgers(seen, settings)
-        )
+        if has_asked_brokers:
+            step = next_step(seen, settings, now_ms=now_ms, uid="unnamed")
+        else:
+            step = _step_by_ledgers(seen, settings)
     except EtlError as error:
         return Foreseen(NextStep(seen, refusal=error), error)
     if step.refusal:

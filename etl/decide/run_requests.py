@@ -96,9 +96,9 @@ def request_of_key(
     """
     if resolved is None or resolved.request.run_key is None:
         return None
-    return (
-        last if last and last.run_key == resolved.request.run_key else resolved.plan or resolved.key
-    )
+    if last and last.run_key == resolved.request.run_key:
+        return last
+    return resolved.plan or resolved.key
 
 
 def done_before(
@@ -244,11 +244,9 @@ def asking_of(resolved: ResolvedRequest | None, last: Plan | None, snapshot: Sna
 def _open_logs(
     until: Bound | None, resolved: ResolvedRequest, logs: Iterable[BrokerPartition]
 ) -> int:
-    return (
-        sum(resolved.untils.get(log) is None for log in logs)
-        if until and until.at_ms is not None
-        else 0
-    )
+    if until and until.at_ms is not None:
+        return sum(resolved.untils.get(log) is None for log in logs)
+    return 0
 
 
 def _waited_for(

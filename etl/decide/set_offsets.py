@@ -192,11 +192,10 @@ def moves_to(
         snapshot,
         {log: min(at, stands.before.get(log, at)) for log, at in stands.old.positions.items()},
     )
-    elsewhere = (
-        {*stands.state.followed, *stands.state.not_followed}
-        if isinstance(stands.state, UpToDate)
-        else set()
-    )
+    if isinstance(stands.state, UpToDate):
+        elsewhere = {*stands.state.followed, *stands.state.not_followed}
+    else:
+        elsewhere = set()
     found = []
     for log, to in sorted(targets.items()):
         now = position_now(log, stands, snapshot)
@@ -243,11 +242,10 @@ def reject_loaded(
         if not (among or count):
             continue
         until = max((until for _, until in among), default=move.from_offset)
-        message = (
-            f"The table has been given offsets before {until} already"
-            if among
-            else f"The table holds {count:,} rows of these offsets"
-        )
+        if among:
+            message = f"The table has been given offsets before {until} already"
+        else:
+            message = f"The table holds {count:,} rows of these offsets"
         message += f": read again from {move.to_offset}, their rows would be there twice"
         stretch = render_intervals([(move.log, move.to_offset, move.from_offset)])
         named = (
@@ -571,11 +569,10 @@ def merged(
 def reject_unknown(named: Named, known: Collection[BrokerPartition]) -> None:
     """Raises SettingsError where the name covers no log that is known."""
     if not any(named.covers(log) for log in known):
-        message = (
-            f"There is no partition {named} among the topics of the conf"
-            if named.log
-            else f"{named} is no topic of the conf"
-        )
+        if named.log:
+            message = f"There is no partition {named} among the topics of the conf"
+        else:
+            message = f"{named} is no topic of the conf"
         raise SettingsError(
             message,
             key="LOG",

@@ -324,11 +324,9 @@ def managed_by_catalog(name: str) -> NotOurTable:
 
 def as_written(location: str) -> str:
     """A place as Hadoop writes it, as a conf would: of a folder of this machine the folder alone."""
-    return (
-        re.sub(r"/+", "/", location.removeprefix("file:"), count=1)
-        if location.startswith("file:/")
-        else location
-    )
+    if location.startswith("file:/"):
+        return re.sub(r"/+", "/", location.removeprefix("file:"), count=1)
+    return location
 
 
 def reject_other_location(name: str, kept: str, now: str | None) -> None:
@@ -337,11 +335,10 @@ def reject_other_location(name: str, kept: str, now: str | None) -> None:
     """
     if now is not None and place_of(now) == place_of(kept):
         return
-    message = (
-        f"the catalog has no table {name} any more"
-        if now is None
-        else f"the catalog has the table {name} at {now} by now"
-    )
+    if now is None:
+        message = f"the catalog has no table {name} any more"
+    else:
+        message = f"the catalog has the table {name} at {now} by now"
     action = (
         "Check whether it was moved, renamed, or dropped and recreated. If that is intended, set table.name and run `etl table lookup-path CONF`: "
         "the next run continues if it is the same table, and stops if it is another one"
@@ -446,9 +443,9 @@ def statement(name: str, columns: Iterable[tuple[str, str]], partition_by: Seque
     """The statement that makes a Delta table of these columns, (name, Spark's type)."""
     shown = ", ".join(f"{quoted(column)} {kind}" for column, kind in columns)
     made = f"CREATE TABLE {name} ({shown}) USING delta"
-    return (
-        f"{made} PARTITIONED BY ({', '.join(map(quoted, partition_by))})" if partition_by else made
-    )
+    if partition_by:
+        return f"{made} PARTITIONED BY ({', '.join(map(quoted, partition_by))})"
+    return made
 
 
 def by_its_name(action: str, name: str | None) -> str:
@@ -607,11 +604,10 @@ def _named_by(name: str, spark: Mapping[str, str]) -> tuple[str, str | None]:
     have a password, nothing.
     """
     catalog = meant_by(name, spark)
-    keys = (
-        (f"spark.sql.catalog.{catalog}.uri", f"spark.sql.catalog.{catalog}")
-        if catalog not in ("", "spark_catalog")
-        else ()
-    )
+    if catalog not in ("", "spark_catalog"):
+        keys: tuple[str, ...] = (f"spark.sql.catalog.{catalog}.uri", f"spark.sql.catalog.{catalog}")
+    else:
+        keys = ()
     key = next((key for key in (*keys, *_URIS, _DATABASE) if key in spark), None)
     if key is None:
         return "table.name", None
@@ -751,11 +747,9 @@ def _ways_out(one: HeldRows, table_version: int, to_add: str) -> str:
         f"--reason ..., and offsets are loaded with incarnation {one.incarnation + 1}"
     )
     ways = "; or ".join(options)
-    return (
-        f"{ways}. Unless it is another table, it first needs the columns that it lacks: {to_add}"
-        if to_add
-        else ways
-    )
+    if to_add:
+        return f"{ways}. Unless it is another table, it first needs the columns that it lacks: {to_add}"
+    return ways
 
 
 def topics_accepted(snapshot: Snapshot) -> tuple[str, ...]:
@@ -763,11 +757,10 @@ def topics_accepted(snapshot: Snapshot) -> tuple[str, ...]:
     table, last = snapshot.table, snapshot.ledger.newest
     if table is None:
         return ()
-    kept = (
-        last.rows_before.held
-        if last and last.rows_before and last.rows_before.table_id == table.id
-        else ()
-    )
+    if last and last.rows_before and last.rows_before.table_id == table.id:
+        kept = last.rows_before.held
+    else:
+        kept = ()
     unread = (one for one in kept if last is None or one.log not in last.positions)
     return tuple(sorted({one.log.topic for one in (*(table.held or ()), *unread)}))
 

@@ -184,11 +184,10 @@ def kept_for(configuration: Mapping[str, str | None], wanted: timedelta | None =
         )
     least = max(LEAST_KEPT, retention)
     if wanted is not None and wanted < least:
-        why = (
-            "the table's property says so"
-            if retention > LEAST_KEPT
-            else "runs, RESTORE and proofs may need them"
-        )
+        if retention > LEAST_KEPT:
+            why = "the table's property says so"
+        else:
+            why = "runs, RESTORE and proofs may need them"
         action = f"Pass --retain {least.days + (least.seconds > 0)}d or more"
         raise SettingsError(
             f"Files stay for {least.days} days at least: {why}", key="--retain", action=action
@@ -201,9 +200,10 @@ def reject_table_without_our_commits(table: Table | None, path: str) -> None:
     it.
     """
     if table is None or table.transaction_version is None:
-        message = (
-            "There is no table yet" if table is None else "This pipeline has no commit in the table"
-        )
+        if table is None:
+            message = "There is no table yet"
+        else:
+            message = "This pipeline has no commit in the table"
         raise NotOurTable(
             message,
             path=path,
@@ -377,11 +377,10 @@ def settings_for(path: str, spark: Mapping[str, str]) -> dict[str, str]:
         chosen = any(
             key in spark for key in (_OF_ALL, f"{LOG_STORE}.abfs.impl", f"{LOG_STORE}.abfss.impl")
         )
-        own = (
-            {}
-            if chosen
-            else {f"{LOG_STORE}.{scheme}.impl": _OF_AZURE for scheme in ("abfs", "abfss")}
-        )
+        if chosen:
+            own = {}
+        else:
+            own = {f"{LOG_STORE}.{scheme}.impl": _OF_AZURE for scheme in ("abfs", "abfss")}
         widened = None if REDACTED in spark else redacting((_KEY_OF_AZURE,), None)
         return {**own, **({REDACTED: widened} if widened else {})}
     return {}

@@ -364,11 +364,10 @@ class _Story:
         return int(signal.SIGKILL)
 
     def _end(self, proof: dict[str, Any]) -> None:
-        same = (
-            "each once, none missing"
-            if proof["passed"] and proof["found_rows"] == self._produced
-            else "THIS IS WRONG"
-        )
+        if proof["passed"] and proof["found_rows"] == self._produced:
+            same = "each once, none missing"
+        else:
+            same = "THIS IS WRONG"
         self._say(
             f"[bold green]{proof['found_rows']:,}[/] records in the table of {self._produced:,} produced: {same}"
         )

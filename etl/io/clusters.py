@@ -23,11 +23,9 @@ def registered_brokers(
     """The brokers that are registered now, in order of id. Raises what `registry` and
     `registry` raise.
     """
-    return (
-        tuple(read_physical_brokers(zookeeper).values())
-        if physical
-        else read_brokers(zookeeper, security)
-    )
+    if physical:
+        return tuple(read_physical_brokers(zookeeper).values())
+    return read_brokers(zookeeper, security)
 
 
 def registered_cluster(

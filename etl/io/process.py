@@ -24,9 +24,10 @@ def cores() -> int:
     """Return the cores that this process may use, limited by its control group, as a JVM counts
     them.
     """
-    found = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    if hasattr(os, "sched_getaffinity"):
+        found = len(os.sched_getaffinity(0))
+    else:
+        found = os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         found = min(found, -(-int(quota) // int(period)))  # `max` is no number: no limit

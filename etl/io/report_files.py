@@ -52,20 +52,22 @@ def send_lineage(report: Report, settings: Settings, namespace: str) -> None:
     )
 
     event = lineage_of(report, settings, namespace)
-    failed: dict[str, Any] = (
-        {"errorMessage": ErrorMessageRunFacet(event.error, "PYTHON")} if event.error else {}
-    )
-    version: dict[str, Any] = (
-        {"version": DatasetVersionDatasetFacet(str(event.version))}
-        if event.version is not None
-        else {}
-    )
+    failed: dict[str, Any]
+    if event.error:
+        failed = {"errorMessage": ErrorMessageRunFacet(event.error, "PYTHON")}
+    else:
+        failed = {}
+    version: dict[str, Any]
+    if event.version is not None:
+        version = {"version": DatasetVersionDatasetFacet(str(event.version))}
+    else:
+        version = {}
     counted = event.records is not None
-    rows: dict[str, Any] = (
-        {"outputStatistics": OutputStatisticsOutputDatasetFacet(rowCount=event.records)}
-        if counted
-        else {}
-    )
+    rows: dict[str, Any]
+    if counted:
+        rows = {"outputStatistics": OutputStatisticsOutputDatasetFacet(rowCount=event.records)}
+    else:
+        rows = {}
     moment = report.started_at_ms if report.finished_at_ms is None else report.finished_at_ms
     client = OpenLineageClient()
     client.emit(
@@ -409,11 +411,9 @@ def _as_told(error: BaseException) -> EtlError:
     """
     if isinstance(error, EtlError):
         return error
-    return (
-        Stopped("Stopped")
-        if isinstance(error, KeyboardInterrupt)
-        else EtlError(f"A bug: {type(error).__name__}: {error}")
-    )
+    if isinstance(error, KeyboardInterrupt):
+        return Stopped("Stopped")
+    return EtlError(f"A bug: {type(error).__name__}: {error}")
 
 
 def _write(path: Path, report: Report) -> None:

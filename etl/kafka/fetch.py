@@ -196,11 +196,9 @@ class _Request(Writer):
         self._version = version
 
     def count(self, number: int) -> _Request:
-        return (
-            self.unsigned_varint(number + 1)
-            if self._version >= _FIRST_COMPACT
-            else self.int32(number)
-        )
+        if self._version >= _FIRST_COMPACT:
+            return self.unsigned_varint(number + 1)
+        return self.int32(number)
 
     def text(self, text: str) -> _Request:
         if self._version < _FIRST_COMPACT:
@@ -231,11 +229,12 @@ class _Response(Reader):
         super().__init__(body, **place)
         self._version = version
         by_id = version >= FIRST_WITH_TOPIC_IDS
-        self._names = (
-            {UUID(each.topic_id): each.log.topic for each in wanted if each.topic_id is not None}
-            if by_id
-            else {}
-        )
+        if by_id:
+            self._names = {
+                UUID(each.topic_id): each.log.topic for each in wanted if each.topic_id is not None
+            }
+        else:
+            self._names = {}
 
     def counted(self, field: str, *, item_bytes: int) -> int:
         if self._version < _FIRST_COMPACT:

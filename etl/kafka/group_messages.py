@@ -167,8 +167,8 @@ def parse_join(response: Any, instance_id: str | None = None, **place: Any) -> J
         response.leader, response.member_id, instance_id
     )
     is_leader = response.leader == response.member_id or skips
-    members = (
-        tuple(
+    if is_leader:
+        members = tuple(
             MemberSubscription(
                 each.member_id,
                 getattr(each, "group_instance_id", None) or None,
@@ -176,9 +176,8 @@ def parse_join(response: Any, instance_id: str | None = None, **place: Any) -> J
             )
             for each in response.members
         )
-        if is_leader
-        else ()
-    )
+    else:
+        members = ()
     return Joined(
         None,
         member_id,
@@ -262,15 +261,14 @@ _FULL = 0
 
 def consumer_heartbeat_fields(beat: ConsumerHeartbeat) -> dict[str, Any]:
     kind = ConsumerGroupHeartbeatRequest.TopicPartitions
-    owned = (
-        None
-        if beat.owned is None
-        else [
+    if beat.owned is None:
+        owned = None
+    else:
+        owned = [
             kind(topic_id=UUID(topic), partitions=sorted(partitions))
             for topic, partitions in sorted(beat.owned.items())
             if partitions
         ]
-    )
     is_full = beat.epoch == _FULL
     return {
         "group_id": beat.group,

@@ -37,11 +37,10 @@ def reject_wrong_times(times: Mapping[BrokerPartition, int], *, least: int = 0) 
     for log, when in times.items():
         if not least <= when < _END_OF_TIME:
             message = f"The target time for partition {log.topic}-{log.key} is {when}."
-            kinds = (
-                "LATEST, EARLIEST or milliseconds since 1970"
-                if least
-                else "milliseconds since 1970, and cannot be negative"
-            )
+            if least:
+                kinds = "LATEST, EARLIEST or milliseconds since 1970"
+            else:
+                kinds = "milliseconds since 1970, and cannot be negative"
             raise ValueError(f"{message} A target time is {kinds}.")
 
 

@@ -258,13 +258,12 @@ def _text(name: str, may_be_null: bool, flexible: bool, *, is_long: bool = False
     """Read a string, or bytes (`is_long`) with a length of four bytes."""
 
     def skip(reader: Reader) -> None:
-        length = (
-            reader.unsigned_varint() - 1
-            if flexible
-            else reader.int32()
-            if is_long
-            else reader.int16()
-        )
+        if flexible:
+            length = reader.unsigned_varint() - 1
+        elif is_long:
+            length = reader.int32()
+        else:
+            length = reader.int16()
         if length != -1 or not may_be_null:
             reader.span(length, name)
 
@@ -291,9 +290,10 @@ def _are_as_usual(reader: Reader, layout: struct.Struct, count: int) -> bool:
     size, begun = layout.size * count, reader.at
     if size > reader.left:
         return False
-    columns = (
-        list(zip(*layout.iter_unpack(reader.span(size, "items")), strict=True)) if size else []
-    )
+    if size:
+        columns = list(zip(*layout.iter_unpack(reader.span(size, "items")), strict=True))
+    else:
+        columns = []
     tags = columns[-1] if columns and layout.format.endswith("B") else ()
     if not any(tags) and all(min(column) >= 0 for column in columns):
         return True
@@ -407,11 +407,10 @@ METADATA_CREATES_NOTHING = 4
 
 def metadata_fields(topics: Collection[str] | None) -> dict[str, Any]:
     """None: all topics. Named they may be from version `METADATA_CREATES_NOTHING` on."""
-    named = (
-        None
-        if topics is None
-        else [MetadataRequest.MetadataRequestTopic(name=topic) for topic in sorted(topics)]
-    )
+    if topics is None:
+        named = None
+    else:
+        named = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in sorted(topics)]
     return {"topics": named, "allow_auto_topic_creation": False}
 
 
@@ -637,11 +636,9 @@ def list_transactions_fields(producer_ids: Collection[int]) -> dict[str, Any]:
 
 def parse_transactional_ids(response: Any) -> list[str]:
     """The transactional ids that this broker coordinates and we may see."""
-    return (
-        []
-        if response.error_code
-        else [each.transactional_id for each in response.transaction_states]
-    )
+    if response.error_code:
+        return []
+    return [each.transactional_id for each in response.transaction_states]
 
 
 def describe_transactions_fields(transactional_ids: Collection[str]) -> dict[str, Any]:

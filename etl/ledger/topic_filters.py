@@ -228,11 +228,9 @@ class _Parser:
         self._ignores_case = outside
         if not self._took(")"):
             raise NotTranslated("a ( that is not closed")
-        return (
-            self._unrepeated(f"(?{around}{inside})", "a lookaround")
-            if around
-            else self._repeated(f"(?:{inside})")
-        )
+        if around:
+            return self._unrepeated(f"(?{around}{inside})", "a lookaround")
+        return self._repeated(f"(?:{inside})")
 
     def _kind_is_flags(self) -> bool:
         """Read what makes a group one that is not remembered, a named one, or one of flags; True:
@@ -333,13 +331,12 @@ class _Parser:
 
     def _by_number(self) -> str:
         found = _NUMBERED.match(self._plain, self._at - 1)
-        number = (
-            int(found[1], 8)
-            if found and found[1]
-            else int("".join(found.groups("")), 16)
-            if found
-            else -1
-        )
+        if found and found[1]:
+            number = int(found[1], 8)
+        elif found:
+            number = int("".join(found.groups("")), 16)
+        else:
+            number = -1
         if not found or number > _LARGEST or 0xD800 <= number < 0xE000:
             raise NotTranslated(f"the character \\{self._plain[self._at - 1 : self._at + 5]}")
         self._at = found.end()

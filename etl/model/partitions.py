@@ -87,11 +87,9 @@ class BrokerPartition(
     @property
     def unled(self) -> str:
         """Return the end of a sentence on a partition without a leader."""
-        return (
-            "is of a broker that is away, or that counts fewer partitions now"
-            if self.is_physical
-            else "has no leader"
-        )
+        if self.is_physical:
+            return "is of a broker that is away, or that counts fewer partitions now"
+        return "has no leader"
 
     @property
     def held_by(self) -> str:
@@ -105,9 +103,9 @@ class BrokerPartition(
         """Return the key within the topic, in ZooKeeper and in messages: `3`; `0-3` (broker,
         partition) on Jafka.
         """
-        return (
-            str(self.partition) if self.broker_id is None else f"{self.broker_id}-{self.partition}"
-        )
+        if self.broker_id is None:
+            return str(self.partition)
+        return f"{self.broker_id}-{self.partition}"
 
     @property
     def place(self) -> dict[str, Any]:
@@ -346,11 +344,9 @@ def parse_log(text: str) -> BrokerPartition | None:
     The last ':' separates the partition, because topics of Jafka may contain colons.
     """
     found = _LOG.fullmatch(text)
-    return (
-        parse_partition_key(found["topic"], found["key"])
-        if found and may_be_topic(found["topic"])
-        else None
-    )
+    if found and may_be_topic(found["topic"]):
+        return parse_partition_key(found["topic"], found["key"])
+    return None
 
 
 def render_intervals(stretches: Iterable[Stretch]) -> str:

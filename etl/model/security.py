@@ -148,11 +148,10 @@ class Login:
     """Kerberos' name of the brokers' service."""
 
     def __repr__(self) -> str:
-        token = (
-            self.token
-            if isinstance(self.token, str) and names_token_source(self.token)
-            else _shown(self.token)
-        )
+        if isinstance(self.token, str) and names_token_source(self.token):
+            token = self.token
+        else:
+            token = _shown(self.token)
         return (
             f"Login(mechanism={self.mechanism!r}, username={self.username!r}, password={_shown(self.password)!r}, "
             f"token={token!r}, service={self.service!r})"

@@ -584,11 +584,10 @@ def _feed_one(
     if refusal and refusal.meaning is Meaning.OUT_OF_RANGE:
         found = _with_log_start(consumer, fetched, walk)
         if found is None:
-            action = (
-                "Check the broker's log"
-                if walk.log.is_physical
-                else "Check the broker's log: its replicas may disagree"
-            )
+            if walk.log.is_physical:
+                action = "Check the broker's log"
+            else:
+                action = "Check the broker's log: its replicas may disagree"
             message = "The offset is out of range, and yet inside the log"
             walk.lose_leader(
                 BrokerError(message, broker=consumer.address, action=action, **place_of(walk))

@@ -124,11 +124,9 @@ class WorkerRangeResults:
 
     def in_order(self, count: int) -> tuple[RangeResult, ...] | None:
         """Return a result for each of `count` ranges, or None if some are missing."""
-        return (
-            tuple(self.receipts[i] for i in range(count))
-            if all(i in self.receipts for i in range(count))
-            else None
-        )
+        if all(i in self.receipts for i in range(count)):
+            return tuple(self.receipts[i] for i in range(count))
+        return None
 
 
 class FilesOfWorkers:
@@ -190,11 +188,9 @@ class FilesOfWorkers:
     @property
     def _function(self) -> str:
         """Return another possible cause of a process's end."""
-        return (
-            f"; {self._reading.transform.name} (transform.record_batch), which works in it"
-            if self._reading.transform
-            else ""
-        )
+        if self._reading.transform:
+            return f"; {self._reading.transform.name} (transform.record_batch), which works in it"
+        return ""
 
     def _done(self, worker: Worker, task: Task, wanted: FileOptions) -> Written:
         for attempt in range(ATTEMPTS_MAX):

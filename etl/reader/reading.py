@@ -98,11 +98,9 @@ class Chosen:
     @property
     def asked(self) -> list[str] | None:
         """Topics to ask the brokers for; None: all."""
-        return (
-            None
-            if self.pattern is not None
-            else sorted({*self.topics, *(log.topic for log in self.logs)})
-        )
+        if self.pattern is not None:
+            return None
+        return sorted({*self.topics, *(log.topic for log in self.logs)})
 
     def among(self, there: Iterable[BrokerPartition]) -> list[BrokerPartition]:
         """The chosen ones of the logs that there are, in order. Raises TopicMissing for one that is
@@ -191,11 +189,10 @@ def reject_missing_partitions(
                 (other.topic, other.broker_id) == (log.topic, log.broker_id) for other in known
             )
             on = f" on broker {log.broker_id}" if log.is_physical else ""
-            message = (
-                f"The topic has {count} partitions{on}, numbered from 0, and not this one"
-                if count
-                else f"The topic is not there{on}"
-            )
+            if count:
+                message = f"The topic has {count} partitions{on}, numbered from 0, and not this one"
+            else:
+                message = f"The topic is not there{on}"
             raise TopicMissing(
                 message, **log.place, action="Check the option, and that this is the right cluster"
             )

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -113,11 +113,10 @@ def bound_now(task: QueryTask, reading: Reading) -> Task:
     PartitionTruncated (with `failOnDataLoss` false only TopicRecreated), and as `ranges_of`.
     """
     with _cluster_of(task, reading) as cluster:
-        topics = (
-            {each.log.topic for each in task.ranges}
-            if task.others_than is None
-            else reading.chosen.asked
-        )
+        if task.others_than is None:
+            topics: Collection[str] | None = {each.log.topic for each in task.ranges}
+        else:
+            topics = reading.chosen.asked
         metadata = cluster.describe_when_known(topics, wait_s=reading.timeout_s)
         _reject_recreated(task, metadata)
         logs = _logs_now(task, reading, metadata)

@@ -49,9 +49,9 @@ class RangeResultAccumulator:
         or Delta skipped it.
         """
         found = self.receipts
-        return (
-            tuple(found[i] for i in range(count)) if all(i in found for i in range(count)) else None
-        )
+        if all(i in found for i in range(count)):
+            return tuple(found[i] for i in range(count))
+        return None
 
 
 class Merge(AccumulatorParam[dict[int, RangeResult]]):

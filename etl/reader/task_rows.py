@@ -168,9 +168,10 @@ def _telling_obstacles(wanted: FileOptions) -> Iterator[None]:
     try:
         yield
     except (OSError, EtlError) as error:
-        marked = (
-            error if isinstance(error, EtlError) else unreachable(error, wanted.root, "written")
-        )
+        if isinstance(error, EtlError):
+            marked = error
+        else:
+            marked = unreachable(error, wanted.root, "written")
         raise TaskFailed(f"{marked}\n{mark(marked)}") from behind(error, wanted.root)
 
 

@@ -410,19 +410,15 @@ class MessageBuffers(ColumnBuffers):
         )
 
     def _message_index_array(self) -> pa.Array:
-        return (
-            pa.array(self._indexes[: self.rows])
-            if self._is_physical
-            else super()._message_index_array()
-        )
+        if self._is_physical:
+            return pa.array(self._indexes[: self.rows])
+        return super()._message_index_array()
 
 
 def _same(number: int | None, count: int) -> pa.Array:
-    return (
-        pa.nulls(count, pa.int32())
-        if number is None
-        else pa.array(np.full(count, number, dtype=np.int32))
-    )
+    if number is None:
+        return pa.nulls(count, pa.int32())
+    return pa.array(np.full(count, number, dtype=np.int32))
 
 
 def _ends(count: int) -> NDArray[np.int32]:

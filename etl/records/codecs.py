@@ -60,11 +60,9 @@ def decompress(codec: int, content: Bytes, target: Bytes) -> int:
     Raises DoesNotFit, and ValueError for bytes that are not of this codec.
     """
     try:
-        return (
-            _unsnap(content, target)
-            if codec == SNAPPY
-            else int(_COMPILED[codec].decompress_into(content, target))
-        )
+        if codec == SNAPPY:
+            return _unsnap(content, target)
+        return int(_COMPILED[codec].decompress_into(content, target))
     except (cramjam.DecompressionError, ValueError) as error:
         # All codecs say it so when the output does not fit. Should they ever say it otherwise, the
         # name is the other one.

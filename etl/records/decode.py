@@ -191,11 +191,9 @@ class Messages:
         left (compaction, transactions).
         """
         found = self._walk.batches
-        return (
-            max(self._fetched.asked_offset, found[-1].last_offset + 1)
-            if found
-            else self._fetched.asked_offset
-        )
+        if found:
+            return max(self._fetched.asked_offset, found[-1].last_offset + 1)
+        return self._fetched.asked_offset
 
     @property
     def needed_bytes(self) -> int:
@@ -209,11 +207,10 @@ class Messages:
         CorruptData, RecordTooLarge, and MessageTooLarge if there is only a truncated entry.
         """
         if self.needed_bytes:
-            needs = (
-                f"it takes {self.needed_bytes:,}"
-                if self.needed_bytes > 1
-                else "how many it takes, they do not tell"
-            )
+            if self.needed_bytes > 1:
+                needs = f"it takes {self.needed_bytes:,}"
+            else:
+                needs = "how many it takes, they do not tell"
             action = f"Raise max_bytes, which may be up to {MAX_BATCH_BYTES_MOST:,}"
             if self._fetched.layout is EntryLayout.PHYSICAL:
                 action += "; if more bytes bring no more, no message begins at this offset"

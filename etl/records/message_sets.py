@@ -202,11 +202,9 @@ def _content(fetched: FetchedPartition, source: Bytes, wrapper: MessagesHeader) 
             f"a wrapper has a value of {size} bytes, where {left} are left for it",
         )
     content = source[wrapper.until - size : wrapper.until]
-    return (
-        codecs.with_lz4_checksum(content)
-        if wrapper.codec == codecs.LZ4 and not wrapper.magic
-        else content
-    )
+    if wrapper.codec == codecs.LZ4 and not wrapper.magic:
+        return codecs.with_lz4_checksum(content)
+    return content
 
 
 def _scanned(

@@ -61,11 +61,10 @@ class LogRead:
         """One range that a plan has of it."""
         self.begin = document["from"] if self.begin is None else min(self.begin, document["from"])
         self.until = document["until"] if self.until is None else max(self.until, document["until"])
-        self.rows = (
-            _plus(self.rows, document.get("rows"))
-            if document.get("rows") is not None
-            else self.rows
-        )
+        if document.get("rows") is not None:
+            self.rows = _plus(self.rows, document.get("rows"))
+        else:
+            self.rows = self.rows
         self.bytes = _plus(self.bytes, document.get("fetched_bytes"))
         self.missing += document.get("missing_offsets") or 0
         self.is_read = True
@@ -114,11 +113,10 @@ def topics_of(logs: Iterable[LogRead]) -> list[LogRead]:
 
 
 def _of(found: dict[tuple[str, str], LogRead], document: Mapping[str, Any]) -> LogRead:
-    key = (
-        f"{document['broker_id']}-{document['partition']}"
-        if "broker_id" in document
-        else str(document["partition"])
-    )
+    if "broker_id" in document:
+        key = f"{document['broker_id']}-{document['partition']}"
+    else:
+        key = str(document["partition"])
     return found.setdefault((document["topic"], key), LogRead(document["topic"], key))
 
 
@@ -132,11 +130,10 @@ def partitions(logs: Sequence[LogRead], unit: str) -> Html | None:
         return None
     topics, lag = topics_of(logs), number if unit != "bytes" else size
     read = sum(log.is_read for log in logs)
-    summary = (
-        f"{number(read)} of {counted(len(logs), 'partition')} read"
-        if read
-        else f"{counted(len(logs), 'partition')}, nothing read"
-    )
+    if read:
+        summary = f"{number(read)} of {counted(len(logs), 'partition')} read"
+    else:
+        summary = f"{counted(len(logs), 'partition')}, nothing read"
     inside = [_topics(topics, lag)] if topics[1:] else []
     inside.append(
         _fold(
@@ -258,11 +255,9 @@ def summarize_outcome(report: Mapping[str, Any], logs: Sequence[LogRead]) -> str
         f"{counted(report['records_read'], 'record')} loaded in {seconds(report['total_seconds'])}"
     )
     if report["state"] == State.FAILED.value:
-        return (
-            f"The run ended early. {loaded} before that."
-            if report["records_read"]
-            else "The run ended early, and loaded nothing."
-        )
+        if report["records_read"]:
+            return f"The run ended early. {loaded} before that."
+        return "The run ended early, and loaded nothing."
     came = f"{loaded}." if report["records_read"] else "There was nothing new to load."
     has_lost = any(one["outcome"] == Outcome.RECORDS_LOST.value for one in report["outcomes"])
     lost = "Records were lost, as policy allows. " if has_lost else ""
@@ -286,11 +281,10 @@ def figures(report: Mapping[str, Any], logs: Sequence[LogRead], unit: str) -> Ht
         of_known(sum, (log.after for log in logs)),
     )
     read = sum(log.is_read for log in logs)
-    was = (
-        "of what could be read"
-        if before is None
-        else f"{lag(before)} before" + (", in offsets" if unit == "offsets" else "")
-    )
+    if before is None:
+        was = "of what could be read"
+    else:
+        was = f"{lag(before)} before" + (", in offsets" if unit == "offsets" else "")
     rows = (
         ("Records", number(report["records_read"]), None),
         ("Fetched", size(report["bytes"]) if read else UNKNOWN, "from the brokers"),
@@ -341,11 +335,9 @@ def past_run(text: str) -> PastRun | None:
     head, found, rest = text.partition(_PLAN)
     try:
         document = json.loads(head.rstrip().rstrip(",") + "}") if found else None
-        return (
-            None
-            if document is None
-            else _run_of(document, _OF_A_LOG.findall(rest.partition(_LAG)[2].partition(_SAW)[0]))
-        )
+        if document is None:
+            return None
+        return _run_of(document, _OF_A_LOG.findall(rest.partition(_LAG)[2].partition(_SAW)[0]))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

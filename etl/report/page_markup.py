@@ -35,11 +35,9 @@ Child = str | int | None | Iterable["Child"]
 
 def escaped(text: object) -> Html:
     """The text as HTML, in an element or in an attribute's quotes."""
-    return (
-        text
-        if isinstance(text, Html)
-        else Html(html.escape(_NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", str(text))))
-    )
+    if isinstance(text, Html):
+        return text
+    return Html(html.escape(_NO_TEXT.sub("\N{REPLACEMENT CHARACTER}", str(text))))
 
 
 def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
@@ -103,13 +101,11 @@ def seconds(value: float | None) -> str:
         return UNKNOWN
     if value < 0.01:
         return "<0.01 s"
-    return (
-        f"{value:.2f} s"
-        if value < 1
-        else f"{value:.1f} s"
-        if value < 9.95
-        else time_in_words(value)
-    )
+    if value < 1:
+        return f"{value:.2f} s"
+    if value < 9.95:
+        return f"{value:.1f} s"
+    return time_in_words(value)
 
 
 def short(value: float) -> str:

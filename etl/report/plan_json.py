@@ -217,9 +217,9 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
-    return (
-        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    )
+    if field.default_factory is dataclasses.MISSING:
+        return field.default
+    return field.default_factory()
 
 
 def _keys_of(logs: Iterable[BrokerPartition]) -> dict[str, list[str]]:
@@ -620,11 +620,10 @@ def _lines(value: Any, pad: str) -> str:
     if not isinstance(value, list) or not _has_parts(value):
         return _encode(value)
     inner, has_parts = f",\n{pad}  ", any(map(_has_parts, value[0].values()))
-    lines = (
-        inner.join(_lines(one, pad + "  ") for one in value)
-        if has_parts
-        else _rows_as_text(value, inner)
-    )
+    if has_parts:
+        lines = inner.join(_lines(one, pad + "  ") for one in value)
+    else:
+        lines = _rows_as_text(value, inner)
     return f"[\n{pad}  {lines}\n{pad}]"
 
 

@@ -136,11 +136,12 @@ def estimate_backfill(
     claim = Reservation(
         name, stretches, lives, request.asked, live.now_ms(), table_id=snapshot.table.id
     )
-    plan = (
-        first_backfill_plan(claim, newest, snapshot, own, uid=live.new_uid(), now_ms=live.now_ms())
-        if stretches
-        else None
-    )
+    if stretches:
+        plan = first_backfill_plan(
+            claim, newest, snapshot, own, uid=live.new_uid(), now_ms=live.now_ms()
+        )
+    else:
+        plan = None
     if plan:
         _reject_rows_without_ledger(live, claim, plan, own)
     both = sum(
@@ -397,11 +398,10 @@ def abandon(services: Services, own: Settings, report: Report, reason: str) -> R
         finish_repair(services, repair, report)
         snapshot = repaired(snapshot, repair)
         is_stored = isinstance(state, (Replay, Supersede))
-        newest = (
-            state.plan
-            if isinstance(state, (Replay, Supersede, RebuildFromTable))
-            else snapshot.ledger.newest
-        )
+        if isinstance(state, (Replay, Supersede, RebuildFromTable)):
+            newest: Plan | None = state.plan
+        else:
+            newest = snapshot.ledger.newest
         if newest is None:
             raise Owned("The backfill has no plan", action="Run this command again")
         if newest.closes and claim.state is ReservationState.OPEN:  # in an older copy of ZooKeeper
@@ -453,11 +453,10 @@ def _ended(
 ) -> Reservation:
     """End it: no plan of it can reach the table any more; what it keeps follows from the rows."""
     coverage = services.loaded()
-    stretches = (
-        dict(claim.stretches)
-        if claim.state is ReservationState.GIVEN_UP
-        else _loaded(services, claim, coverage)
-    )
+    if claim.state is ReservationState.GIVEN_UP:
+        stretches = dict(claim.stretches)
+    else:
+        stretches = _loaded(services, claim, coverage)
     kept = stretches
     if claim.state is not ReservationState.CLOSING or _continued_in_older_copy(services, coverage):
         try:
@@ -513,11 +512,10 @@ def _reject_unaccepted_table(snapshot: Snapshot, own: Settings) -> None:
     """
     table, acknowledged = snapshot.table, snapshot.ledger.acknowledged
     if acknowledged is None or acknowledged.table_id != (table.id if table else None):
-        message = (
-            "The table at this path is not the one that the backfill has loaded into"
-            if table
-            else "There is no table at this path"
-        )
+        if table:
+            message = "The table at this path is not the one that the backfill has loaded into"
+        else:
+            message = "There is no table at this path"
         action = (
             "Check table.path, and that what it lies on is mounted; where that table is gone for good: "
             f"`etl table accept-changes CONF {table.version if table else 'none'} --reason ...`, and then this again"

@@ -325,11 +325,10 @@ class Observer:
     def _observe_ledgers(self) -> ObservedState:
         claims, claimed, ledger, live = self._observe_reservations()
         admits, newest = self._settings.source.topic_filter.admits, ledger.newest
-        called = (
-            ClusterName(newest.cluster, newest.cluster_id)
-            if newest
-            else self._discovery.name_of(ClusterMetadata(None, {}, {}), None)
-        )
+        if newest:
+            called = ClusterName(newest.cluster, newest.cluster_id)
+        else:
+            called = self._discovery.name_of(ClusterMetadata(None, {}, {}), None)
         logs = set() if self._backfill else self._group.logs_with_offsets(admits)
         logs |= set(ledger.newest.positions if ledger.newest else ())
         table = observe_table(

@@ -153,11 +153,9 @@ class Subscription:
 
     def names(self, there: Collection[str]) -> frozenset[str]:
         """Return which of the existing topics are read; named ones always count."""
-        return (
-            frozenset(self.threads)
-            if self.filter is None
-            else frozenset(filter(self.filter.allows, there))
-        )
+        if self.filter is None:
+            return frozenset(self.threads)
+        return frozenset(filter(self.filter.allows, there))
 
 
 class RebalanceListener:
@@ -292,9 +290,10 @@ class ConsumerConfig:
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Host and port of each broker that was named. Raises SettingsError."""
-        named = (
-            self.bootstrap.split(",") if isinstance(self.bootstrap, str) else self.bootstrap or ()
-        )
+        if isinstance(self.bootstrap, str):
+            named: Sequence[str] = self.bootstrap.split(",")
+        else:
+            named = self.bootstrap or ()
         try:
             return [split_address(one.strip()) for one in named]
         except ValueError as error:

@@ -360,11 +360,10 @@ class Consumer:
             self._group_offsets()
             for offset in (offsets or {}).values():
                 reject_no_offset(offset)
-            wanted = (
-                self._at.done()
-                if offsets is None
-                else {BrokerPartition(*log): offset for log, offset in offsets.items()}
-            )
+            if offsets is None:
+                wanted = self._at.done()
+            else:
+                wanted = {BrokerPartition(*log): offset for log, offset in offsets.items()}
             if wanted:
                 self._group.commit(wanted)
 

@@ -87,14 +87,14 @@ class _Line:
         asked in a busy loop.
         """
         now = time.monotonic()
-        self.empty_answers = (
-            0 if brought_any or now - self.sent_at > max_wait_ms / 2000 else self.empty_answers + 1
-        )
-        rest_s = (
-            min(_SHORTEST_REST_S * 2 ** min(self.empty_answers - 1, 10), _LONGEST_REST_S)
-            if self.empty_answers
-            else 0.0
-        )
+        if brought_any or now - self.sent_at > max_wait_ms / 2000:
+            self.empty_answers = 0
+        else:
+            self.empty_answers = self.empty_answers + 1
+        if self.empty_answers:
+            rest_s = min(_SHORTEST_REST_S * 2 ** min(self.empty_answers - 1, 10), _LONGEST_REST_S)
+        else:
+            rest_s = 0.0
         self.rests_until = now + rest_s
 
 

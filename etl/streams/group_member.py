@@ -241,11 +241,10 @@ class MemberWithCoordinator:
             self._told.let_go(is_release_requested)
         by_coordinator = self._group.protocol == GroupProtocol.CONSUMER.value
         # Where nothing is asked back, nothing is to go that nobody was told of.
-        self._taken = (
-            self._member.rejoin()
-            if is_release_requested or not by_coordinator
-            else self._member.renew()
-        )
+        if is_release_requested or not by_coordinator:
+            self._taken = self._member.rejoin()
+        else:
+            self._taken = self._member.renew()
         self._note_loss(self._member)
         if (
             not by_coordinator
@@ -333,11 +332,10 @@ def open_cluster(conf: ConsumerConfig, until: ExitStack) -> Opened:
     """The cluster, and the group where there is one; both end with `until`. Raises SettingsError,
     and what ZooKeeper and its registrations do."""
     group = conf.checked()
-    zookeeper = (
-        until.enter_context(ZooKeeper(conf.zookeeper, access=conf.access))
-        if conf.zookeeper
-        else None
-    )
+    if conf.zookeeper:
+        zookeeper = until.enter_context(ZooKeeper(conf.zookeeper, access=conf.access))
+    else:
+        zookeeper = None
     if conf.bootstrap is not None:
         cluster = Cluster(
             conf.addresses,

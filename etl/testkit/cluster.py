@@ -115,11 +115,10 @@ class EmbeddedCluster:
         properties: Mapping[str, str] | None = None,
         java_options: Sequence[str] = (),
     ) -> None:
-        self.folder = (
-            Path(tempfile.mkdtemp(prefix="etl-cluster-"))
-            if folder is None
-            else Path(folder).absolute()
-        )
+        if folder is None:
+            self.folder = Path(tempfile.mkdtemp(prefix="etl-cluster-"))
+        else:
+            self.folder = Path(folder).absolute()
         self.zookeeper = ZooKeeper(self.folder / "zookeeper")
         self.brokers: list[Kafka] = []
         for number in range(brokers):

@@ -89,11 +89,10 @@ class Server(ABC):
         self.name = name
         self.port = free_port() if port is None else port
         self._temporary = folder is None
-        self.folder = (
-            Path(tempfile.mkdtemp(prefix=f"etl-{name}-"))
-            if folder is None
-            else Path(folder).absolute()
-        )
+        if folder is None:
+            self.folder = Path(tempfile.mkdtemp(prefix=f"etl-{name}-"))
+        else:
+            self.folder = Path(folder).absolute()
         self.log = self.folder / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: subprocess.Popen[bytes] | None = None
@@ -113,11 +112,9 @@ class Server(ABC):
     @property
     def pid(self) -> int | None:
         """The server's process, None when it is not running."""
-        return (
-            self._process.pid
-            if self._process is not None and self._process.poll() is None
-            else None
-        )
+        if self._process is not None and self._process.poll() is None:
+            return self._process.pid
+        return None
 
     def start(self) -> None:
         """Start the server and return when it is ready. Raises Unreachable, naming the log file,
@@ -191,11 +188,10 @@ class Server(ABC):
 
     def _failed(self) -> Unreachable:
         code = self._process.poll() if self._process is not None else None
-        message = (
-            f"was not ready after {self.start_within_s:g} s"
-            if code is None
-            else f"ended with exit code {code} while it started"
-        )
+        if code is None:
+            message = f"was not ready after {self.start_within_s:g} s"
+        else:
+            message = f"ended with exit code {code} while it started"
         return Unreachable(
             f"{self.name} {message}",
             action=f"Check the log file, which ends with:\n{tail(self.log)}",

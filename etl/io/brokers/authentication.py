@@ -118,11 +118,10 @@ class TokenSource:
         try:
             found = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
-            missing = (
-                f"module {error.name}"
-                if isinstance(error, ModuleNotFoundError)
-                else f"{self._said}"
-            )
+            if isinstance(error, ModuleNotFoundError):
+                missing = f"module {error.name}"
+            else:
+                missing = f"{self._said}"
             action = f"{KEY}, and that the module is there on every machine that connects to brokers (spark.submit.pyFiles)"
             raise self._wrong(f"there is no {missing}", action) from None
         if not callable(found):
@@ -136,11 +135,10 @@ class TokenSource:
 
     def _checked(self, found: Any) -> tuple[str, Mapping[str, str]]:
         token, extensions = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
-        texts = (
-            [token, *extensions, *extensions.values()]
-            if isinstance(extensions, Mapping)
-            else [None]
-        )
+        if isinstance(extensions, Mapping):
+            texts = [token, *extensions, *extensions.values()]
+        else:
+            texts = [None]
         if not token or not all(
             isinstance(text, str) and text.isascii() and text.isprintable() for text in texts
         ):
@@ -224,11 +222,10 @@ def _refused(login: Login, proof: _Proof, answer: TokenAnswer, refusal: BrokerRe
     not report: one more is requested, on the next connection. So it is after a broker's own
     failure.
     """
-    error = (
-        proof.refused(answer.said or refusal.name)
-        if answer.is_wrong
-        else proof.failed_at(refusal, answer.said)
-    )
+    if answer.is_wrong:
+        error: EtlError = proof.refused(answer.said or refusal.name)
+    else:
+        error = proof.failed_at(refusal, answer.said)
     if refusal.is_retriable or answer.is_wrong and login.mechanism is Mechanism.OAUTHBEARER:
         return ConnectionBroken(error.message, answered=False, each_time=error)
     return error
@@ -380,9 +377,10 @@ class _Proof:
         message = (
             f"The broker refuses the login by {self._login.mechanism.value}: {self._masked(text)}"
         )
-        action = (
-            "Check username and password" if self._login.mechanism.has_password else f"Check {key}"
-        )
+        if self._login.mechanism.has_password:
+            action = "Check username and password"
+        else:
+            action = f"Check {key}"
         return PermissionDenied(
             message,
             key=key,

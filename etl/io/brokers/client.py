@@ -250,11 +250,9 @@ class BrokerQuestions:
         newer = self._ask(
             lambda dialect: dialect.consumer_members_of(group)
         )  # a group of that protocol is none to the other question
-        return (
-            MembersResponse(None, {})
-            if newer.refusal and newer.refusal.meaning in _NO_GROUP
-            else newer
-        )
+        if newer.refusal and newer.refusal.meaning in _NO_GROUP:
+            return MembersResponse(None, {})
+        return newer
 
     def create_topic(self, topic: str, partitions: int) -> int:
         """Make a topic on this broker, or enlarge it: how many partitions it has there. Raises
@@ -370,11 +368,10 @@ class GroupOffsets(BrokerQuestions):
         )
         refused = {log: refusal for log, refusal in sorted(refusals.items()) if refusal}
         for log, refusal in refused.items():
-            others = (
-                f" (and {len(refused) - 1:,} of {len(offsets):,} more were refused)"
-                if len(refused) > 1
-                else ""
-            )
+            if len(refused) > 1:
+                others = f" (and {len(refused) - 1:,} of {len(offsets):,} more were refused)"
+            else:
+                others = ""
             raise refusal.error(
                 f"commit an offset of group {group}{others}",
                 **log.place,
@@ -430,11 +427,12 @@ class GroupOffsets(BrokerQuestions):
             return refusals
 
         try:
-            refusals = (
-                commit(self)
-                if in_zookeeper
-                else self._of_coordinator(group, commit, lambda refusals: set(refusals.values()))
-            )
+            if in_zookeeper:
+                refusals = commit(self)
+            else:
+                refusals = self._of_coordinator(
+                    group, commit, lambda refusals: set(refusals.values())
+                )
             self._reject_unsettled(wanted, refusals)
         except (MembershipLost, BrokerUnreachable) as error:
             earlier = answers if isinstance(error, BrokerUnreachable) else answers[:-1]
@@ -765,11 +763,10 @@ class SimpleConsumer(GroupOffsets):
         """
         log = BrokerPartition(topic, partition)
         reject_wrong_times({log: time}, least=EARLIEST)
-        found = (
-            self._ask(lambda dialect: dialect.offsets_before(log, time, max_offsets))
-            if max_offsets > 0
-            else ()
-        )
+        if max_offsets > 0:
+            found = self._ask(lambda dialect: dialect.offsets_before(log, time, max_offsets))
+        else:
+            found = ()
         if isinstance(found, BrokerRefusal):
             raise found.error("list offsets", topic=topic, partition=partition, broker=self.address)
         return found

@@ -233,9 +233,10 @@ class Connection:
         return left
 
     def _late(self, doing: str) -> BrokerUnreachable:
-        listener = (
-            "a listener of TLS (source.security.protocol)" if doing == _TLS else "a Kafka listener"
-        )
+        if doing == _TLS:
+            listener = "a listener of TLS (source.security.protocol)"
+        else:
+            listener = "a Kafka listener"
         return BrokerUnreachable(
             f"The deadline passed (waiting for: {doing})",
             broker=self.address,

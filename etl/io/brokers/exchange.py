@@ -76,11 +76,10 @@ class Handshake:
         # A broker that is being restarted may do this once; an old one, and a port of something
         # else, do it again.
         try:
-            found = (
-                None
-                if greeting.older is None
-                else self._hung_up_on(greeting, greeting.older, deadline)
-            )
+            if greeting.older is None:
+                found = None
+            else:
+                found = self._hung_up_on(greeting, greeting.older, deadline)
             return found or self._greet_once(greeting, deadline)
         except ConnectionBroken as again:
             raise again.each_time or hung_up(
@@ -337,9 +336,10 @@ class Exchange:
         connection, dialect = self._connected(deadline)
         request, number = ask(dialect), self._next_number()
         frames = memoryview(request.frame(number))
-        first = (
-            end_of(frames, _MOST_UNANSWERED) if request.answers > _MOST_UNANSWERED else len(frames)
-        )
+        if request.answers > _MOST_UNANSWERED:
+            first = end_of(frames, _MOST_UNANSWERED)
+        else:
+            first = len(frames)
         with Dropping(self._hang_up):
             self._to_come += request.answers
             connection.send(frames[:first], deadline)
@@ -471,11 +471,10 @@ class Exchange:
             and time.monotonic() >= self._open[0].renew_at
         ):
             self._hang_up()
-        taken = (
-            self._idle.take(self._maker)
-            if self._open is None and self._idle is not None and self._may_take
-            else None
-        )
+        if self._open is None and self._idle is not None and self._may_take:
+            taken = self._idle.take(self._maker)
+        else:
+            taken = None
         self._may_take = False
         if taken is not None:
             self._open = taken.connection, taken.dialect

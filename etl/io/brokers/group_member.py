@@ -125,11 +125,10 @@ class ClassicProtocol:
     def _join(self) -> None:
         terms, longest_s = self._terms, self._terms.rebalance_timeout_s + self._terms.answers_in_s
         lets_go = not KEEPS_LOGS.issuperset(terms.strategies)
-        subscription = (
-            Subscription(terms.topics)
-            if lets_go
-            else Subscription(terms.topics, self._owned, self._generation)
-        )
+        if lets_go:
+            subscription = Subscription(terms.topics)
+        else:
+            subscription = Subscription(terms.topics, self._owned, self._generation)
         wanted = JoinRequest(
             terms.group,
             self.member_id,
@@ -620,11 +619,9 @@ class CoordinatedMember:
         """Return the same without releasing held partitions: revoked ones are part of it, and in
         `release_requested`. Consumer protocol only. Raises as `join`.
         """
-        return (
-            self.join()
-            if self._lives is None
-            else self._settled(self._lives, self._lives.state.poke())
-        )
+        if self._lives is None:
+            return self.join()
+        return self._settled(self._lives, self._lives.state.poke())
 
     @property
     def is_member(self) -> bool:

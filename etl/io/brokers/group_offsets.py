@@ -188,11 +188,9 @@ class StoredOffsets:
         ours = f"{_MARK}:{self._pipeline}:"
         if metadata.startswith(ours):
             return metadata.removeprefix(ours)
-        return (
-            metadata
-            if len(metadata) <= _WORD_MAX
-            else hashlib.sha256(metadata.encode()).hexdigest()
-        )
+        if len(metadata) <= _WORD_MAX:
+            return metadata
+        return hashlib.sha256(metadata.encode()).hexdigest()
 
 
 def logs_there(cluster: Cluster, partitions: Sequence[BrokerPartition]) -> list[BrokerPartition]:
@@ -212,10 +210,10 @@ def _committing(
     """Which of them are stored; not those of a topic that is gone. Raises for the first one that is
     refused otherwise.
     """
-    refusals = (
-        consumer.commit_each(group, offsets, metadata=metadata)
-        if share is None
-        else consumer.commit_each(
+    if share is None:
+        refusals = consumer.commit_each(group, offsets, metadata=metadata)
+    else:
+        refusals = consumer.commit_each(
             group,
             offsets,
             metadata=metadata,
@@ -224,7 +222,6 @@ def _committing(
             instance_id=share.instance_id,
             is_sent_once=True,
         )
-    )
     for log, refusal in sorted(refusals.items()):
         if refusal and refusal.meaning is not Meaning.UNKNOWN_TOPIC:
             raise refusal.error(
@@ -282,11 +279,9 @@ class FencedOffsetCommit:
                         raise
                 time.sleep(_PAUSE_S)
         except MembershipLost as lost:
-            return (
-                self._found(cluster, plan, lost)
-                if is_unsure or is_partly
-                else RejectedCommit(lost.message)
-            )
+            if is_unsure or is_partly:
+                return self._found(cluster, plan, lost)
+            return RejectedCommit(lost.message)
         finally:
             if is_unsure:
                 unsure()

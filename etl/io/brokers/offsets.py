@@ -359,11 +359,12 @@ class LogOffsets(Brokers):
         """
         deadline, attempt, answered = time.monotonic() + wait_for_leader_s, 0, EpochEndsResponse()
         while waiting := {log: epoch for log, epoch in epochs.items() if log not in answered}:
-            known = (
-                self.describe({log.topic for log in waiting}).leaders
-                if leaders is None
-                else leaders
-            )
+            if leaders is None:
+                known: Mapping[BrokerPartition, Leader] = self.describe(
+                    {log.topic for log in waiting}
+                ).leaders
+            else:
+                known = leaders
             failure = self._ask_epochs(
                 {log: known[log] for log in waiting if log in known}, waiting, answered
             )
@@ -486,11 +487,10 @@ class LogOffsets(Brokers):
                 leaders[next(iter(answer))].broker
             )  # all of an answer are of one
             for log, listed in answer.items():
-                leader = (
-                    leaders[log]
-                    if leaders[log].broker is broker
-                    else Leader(broker, leaders[log].epoch)
-                )
+                if leaders[log].broker is broker:
+                    leader = leaders[log]
+                else:
+                    leader = Leader(broker, leaders[log].epoch)
                 if listed.refusal is None:
                     found.note(listed, leader)
                     continue
@@ -521,11 +521,10 @@ def _extent(
     # Retention may have moved the start in between, a truncation the end; an extent never ends
     # before it starts.
     end = max(start, end)
-    inside = (
-        None
-        if boundaries is None
-        else tuple(sorted({start, end, *(each for each in boundaries if start < each < end)}))
-    )
+    if boundaries is None:
+        inside = None
+    else:
+        inside = tuple(sorted({start, end, *(each for each in boundaries if start < each < end)}))
     return PartitionOffsets(start, end, high if high > end else None, inside)
 
 

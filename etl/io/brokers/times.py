@@ -389,11 +389,9 @@ def _oldest_record(
     except EtlError as error:
         return OldestRecord(why=f"its record cannot be read: {error.message}")
     if record is not None and record.offset < look.end_offset:
-        return (
-            _NO_TIME
-            if record.timestamp_ms is None or record.timestamp_ms < 0
-            else OldestRecord(record.timestamp_ms)
-        )
+        if record.timestamp_ms is None or record.timestamp_ms < 0:
+            return _NO_TIME
+        return OldestRecord(record.timestamp_ms)
     if record is not None or messages.next_offset >= look.end_offset:
         return _NO_RECORD
     look.offset = max(look.offset, messages.next_offset)

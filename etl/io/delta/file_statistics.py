@@ -100,11 +100,9 @@ def _parquet_columns(kind: pa.DataType) -> int:
         return sum(_parquet_columns(kind.field(i).type) for i in range(kind.num_fields))
     if types.is_list(kind):
         return _parquet_columns(kind.value_type)
-    return (
-        _parquet_columns(kind.key_type) + _parquet_columns(kind.item_type)
-        if types.is_map(kind)
-        else 1
-    )
+    if types.is_map(kind):
+        return _parquet_columns(kind.key_type) + _parquet_columns(kind.item_type)
+    return 1
 
 
 class CountedValues:
@@ -206,11 +204,9 @@ def _bounds_of(
 ) -> tuple[Any, Any] | None:
     column = counted.columns[i]
     if not column.is_counted:
-        return (
-            _of_footer(metadata, column.kind, column.at)
-            if column.is_kept and column.at is not None
-            else None
-        )
+        if column.is_kept and column.at is not None:
+            return _of_footer(metadata, column.kind, column.at)
+        return None
     found = counted.bounds(i)
     return found if found is None or not types.is_string(column.kind) else _of_texts(*found)
 
@@ -219,11 +215,9 @@ def _of_footer(
     metadata: parquet.FileMetaData, kind: pa.DataType, at: int
 ) -> tuple[Any, Any] | None:
     found = [_told(metadata.row_group(group), at) for group in range(metadata.num_row_groups)]
-    return (
-        None
-        if None in found
-        else _bounds(kind, [one for some in found if some is not None for one in some])
-    )
+    if None in found:
+        return None
+    return _bounds(kind, [one for some in found if some is not None for one in some])
 
 
 def _told(group: Any, at: int) -> list[Any] | None:
@@ -249,18 +243,16 @@ def _bounds(kind: pa.DataType, found: list[Any]) -> tuple[Any, Any] | None:
     if types.is_decimal(kind):
         return decimal_bounds(least, greatest, kind)
     if types.is_date32(kind):
-        return (
-            (_day(least), _day(greatest)) if _FIRST_DAY <= least <= greatest <= _LAST_DAY else None
-        )
+        if _FIRST_DAY <= least <= greatest <= _LAST_DAY:
+            return (_day(least), _day(greatest))
+        return None
     if not types.is_timestamp(kind):
         return least, greatest
     first, last = least // 1000, -(-greatest // 1000)
     zone = "Z" if kind.tz else ""
-    return (
-        (_moment(first, zone), _moment(last, zone))
-        if _FIRST_MS <= first <= last <= _LAST_MS
-        else None
-    )
+    if _FIRST_MS <= first <= last <= _LAST_MS:
+        return (_moment(first, zone), _moment(last, zone))
+    return None
 
 
 def _footer_bound(raw: Any) -> Any:

@@ -354,11 +354,10 @@ def recount(
     """
     physical = _are_physical(ranges)
     try:
-        found = (
-            files_of_commit(path, delta_version, physical=physical)
-            if delta_version is not None
-            else None
-        )
+        if delta_version is not None:
+            found = files_of_commit(path, delta_version, physical=physical)
+        else:
+            found = None
         if found is None:
             found = files_of_today(
                 path, [(r.from_offset, r.until_offset) for r in ranges], physical=physical

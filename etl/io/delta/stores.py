@@ -530,9 +530,9 @@ def _obstacle_in(error: BaseException) -> str | None:
         line.strip().removeprefix(": ") for line in str(error).splitlines()[1:] if is_obstacle(line)
     ]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return (
-        causes[-1] if causes else next((line for line in lines if not line.startswith("at ")), None)
-    )
+    if causes:
+        return causes[-1]
+    return next((line for line in lines if not line.startswith("at ")), None)
 
 
 def first_line(error: BaseException) -> str:

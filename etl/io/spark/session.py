@@ -586,8 +586,6 @@ def raised_on_a_row(kind: str, text: str) -> tuple[str, str | None] | None:
         places = _PLACE.findall(frames)
         return message.strip(), ":".join(places[-1]) if places else None
     errors = [found for found in _SPARK.findall(text) if not found.startswith(_NOT_OF_A_ROW)]
-    return (
-        (errors[-1].strip(), None)
-        if errors and (kind in _OF_AN_EXPRESSION or any(one in text for one in _IN_A_TASK))
-        else None
-    )
+    if errors and (kind in _OF_AN_EXPRESSION or any(one in text for one in _IN_A_TASK)):
+        return (errors[-1].strip(), None)
+    return None
